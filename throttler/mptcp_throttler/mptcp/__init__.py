@@ -1,0 +1,1 @@
+"""Multipath TCP on the wire: option bytes to frozen dataclasses, and the connection tracker. Pure."""

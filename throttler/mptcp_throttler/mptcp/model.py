@@ -1,0 +1,189 @@
+"""What the tracker is told and what it tells: segments, kernel records, connections, subflows, events.
+
+Everything here is frozen: a value crosses a stage boundary and nobody changes it under its reader.
+Addresses are packed bytes in network order (4 or 16 bytes), because they are hashed and compared on
+every segment; they become text only at the edges. An IPv4-mapped IPv6 address (::ffff:a.b.c.d), as the
+kernel reports clients of a dual-stack listener, is always stored as its 4 bytes.
+Times are seconds since the epoch as float, and always arguments: nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from .options import MptcpOption
+
+_V4_MAPPED = b"\0" * 10 + b"\xff\xff"
+
+
+def unmap(address: bytes) -> bytes:
+    """Return *address* (4 or 16 bytes) with an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2) cut to 4 bytes."""
+    return address[12:] if len(address) == 16 and address.startswith(_V4_MAPPED) else address
+
+
+class FourTuple(NamedTuple):
+    """A TCP connection as the proxy sees it: its own end first. Addresses are packed, ports integers."""
+
+    local: bytes
+    local_port: int
+    remote: bytes
+    remote_port: int
+
+    @property
+    def is_ipv6(self) -> bool:
+        return len(self.remote) == 16
+
+    def __str__(self) -> str:
+        def end(address: bytes, port: int) -> str:
+            return f"[{ip_address(address)}]:{port}" if len(address) == 16 else f"{ip_address(address)}:{port}"
+
+        return f"{end(self.local, self.local_port)}-{end(self.remote, self.remote_port)}"
+
+
+class TcpFlag(enum.IntFlag):
+    """TCP header flags (RFC 9293, 3.1) that the tracker looks at."""
+
+    FIN = 0x01
+    SYN = 0x02
+    RST = 0x04
+    ACK = 0x10
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One captured TCP segment, with its MPTCP options only."""
+
+    time: float
+    """Capture timestamp, seconds since the epoch."""
+    interface: str
+    source: bytes
+    source_port: int
+    destination: bytes
+    destination_port: int
+    flags: int
+    """TCP header flags, bits of :class:`TcpFlag`."""
+    sequence: int
+    acknowledgment: int
+    options: tuple[MptcpOption, ...]
+
+
+class SubflowState(enum.Enum):
+    """Where a subflow is in its life. Only ACTIVE counts for a policy."""
+
+    SYN = "syn"
+    """The client's SYN was seen, not yet the answer."""
+    SYN_ACK = "syn-ack"
+    """The proxy answered; for a join, the third ACK has yet to prove that it knows the keys (RFC 8684, 3.2)."""
+    UNPROVEN = "unproven"
+    """The third ACK of a join came, but its HMAC could not be checked; the kernel has the last word."""
+    ACTIVE = "active"
+    CLOSING = "closing"
+    """A FIN was seen from one side."""
+    CLOSED = "closed"
+    """Both FINs, a RST, expiry, or a failed join: about to be forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subflow:
+    """One subflow of a connection, as of the last thing known about it."""
+
+    four_tuple: FourTuple
+    state: SubflowState
+    initial: bool
+    """True for the subflow that opened the connection (MP_CAPABLE), False for a joined one (MP_JOIN)."""
+    local_id: int | None
+    remote_id: int | None
+    """Address identifiers (RFC 8684, 3.2), 0 for the initial subflow's; None while unknown."""
+    backup: bool
+    """The peer asked that this subflow be used only when no other is left (MP_JOIN 'B' bit, MP_PRIO)."""
+    interface: str | None
+    """The proxy's interface that carries the subflow; None while unknown (learnt from the kernel only)."""
+    since: float
+    """When the present state began."""
+    last_seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An MPTCP connection and its subflows, oldest first."""
+
+    token: int
+    """The proxy's token (RFC 8684, 3.2): what ``ss -M`` prints and what a client's MP_JOIN carries."""
+    version: int
+    """MPTCP version on the wire, 0 (RFC 6824) or 1 (RFC 8684)."""
+    subflows: tuple[Subflow, ...]
+    since: float
+
+    @property
+    def active(self) -> tuple[Subflow, ...]:
+        return tuple(s for s in self.subflows if s.state is SubflowState.ACTIVE)
+
+
+class KernelEventKind(enum.Enum):
+    """Path-manager events (``enum mptcp_event_type`` of linux/mptcp_pm.h) the tracker uses."""
+
+    CREATED = 1
+    ESTABLISHED = 2
+    CLOSED = 3
+    SUBFLOW_ESTABLISHED = 10
+    SUBFLOW_CLOSED = 11
+    SUBFLOW_PRIORITY = 13
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEvent:
+    """One ``mptcp_pm_events`` message."""
+
+    time: float
+    kind: KernelEventKind
+    token: int
+    four_tuple: FourTuple | None
+    """None for CLOSED, which names only the connection."""
+    local_id: int | None = None
+    remote_id: int | None = None
+    backup: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSubflow:
+    """One MPTCP subflow as a socket-diagnostics dump shows it (tcp diag with INET_ULP_INFO_MPTCP)."""
+
+    token: int
+    four_tuple: FourTuple
+    initial: bool
+    local_id: int | None
+    remote_id: int | None
+    backup: bool
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    interface: str | None = None
+
+
+class EventKind(enum.Enum):
+    """What the tracker reports."""
+
+    CONNECTION_OPENED = "connection-opened"
+    CONNECTION_CLOSED = "connection-closed"
+    SUBFLOW_ACTIVE = "subflow-active"
+    SUBFLOW_CHANGED = "subflow-changed"
+    SUBFLOW_CLOSED = "subflow-closed"
+    JOIN_REFUSED = "join-refused"
+    """A join with an unknown token or a wrong HMAC."""
+    DISAGREEMENT = "disagreement"
+    """The packets and the kernel said different things; the kernel's word was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A change in what the tracker knows. The connection is to be looked up by its token."""
+
+    kind: EventKind
+    time: float
+    token: int
+    four_tuple: FourTuple | None = None
+    detail: str = ""

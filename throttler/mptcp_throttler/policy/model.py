@@ -1,0 +1,117 @@
+"""The policy as the daemon uses it: frozen, checked, in base units. Made by ``policy.load`` only.
+
+Rates are integer bits per second, bursts integer bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import time
+from ipaddress import IPv4Network, IPv6Network
+from zoneinfo import ZoneInfo
+
+from ..mptcp.model import FourTuple
+
+Network = IPv4Network | IPv6Network
+
+
+class Share(enum.Enum):
+    """Among whom one cap is shared: who falls into the same HTB class."""
+
+    PATH = "path"
+    """All subflows that the rule catches share one cap."""
+    CLIENT = "client"
+    """One cap for each client address."""
+    CONNECTION = "connection"
+    """One cap for each MPTCP connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """A cap. HTB's terms, tc-htb(8)."""
+
+    rate: int
+    """Guaranteed bits per second."""
+    ceil: int
+    """Most bits per second; at least ``rate``."""
+    burst: int | None
+    """Bytes that may pass at once at full speed; None lets the planner choose."""
+    share: Share
+
+
+@dataclass(frozen=True, slots=True)
+class PathMatch:
+    """Which subflows are on a path. Every field that is not None must match."""
+
+    name: str
+    interfaces: frozenset[str] | None = None
+    """The proxy's own interfaces."""
+    clients: tuple[Network, ...] | None = None
+    """Prefixes of the subflow's remote address."""
+    remote_ids: frozenset[int] | None = None
+    initial: bool | None = None
+    """True: the initial subflow only; False: joined ones only."""
+    backup: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A weekly time window: on ``days`` (0 is Monday) from ``start`` to ``end``, which may pass midnight."""
+
+    days: frozenset[int]
+    start: time
+    end: time
+    """``start == end`` means the whole day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The subflows on ``paths`` of a connection that meets the conditions get ``throttle`` (None: left alone)."""
+
+    name: str
+    paths: tuple[str, ...] | None
+    """Names of paths; None for any subflow."""
+    throttle: Throttle | None
+    min_subflows: int = 2
+    max_subflows: int | None = None
+    clients: tuple[Network, ...] | None = None
+    """The rule applies only to connections of which some subflow comes from one of these prefixes."""
+    windows: tuple[Window, ...] | None = None
+    lift_last: bool = True
+    """Lift the cap when the subflow is the last usable one of its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A whole policy. Rules are tried in order, the first that catches a subflow decides."""
+
+    paths: tuple[PathMatch, ...]
+    rules: tuple[Rule, ...]
+    time_zone: ZoneInfo
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeKey:
+    """Names one cap: the rule it comes from and, by its ``Share``, for whom. Equal keys share one HTB class."""
+
+    rule: str
+    share: Share
+    member: bytes | int | None = None
+    """None for PATH; the client's packed address for CLIENT; the token for CONNECTION."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the policy says of one active subflow, and why."""
+
+    four_tuple: FourTuple
+    path: str | None
+    """The first path that matches the subflow, for people; None where none does."""
+    rule: Rule | None
+    scope: ScopeKey | None
+    """None: not throttled."""
+    throttle: Throttle | None
+    reason: str
+    """One sentence in plain words, for the operator."""
