@@ -1,0 +1,73 @@
+"""Fakes of the kernel ports. They pass the same contract tests as the adapters: tests/kernel/test_netfilter.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import ClassSpec, Target
+
+
+class FakeTrafficControl:
+    """Keeps classes in a dictionary and a log of what was done, shared with the netfilter fake to see the order."""
+
+    def __init__(self, log: list[str] | None = None) -> None:
+        self.log = [] if log is None else log
+        self.classes: dict[int, ClassSpec] = {}
+        self.refusals = 0
+        """How many of the next changes to refuse."""
+
+    async def prepare(self) -> None:
+        self.log.append("take root")
+
+    async def read_classes(self) -> dict[int, ClassSpec]:
+        return dict(self.classes)
+
+    async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
+        for spec in specs:
+            if self.refusals:
+                self.refusals -= 1
+                raise KernelError(f"set class {spec.minor:x}: refused")
+            self.classes[spec.minor] = spec
+            self.log.append(f"class {spec.minor:x} {spec.rate}")
+
+    async def delete_classes(self, minors: Iterable[int]) -> None:
+        for minor in minors:
+            self.classes.pop(minor, None)
+            self.log.append(f"no class {minor:x}")
+
+    async def restore(self) -> None:
+        self.classes.clear()
+        self.log.append("give root back")
+
+
+class FakeNetfilter:
+    """Keeps entries in a dictionary."""
+
+    def __init__(self, log: list[str] | None = None) -> None:
+        self.log = [] if log is None else log
+        self.entries: dict[FourTuple, Target] = {}
+
+    async def prepare(self) -> None:
+        self.log.append("make sets")
+
+    async def read_entries(self) -> dict[FourTuple, Target]:
+        return dict(self.entries)
+
+    async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
+        for four_tuple, target in entries.items():
+            self.entries[four_tuple] = target
+            self.log.append(f"{four_tuple.remote_port} to {target.minor:x}")
+
+    async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
+        for four_tuple in four_tuples:
+            self.entries.pop(four_tuple, None)
+            self.log.append(f"not {four_tuple.remote_port}")
+
+    async def remove(self) -> None:
+        self.entries.clear()
+        self.log.append("remove sets")
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,48 @@
+"""The delta tracker against the obvious definition of a difference."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_throttler.shaping.delta import DeltaTracker
+
+KEYS = st.integers(0, 5)
+VALUES = st.integers(0, 3)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("want"), KEYS, VALUES),
+        st.tuples(st.just("drop"), KEYS),
+        st.tuples(st.just("observed"), st.dictionaries(KEYS, VALUES)),
+        st.tuples(st.just("upserted"), st.dictionaries(KEYS, VALUES)),
+        st.tuples(st.just("deleted"), st.lists(KEYS)),
+    )
+)
+
+
+@given(STEPS)
+def test_pending_changes_are_the_difference_whatever_happened(steps: list[tuple[object, ...]]) -> None:
+    tracker: DeltaTracker[int, int] = DeltaTracker()
+    for name, *arguments in steps:
+        getattr(tracker, str(name))(*arguments)
+        missing = {k: v for k, v in tracker.desired.items() if tracker.actual.get(k) != v}
+        assert tracker.upserts == missing
+        assert tracker.deletes == tracker.actual.keys() - tracker.desired.keys()
+        assert tracker.settled is (tracker.desired == tracker.actual)
+
+
+@given(STEPS)
+def test_applying_what_is_pending_settles(steps: list[tuple[object, ...]]) -> None:
+    tracker: DeltaTracker[int, int] = DeltaTracker()
+    for name, *arguments in steps:
+        getattr(tracker, str(name))(*arguments)
+    tracker.upserted(dict(tracker.upserts))
+    tracker.deleted(set(tracker.deletes))
+    assert tracker.settled
+
+
+def test_values_that_are_as_good_as_wanted_are_left_alone() -> None:
+    tracker: DeltaTracker[str, float] = DeltaTracker(same=lambda one, other: abs(one - other) < 0.1)
+    tracker.observed({"a": 1.01})
+    tracker.want("a", 1.0)
+    assert tracker.settled

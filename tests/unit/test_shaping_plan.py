@@ -1,0 +1,181 @@
+"""The planner: verdicts in, classes and entries out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.shaping import plan
+from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership, Target
+from mptcp_throttler.shaping.plan import IDLE_SECONDS, PlanError, Planner, class_spec, gso_limit
+
+NOW = 1_700_000_000.0
+PROXY = b"\x0a\x00\x00\x01"
+
+
+def throttle(rate: int = 5_000_000, share: Share = Share.PATH, ceil: int | None = None) -> Throttle:
+    return Throttle(rate, ceil or rate, None, share)
+
+
+def policy(*rules: Rule, dry_run: bool = False) -> Policy:
+    return Policy((PathMatch("any", initial=True),), rules, ZoneInfo("UTC"), dry_run)
+
+
+def rule(name: str = "cap", cap: Throttle | None = None) -> Rule:
+    return Rule(name, None, cap or throttle())
+
+
+def subflow(number: int) -> FourTuple:
+    return FourTuple(PROXY, 3128, b"\x0a\x01" + number.to_bytes(2, "big"), 40000)
+
+
+def verdict(number: int, of: Rule, token: int = 1) -> Verdict:
+    assert of.throttle is not None
+    member = {Share.PATH: None, Share.CLIENT: subflow(number).remote, Share.CONNECTION: token}[of.throttle.share]
+    return Verdict(subflow(number), "any", of, ScopeKey(of.name, of.throttle.share, member), of.throttle, "")
+
+
+def planner_for(*rules: Rule, dry_run: bool = False) -> Planner:
+    planner = Planner(Ownership())
+    planner.set_policy(policy(*rules, dry_run=dry_run))
+    planner.prepare_path_classes(NOW)
+    return planner
+
+
+def test_a_path_cap_has_its_class_before_anybody_needs_it() -> None:
+    planner = planner_for(rule())
+    assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000]
+    assert not planner.entries.desired
+
+
+def test_all_subflows_of_a_path_cap_share_one_class_and_the_rules_mark() -> None:
+    first, second = rule("first"), rule("second")
+    planner = planner_for(first, second)
+    planner.set_verdicts(1, [verdict(1, second)], NOW)
+    planner.set_verdicts(2, [verdict(2, second)], NOW)
+    minor = planner.minor_of(ScopeKey("second", Share.PATH))
+    assert minor is not None
+    assert planner.entries.desired == {subflow(1): Target(minor, 0x20000), subflow(2): Target(minor, 0x20000)}
+
+
+@pytest.mark.parametrize(("share", "classes"), [(Share.PATH, 1), (Share.CLIENT, 3), (Share.CONNECTION, 2)])
+def test_shares_decide_how_many_classes_there_are(share: Share, classes: int) -> None:
+    shared = rule(cap=throttle(share=share))
+    planner = planner_for(shared)
+    planner.set_verdicts(1, [verdict(1, shared, 1), verdict(2, shared, 1)], NOW)
+    planner.set_verdicts(2, [verdict(3, shared, 2)], NOW)
+    assert len(planner.classes.desired) == classes
+
+
+def test_a_subflow_that_is_no_longer_capped_loses_its_entry() -> None:
+    cap = rule()
+    planner = planner_for(cap)
+    planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
+    planner.set_verdicts(1, [verdict(2, cap)], NOW)
+    assert planner.entries.desired.keys() == {subflow(2)}
+    planner.forget(1, NOW)
+    assert not planner.entries.desired
+
+
+def test_a_port_reused_by_a_newer_connection_keeps_its_entry_when_the_old_one_is_forgotten() -> None:
+    cap = rule()
+    planner = planner_for(cap)
+    planner.set_verdicts(1, [verdict(1, cap)], NOW)
+    planner.set_verdicts(2, [verdict(1, cap)], NOW)
+    planner.forget(1, NOW)
+    assert planner.entries.desired.keys() == {subflow(1)}
+
+
+def test_idle_classes_of_clients_go_and_those_of_paths_stay() -> None:
+    path, client = rule("path"), rule("client", throttle(share=Share.CLIENT))
+    planner = planner_for(path, client)
+    planner.set_verdicts(1, [verdict(1, client)], NOW)
+    planner.forget(1, NOW)
+    planner.expire(NOW + IDLE_SECONDS - 1)
+    assert len(planner.classes.desired) == 2
+    planner.expire(NOW + IDLE_SECONDS)
+    assert planner.classes.desired.keys() == {planner.minor_of(ScopeKey("path", Share.PATH))}
+
+
+def test_a_new_rate_changes_the_class_in_place_and_a_dropped_rule_removes_it() -> None:
+    cap = rule()
+    planner = planner_for(cap)
+    planner.set_verdicts(1, [verdict(1, cap)], NOW)
+    before = planner.entries.desired[subflow(1)]
+    faster = rule(cap=throttle(8_000_000))
+    planner.set_policy(policy(faster))
+    planner.set_verdicts(1, [verdict(1, faster)], NOW)
+    assert planner.entries.desired[subflow(1)] == before
+    assert planner.classes.desired[before.minor].rate == 8_000_000
+    planner.set_policy(policy())
+    planner.set_verdicts(1, [], NOW)
+    planner.expire(NOW)
+    assert not planner.classes.desired
+    assert not planner.entries.desired
+
+
+def test_a_restarted_planner_recognises_the_classes_it_made() -> None:
+    cap = rule(cap=throttle(share=Share.CLIENT))
+    classes = {minor: class_spec(minor, throttle()) for minor in (0x33, 0x44, 0x55)}
+    entries = {subflow(1): Target(0x44, 0x10000), subflow(2): Target(0x33, 0x10000), subflow(9): Target(0x55, 0x10000)}
+    planner = Planner(Ownership())
+    planner.adopt(classes, entries)
+    planner.set_policy(policy(cap))
+    planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
+    planner.prepare_path_classes(NOW)
+    assert not planner.classes.upserts
+    assert not planner.entries.upserts
+    assert planner.entries.deletes == {subflow(9)}
+    assert planner.classes.deletes == {0x55}
+
+
+def test_dry_run_wants_nothing() -> None:
+    cap = rule()
+    planner = planner_for(cap, dry_run=True)
+    planner.set_verdicts(1, [verdict(1, cap)], NOW)
+    assert not planner.classes.desired
+    assert not planner.entries.desired
+
+
+def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "LAST_MINOR", FIRST_MINOR + 1)
+    cap = rule(cap=throttle(share=Share.CLIENT))
+    planner = planner_for(cap)
+    planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
+    with pytest.raises(PlanError, match="2 caps are in use"):
+        planner.set_verdicts(2, [verdict(3, cap)], NOW)
+    assert planner.entries.desired.keys() == {subflow(1), subflow(2)}
+
+
+@given(st.integers(8, 10_000_000_000), st.integers(1, 10))
+def test_class_parameters_are_in_the_kernels_range_and_never_below_what_was_asked(rate: int, times: int) -> None:
+    spec = class_spec(0x10, throttle(rate, ceil=rate * times))
+    assert rate <= spec.rate < rate + 8
+    assert spec.rate % 8 == spec.ceil % 8 == 0
+    assert spec.ceil >= spec.rate
+    assert spec.burst >= 1514
+    assert 1000 <= spec.quantum <= 200_000  # what sch_htb accepts without a warning in the log
+    assert spec.queue_packets >= 16
+    assert spec.same_as(spec)
+    assert not spec.same_as(replace(spec, rate=spec.rate + 8))
+
+
+def test_segments_shrink_with_the_tightest_cap_but_never_grow() -> None:
+    assert gso_limit(policy(), 65536) == 65536
+    assert gso_limit(policy(rule(cap=throttle(1_000_000))), 65536) == 4500
+    assert gso_limit(policy(rule(cap=throttle(5_000_000)), rule("b", throttle(50_000_000))), 65536) == 6250
+    assert gso_limit(policy(rule(cap=throttle(1_000_000_000))), 32768) == 32768
+
+
+SPEC = ClassSpec(1, 8, 8, 3000, 3000, 1514, 16)
+
+
+def test_bursts_may_come_back_rounded() -> None:
+    assert SPEC.same_as(replace(SPEC, burst=2999))
+    assert not SPEC.same_as(replace(SPEC, burst=2000))

@@ -1,0 +1,76 @@
+"""Desired and actual state of one kind of kernel object, and the pending difference. Pure.
+
+The pending sets are kept up to date as either side changes, so that asking what to do costs nothing and a
+change of one object costs O(1) however many there are. The habit is Calico's delta tracker.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class DeltaTracker(Generic[K, V]):
+    """Two maps and their difference.
+
+    ``same`` says whether an actual value is as good as the desired one: the kernel rounds some values.
+    """
+
+    def __init__(self, same: Callable[[V, V], bool] = operator.eq) -> None:
+        self.desired: dict[K, V] = {}
+        self.actual: dict[K, V] = {}
+        self.upserts: dict[K, V] = {}
+        """Desired objects that are missing or differ."""
+        self.deletes: set[K] = set()
+        """Actual objects that are not desired."""
+        self._same = same
+
+    @property
+    def settled(self) -> bool:
+        return not self.upserts and not self.deletes
+
+    def want(self, key: K, value: V) -> None:
+        self.desired[key] = value
+        self.deletes.discard(key)
+        if key in self.actual and self._same(self.actual[key], value):
+            self.upserts.pop(key, None)
+        else:
+            self.upserts[key] = value
+
+    def drop(self, key: K) -> None:
+        """Stop wanting *key*; unknown keys are fine."""
+        self.desired.pop(key, None)
+        self.upserts.pop(key, None)
+        if key in self.actual:
+            self.deletes.add(key)
+
+    def observed(self, actual: Mapping[K, V]) -> None:
+        """Replace the actual side by what was read back, and derive all pending changes anew."""
+        self.actual = dict(actual)
+        self.deletes = self.actual.keys() - self.desired.keys()
+        self.upserts = {
+            key: value
+            for key, value in self.desired.items()
+            if key not in self.actual or not self._same(self.actual[key], value)
+        }
+
+    def upserted(self, done: Mapping[K, V]) -> None:
+        """Record that *done* are now in the kernel. What was desired may have changed since they were taken."""
+        for key, value in done.items():
+            self.actual[key] = value
+            if key not in self.desired:
+                self.deletes.add(key)
+            elif self._same(value, self.desired[key]):
+                self.upserts.pop(key, None)
+
+    def deleted(self, done: Iterable[K]) -> None:
+        """Record that *done* are gone from the kernel."""
+        for key in done:
+            self.actual.pop(key, None)
+            self.deletes.discard(key)
+            if key in self.desired:
+                self.upserts[key] = self.desired[key]

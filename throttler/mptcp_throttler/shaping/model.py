@@ -1,0 +1,71 @@
+"""The kernel objects that the throttler owns, as values. Both the plan and what is read back are made of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BURST_TOLERANCE = 0.02
+"""The kernel keeps a burst as a time in ticks of 64 ns and gives it back rounded, more so at high rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSpec:
+    """One HTB leaf class (tc-htb(8)) and the length of its queue. Rates in bits/s, sizes in bytes."""
+
+    minor: int
+    rate: int
+    ceil: int
+    burst: int
+    cburst: int
+    quantum: int
+    queue_packets: int
+    """Limit of the leaf pfifo, in packets."""
+
+    def same_as(self, other: ClassSpec) -> bool:
+        """Tell whether two classes shape alike, the kernel's rounding of bursts aside."""
+        exact = (self.minor, self.rate, self.ceil, self.quantum, self.queue_packets)
+        return exact == (other.minor, other.rate, other.ceil, other.quantum, other.queue_packets) and all(
+            abs(mine - theirs) <= max(2, BURST_TOLERANCE * theirs)
+            for mine, theirs in ((self.burst, other.burst), (self.cburst, other.cburst))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a set entry sends its subflow: the HTB class, and the value of our bits of the packet mark."""
+
+    minor: int
+    mark: int
+    """Already shifted into the mark mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The names by which the throttler knows its own objects; docs/contract.md."""
+
+    listen_ports: tuple[int, ...] = (3128,)
+    mark_mask: int = 0x00FF0000
+    htb_major: int = 0x4D50
+    """Major number of the root qdisc's handle: 'MP'."""
+
+    @property
+    def mark_shift(self) -> int:
+        """Position of the mark mask's lowest bit."""
+        return (self.mark_mask & -self.mark_mask).bit_length() - 1
+
+    def mark_of_rule(self, index: int) -> int:
+        """Return the mark bits of the rule at *index* (from 0) of the policy: its number, from 1."""
+        return (index + 1) << self.mark_shift & self.mark_mask
+
+
+LINK_MINOR = 0xFFFE
+"""The inner class that stands for the whole link: leaf classes borrow from it up to their ceil."""
+DEFAULT_MINOR = 0xFFFF
+"""The leaf class of everything that is not capped."""
+FIRST_MINOR = 0x10
+LAST_MINOR = 0xFFEF
+NFT_TABLE = "mptcp_throttler"
+RULE_COMMENT = "mptcp-throttler"
+SET_PREFIX = "mptcp-throttler"
+MAX_ENTRIES = 131_072
+"""Of one ipset: subflows capped at the same time."""

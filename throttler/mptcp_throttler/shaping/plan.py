@@ -1,0 +1,190 @@
+"""From verdicts to the HTB classes and set entries they need. Pure: no clock, no kernel.
+
+A cap (:class:`~mptcp_throttler.policy.model.ScopeKey`) has one class. The classes of caps shared by a whole path
+are made as soon as the policy is known, so that a connection that comes later pays nothing for them; those of a
+client or a connection are made when first needed and go when nobody has used them for a while.
+
+A class keeps its minor number for as long as it lives, across reloads and, by :meth:`Planner.adopt`, across
+restarts of the daemon: the entries found in the kernel say which subflow was sent to which class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..mptcp.model import FourTuple
+from ..policy.model import Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from .delta import DeltaTracker
+from .model import FIRST_MINOR, LAST_MINOR, ClassSpec, Ownership, Target
+
+MTU = 1514
+QUEUE_SECONDS = 0.05
+"""How long a full leaf queue may take to drain."""
+BURST_SECONDS = 0.002
+GSO_SECONDS = 0.01
+"""How long one segment may occupy the tightest cap: this, not the queue, bounds latency (docs/design.md)."""
+GSO_FLOOR = 4500
+IDLE_SECONDS = 60.0
+
+
+class PlanError(Exception):
+    """The plan cannot be made: the message says what ran out."""
+
+
+def class_spec(minor: int, throttle: Throttle) -> ClassSpec:
+    """Return the HTB class for *throttle*; rates are rounded up to whole bytes per second, the kernel's unit."""
+    rate, ceil = (-(-value // 8) * 8 for value in (throttle.rate, throttle.ceil))
+
+    def burst(bits_per_second: int) -> int:
+        return throttle.burst or max(2 * MTU, int(bits_per_second / 8 * BURST_SECONDS))
+
+    return ClassSpec(
+        minor=minor,
+        rate=rate,
+        ceil=ceil,
+        burst=burst(rate),
+        cburst=burst(ceil),
+        quantum=min(60_000, max(MTU, rate // 8 // 100)),
+        queue_packets=min(1000, max(16, int(ceil / 8 * QUEUE_SECONDS / MTU))),
+    )
+
+
+def gso_limit(policy: Policy, present: int) -> int:
+    """Return the largest GSO segment in bytes that the interface should build under *policy*, never above *present*."""
+    ceils = [rule.throttle.ceil for rule in policy.rules if rule.throttle is not None]
+    if not ceils:
+        return present
+    return min(present, max(GSO_FLOOR, int(min(ceils) / 8 * GSO_SECONDS)))
+
+
+@dataclass(slots=True)
+class _Cap:
+    """A cap in use: its class and the subflows sent to it."""
+
+    minor: int
+    users: set[FourTuple] = field(default_factory=set)
+    idle_since: float = 0.0
+
+
+class Planner:
+    """Keeps the desired classes and entries in step with the policy and the verdicts."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self.ownership = ownership
+        self.classes: DeltaTracker[int, ClassSpec] = DeltaTracker(ClassSpec.same_as)
+        self.entries: DeltaTracker[FourTuple, Target] = DeltaTracker()
+        self._caps: dict[ScopeKey, _Cap] = {}
+        self._cap_of: dict[FourTuple, ScopeKey] = {}
+        self._owner: dict[FourTuple, int] = {}
+        self._connections: dict[int, frozenset[FourTuple]] = {}
+        self._marks: dict[str, int] = {}
+        self._rules: dict[str, Rule] = {}
+        self._dry_run = False
+        self._used: set[int] = set()
+        self._next = FIRST_MINOR
+
+    def minor_of(self, scope: ScopeKey) -> int | None:
+        """Return the class of *scope*, None while it has none."""
+        cap = self._caps.get(scope)
+        return None if cap is None else cap.minor
+
+    def set_policy(self, policy: Policy) -> None:
+        """Take *policy* as the one in force. Verdicts under it must follow for every connection."""
+        self._dry_run = policy.dry_run
+        self._rules = {rule.name: rule for rule in policy.rules}
+        self._marks = {rule.name: self.ownership.mark_of_rule(i) for i, rule in enumerate(policy.rules)}
+        for scope, cap in self._caps.items():
+            rule = self._rules.get(scope.rule)
+            if rule is not None and rule.throttle is not None:
+                self.classes.want(cap.minor, class_spec(cap.minor, rule.throttle))
+
+    def adopt(self, classes: Mapping[int, ClassSpec], entries: Mapping[FourTuple, Target]) -> None:
+        """Take what the kernel holds as the actual state; later verdicts reuse the classes found there."""
+        self.classes.observed(classes)
+        self.entries.observed(entries)
+
+    def prepare_path_classes(self, now: float) -> None:
+        """Make the classes that later connections will share. At start, after the verdicts on known connections."""
+        if self._dry_run:
+            return
+        for rule in self._rules.values():
+            if rule.throttle is not None and rule.throttle.share is Share.PATH:
+                self._cap(ScopeKey(rule.name, Share.PATH), rule.throttle, None, now)
+
+    def set_verdicts(self, token: int, verdicts: Iterable[Verdict], now: float) -> None:
+        """Replace what is desired for the connection *token* by *verdicts*, one for each active subflow."""
+        capped = set()
+        for verdict in verdicts:
+            if verdict.scope is None or verdict.throttle is None or self._dry_run:
+                continue
+            capped.add(verdict.four_tuple)
+            self._send(verdict.four_tuple, verdict.scope, verdict.throttle, now)
+            self._owner[verdict.four_tuple] = token
+        for four_tuple in self._connections.get(token, frozenset()) - capped:
+            # A client that reuses a port soon has the same four-tuple in a newer connection.
+            if self._owner.get(four_tuple) == token:
+                self._release(four_tuple, now)
+        if capped:
+            self._connections[token] = frozenset(capped)
+        else:
+            self._connections.pop(token, None)
+
+    def forget(self, token: int, now: float) -> None:
+        self.set_verdicts(token, (), now)
+
+    def expire(self, now: float) -> None:
+        """Drop the classes that no rule can use any more, and those of clients and connections long gone."""
+        for scope, cap in list(self._caps.items()):
+            if cap.users:
+                continue
+            rule = self._rules.get(scope.rule)
+            wanted = rule is not None and rule.throttle is not None and rule.throttle.share is scope.share
+            if wanted and not self._dry_run and (scope.share is Share.PATH or now - cap.idle_since < IDLE_SECONDS):
+                continue
+            del self._caps[scope]
+            self._used.discard(cap.minor)
+            self.classes.drop(cap.minor)
+
+    def _send(self, four_tuple: FourTuple, scope: ScopeKey, throttle: Throttle, now: float) -> None:
+        previous = self._cap_of.get(four_tuple)
+        if previous is not None and previous != scope:
+            self._release(four_tuple, now)
+        cap = self._cap(scope, throttle, four_tuple, now)
+        cap.users.add(four_tuple)
+        self._cap_of[four_tuple] = scope
+        self.entries.want(four_tuple, Target(cap.minor, self._marks[scope.rule]))
+
+    def _release(self, four_tuple: FourTuple, now: float) -> None:
+        scope = self._cap_of.pop(four_tuple, None)
+        self._owner.pop(four_tuple, None)
+        if scope is not None:
+            cap = self._caps[scope]
+            cap.users.discard(four_tuple)
+            cap.idle_since = now
+        self.entries.drop(four_tuple)
+
+    def _cap(self, scope: ScopeKey, throttle: Throttle, four_tuple: FourTuple | None, now: float) -> _Cap:
+        cap = self._caps.get(scope)
+        if cap is None:
+            found = None if four_tuple is None else self.entries.actual.get(four_tuple)
+            if found is not None and found.minor in self.classes.actual and found.minor not in self._used:
+                minor = found.minor
+            else:
+                minor = self._free_minor()
+            cap = self._caps[scope] = _Cap(minor, idle_since=now)
+            self._used.add(minor)
+            self.classes.want(minor, class_spec(minor, throttle))
+        return cap
+
+    def _free_minor(self) -> int:
+        """Return a minor number that no cap has and, if possible, that no class in the kernel has either."""
+        size = LAST_MINOR - FIRST_MINOR + 1
+        for avoid in (self._used | self.classes.actual.keys(), self._used):
+            if len(avoid) < size:
+                for step in range(size):
+                    minor = FIRST_MINOR + (self._next - FIRST_MINOR + step) % size
+                    if minor not in avoid:
+                        self._next = minor + 1
+                        return minor
+        raise PlanError(f"no HTB class is left: {size} caps are in use; share caps by path or by client")
