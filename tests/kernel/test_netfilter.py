@@ -1,0 +1,182 @@
+"""The contract of the Netfilter port: the same tests for iptables with ipset, for nftables, and for the fake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+import pytest
+from fakes import FakeNetfilter
+
+from mptcp_bench.testbed import LiveNode, Testbed
+from mptcp_throttler.kernel.netfilter import open_netfilter
+from mptcp_throttler.kernel.ports import KernelError, Netfilter
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import Ownership, Target
+
+pytestmark = pytest.mark.kernel
+
+OWNERSHIP = Ownership(listen_ports=(3128, 3129))
+ONE, TWO = Target(0x10, 0x10000), Target(0xFFEF, 0xFF0000)
+
+
+def four_tuple(number: int, is_ipv6: bool = False, port: int = 3128) -> FourTuple:
+    local, base = ("fd77:8::2", "fd77:1::1:0") if is_ipv6 else ("10.77.8.2", "10.77.0.0")
+    remote = ip_address(int(ip_address(base)) + number)
+    return FourTuple(ip_address(local).packed, port, remote.packed, 40000 + number % 1000)
+
+
+@pytest.fixture(scope="module")
+def host(module_testbed: Testbed) -> LiveNode:
+    return module_testbed["proxy"]
+
+
+@pytest.fixture(params=["fake", "iptables", "nftables"])
+def netfilter(request: pytest.FixtureRequest, host: LiveNode, require: object) -> Iterator[Netfilter]:
+    if request.param == "fake":
+        yield FakeNetfilter()
+        return
+    require("ipset", "iptables-legacy") if request.param == "iptables" else require("nftables")  # type: ignore[operator]
+    with host.entered():
+        _, port = open_netfilter(request.param, OWNERSHIP)
+        yield port
+        asyncio.run(port.remove())
+        port.close()
+
+
+ENTRIES = {four_tuple(1): ONE, four_tuple(1, port=3129): TWO, four_tuple(2, is_ipv6=True): TWO}
+
+
+def test_entries_are_read_back_as_written(netfilter: Netfilter) -> None:
+    async def scenario() -> dict[FourTuple, Target]:
+        await netfilter.prepare()
+        await netfilter.upsert_entries(ENTRIES)
+        await netfilter.prepare()
+        return await netfilter.read_entries()
+
+    assert asyncio.run(scenario()) == ENTRIES
+
+
+def test_an_upsert_replaces_and_may_be_repeated(netfilter: Netfilter) -> None:
+    async def scenario() -> dict[FourTuple, Target]:
+        await netfilter.prepare()
+        await netfilter.upsert_entries(ENTRIES)
+        for _ in range(2):
+            await netfilter.upsert_entries({four_tuple(1): TWO})
+        return await netfilter.read_entries()
+
+    assert asyncio.run(scenario()) == ENTRIES | {four_tuple(1): TWO}
+
+
+def test_a_delete_may_be_repeated_and_may_name_what_never_was(netfilter: Netfilter) -> None:
+    async def scenario() -> dict[FourTuple, Target]:
+        await netfilter.prepare()
+        await netfilter.upsert_entries(ENTRIES)
+        for _ in range(2):
+            await netfilter.delete_entries([four_tuple(1), four_tuple(99)])
+        return await netfilter.read_entries()
+
+    assert asyncio.run(scenario()) == {key: value for key, value in ENTRIES.items() if key != four_tuple(1)}
+
+
+def test_many_entries_in_one_call(netfilter: Netfilter) -> None:
+    many = {four_tuple(number, is_ipv6=number % 2 == 0): Target(0x10 + number % 7, ONE.mark) for number in range(5000)}
+
+    async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
+        await netfilter.prepare()
+        await netfilter.upsert_entries(many)
+        full = await netfilter.read_entries()
+        await netfilter.delete_entries(many)
+        return full, await netfilter.read_entries()
+
+    full, empty = asyncio.run(scenario())
+    assert full == many
+    assert not empty
+
+
+def test_removing_leaves_nothing_and_may_be_repeated(netfilter: Netfilter, host: LiveNode) -> None:
+    dump = "iptables-legacy-save -t mangle; ip6tables-legacy-save -t mangle; ipset save; nft list ruleset"
+    strip = f"({dump}) | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'"
+    host.run(["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", "-p", "tcp", "-j", "MARK", "--set-mark", "7"])
+    before = host.run(["sh", "-c", strip]).stdout
+
+    async def scenario() -> str:
+        await netfilter.prepare()
+        await netfilter.upsert_entries(ENTRIES)
+        during = host.run(["sh", "-c", strip]).stdout
+        await netfilter.remove()
+        await netfilter.remove()
+        return during
+
+    during = asyncio.run(scenario())
+    after = host.run(["sh", "-c", strip]).stdout
+    host.run(["iptables-legacy", "-t", "mangle", "-F", "POSTROUTING"])
+    assert after == before
+    assert "--set-mark 0x7" in after or "--set-xmark 0x7" in after
+    assert isinstance(netfilter, FakeNetfilter) or during != before
+
+
+def test_a_second_adapter_adopts_what_the_first_left(host: LiveNode, require: object) -> None:
+    require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
+
+    async def scenario(backend: str) -> None:
+        _, first = open_netfilter(backend, OWNERSHIP)  # type: ignore[arg-type]
+        await first.prepare()
+        await first.upsert_entries(ENTRIES)
+        first.close()
+        _, second = open_netfilter(backend, OWNERSHIP)  # type: ignore[arg-type]
+        await second.prepare()
+        assert await second.read_entries() == ENTRIES
+        await second.upsert_entries({four_tuple(1): TWO})
+        assert (await second.read_entries())[four_tuple(1)] == TWO
+        await second.remove()
+        second.close()
+
+    with host.entered():
+        for backend in ("iptables", "nftables"):
+            asyncio.run(scenario(backend))
+
+
+def test_rules_of_others_that_change_meanwhile_are_kept(host: LiveNode, require: object) -> None:
+    """python-iptables ignores the xtables lock: a change by somebody else must be neither lost nor fatal."""
+    require("ipset", "iptables-legacy")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        _, port = open_netfilter("iptables", OWNERSHIP)
+        rival = host.popen(
+            ["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do for j in 1 2 3 4 5 6 7 8 9; do "
+             "iptables-legacy -w -t mangle -A INPUT -j MARK --set-mark $i$j || exit 1; done; done"],
+            name="rival",
+        )  # fmt: skip
+        try:
+            for _ in range(30):
+                await port.prepare()
+                await port.remove()
+        finally:
+            assert rival.wait(30) == 0
+            port.close()
+
+    with host.entered():
+        asyncio.run(scenario())
+    saved = host.run(["iptables-legacy-save", "-t", "mangle"]).stdout
+    host.run(["iptables-legacy", "-t", "mangle", "-F", "INPUT"])
+    assert saved.count("-A INPUT") == 81
+
+
+def test_a_set_of_another_type_is_reported_in_words(host: LiveNode, require: object) -> None:
+    require("ipset", "iptables-legacy")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        _, port = open_netfilter("iptables", OWNERSHIP)
+        try:
+            await port.prepare()
+        finally:
+            port.close()
+
+    host.run(["ipset", "create", "mptcp-throttler-4-3128", "hash:ip"])
+    try:
+        with host.entered(), pytest.raises(KernelError, match="ipset destroy mptcp-throttler-4-3128"):
+            asyncio.run(scenario())
+    finally:
+        host.run(["ipset", "destroy", "mptcp-throttler-4-3128"])

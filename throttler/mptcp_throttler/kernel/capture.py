@@ -1,0 +1,98 @@
+"""Capture of MPTCP signalling on one interface, through Scapy's link-layer socket. packet(7), pcap-filter(7).
+
+The kernel filter passes SYN, FIN and RST, and those other segments whose MPTCP option signals something: the
+third ACKs of MP_CAPABLE and MP_JOIN, MP_PRIO and the like, never DSS (data). The option is looked for where
+stacks put it: at the start of the options, after one or two NOPs, after the time stamp. Bulk data stays in the
+kernel. An IPv6 segment behind extension headers is not seen; the kernel's own events are.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+
+from ..mptcp.model import Segment
+from ..mptcp.segment import parse_frame
+from .ports import KernelError
+
+log = logging.getLogger(__name__)
+
+BUFFER_BYTES = 8 << 20
+_SO_RCVBUFFORCE = 33
+_SOL_PACKET, _PACKET_STATISTICS = 263, 6
+_SNAP_BYTES = 512
+_OPTION_OFFSETS = (20, 22, 24, 30, 32)
+_ETHERNET, _LOOPBACK = 1, 772
+_LINK_HEADER = {_ETHERNET: 14, _LOOPBACK: 14}
+
+
+def kernel_filter(listen_ports: Iterable[int]) -> str:
+    """Return the pcap-filter(7) expression for the given TCP ports."""
+    ports = " or ".join(f"port {port}" for port in listen_ports)
+    parts = []
+    for family, accessor, base in (("ip and tcp", "tcp", 0), ("ip6 and ip6[6] = 6", "ip6", 40)):
+
+        def at(offset: int, accessor: str = accessor, base: int = base) -> str:
+            return f"{accessor}[{base + offset}]"
+
+        # Byte 12 holds the header length: below it, bytes at the offset are payload, not options.
+        signals = [
+            f"({at(12)} >= {(offset + 7) // 4 << 4:#x} and {at(offset)} = 30 and {at(offset + 2)} & 0xf0 != 0x20)"
+            for offset in _OPTION_OFFSETS
+        ]
+        parts.append(f"({family} and ({' or '.join([f'{at(13)} & 7 != 0', *signals])}))")
+    return f"({ports}) and ({' or '.join(parts)})"
+
+
+class Capture:
+    """One interface. Opened again by its owner after :class:`KernelError`: an interface may go and come back."""
+
+    def __init__(self, interface: str, listen_ports: Iterable[int]) -> None:
+        from scapy.arch.linux import L2ListenSocket  # slow to load
+        from scapy.error import Scapy_Exception
+
+        self.interface = interface
+        try:
+            self._scapy = L2ListenSocket(iface=interface, filter=kernel_filter(listen_ports), promisc=False)
+        except (OSError, Scapy_Exception, ValueError) as error:
+            raise KernelError(f"capture on {interface}: {error}") from error
+        self._socket: socket.socket = self._scapy.ins
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER_BYTES)
+        self._socket.setblocking(False)
+        self._link_header = _LINK_HEADER.get(self._socket.getsockname()[3], 0)
+        self.received = 0
+        self.dropped = 0
+        """Segments that the kernel passed by because the buffer was full."""
+
+    def fileno(self) -> int:
+        return int(self._socket.fileno())
+
+    def close(self) -> None:
+        self._scapy.close()
+
+    def read(self, limit: int = 256) -> Iterator[Segment]:
+        """Yield the segments that wait, from at most *limit* frames. Raises KernelError when the interface is gone."""
+        for _ in range(limit):
+            try:
+                frame, address, timestamp = self._scapy._recv_raw(self._socket, _SNAP_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                name = errno.errorcode.get(error.errno or 0, "error")
+                raise KernelError(f"capture on {self.interface}: {name} ({error.strerror})") from error
+            if self.interface == "lo" and address[2] == socket.PACKET_OUTGOING:
+                continue  # the loopback interface delivers each frame twice
+            segment = parse_frame(frame, timestamp or 0.0, self.interface, self._link_header)
+            if segment is not None:
+                yield segment
+
+    def read_statistics(self) -> int:
+        """Update the counters from PACKET_STATISTICS and return how many segments were dropped since last time."""
+        data = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+        received, dropped = struct.unpack("=II", data)
+        self.received += received
+        self.dropped += dropped
+        return int(dropped)

@@ -1,0 +1,106 @@
+"""The kernel's own word on connections and subflows: generic netlink group ``mptcp_pm_events``. linux/mptcp_pm.h.
+
+pyroute2 knows the commands of this family, not its events, and decodes a message in more time than a thousand
+connections a second leave; hence this small decoder.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Iterator
+
+from ..mptcp.model import FourTuple, KernelEvent, KernelEventKind, unmap
+from .netlink import NetlinkSocket, attribute, attributes, messages
+from .ports import KernelError
+
+FAMILY = "mptcp_pm"
+GROUP = b"mptcp_pm_events"
+_NETLINK_GENERIC, _GENL_ID_CTRL, _CTRL_CMD_GETFAMILY = 16, 16, 3
+_CTRL_ATTR_FAMILY_NAME, _CTRL_ATTR_MCAST_GROUPS = 2, 7
+_MCAST_GROUP_NAME, _MCAST_GROUP_ID = 1, 2
+_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1
+_SO_RCVBUFFORCE = 33
+_BUFFER_BYTES = 8 << 20
+_TOKEN, _LOCAL_ID, _REMOTE_ID = 1, 3, 4
+_SADDR4, _SADDR6, _DADDR4, _DADDR6, _SPORT, _DPORT, _BACKUP = 5, 6, 7, 8, 9, 10, 11
+_KINDS = {kind.value: kind for kind in KernelEventKind}
+
+
+class PathManagerEvents:
+    """A non-blocking socket subscribed to the events of the namespace it is made in."""
+
+    def __init__(self) -> None:
+        group = _find_group()
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_GENERIC)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+        self._socket.bind((0, 0))
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+        self._socket.setblocking(False)
+        self.lost = 0
+        """How often the receive buffer overflowed: after each time a resync is due."""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def read(self, now: float, limit: int = 256) -> Iterator[KernelEvent]:
+        """Yield the events that wait, at most *limit* datagrams of them, stamped *now*."""
+        for _ in range(limit):
+            try:
+                data = self._socket.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self.lost += 1
+                continue
+            for _kind, _sequence, body in messages(data):
+                event = parse(body, now)
+                if event is not None:
+                    yield event
+
+
+def parse(body: bytes, now: float) -> KernelEvent | None:
+    """Return the event of one generic netlink message (after its netlink header); None for kinds not used."""
+    kind = _KINDS.get(body[0]) if len(body) >= 4 else None
+    if kind is None:
+        return None
+    fields = dict(attributes(body, 4))
+    if len(fields.get(_TOKEN, b"")) != 4:
+        return None
+    local, remote = (fields.get(v4) or fields.get(v6) for v4, v6 in ((_SADDR4, _SADDR6), (_DADDR4, _DADDR6)))
+    four_tuple = None
+    if local and remote and _SPORT in fields and _DPORT in fields:
+        local_port, remote_port = (int.from_bytes(fields[port], "big") for port in (_SPORT, _DPORT))
+        four_tuple = FourTuple(unmap(local), local_port, unmap(remote), remote_port)
+    return KernelEvent(
+        time=now,
+        kind=kind,
+        token=int.from_bytes(fields[_TOKEN], "little"),
+        four_tuple=four_tuple,
+        local_id=fields[_LOCAL_ID][0] if fields.get(_LOCAL_ID) else None,
+        remote_id=fields[_REMOTE_ID][0] if fields.get(_REMOTE_ID) else None,
+        backup=bool(fields.get(_BACKUP, b"\0")[0]),
+    )
+
+
+def _find_group() -> int:
+    request = struct.pack("=BBH", _CTRL_CMD_GETFAMILY, 1, 0) + attribute(
+        _CTRL_ATTR_FAMILY_NAME, FAMILY.encode() + b"\0"
+    )
+    with NetlinkSocket(_NETLINK_GENERIC) as netlink:
+        answer = netlink.ask(
+            _GENL_ID_CTRL, request, f"look up the generic netlink family {FAMILY} (MPTCP in the kernel?)"
+        )
+    for kind, groups in attributes(answer, 4):
+        if kind == _CTRL_ATTR_MCAST_GROUPS:
+            for _index, group in attributes(groups):
+                fields = dict(attributes(group))
+                if fields.get(_MCAST_GROUP_NAME, b"").rstrip(b"\0") == GROUP:
+                    return int.from_bytes(fields[_MCAST_GROUP_ID], "little")
+    raise KernelError(f"this kernel has no {GROUP.decode()}: MPTCP path-manager events need Linux 5.13 or newer")
