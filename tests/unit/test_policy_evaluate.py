@@ -1,0 +1,451 @@
+"""Verdicts: tables in the operator's words, and properties against a slow and plain second implementation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, time
+from ipaddress import ip_address, ip_network
+from random import Random
+from textwrap import dedent
+from typing import TypeVar
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
+from mptcp_throttler.policy.evaluate import CompiledPolicy, evaluate
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.policy.model import PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Window
+from mptcp_throttler.policy.schedule import is_open
+
+PROXY = ip_address("10.77.0.1").packed
+NOW = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo("Europe/Athens")).timestamp()  # a Wednesday
+ETHERNET, WIFI, LTE = "10.77.1.2", "10.77.2.2", "10.77.3.2"
+
+PATHS = """\
+version: 1
+time_zone: Europe/Athens
+paths:
+  ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
+  wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
+  backup: {backup: true}
+"""
+
+
+def subflow(
+    remote: str,
+    *,
+    initial: bool = False,
+    backup: bool = False,
+    state: SubflowState = SubflowState.ACTIVE,
+    interface: str | None = "wan0",
+    remote_id: int | None = None,
+    port: int = 40000,
+) -> Subflow:
+    address = ip_address(remote).packed
+    local = PROXY if len(address) == 4 else ip_address("fd77::1").packed
+    return Subflow(FourTuple(local, 3128, address, port), state, initial, 0, remote_id, backup, interface, 0.0, 0.0)
+
+
+def connection(*subflows: Subflow, token: int = 0xC0FFEE) -> Connection:
+    return Connection(token, 1, subflows, 0.0)
+
+
+def policy(rules: str, head: str = PATHS) -> Policy:
+    return load_policy(f"{head}rules:\n{dedent(rules)}", "policy.yaml")
+
+
+def lines(subject: Policy, *subflows: Subflow, now: float = NOW) -> list[tuple[str | None, bool, str]]:
+    """Return path, whether capped, and reason of each verdict."""
+    verdicts = evaluate(subject, connection(*subflows), now)
+    return [(verdict.path, verdict.scope is not None, verdict.reason) for verdict in verdicts]
+
+
+SPARE = policy("""\
+    - name: spare-ethernet
+      paths: [ethernet]
+      throttle: {rate: 5 Mbit/s}
+    """)
+CAPPED = ("ethernet", True, "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active")
+
+
+def test_the_policy_of_the_demo() -> None:
+    assert lines(SPARE, subflow(ETHERNET), subflow(WIFI)) == [CAPPED, ("wifi", False, "no rule matches")]
+
+
+def test_ipv6_alike() -> None:
+    assert lines(SPARE, subflow("fd77:1::2"), subflow("fd77:2::2")) == [
+        CAPPED,
+        ("wifi", False, "no rule matches"),
+    ]
+    assert lines(SPARE, subflow("fd77:3::2"), subflow("fd77:1::2")) == [
+        (None, False, "no rule matches"),
+        CAPPED,
+    ]
+
+
+def test_one_subflow_is_left_alone() -> None:
+    assert lines(SPARE, subflow(ETHERNET)) == [
+        ("ethernet", False, "rule spare-ethernet does not apply: only 1 active subflow (needs 2)")
+    ]
+
+
+@pytest.mark.parametrize("state", [state for state in SubflowState if state is not SubflowState.ACTIVE])
+def test_only_active_subflows_count_and_get_a_verdict(state: SubflowState) -> None:
+    assert lines(SPARE, subflow(ETHERNET), subflow(WIFI, state=state)) == [
+        ("ethernet", False, "rule spare-ethernet does not apply: only 1 active subflow (needs 2)")
+    ]
+    assert lines(SPARE, subflow(ETHERNET, state=state)) == []
+
+
+def test_the_cap_is_lifted_beside_nothing_but_a_backup() -> None:
+    """RFC 8684: a backup subflow carries nothing while a regular one is there, so Ethernet is all there is."""
+    lifted = "cap of rule spare-ethernet lifted: the last usable subflow"
+    assert lines(SPARE, subflow(ETHERNET), subflow(LTE, backup=True)) == [
+        ("ethernet", False, lifted),
+        ("backup", False, "no rule matches"),
+    ]
+
+
+def test_a_backup_is_usable_once_only_backups_are_left() -> None:
+    assert lines(SPARE, subflow(ETHERNET, backup=True), subflow(LTE, backup=True))[0] == CAPPED
+
+
+def test_a_capped_backup_stays_capped_beside_a_regular_subflow() -> None:
+    subject = policy("- {name: slow-backup, paths: [backup], throttle: {rate: 1 Mbit/s}}\n")
+    assert lines(subject, subflow(WIFI), subflow(LTE, backup=True)) == [
+        ("wifi", False, "no rule matches"),
+        ("backup", True, "rule slow-backup caps path backup at 1 Mbit/s: 2 subflows active"),
+    ]
+
+
+def test_the_cap_of_the_last_one_stays_where_the_operator_says_so() -> None:
+    subject = policy("""\
+        - name: always
+          paths: [ethernet]
+          when: {min_subflows: 1}
+          throttle: {rate: 1 Mbit/s}
+          lift_last: false
+        """)
+    assert lines(subject, subflow(ETHERNET)) == [
+        ("ethernet", True, "rule always caps path ethernet at 1 Mbit/s: 1 subflow active")
+    ]
+
+
+def test_first_match_wins_and_none_exempts() -> None:
+    subject = policy("""\
+        - {name: friends, when: {clients: [10.77.1.2]}, throttle: none}
+        - {name: many, paths: [ethernet], when: {min_subflows: 3}, throttle: {rate: 1mbit}}
+        - {name: spare, paths: [wifi, ethernet], throttle: {rate: 5mbit, ceil: 8mbit}}
+        """)
+    assert lines(subject, subflow(ETHERNET), subflow(WIFI)) == [
+        ("ethernet", False, "exempted by rule friends"),
+        ("wifi", False, "exempted by rule friends"),
+    ]
+    others = subflow("10.77.1.9"), subflow("10.77.2.9")
+    assert [reason for _, _, reason in lines(subject, *others)] == [
+        "rule spare caps path ethernet at 5 Mbit/s, up to 8 Mbit/s: 2 subflows active",
+        "rule spare caps path wifi at 5 Mbit/s, up to 8 Mbit/s: 2 subflows active",
+    ]
+    assert [reason for _, _, reason in lines(subject, *others, subflow("10.77.1.9", port=2))] == [
+        "rule many caps path ethernet at 1 Mbit/s: 3 subflows active",
+        "rule spare caps path wifi at 5 Mbit/s, up to 8 Mbit/s: 3 subflows active",
+        "rule many caps path ethernet at 1 Mbit/s: 3 subflows active",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("when", "why"),
+    [
+        ("{min_subflows: 4}", "only 2 active subflows (needs 4)"),
+        ("{min_subflows: 1, max_subflows: 1}", "2 active subflows (at most 1)"),
+        ("{clients: [192.0.2.0/24]}", "no active subflow comes from its clients"),
+        ("{hours: [13:00-14:00]}", "outside its hours"),
+        ("{days: [thu-tue]}", "outside its hours"),
+    ],
+)
+def test_why_a_rule_does_not_apply(when: str, why: str) -> None:
+    subject = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5mbit}}}}\n")
+    assert lines(subject, subflow(ETHERNET), subflow(WIFI)) == [
+        ("ethernet", False, f"rule x does not apply: {why}"),
+        ("wifi", False, "no rule matches"),
+    ]
+
+
+def test_the_first_rule_that_might_have_applied_is_the_one_explained() -> None:
+    subject = policy("""\
+        - {name: other, paths: [wifi], when: {min_subflows: 5}, throttle: {rate: 1mbit}}
+        - {name: first, paths: [ethernet], when: {min_subflows: 4}, throttle: {rate: 1mbit}}
+        - {name: second, paths: [ethernet], when: {min_subflows: 3}, throttle: {rate: 2mbit}}
+        """)
+    assert lines(subject, subflow(ETHERNET), subflow("192.0.2.1")) == [
+        ("ethernet", False, "rule first does not apply: only 2 active subflows (needs 4)"),
+        (None, False, "no rule matches"),
+    ]
+
+
+def test_a_rule_for_every_path_catches_what_is_on_none() -> None:
+    subject = policy("- {name: all, throttle: {rate: 5mbit}}\n")
+    assert lines(subject, subflow(ETHERNET), subflow("192.0.2.1")) == [
+        ("ethernet", True, "rule all caps every subflow at 5 Mbit/s: 2 subflows active"),
+        (None, True, "rule all caps every subflow at 5 Mbit/s: 2 subflows active"),
+    ]
+
+
+def test_a_dry_run_says_what_would_be_done() -> None:
+    subject = policy("- {name: x, paths: [wifi], throttle: {rate: 5mbit}}\n", PATHS + "dry_run: true\n")
+    verdicts = evaluate(subject, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
+    assert [verdict.reason for verdict in verdicts] == [
+        "no rule matches",
+        "rule x would cap path wifi at 5 Mbit/s: 2 subflows active (dry run)",
+    ]
+    assert verdicts[1].scope == ScopeKey("x", Share.PATH)
+    assert verdicts[1].throttle == Throttle(5_000_000, 5_000_000, None, Share.PATH)
+
+
+@pytest.mark.parametrize(
+    ("share", "members", "words"),
+    [
+        ("path", [None, None], ""),
+        ("client", [ip_address(ETHERNET).packed, ip_address(WIFI).packed], " per client"),
+        ("connection", [0xC0FFEE, 0xC0FFEE], " per connection"),
+    ],
+)
+def test_who_shares_a_cap(share: str, members: list[bytes | int | None], words: str) -> None:
+    subject = policy(f"- {{name: x, throttle: {{rate: 5mbit, share: {share}}}}}\n")
+    verdicts = evaluate(subject, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
+    assert [verdict.scope for verdict in verdicts] == [ScopeKey("x", Share(share), member) for member in members]
+    assert verdicts[0].reason == f"rule x caps every subflow at 5 Mbit/s{words}: 2 subflows active"
+
+
+@pytest.mark.parametrize(
+    ("match", "on_it"),
+    [
+        ("{interfaces: [eth0, wan0]}", [True, False, False]),
+        ("{remote_ids: [0, 2]}", [True, True, False]),
+        ("{subflow: initial}", [True, False, False]),
+        ("{subflow: joined}", [False, True, True]),
+        ("{backup: true}", [False, True, False]),
+        ("{backup: false}", [True, False, True]),
+        ("{subflow: joined, backup: false}", [False, False, True]),
+        ("{clients: [10.77.1.2]}", [True, False, False]),
+        ('{clients: ["0.0.0.0/0"]}', [True, True, False]),
+        ('{clients: ["::/0"]}', [False, False, True]),
+    ],
+)
+def test_what_a_path_matches(match: str, on_it: list[bool]) -> None:
+    subject = policy("- {name: x, throttle: none}\n", f"version: 1\npaths: {{p: {match}}}\n")
+    verdicts = evaluate(
+        subject,
+        connection(
+            subflow(ETHERNET, initial=True, remote_id=0, interface="wan0"),
+            subflow(WIFI, backup=True, remote_id=2, interface="wan1"),
+            subflow("fd77:3::2", remote_id=None, interface=None),
+        ),
+        NOW,
+    )
+    assert [verdict.path == "p" for verdict in verdicts] == on_it
+
+
+def test_the_first_path_is_the_one_shown() -> None:
+    subject = policy(
+        "- {name: x, paths: [wide, narrow], throttle: {rate: 5mbit}}\n",
+        dedent("""\
+        version: 1
+        paths:
+          other: {clients: [10.77.1.0/24]}
+          narrow: {clients: [10.77.1.2]}
+          wide: {clients: [10.0.0.0/8]}
+        """),
+    )
+    assert lines(subject, subflow(ETHERNET), subflow(WIFI)) == [
+        ("other", True, "rule x caps path narrow at 5 Mbit/s: 2 subflows active"),
+        ("wide", True, "rule x caps path wide at 5 Mbit/s: 2 subflows active"),
+    ]
+
+
+def test_the_clock_opens_and_closes_a_rule_for_the_same_compiled_policy() -> None:
+    subject = CompiledPolicy(
+        policy("- {name: x, paths: [wifi], when: {hours: [12:00-13:00]}, throttle: {rate: 5mbit}}\n")
+    )
+    pair = connection(subflow(ETHERNET), subflow(WIFI))
+    capped = [
+        subject.evaluate(pair, NOW + seconds)[1].scope is not None
+        for seconds in (-1, 0, 3599.9, 3600, 86400, 0, -86400.5, -86400)
+    ]
+    assert capped == [False, True, True, False, True, True, False, True]
+
+
+def test_policies_do_not_answer_for_each_other() -> None:
+    other = replace(SPARE, dry_run=True)
+    pair = subflow(ETHERNET), subflow(WIFI)
+    for _ in range(2):
+        assert lines(SPARE, *pair)[0] == CAPPED
+        assert lines(other, *pair)[0][2].endswith("(dry run)")
+
+
+# A second implementation, straight from the words of docs/policy.md, to compare with.
+
+
+def plain_paths(subject: Policy, each: Subflow) -> list[str]:
+    address = ip_address(each.four_tuple.remote)
+    return [
+        path.name
+        for path in subject.paths
+        if (path.interfaces is None or each.interface in path.interfaces)
+        and (path.clients is None or any(address in prefix for prefix in path.clients))
+        and (path.remote_ids is None or each.remote_id in path.remote_ids)
+        and (path.initial is None or path.initial == each.initial)
+        and (path.backup is None or path.backup == each.backup)
+    ]
+
+
+def plain_rule(subject: Policy, each: Subflow, active: tuple[Subflow, ...], now: float) -> Rule | None:
+    names = plain_paths(subject, each)
+    local = datetime.fromtimestamp(now, subject.time_zone)
+    addresses = [ip_address(other.four_tuple.remote) for other in active]
+    for rule in subject.rules:
+        if (
+            (rule.paths is None or set(rule.paths) & set(names))
+            and rule.min_subflows <= len(active)
+            and (rule.max_subflows is None or len(active) <= rule.max_subflows)
+            and (rule.clients is None or any(a in prefix for a in addresses for prefix in rule.clients))
+            and (rule.windows is None or is_open(rule.windows, local))
+        ):
+            return rule
+    return None
+
+
+PREFIXES = st.lists(
+    st.sampled_from(
+        [ip_network(p) for p in ("10.77.1.0/24", "10.77.0.0/16", "10.77.2.2/32", "fd77:1::/64", "::/0", "0.0.0.0/0")]
+    ),
+    min_size=1,
+    max_size=2,
+).map(tuple)
+NAMES = ["p0", "p1", "p2"]
+
+
+T = TypeVar("T")
+
+
+def maybe(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
+    return st.one_of(st.none(), strategy)
+
+
+RULES = st.builds(
+    Rule,
+    name=st.just("rule"),
+    paths=maybe(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2).map(tuple)),
+    throttle=maybe(st.builds(Throttle, st.just(5_000_000), st.just(8_000_000), st.none(), st.sampled_from(Share))),
+    min_subflows=st.integers(1, 3),
+    max_subflows=maybe(st.integers(1, 4)),
+    clients=maybe(PREFIXES),
+    windows=maybe(
+        st.lists(
+            st.builds(
+                Window,
+                st.frozensets(st.integers(0, 6), min_size=1),
+                st.sampled_from([time(0), time(8), time(12)]),
+                st.sampled_from([time(0), time(12), time(18)]),
+            ),
+            min_size=1,
+            max_size=2,
+        ).map(tuple)
+    ),
+    lift_last=st.booleans(),
+)
+POLICIES = st.builds(
+    Policy,
+    paths=st.tuples(
+        *(
+            st.builds(
+                PathMatch,
+                name=st.just(name),
+                interfaces=maybe(st.just(frozenset({"eth0"}))),
+                clients=maybe(PREFIXES),
+                remote_ids=maybe(st.frozensets(st.integers(0, 3), min_size=1)),
+                initial=maybe(st.booleans()),
+                backup=maybe(st.booleans()),
+            )
+            for name in NAMES
+        )
+    ),
+    rules=st.lists(RULES, max_size=6).map(
+        lambda rules: tuple(replace(rule, name=f"rule{index}") for index, rule in enumerate(rules))
+    ),
+    time_zone=st.just(ZoneInfo("Europe/Athens")),
+    dry_run=st.booleans(),
+)
+SUBFLOWS = st.builds(
+    subflow,
+    st.sampled_from([ETHERNET, WIFI, LTE, "fd77:1::2", "fd77:2::2"]),
+    initial=st.booleans(),
+    backup=st.booleans(),
+    state=st.sampled_from([SubflowState.ACTIVE] * 5 + list(SubflowState)),
+    interface=st.sampled_from(["eth0", "wan0", None]),
+    remote_id=st.sampled_from([0, 1, 2, 3, None]),
+)
+CONNECTIONS = st.lists(SUBFLOWS, max_size=5).map(
+    lambda subflows: connection(
+        *(
+            replace(each, four_tuple=each.four_tuple._replace(remote_port=1000 + index))
+            for index, each in enumerate(subflows)
+        )
+    )
+)
+INSTANTS = st.integers(0, 7 * 24 * 4).map(lambda quarters: NOW + quarters * 900.0)
+
+
+@settings(max_examples=600, deadline=None)
+@given(POLICIES, CONNECTIONS, INSTANTS)
+def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Connection, now: float) -> None:
+    verdicts = evaluate(subject, whole, now)
+    active = whole.active
+    assert [verdict.four_tuple for verdict in verdicts] == [each.four_tuple for each in active]
+    regular = [each for each in active if not each.backup]
+    usable = regular or list(active)
+    for each, verdict in zip(active, verdicts, strict=True):
+        rule = plain_rule(subject, each, active, now)
+        assert verdict.rule == rule
+        assert verdict.path == next(iter(plain_paths(subject, each)), None)
+        lifted = rule is not None and rule.lift_last and usable == [each]
+        if rule is None or rule.throttle is None or lifted:
+            assert (verdict.scope, verdict.throttle) == (None, None)
+        else:
+            member = {
+                Share.PATH: None,
+                Share.CLIENT: each.four_tuple.remote,
+                Share.CONNECTION: whole.token,
+            }[rule.throttle.share]
+            assert verdict.scope == ScopeKey(rule.name, rule.throttle.share, member)
+            assert verdict.throttle == rule.throttle
+        assert verdict.reason.endswith("(dry run)") == (subject.dry_run and verdict.scope is not None)
+        assert verdict.reason == verdict.reason.strip() != ""
+        assert len(verdict.reason.splitlines()) == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(POLICIES, CONNECTIONS, INSTANTS)
+def test_a_connection_is_never_left_with_a_capped_subflow_alone(subject: Policy, whole: Connection, now: float) -> None:
+    """What lift_last promises: a capped subflow always has another usable one beside it."""
+    subject = replace(subject, rules=tuple(replace(rule, lift_last=True) for rule in subject.rules))
+    capped = {verdict.four_tuple for verdict in evaluate(subject, whole, now) if verdict.scope is not None}
+    regular = {each.four_tuple for each in whole.active if not each.backup}
+    usable = regular or {each.four_tuple for each in whole.active}
+    for four_tuple in capped:
+        assert usable - {four_tuple}
+
+
+@settings(max_examples=150, deadline=None)
+@given(POLICIES, CONNECTIONS, INSTANTS, st.randoms(use_true_random=False))
+def test_a_verdict_does_not_depend_on_the_order_of_subflows(
+    subject: Policy, whole: Connection, now: float, random: Random
+) -> None:
+    shuffled = list(whole.subflows)
+    random.shuffle(shuffled)
+    one = evaluate(subject, whole, now)
+    other = evaluate(subject, replace(whole, subflows=tuple(shuffled)), now)
+    assert {verdict.four_tuple: verdict for verdict in one} == {verdict.four_tuple: verdict for verdict in other}

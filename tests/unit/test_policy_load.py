@@ -1,0 +1,288 @@
+"""What a good policy file means, what is only warned of, and that the files we ship are good."""
+
+from __future__ import annotations
+
+from datetime import time
+from ipaddress import ip_network
+from pathlib import Path
+from textwrap import dedent
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from mptcp_throttler.policy.load import check_policy, load_policy
+from mptcp_throttler.policy.model import PathMatch, Policy, Rule, Share, Throttle, Window
+from mptcp_throttler.policy.problems import Severity
+
+CONF = Path(__file__).parents[2] / "conf"
+EVERY_DAY = frozenset(range(7))
+
+
+def load(text: str) -> Policy:
+    return load_policy(dedent(text), "policy.yaml")
+
+
+def warnings(text: str) -> list[str]:
+    checked = check_policy(dedent(text), "policy.yaml")
+    assert checked.policy is not None
+    assert all(problem.severity is Severity.WARNING for problem in checked.problems)
+    return [str(problem) for problem in checked.problems]
+
+
+def test_everything_that_can_be_said() -> None:
+    policy = load("""\
+        version: 1
+        time_zone: Europe/Athens
+        dry_run: true
+        paths:
+          ethernet:
+            clients: [10.77.1.0/24, "fd77:1::/64", 192.0.2.7]
+            interfaces: [eth0]
+            remote_ids: [0, 2]
+            subflow: initial
+            backup: false
+          joined: {subflow: joined}
+        rules:
+          - name: spare-ethernet
+            paths: [ethernet]
+            when:
+              min_subflows: 3
+              max_subflows: 4
+              days: [mon-fri, sun]
+              hours: ["08:00-18:00", "22:00-02:00"]
+              clients: [10.0.0.0/8]
+            throttle:
+              rate: 5 Mbit/s
+              ceil: 8mbit
+              burst: 15 KB
+              share: connection
+            lift_last: false
+          - name: rest
+            throttle: none
+        """)
+    days = frozenset({0, 1, 2, 3, 4, 6})
+    assert policy == Policy(
+        paths=(
+            PathMatch(
+                name="ethernet",
+                interfaces=frozenset({"eth0"}),
+                clients=tuple(ip_network(p) for p in ("10.77.1.0/24", "fd77:1::/64", "192.0.2.7/32")),
+                remote_ids=frozenset({0, 2}),
+                initial=True,
+                backup=False,
+            ),
+            PathMatch(name="joined", initial=False),
+        ),
+        rules=(
+            Rule(
+                name="spare-ethernet",
+                paths=("ethernet",),
+                throttle=Throttle(5_000_000, 8_000_000, 15_000, Share.CONNECTION),
+                min_subflows=3,
+                max_subflows=4,
+                clients=(ip_network("10.0.0.0/8"),),
+                windows=(Window(days, time(8), time(18)), Window(days, time(22), time(2))),
+                lift_last=False,
+            ),
+            Rule(name="rest", paths=None, throttle=None, min_subflows=1),
+        ),
+        time_zone=ZoneInfo("Europe/Athens"),
+        dry_run=True,
+    )
+
+
+def test_what_holds_unless_something_else_is_said() -> None:
+    policy = load("""\
+        version: 1
+        rules:
+          - name: all
+            throttle: {rate: 5 Mbit/s}
+        """)
+    assert policy == Policy(
+        paths=(),
+        rules=(
+            Rule(
+                name="all",
+                paths=None,
+                throttle=Throttle(5_000_000, 5_000_000, None, Share.PATH),
+                min_subflows=2,
+                max_subflows=None,
+                clients=None,
+                windows=None,
+                lift_last=True,
+            ),
+        ),
+        time_zone=ZoneInfo("UTC"),
+        dry_run=False,
+    )
+
+
+def test_an_exemption_holds_for_a_single_subflow_too_unless_it_says_otherwise() -> None:
+    policy = load("""\
+        version: 1
+        rules:
+          - {name: a, throttle: none}
+          - {name: b, throttle: none, when: {min_subflows: 2}}
+        """)
+    assert [rule.min_subflows for rule in policy.rules] == [1, 2]
+
+
+def test_a_rule_for_single_subflows_need_not_say_so_twice() -> None:
+    policy = load("""\
+        version: 1
+        rules:
+          - {name: a, throttle: {rate: 5mbit}, when: {max_subflows: 1}, lift_last: false}
+          - {name: b, throttle: {rate: 5mbit}, when: {max_subflows: 3}}
+        """)
+    assert [rule.min_subflows for rule in policy.rules] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("when", "windows"),
+    [
+        ("{}", None),
+        ("{days: [sat]}", (Window(frozenset({5}), time(0), time(0)),)),
+        ("{days: [fri-mon]}", (Window(frozenset({4, 5, 6, 0}), time(0), time(0)),)),
+        ("{days: [Mon, TUE-wed]}", (Window(frozenset({0, 1, 2}), time(0), time(0)),)),
+        ("{hours: [8:00-18:00]}", (Window(EVERY_DAY, time(8), time(18)),)),
+        ("{hours: [18:00-24:00]}", (Window(EVERY_DAY, time(18), time(0)),)),
+        ("{hours: [00:00-24:00]}", (Window(EVERY_DAY, time(0), time(0)),)),
+    ],
+)
+def test_days_and_hours(when: str, windows: tuple[Window, ...] | None) -> None:
+    policy = load(f"version: 1\nrules: [{{name: a, throttle: none, when: {when}}}]\n")
+    assert policy.rules[0].windows == windows
+
+
+def test_yaml_1_2_words_are_text() -> None:
+    policy = load("""\
+        version: 1
+        paths:
+          on: {interfaces: [no]}
+          5: {interfaces: [eth0]}
+        rules:
+          - {name: off, paths: [on, "5"], throttle: none}
+        """)
+    assert [(path.name, path.interfaces) for path in policy.paths] == [
+        ("on", frozenset({"no"})),
+        ("5", frozenset({"eth0"})),
+    ]
+    assert policy.rules[0].name == "off"
+
+
+def test_anchors_and_merge_keys() -> None:
+    policy = load("""\
+        version: 1
+        rules:
+          - name: a
+            throttle: &slow {rate: 1 Mbit/s, ceil: 2 Mbit/s}
+          - name: b
+            when: {min_subflows: 3}
+            throttle: *slow
+          - name: c
+            throttle: {<<: *slow, ceil: 3 Mbit/s}
+          - name: d
+            throttle:
+              <<: [{burst: 15 KB}, *slow]
+              rate: 512 kbit/s
+        """)
+    assert [rule.throttle for rule in policy.rules] == [
+        Throttle(1_000_000, 2_000_000, None, Share.PATH),
+        Throttle(1_000_000, 2_000_000, None, Share.PATH),
+        Throttle(1_000_000, 3_000_000, None, Share.PATH),
+        Throttle(512_000, 2_000_000, 15_000, Share.PATH),
+    ]
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_anchor_may_be_set_anew() -> None:
+    policy = load("""\
+        version: 1
+        rules:
+          - {name: a, throttle: &x {rate: 1 Mbit/s}}
+          - {name: b, when: {min_subflows: 3}, throttle: &x {rate: 2 Mbit/s}}
+          - {name: c, when: {min_subflows: 4}, throttle: *x}
+        """)
+    assert [rule.throttle.rate for rule in policy.rules if rule.throttle] == [10**6, 2 * 10**6, 2 * 10**6]
+
+
+def test_a_byte_order_mark_and_crlf_do_no_harm() -> None:
+    assert load("\ufeffversion: 1\r\nrules: []\r\n") == Policy((), (), ZoneInfo("UTC"))
+
+
+def rules(*lines: str) -> str:
+    paths = "{a: {subflow: initial}, b: {subflow: joined}}"
+    return f"version: 1\npaths: {paths}\nrules:\n" + "".join(f"- {{{line}}}\n" for line in lines)
+
+
+CAP = "throttle: {rate: 5mbit}"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (f"name: x, {CAP}", f"name: y, {CAP}"),
+        ("name: x, throttle: none", f"name: y, {CAP}, paths: [a]"),
+        (f"name: x, {CAP}, paths: [a, b]", f"name: y, {CAP}, paths: [b], when: {{min_subflows: 3}}"),
+        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}, when: {{clients: [10.7.0.0/16]}}"),
+        (f"name: x, {CAP}, when: {{days: [mon]}}", f"name: y, {CAP}, when: {{days: [mon]}}"),
+        (f"name: x, {CAP}, when: {{max_subflows: 4}}", f"name: y, {CAP}, when: {{max_subflows: 3}}"),
+    ],
+)
+def test_a_rule_that_is_never_reached_is_warned_of(earlier: str, later: str) -> None:
+    assert warnings(rules(earlier, later)) == [
+        'policy.yaml:5: warning: rules[1]: rule "y" is never reached: "x" above it catches all that it could catch'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (f"name: x, {CAP}, paths: [a]", f"name: y, {CAP}"),
+        (f"name: x, {CAP}, paths: [a]", f"name: y, {CAP}, paths: [a, b]"),
+        (f"name: x, {CAP}", f"name: y, {CAP}, when: {{min_subflows: 1}}, lift_last: false"),
+        (f"name: x, {CAP}, when: {{max_subflows: 4}}", f"name: y, {CAP}"),
+        (f"name: x, {CAP}, when: {{days: [mon]}}", f"name: y, {CAP}"),
+        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}, when: {{clients: [11.0.0.0/8]}}"),
+        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f'name: y, {CAP}, when: {{clients: ["fd00::/8"]}}'),
+        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}"),
+    ],
+)
+def test_a_rule_that_can_be_reached_is_not(earlier: str, later: str) -> None:
+    assert warnings(rules(earlier, later)) == []
+
+
+def test_a_cap_that_is_always_lifted_is_warned_of() -> None:
+    when = "when: {min_subflows: 1, max_subflows: 1}"
+    assert warnings(rules(f"name: x, {CAP}, {when}")) == [
+        'policy.yaml:4: warning: rules[0]: rule "x" never caps anything: the only active subflow is the last usable '
+        "one, so its cap is lifted; write lift_last: false to cap it"
+    ]
+    assert warnings(rules(f"name: x, {CAP}, {when}, lift_last: false")) == []
+
+
+def test_the_policy_of_the_demo() -> None:
+    policy = load_policy((CONF / "policy.yaml").read_text(), "policy.yaml")
+    assert [(path.name, [str(prefix) for prefix in path.clients or ()]) for path in policy.paths] == [
+        ("ethernet", ["10.77.1.0/24", "fd77:1::/64"]),
+        ("wifi", ["10.77.2.0/24", "fd77:2::/64"]),
+    ]
+    assert policy.rules == (Rule("spare-ethernet", ("ethernet",), Throttle(5_000_000, 5_000_000, None, Share.PATH), 2),)
+
+
+FILES = [CONF / "policy.yaml", *sorted((CONF / "examples").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_policies_we_ship_have_no_problem(path: Path) -> None:
+    text = path.read_text()
+    checked = check_policy(text, path.name)
+    assert checked.problems == ()
+    assert checked.policy is not None
+    assert checked.policy.rules
+    schema = "policy.schema.json" if path.parent == CONF else "../policy.schema.json"
+    assert text.startswith(f"# yaml-language-server: $schema={schema}\n")
+
+
+def test_there_are_examples() -> None:
+    assert len(FILES) >= 4

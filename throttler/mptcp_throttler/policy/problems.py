@@ -1,0 +1,112 @@
+"""What is wrong with a file an operator wrote: where, which key, which value, what is allowed.
+
+Rules: one line for each problem, understood without the source of this program; every problem of a file
+at once, in the order of its lines; a warning never stops a file from being used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+KeyPath = tuple[str | int, ...]
+"""Where a value is in a document: ``("rules", 0, "throttle", "rate")``."""
+
+_LONGEST_SHOWN = 60
+_PLAIN_KEY = re.compile(r"[\w.<-]{1,60}")
+
+
+class Severity(enum.Enum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing to mend, or to think about. ``str()`` is the line the operator reads."""
+
+    source: str
+    line: int
+    """Counted from 1; 0 where the problem belongs to no line."""
+    column: int
+    """Counted from 1; 0 where the problem belongs to no column."""
+    key: str
+    """``rules[0].throttle.rate``; empty for the document as a whole."""
+    value: str | None
+    """The offending value as the message shows it; None where there is none."""
+    message: str
+    """What is wrong, and what is allowed."""
+    severity: Severity = Severity.ERROR
+
+    def __str__(self) -> str:
+        place = f"{self.source}:{self.line}" if self.line else self.source
+        warning = "warning: " if self.severity is Severity.WARNING else ""
+        return f"{place}: {warning}{self.key + ': ' if self.key else ''}{self.message}"
+
+
+class DocumentError(Exception):
+    """A file that cannot be used, with everything that is wrong with it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = in_order(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class Nothing:
+    """The value of a key that is written without one (YAML null).
+
+    A separate object, and not None, so that an empty key never passes for one that was left out.
+    """
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+NOTHING = Nothing()
+
+
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return *problems* as they come in the file."""
+    return tuple(sorted(problems, key=lambda p: (p.line, p.column, p.key, p.message)))
+
+
+def shown(value: object) -> str:
+    """Return *value* as it looks in YAML, on one line and short enough for a message."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        short = value if len(value) <= _LONGEST_SHOWN else value[: _LONGEST_SHOWN - 1] + "…"
+        return json.dumps(short, ensure_ascii=not short.isprintable())
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, dict):
+        return "a mapping"
+    return str(value)
+
+
+def key_text(path: KeyPath) -> str:
+    """Return *path* as people write it: ``rules[0].throttle.rate``. A key that is no plain word is quoted."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + (part if _PLAIN_KEY.fullmatch(part) else shown(part))
+    return text
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str | None:
+    """Return the one of *allowed* that *word* most looks like, or None where it looks like none."""
+    by_lower_case = {name.lower(): name for name in allowed}
+    near = difflib.get_close_matches(word.lower()[:_LONGEST_SHOWN], by_lower_case, n=1)
+    return by_lower_case[near[0]] if near else None
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """Return `` (did you mean "…"?)`` for the nearest of *allowed*, or nothing where none is near."""
+    near = nearest(word, allowed)
+    return "" if near is None else f" (did you mean {shown(near)}?)"

@@ -1,0 +1,128 @@
+"""The weekly hours of a rule: what operators write, whether they are open now, and when that next changes.
+
+A window is defined by the clock on the wall: it is open while the local time of day lies between its two
+ends. So where clocks go back, a window inside the repeated hour opens twice; where they go forward, one
+inside the skipped hour does not open that day, and one that begins in it opens when that hour has been
+skipped. A window that passes midnight belongs to the day on which it starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from typing import Final
+
+from .model import Policy, Window
+from .problems import did_you_mean, shown
+
+DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+EVERY_DAY: Final = frozenset(range(7))
+MIDNIGHT: Final = time(0, 0)
+
+_ANY_DAY: Final = "|".join("".join(f"[{letter}{letter.upper()}]" for letter in day) for day in DAYS)
+DAYS_PATTERN: Final = f"^({_ANY_DAY})(-({_ANY_DAY}))?$"
+HOURS_PATTERN: Final = "^([01]?[0-9]|2[0-3]):[0-5][0-9]-(([01]?[0-9]|2[0-3]):[0-5][0-9]|24:00)$"
+_HOURS: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})", re.ASCII)
+
+_HORIZON: Final = timedelta(days=15)
+"""A weekly window changes within a week, or within two if its one opening falls into a skipped hour."""
+_STEP: Final = timedelta(hours=3)
+"""No time zone changes its offset twice within it."""
+
+
+def parse_days(value: object) -> frozenset[int]:
+    """Return the days, Monday being 0, of ``mon`` or ``mon-fri`` (``fri-mon`` passes the weekend)."""
+    words = value.lower().split("-") if isinstance(value, str) else []
+    if not 1 <= len(words) <= 2 or any(word not in DAYS for word in words):
+        guess = did_you_mean(words[0][:3], DAYS) if len(words) == 1 else ""
+        raise ValueError(f'{shown(value)} is not a day{guess}; write {", ".join(DAYS)}, or a range such as "mon-fri"')
+    first, last = DAYS.index(words[0]), DAYS.index(words[-1])
+    return frozenset((first + offset) % 7 for offset in range((last - first) % 7 + 1))
+
+
+def parse_hours(value: object) -> tuple[time, time]:
+    """Return start and end of ``08:00-18:00``; an end of 24:00 is midnight."""
+    found = _HOURS.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f'{shown(value)} is not a range of hours; write HH:MM-HH:MM (e.g. "08:00-18:00")')
+    start_hour, start_minute, end_hour, end_minute = (int(part) for part in found.groups())
+    whole_day_end = (end_hour, end_minute) == (24, 0)
+    if start_hour > 23 or start_minute > 59 or end_minute > 59 or (end_hour > 23 and not whole_day_end):
+        raise ValueError(f"{shown(value)} has a time of day that does not exist; 00:00 to 23:59, or 24:00 as the end")
+    start = time(start_hour, start_minute)
+    end = MIDNIGHT if whole_day_end else time(end_hour, end_minute)
+    if start == end and not whole_day_end:
+        raise ValueError(f'{shown(value)} starts and ends at once; for the whole day write "00:00-24:00"')
+    return start, end
+
+
+def is_open(windows: Iterable[Window], local: datetime) -> bool:
+    """Return whether any of *windows* is open at the wall-clock time *local*."""
+    now = local.time()
+    day = local.weekday()
+    for window in windows:
+        if window.start == window.end:
+            if day in window.days:
+                return True
+        elif window.start < window.end:
+            if day in window.days and window.start <= now < window.end:
+                return True
+        elif (day in window.days and now >= window.start) or ((day - 1) % 7 in window.days and now < window.end):
+            return True
+    return False
+
+
+def open_rules(policy: Policy, now: float) -> tuple[bool, ...]:
+    """Return for each rule whether its hours allow it at *now*; a rule without hours is always open."""
+    local = datetime.fromtimestamp(now, policy.time_zone)
+    return tuple(rule.windows is None or is_open(rule.windows, local) for rule in policy.rules)
+
+
+def next_change(policy: Policy, now: float) -> float | None:
+    """Return when, after *now*, the clock alone next opens or closes a rule; None where it never will."""
+    schedules = {rule.windows for rule in policy.rules if rule.windows}
+    if not schedules:
+        return None
+    start = datetime.fromtimestamp(now, UTC)
+    offset_changes = set(_offset_changes(policy.time_zone, start, start + _HORIZON))
+    changes = (_next_of(windows, policy.time_zone, now, offset_changes) for windows in schedules)
+    return min((at for at in changes if at is not None), default=None)
+
+
+def _next_of(windows: tuple[Window, ...], zone: tzinfo, now: float, offset_changes: set[float]) -> float | None:
+    """Return when *windows*, taken together, next open or close."""
+
+    def state(instant: float) -> bool:
+        return is_open(windows, datetime.fromtimestamp(instant, zone))
+
+    edges = {edge for window in windows for edge in (window.start, window.end)} | {MIDNIGHT}
+    first_day = datetime.fromtimestamp(now, zone).date()
+    candidates = set(offset_changes)
+    for ahead in range(_HORIZON.days + 1):
+        for edge in edges:
+            local = datetime.combine(first_day + timedelta(days=ahead), edge, zone)
+            # In the repeated hour both instants count; in the skipped one neither does, nor does it harm.
+            candidates |= {local.replace(fold=fold).timestamp() for fold in (0, 1)}
+    before = state(now)
+    return next((at for at in sorted(candidates) if at > now and state(at) != before), None)
+
+
+def _offset_changes(zone: tzinfo, start: datetime, end: datetime) -> Iterator[float]:
+    """Yield the instants, to the second, at which the zone's offset from UTC changes."""
+
+    def offset(second: int) -> timedelta | None:
+        return datetime.fromtimestamp(second, zone).utcoffset()
+
+    step = int(_STEP.total_seconds())
+    for low in range(int(start.timestamp()), int(end.timestamp()), step):
+        before, after = low, low + step
+        if offset(before) == offset(after):
+            continue
+        while after - before > 1:
+            middle = (before + after) // 2
+            if offset(middle) == offset(low):
+                before = middle
+            else:
+                after = middle
+        yield float(after)

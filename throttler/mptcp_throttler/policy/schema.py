@@ -1,0 +1,305 @@
+"""The policy file's shape, as pydantic models. Their descriptions and examples are the published JSON Schema.
+
+What a single value may be is in ``fields``, ``units`` and ``schedule``; here is what a section holds and how
+its keys depend on each other; what concerns several sections at once is checked in ``load``.
+"""
+
+from __future__ import annotations
+
+from datetime import time
+from typing import Annotated, Any, Final, Self
+from zoneinfo import ZoneInfo
+
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from .fields import (
+    INTERFACE_PATTERN,
+    NAME_PATTERN,
+    Parsed,
+    Section,
+    between,
+    editor_schema,
+    one_of,
+    parse_interface,
+    parse_name,
+    parse_prefix,
+    parse_time_zone,
+)
+from .model import Network, Share
+from .problems import shown
+from .schedule import DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
+from .units import (
+    HIGHEST_RATE,
+    HIGHEST_SIZE,
+    LOWEST_RATE,
+    RATE_PATTERN,
+    SIZE_PATTERN,
+    format_rate,
+    format_size,
+    parse_rate,
+    parse_size,
+)
+
+VERSION: Final = 1
+"""The version of the policy format that this release reads."""
+DEFAULT_MIN_SUBFLOWS: Final = 2
+LOWEST_BURST: Final = 1600
+"""Bytes: one full-sized Ethernet packet with its headers."""
+LONGEST_BURST: Final = 60
+"""Seconds at the cap's rate."""
+MOST_SUBFLOWS: Final = 255
+"""There are no more address identifiers than that (RFC 8684, 3.2: one byte)."""
+
+
+def _version(value: object) -> int:
+    if type(value) is not int or value != VERSION:
+        raise ValueError(f"{shown(value)} is not a version this release reads; write {VERSION}")
+    return value
+
+
+def _exempt(value: object) -> object:
+    """Let ``none`` through as None. ``null`` cannot come here: the document has NOTHING in its place."""
+    if isinstance(value, str):
+        if value == "none":
+            return None
+        raise ValueError(f'{shown(value)} is not allowed; write none, or a mapping with at least "rate"')
+    return value
+
+
+def _also_none(schema: dict[str, Any]) -> None:
+    schema["anyOf"] = [{"const": "none"}, {"$ref": schema.pop("$ref")}]
+
+
+def _burst(value: object) -> int:
+    return parse_size(value, LOWEST_BURST)
+
+
+Rate = Annotated[
+    int,
+    Parsed(
+        parse_rate,
+        {
+            "anyOf": [
+                {"type": "string", "pattern": RATE_PATTERN},
+                {"type": "integer", "minimum": LOWEST_RATE, "maximum": HIGHEST_RATE},
+            ]
+        },
+    ),
+]
+Burst = Annotated[
+    int,
+    Parsed(
+        _burst,
+        {
+            "anyOf": [
+                {"type": "string", "pattern": SIZE_PATTERN},
+                {"type": "integer", "minimum": LOWEST_BURST, "maximum": HIGHEST_SIZE},
+            ]
+        },
+    ),
+]
+Name = Annotated[str, Parsed(parse_name, {"type": "string", "pattern": NAME_PATTERN})]
+Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern": INTERFACE_PATTERN})]
+Prefix = Annotated[Network, Parsed(parse_prefix, {"type": "string"})]
+Zone = Annotated[ZoneInfo, Parsed(parse_time_zone, {"type": "string"})]
+Days = Annotated[frozenset[int], Parsed(parse_days, {"type": "string", "pattern": DAYS_PATTERN})]
+Hours = Annotated[tuple[time, time], Parsed(parse_hours, {"type": "string", "pattern": HOURS_PATTERN})]
+
+
+class PathSection(Section):
+    """Which subflows are on this path. At least one key; a subflow must match all that are given."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    clients: list[Prefix] | None = Field(
+        default=None,
+        min_length=1,
+        description="Prefixes or addresses; the subflow's client address must be in one of them.",
+        examples=[["10.77.1.0/24", "fd77:1::/64"]],
+    )
+    interfaces: list[Interface] | None = Field(
+        default=None,
+        min_length=1,
+        description="The proxy's own interfaces; the subflow must arrive on one of them.",
+        examples=[["eth0"]],
+    )
+    remote_ids: list[Annotated[int, between(0, 255)]] | None = Field(
+        default=None,
+        min_length=1,
+        description="MPTCP address identifiers (RFC 8684, 3.2) that the client gave this subflow; "
+        "0 is that of the initial subflow.",
+        examples=[[1, 2]],
+    )
+    subflow: Annotated[str | None, one_of("initial", "joined")] = Field(
+        default=None,
+        description="initial: the subflow that opened the connection; joined: those that came later.",
+        examples=["joined"],
+    )
+    backup: bool | None = Field(
+        default=None,
+        description="true: only subflows that the client marked as backup (RFC 8684, 3.3.8); false: only the others.",
+        examples=[True],
+    )
+
+    @model_validator(mode="after")
+    def _matches_something(self) -> Self:
+        if not self.model_fields_set:
+            keys = ", ".join(type(self).model_fields)
+            raise ValueError(f"says nothing about which subflows are on this path; give at least one of {keys}")
+        return self
+
+
+class WhenSection(Section):
+    """When the rule applies. All conditions must hold."""
+
+    min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
+        default=None,
+        description="The connection must have at least this many active subflows. "
+        f"Default {DEFAULT_MIN_SUBFLOWS}; 1 with `throttle: none` or `max_subflows: 1`.",
+        examples=[2],
+    )
+    max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
+        default=None,
+        description="The connection must have at most this many active subflows. Default: any number.",
+        examples=[4],
+    )
+    days: list[Days] | None = Field(
+        default=None,
+        min_length=1,
+        description="Days of the week, or ranges of days, in the policy's time zone. Default: every day.",
+        examples=[["mon-fri", "sun"]],
+    )
+    hours: list[Hours] | None = Field(
+        default=None,
+        min_length=1,
+        description="Hours of the day, in the policy's time zone. A range may pass midnight; it then "
+        "belongs to the day it starts on. Default: the whole day.",
+        examples=[["08:00-18:00", "22:00-02:00"]],
+    )
+    clients: list[Prefix] | None = Field(
+        default=None,
+        min_length=1,
+        description="Prefixes or addresses; at least one active subflow of the connection must come from "
+        "them. Default: any client.",
+        examples=[["10.0.0.0/8"]],
+    )
+
+    @field_validator("max_subflows")
+    @classmethod
+    def _leaves_room(cls, most: int, info: ValidationInfo) -> int:
+        least = info.data.get("min_subflows")
+        if least is not None and most < least:
+            raise ValueError(f"{most} is below min_subflows, which is {least}")
+        return most
+
+
+class ThrottleSection(Section):
+    """The cap: an HTB class (tc-htb(8))."""
+
+    rate: Rate = Field(
+        description="What the capped subflows may send together: a number and bit/s, kbit/s, Mbit/s or "
+        "Gbit/s. A plain number is bits per second.",
+        examples=["5 Mbit/s", "512kbit"],
+    )
+    ceil: Rate | None = Field(
+        default=None,
+        description="What they may send together while the link has room to spare. Default: the rate.",
+        examples=["8 Mbit/s"],
+    )
+    burst: Burst | None = Field(
+        default=None,
+        description="How much may pass at once at full speed: a number and B, KB, MB, KiB or MiB. "
+        "Default: chosen from the rate.",
+        examples=["15 KB"],
+    )
+    share: Annotated[str, one_of(*(share.value for share in Share))] = Field(
+        default=Share.PATH.value,
+        description="Among whom one cap is shared. path: all subflows the rule catches; client: a cap for "
+        "each client address; connection: a cap for each connection.",
+        examples=["client"],
+    )
+
+    @field_validator("ceil")
+    @classmethod
+    def _is_no_floor(cls, ceil: int, info: ValidationInfo) -> int:
+        rate = info.data.get("rate")
+        if rate is not None and ceil < rate:
+            raise ValueError(
+                f"{format_rate(ceil)} is below the rate, {format_rate(rate)}; write the rate or more, or leave ceil out"
+            )
+        return ceil
+
+    @field_validator("burst")
+    @classmethod
+    def _passes_in_time(cls, burst: int, info: ValidationInfo) -> int:
+        rate = info.data.get("rate")
+        if rate is not None and burst > (most := rate * LONGEST_BURST // 8):
+            raise ValueError(
+                f"{format_size(burst)} takes more than {LONGEST_BURST} seconds at {format_rate(rate)}; "
+                f"write {format_size(most)} or less"
+            )
+        return burst
+
+
+class RuleSection(Section):
+    """One rule. Rules are tried from top to bottom; the first that catches a subflow decides about it."""
+
+    name: Name = Field(
+        description="Its name in `status`, in the log and in the plan. Every rule has its own.",
+        examples=["spare-ethernet"],
+    )
+    paths: list[Name] | None = Field(
+        default=None,
+        min_length=1,
+        description="The paths whose subflows the rule catches. Default: all subflows, on a path or not.",
+        examples=[["ethernet"]],
+    )
+    when: WhenSection | None = Field(
+        default=None,
+        description="When the rule applies. Default: while the connection has at least two active subflows.",
+        examples=[{"min_subflows": 2}],
+    )
+    throttle: Annotated[ThrottleSection | None, BeforeValidator(_exempt)] = Field(
+        description="The cap, or none: the subflow is left alone, whatever later rules say.",
+        examples=[{"rate": "5 Mbit/s"}, "none"],
+        json_schema_extra=_also_none,
+    )
+    lift_last: bool = Field(
+        default=True,
+        description="Lift the cap from a subflow while it is the last usable one of its connection.",
+        examples=[True],
+    )
+
+
+class PolicySection(Section):
+    """A throttling policy of the MPTCP steering proxy: which subflows are capped, when, and to what rate."""
+
+    version: Annotated[int, Parsed(_version, {"const": VERSION})] = Field(
+        description="The version of this format.", examples=[VERSION]
+    )
+    time_zone: Zone = Field(
+        default=ZoneInfo("UTC"),
+        description="The time zone of all days and hours, as in the IANA database. Default: UTC.",
+        examples=["Europe/Athens"],
+        json_schema_extra={"default": "UTC"},
+    )
+    dry_run: bool = Field(
+        default=False,
+        description="true: decide, log and show what would be capped, but cap nothing.",
+        examples=[True],
+    )
+    paths: dict[Name, PathSection] = Field(
+        default_factory=dict,
+        description="The paths that subflows come over, by a name of your choice.",
+        examples=[{"ethernet": {"clients": ["10.77.1.0/24"]}}],
+        json_schema_extra={"additionalProperties": False},
+    )
+    rules: list[RuleSection] = Field(
+        description="The rules, most particular first. An empty list caps nothing.",
+        examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]],
+    )
+
+
+def policy_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the policy file."""
+    return editor_schema(PolicySection)
