@@ -66,6 +66,8 @@ class DeltaTracker(Generic[K, V]):
                 self.deletes.add(key)
             elif self._same(value, self.desired[key]):
                 self.upserts.pop(key, None)
+            else:
+                self.upserts[key] = self.desired[key]
 
     def deleted(self, done: Iterable[K]) -> None:
         """Record that *done* are gone from the kernel."""
