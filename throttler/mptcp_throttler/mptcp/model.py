@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from typing import TYPE_CHECKING
-if TYPE_CHECKING:
-    from .options import MptcpOption
+from .options import MptcpOption
 
 _V4_MAPPED = b"\0" * 10 + b"\xff\xff"
 

@@ -1,0 +1,202 @@
+"""One peer of the proxy and what it and the proxy say, as segments: the tracker's tests read as dialogues.
+
+The segments carry right sequence numbers, keys and HMACs unless a test asks for wrong ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mptcp_throttler.mptcp import keys
+from mptcp_throttler.mptcp.model import (
+    Event,
+    FourTuple,
+    KernelEvent,
+    KernelEventKind,
+    KernelSubflow,
+    Segment,
+    SubflowState,
+)
+from mptcp_throttler.mptcp.options import (
+    MpCapable,
+    MpJoinAck,
+    MpJoinSyn,
+    MpJoinSynAck,
+    MptcpOption,
+)
+from mptcp_throttler.mptcp.tracker import Tracker
+
+PROXY, PORT = "192.0.2.1", 3128
+FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
+
+
+def packed(address: str) -> bytes:
+    return ipaddress.ip_address(address).packed
+
+
+class Host:
+    """A client's MPTCP connection to the proxy: its keys, its token, the time on the wire."""
+
+    def __init__(self, name: str = "phone", version: int = 1, time: float = 1000.0) -> None:
+        seed = hashlib.sha256(name.encode()).digest()
+        self.name = name
+        self.version = version
+        self.time = time
+        self.client_key, self.proxy_key = seed[:8], seed[8:16]
+        self.token = keys.token(self.proxy_key, version)
+
+    def initial(self, address: str = "198.51.100.1", port: int = 40000, **more: str) -> Path:
+        return Path(self, address, port, True, **more)
+
+    def join(self, address: str = "203.0.113.1", port: int = 50000, **more: str) -> Path:
+        return Path(self, address, port, False, **more)
+
+    def closed(self) -> KernelEvent:
+        return KernelEvent(self.tick(), KernelEventKind.CLOSED, self.token, None)
+
+    def tick(self) -> float:
+        self.time += 0.001
+        return self.time
+
+
+class Path:
+    """One subflow of a host, and every segment of it that signals something."""
+
+    def __init__(
+        self, host: Host, address: str, port: int, initial: bool, proxy: str = PROXY, interface: str = "eth0"
+    ) -> None:
+        self.host, self.is_initial, self.interface = host, initial, interface
+        self.four_tuple = FourTuple(packed(proxy), PORT, packed(address), port)
+        seed = hashlib.sha256(f"{host.name} {address} {port}".encode()).digest()
+        self.client_isn, self.proxy_isn = (int.from_bytes(seed[at : at + 4], "big") for at in (0, 4))
+        self.nonce_client, self.nonce_proxy = seed[8:12], seed[12:16]
+        self.remote_id, self.local_id, self.backup = (0, 0, False) if initial else (seed[16], 0, False)
+
+    def again(self) -> Path:
+        """A later attempt on the same four-tuple."""
+        other = Path.__new__(Path)
+        other.__dict__.update(self.__dict__)
+        other.client_isn = (self.client_isn + 77_777) % 2**32
+        other.proxy_isn = (self.proxy_isn + 99_999) % 2**32
+        other.nonce_proxy = bytes(reversed(self.nonce_proxy))
+        return other
+
+    def from_client(self, flags: int, *options: MptcpOption, sequence: int = 1, acknowledgment: int = 1) -> Segment:
+        t = self.four_tuple
+        number = (self.client_isn + sequence) % 2**32
+        acknowledged = (self.proxy_isn + acknowledgment) % 2**32 if flags & ACK else 0
+        return Segment(
+            self.host.tick(),
+            self.interface,
+            t.remote,
+            t.remote_port,
+            t.local,
+            t.local_port,
+            flags,
+            number,
+            acknowledged,
+            options,
+        )
+
+    def from_proxy(self, flags: int, *options: MptcpOption, sequence: int = 1, acknowledgment: int = 1) -> Segment:
+        t = self.four_tuple
+        number = (self.proxy_isn + sequence) % 2**32
+        acknowledged = (self.client_isn + acknowledgment) % 2**32 if flags & ACK else 0
+        return Segment(
+            self.host.tick(),
+            self.interface,
+            t.local,
+            t.local_port,
+            t.remote,
+            t.remote_port,
+            flags,
+            number,
+            acknowledged,
+            options,
+        )
+
+    def syn(self, *options: MptcpOption, **changes: object) -> Segment:
+        host = self.host
+        if not options and self.is_initial:
+            options = (MpCapable(host.version, 1, host.client_key if host.version == 0 else None),)
+        elif not options:
+            options = (MpJoinSyn(self.backup, self.remote_id, host.token, self.nonce_client),)
+        return replace(self.from_client(SYN, *options, sequence=0), **changes)  # type: ignore[arg-type]
+
+    def plain_syn(self) -> Segment:
+        return self.from_client(SYN, sequence=0)
+
+    def syn_ack(self, *options: MptcpOption, version: int | None = None) -> Segment:
+        host = self.host
+        if not options and self.is_initial:
+            options = (MpCapable(host.version if version is None else version, 1, host.proxy_key),)
+        elif not options:
+            hmac = keys.join_syn_ack_hmac(
+                host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy, version=host.version
+            )
+            options = (MpJoinSynAck(False, self.local_id, hmac, self.nonce_proxy),)
+        return self.from_proxy(SYN | ACK, *options, sequence=0)
+
+    def plain_syn_ack(self) -> Segment:
+        return self.from_proxy(SYN | ACK, sequence=0)
+
+    def ack(self, forged: bool = False) -> Segment:
+        host = self.host
+        if self.is_initial:
+            proxy_key = bytes(8) if forged else host.proxy_key
+            return self.from_client(ACK, MpCapable(host.version, 1, host.client_key, proxy_key))
+        hmac = keys.join_ack_hmac(
+            host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy, version=host.version
+        )
+        return self.from_client(ACK, MpJoinAck(bytes(20) if forged else hmac))
+
+    def fin(self) -> Segment:
+        return self.from_client(FIN | ACK)
+
+    def proxy_fin(self) -> Segment:
+        return self.from_proxy(FIN | ACK)
+
+    def rst(self, *options: MptcpOption) -> Segment:
+        return self.from_client(RST | ACK, *options)
+
+    def proxy_rst(self, *options: MptcpOption) -> Segment:
+        return self.from_proxy(RST | ACK, *options)
+
+    def handshake(self) -> list[Segment]:
+        return [self.syn(), self.syn_ack(), self.ack()]
+
+    def kernel(self, kind: KernelEventKind, **changes: object) -> KernelEvent:
+        event = KernelEvent(
+            self.host.tick(), kind, self.host.token, self.four_tuple, self.local_id, self.remote_id, self.backup
+        )
+        return replace(event, **changes)  # type: ignore[arg-type]
+
+    def dumped(self, **changes: object) -> KernelSubflow:
+        entry = KernelSubflow(
+            self.host.token, self.four_tuple, self.is_initial, self.local_id, self.remote_id, self.backup
+        )
+        return replace(entry, **changes)  # type: ignore[arg-type]
+
+
+def say(tracker: Tracker, *said: Segment | KernelEvent) -> list[Event]:
+    events = []
+    for item in said:
+        events += tracker.segment(item) if isinstance(item, Segment) else tracker.kernel_event(item)
+    return events
+
+
+def told(tracker: Tracker, *said: Segment | KernelEvent) -> list[str]:
+    """What the tracker announces on hearing *said*, in the words of EventKind."""
+    return words(say(tracker, *said))
+
+
+def words(events: Iterable[Event]) -> list[str]:
+    return [event.kind.value for event in events]
+
+
+def states(tracker: Tracker, host: Host) -> dict[FourTuple, SubflowState]:
+    connection = tracker.get(host.token)
+    return {s.four_tuple: s.state for s in connection.subflows} if connection else {}

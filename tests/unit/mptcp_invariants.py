@@ -1,0 +1,76 @@
+"""What must hold of a tracker at any time, whatever it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mptcp_throttler.mptcp.limits import TrackerLimits
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, SubflowState
+from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.mptcp.tracker_table import LIVE
+
+SMALL = TrackerLimits(
+    max_connections=12, max_subflows_per_connection=4, max_half_open=16, max_refused=8, closed_linger=5.0
+)
+
+
+def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
+    """Every table is within its bound, and the tables agree with each other."""
+    book, size = tracker._book, tracker.table_sizes
+    assert size["connections"] <= limits.max_connections
+    assert size["half_open"] <= limits.max_half_open
+    assert size["refused"] <= limits.max_refused
+    assert size["ended"] <= limits.max_half_open
+    assert size["live"] + size["closing"] <= limits.max_connections * limits.max_subflows_per_connection
+    assert size["subflows"] == size["half_open"] + size["live"] + size["closing"]
+    assert size["tokens"] <= limits.max_connections + limits.max_half_open
+    attached = 0
+    for token, connection in book.tokens.items():
+        assert connection.token == token
+        assert connection.opened is (token in book.opened)
+        assert 0 < len(connection.subflows) <= limits.max_subflows_per_connection or token in book.lingering
+        assert (token in book.lingering) is (connection.opened and not connection.has_live())
+        attached += len(connection.subflows)
+        for four_tuple, subflow in connection.subflows.items():
+            assert book.subflows[four_tuple] is subflow
+            assert subflow.connection is connection
+    assert book.opened.keys() <= book.tokens.keys()
+    for four_tuple, subflow in book.subflows.items():
+        table = {SubflowState.ACTIVE: book.live, SubflowState.CLOSING: book.closing}.get(
+            subflow.state or SubflowState.SYN, book.half_open
+        )
+        assert table.get(four_tuple) is subflow
+        attached += subflow.connection is None
+    assert attached == size["subflows"]
+
+
+class Listener:
+    """Knows of the tracker what its events tell, as the rest of the daemon does."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, set[FourTuple]] = {}
+
+    def hear(self, events: Iterable[Event]) -> None:
+        for event in events:
+            token, four_tuple = event.token, event.four_tuple
+            match event.kind:
+                case EventKind.CONNECTION_OPENED:
+                    assert token not in self.live
+                    self.live[token] = set()
+                case EventKind.CONNECTION_CLOSED:
+                    assert self.live.pop(token) == set()
+                case EventKind.SUBFLOW_ACTIVE:
+                    assert four_tuple is not None
+                    assert four_tuple not in self.live[token]
+                    self.live[token].add(four_tuple)
+                case EventKind.SUBFLOW_CLOSED:
+                    assert four_tuple is not None
+                    self.live[token].remove(four_tuple)
+                case EventKind.SUBFLOW_CHANGED:
+                    assert four_tuple in self.live[token]
+
+    def agrees_with(self, tracker: Tracker) -> None:
+        assert self.live == {
+            token: {subflow.four_tuple for subflow in connection.subflows if subflow.state in LIVE}
+            for token, connection in tracker.connections.items()
+        }

@@ -1,0 +1,214 @@
+"""Whatever comes: random, mutated, reordered and forged segments, with kernel events and dumps among them.
+
+A plain seeded loop gives the numbers; Hypothesis looks for the corner that the loop does not hit, and shrinks it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mptcp_capture import IPV4, IPV6
+from mptcp_dialogue import ACK, PORT, Host, Path
+from mptcp_invariants import SMALL, Listener, check_tables
+
+from mptcp_throttler.mptcp.model import KernelEvent, KernelEventKind, Segment
+from mptcp_throttler.mptcp.options import (
+    MpCapable,
+    MpFastclose,
+    MpJoinAck,
+    MpJoinSyn,
+    MpJoinSynAck,
+    MpPrio,
+    MptcpOption,
+    MpTcprst,
+    RemoveAddr,
+    parse_options,
+)
+from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, parse_frame
+from mptcp_throttler.mptcp.tracker import Tracker
+
+SEGMENTS = 120_000
+SEED = 6824
+
+
+def encoded(option: MptcpOption) -> bytes:
+    """The option's bytes, written from the RFC's figures once more, apart from both parsers."""
+    match option:
+        case MpCapable():
+            body = bytes([option.version, option.flags]) + (option.sender_key or b"") + (option.receiver_key or b"")
+        case MpJoinSyn():
+            body = bytes([0x10 | option.backup, option.address_id]) + option.token.to_bytes(4, "big") + option.nonce
+        case MpJoinSynAck():
+            body = bytes([0x10 | option.backup, option.address_id]) + option.hmac + option.nonce
+        case MpJoinAck():
+            body = bytes([0x10, 0]) + option.hmac
+        case RemoveAddr():
+            body = bytes([0x40, *option.address_ids])
+        case MpPrio():
+            body = bytes([0x50 | option.backup, *([] if option.address_id is None else [option.address_id])])
+        case MpFastclose():
+            body = bytes([0x70, 0]) + option.receiver_key
+        case MpTcprst():
+            body = bytes([0x80 | option.flags, option.reason])
+        case _:
+            raise TypeError(option)
+    return bytes([30, len(body) + 2]) + body
+
+
+def frame(segment: Segment) -> bytes:
+    options = b"".join(encoded(option) for option in segment.options)
+    options += bytes(-len(options) % 4)
+    header = segment.source_port.to_bytes(2, "big") + segment.destination_port.to_bytes(2, "big")
+    header += segment.sequence.to_bytes(4, "big") + segment.acknowledgment.to_bytes(4, "big")
+    header += bytes([(20 + len(options)) // 4 << 4, segment.flags]) + bytes(6) + options
+    if len(segment.source) == 4:
+        ip = bytes([0x45, 0]) + (20 + len(header)).to_bytes(2, "big") + bytes([0, 0, 0, 0, 64, 6, 0, 0])
+        kind = b"\x08\x00"
+    else:
+        ip = bytes([0x60, 0, 0, 0]) + len(header).to_bytes(2, "big") + bytes([6, 64])
+        kind = b"\x86\xdd"
+    return bytes(12) + kind + ip + segment.source + segment.destination + header
+
+
+def whole_life(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
+    """All that a connection of three subflows can say, forgeries included, in its natural order."""
+    v6 = number % 3 == 0
+    proxy = {"proxy": "2001:db8::1"} if v6 else {}
+    addresses = ["2001:db8::2", "2001:db8::3", "2001:db8::4"] if v6 else ["198.51.100.1", "203.0.113.1", "203.0.113.2"]
+    initial = host.initial(addresses[0], 40000 + number % 7, **proxy)
+    joins = [host.join(address, 50000 + number % 5, **proxy) for address in addresses[1:]]
+    said = initial.handshake()
+    for join in joins:
+        said += [join.syn(), join.syn_ack(), join.ack(forged=number % 4 == 0), join.ack()]
+    said += [
+        initial.plain_syn_ack(),
+        initial.from_client(ACK, MpPrio(True, None)),
+        joins[0].from_client(ACK, MpPrio(False, joins[1].remote_id)),
+        initial.from_client(ACK, RemoveAddr((joins[0].remote_id, joins[1].remote_id))),
+        joins[0].fin(),
+        joins[0].proxy_fin(),
+        joins[1].rst(MpTcprst(1, 4)),
+        initial.again().syn(),
+        initial.again().syn_ack(),
+        initial.from_client(ACK, MpFastclose(host.proxy_key)),
+        initial.proxy_fin(),
+    ]
+    return [initial, *joins], said
+
+
+def mutated(rng: random.Random, data: bytes) -> bytes:
+    """Bits flipped, bytes put in or taken out, an end cut off: anywhere, or among the TCP options."""
+    changed = bytearray(data)
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(changed)) if rng.random() < 0.5 else rng.randrange(len(changed) * 3 // 4, len(changed))
+        match rng.randrange(4):
+            case 0:
+                changed[at] ^= 1 << rng.randrange(8)
+            case 1:
+                changed[at] = rng.randrange(256)
+            case 2 if len(changed) > 20:
+                del changed[at : at + rng.randrange(1, 5)]
+            case _:
+                changed[at:at] = rng.randbytes(rng.randrange(1, 5))
+    return bytes(changed[: rng.randrange(10, len(changed) + 1)] if rng.random() < 0.1 else changed)
+
+
+def test_a_hundred_thousand_segments() -> None:
+    rng = random.Random(SEED)
+    lives = [whole_life(Host(f"host {n}", version=n % 2), n) for n in range(60)]
+    paths = [path for life, _ in lives for path in life]
+    tapes = [[frame(segment) for segment in said] for _, said in lives]
+    real = [data for _, _, data in IPV4 + IPV6]
+    tracker, listener = Tracker([PORT], SMALL), Listener()
+    time, fed, heard = 1000.0, 0, 0
+    playing: list[list[bytes]] = []
+    while fed < SEGMENTS:
+        if len(playing) < 8:
+            playing.append(list(reversed(rng.choice(tapes))))
+        tape = rng.choice(playing)
+        data = tape.pop()
+        if not tape:
+            playing.remove(tape)
+        chance = rng.random()
+        if chance < 0.3:
+            data = mutated(rng, data)
+        elif chance < 0.35:
+            data = data[:66] + rng.randbytes(len(data) - 66) if len(data) > 66 else rng.randbytes(60)
+        elif chance < 0.38:
+            data = mutated(rng, rng.choice(real))
+        elif chance < 0.40:
+            data = rng.randbytes(rng.randrange(100))
+        time += rng.expovariate(200.0) - 0.001
+        fed += 1
+        segment = parse_frame(data, time, rng.choice(("eth0", "wlan0")))
+        events = tracker.segment(segment) if segment is not None else []
+        if fed % 20 == 0:
+            path = rng.choice(paths)
+            kind = rng.choice(list(KernelEventKind))
+            token = path.host.token if rng.random() < 0.9 else rng.getrandbits(32)
+            four_tuple = path.four_tuple if rng.random() < 0.95 else None
+            ids = (rng.choice((None, 0, 3)), rng.choice((None, path.remote_id, 9)))
+            events += tracker.kernel_event(KernelEvent(time, kind, token, four_tuple, *ids, rng.random() < 0.5))
+        if fed % 500 == 0:
+            dump = [path.dumped(backup=rng.random() < 0.5) for path in rng.sample(paths, rng.randrange(30))]
+            events += tracker.resync(dump, time - rng.random() * 2)
+        if fed % 50 == 0:
+            events += tracker.expire(time)
+        listener.hear(events)
+        heard += len(events)
+        if fed % 100 == 0:
+            check_tables(tracker, SMALL)
+            listener.agrees_with(tracker)
+    counters = tracker.counters
+    assert counters.segments > SEGMENTS * 0.7, "most frames still hold a segment"
+    # The fuzz is worth its time only if it comes everywhere.
+    silent = {name for name in counters.__slots__ if not getattr(counters, name)}
+    assert silent == set()
+    assert heard > 10_000
+    listener.hear(tracker.expire(time + 1e6))
+    listener.hear(tracker.expire(time + 2e6))
+    assert not any(tracker.table_sizes.values())
+    assert listener.live == {}
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.binary(max_size=120), link=st.sampled_from([ETHERNET, RAW_IP, LINUX_COOKED, 4, 300]))
+def test_any_bytes_are_no_frame_or_a_segment(data: bytes, link: int) -> None:
+    segment = parse_frame(data, 0.0, "eth0", link)
+    assert segment is None or len(segment.source) in {4, 16}
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.binary(max_size=40), flags=st.integers(0, 255))
+def test_any_bytes_are_options(data: bytes, flags: int) -> None:
+    assert len(parse_options(data, flags)) <= len(data)
+
+
+@st.composite
+def dialogues(draw: st.DrawFn) -> Sequence[bytes]:
+    life = [
+        frame(segment) for segment in whole_life(Host(version=draw(st.integers(0, 1))), draw(st.integers(0, 11)))[1]
+    ]
+    chosen = draw(st.lists(st.integers(0, len(life) - 1), max_size=40))
+    frames = []
+    for index in chosen:
+        data = bytearray(life[index])
+        for at, value in draw(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2)):
+            data[at % len(data)] = value
+        frames.append(bytes(data))
+    return frames
+
+
+@settings(max_examples=150, deadline=None)
+@given(frames=dialogues())
+def test_any_order_of_any_dialogue(frames: Sequence[bytes]) -> None:
+    tracker, listener = Tracker([PORT], SMALL), Listener()
+    for number, data in enumerate(frames):
+        segment = parse_frame(data, 1000.0 + number * 0.01, "eth0")
+        if segment is not None:
+            listener.hear(tracker.segment(segment))
+            check_tables(tracker, SMALL)
+    listener.agrees_with(tracker)

@@ -1,0 +1,212 @@
+"""Option bytes to values: every form of RFC 8684 and RFC 6824, and what breaks them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from mptcp_throttler.mptcp.options import (
+    AddAddr,
+    Dss,
+    Malformed,
+    MpCapable,
+    MpFail,
+    MpFastclose,
+    MpJoinAck,
+    MpJoinSyn,
+    MpJoinSynAck,
+    MpPrio,
+    MptcpOption,
+    MpTcprst,
+    RemoveAddr,
+    UnknownSubtype,
+    parse_option,
+    parse_options,
+)
+
+SYN, SYN_ACK, ACK, RST = 0x02, 0x12, 0x10, 0x14
+KEY_A, KEY_B = bytes.fromhex("1112131415161718"), bytes.fromhex("2122232425262728")
+HMAC_20 = bytes(range(20))
+
+FORMS: list[tuple[str, int, str, MptcpOption]] = [
+    ("MP_CAPABLE v1 SYN", SYN, "1e04 0181", MpCapable(1, 0x81)),
+    ("MP_CAPABLE v1 SYN/ACK", SYN_ACK, f"1e0c 0101 {KEY_B.hex()}", MpCapable(1, 1, KEY_B)),
+    ("MP_CAPABLE v1 ACK", ACK, f"1e14 0101 {KEY_A.hex()} {KEY_B.hex()}", MpCapable(1, 1, KEY_A, KEY_B)),
+    ("MP_CAPABLE v1 data", ACK, f"1e16 0101 {KEY_A.hex()} {KEY_B.hex()} 0102", MpCapable(1, 1, KEY_A, KEY_B, 0x102)),
+    (
+        "MP_CAPABLE v1 data, checksum",
+        ACK,
+        f"1e18 0181 {KEY_A.hex()} {KEY_B.hex()} 0102 beef",
+        MpCapable(1, 0x81, KEY_A, KEY_B, 0x102, 0xBEEF),
+    ),
+    ("MP_CAPABLE v0 SYN", SYN, f"1e0c 0001 {KEY_A.hex()}", MpCapable(0, 1, KEY_A)),
+    ("MP_CAPABLE v0 SYN/ACK", SYN_ACK, f"1e0c 0001 {KEY_B.hex()}", MpCapable(0, 1, KEY_B)),
+    ("MP_CAPABLE v0 ACK", ACK, f"1e14 0001 {KEY_A.hex()} {KEY_B.hex()}", MpCapable(0, 1, KEY_A, KEY_B)),
+    ("MP_CAPABLE v2 SYN, of a form unknown yet", SYN, "1e06 0201 aaaa", MpCapable(2, 1)),
+    ("MP_JOIN SYN", SYN, "1e0c 1007 01020304 a1a2a3a4", MpJoinSyn(False, 7, 0x01020304, bytes.fromhex("a1a2a3a4"))),
+    ("MP_JOIN SYN, backup", SYN, "1e0c 1107 01020304 a1a2a3a4", MpJoinSyn(True, 7, 0x01020304, b"\xa1\xa2\xa3\xa4")),
+    (
+        "MP_JOIN SYN/ACK",
+        SYN_ACK,
+        f"1e10 1109 {HMAC_20[:8].hex()} b1b2b3b4",
+        MpJoinSynAck(True, 9, HMAC_20[:8], bytes.fromhex("b1b2b3b4")),
+    ),
+    ("MP_JOIN ACK", ACK, f"1e18 1000 {HMAC_20.hex()}", MpJoinAck(HMAC_20)),
+    ("DSS, empty", ACK, "1e04 2000", Dss(False, None, 0, None, 0, None, None, None)),
+    ("DSS, ack 4", ACK, "1e08 2001 00000005", Dss(False, 5, 4, None, 0, None, None, None)),
+    ("DSS, ack 8", ACK, "1e0c 2003 0000000000000005", Dss(False, 5, 8, None, 0, None, None, None)),
+    ("DSS, map 4", ACK, "1e0e 2004 00000007 00000001 0010", Dss(False, None, 0, 7, 4, 1, 16, None)),
+    (
+        "DSS, all 8, checksum, DATA_FIN",
+        ACK,
+        "1e1c 201f 0000000000000005 0000000000000007 00000001 0010 beef",
+        Dss(True, 5, 8, 7, 8, 1, 16, 0xBEEF),
+    ),
+    (
+        "ADD_ADDR v4",
+        ACK,
+        "1e10 3003 c0000201 0102030405060708",
+        AddAddr(1, False, 3, bytes([192, 0, 2, 1]), None, b"\1\2\3\4\5\6\7\x08"),
+    ),
+    (
+        "ADD_ADDR v4, port",
+        ACK,
+        "1e12 3003 c0000201 0c38 0102030405060708",
+        AddAddr(1, False, 3, bytes([192, 0, 2, 1]), 3128, b"\1\2\3\4\5\6\7\x08"),
+    ),
+    ("ADD_ADDR v4, echo", ACK, "1e08 3103 c0000201", AddAddr(1, True, 3, bytes([192, 0, 2, 1]), None, None)),
+    ("ADD_ADDR v4, port, echo", ACK, "1e0a 3103 c0000201 0c38", AddAddr(1, True, 3, bytes([192, 0, 2, 1]), 3128, None)),
+    (
+        "ADD_ADDR v6",
+        ACK,
+        f"1e1c 3003 {bytes(16).hex()} {bytes(8).hex()}",
+        AddAddr(1, False, 3, bytes(16), None, bytes(8)),
+    ),
+    (
+        "ADD_ADDR v6, port",
+        ACK,
+        f"1e1e 3003 {bytes(16).hex()} 0c38 {bytes(8).hex()}",
+        AddAddr(1, False, 3, bytes(16), 3128, bytes(8)),
+    ),
+    ("ADD_ADDR v6, echo", ACK, f"1e14 3103 {bytes(16).hex()}", AddAddr(1, True, 3, bytes(16), None, None)),
+    ("ADD_ADDR v6, port, echo", ACK, f"1e16 3103 {bytes(16).hex()} 0c38", AddAddr(1, True, 3, bytes(16), 3128, None)),
+    ("ADD_ADDR of RFC 6824, v4", ACK, "1e08 3403 c0000201", AddAddr(0, False, 3, bytes([192, 0, 2, 1]), None, None)),
+    (
+        "ADD_ADDR of RFC 6824, v4, port",
+        ACK,
+        "1e0a 3403 c0000201 0c38",
+        AddAddr(0, False, 3, bytes([192, 0, 2, 1]), 3128, None),
+    ),
+    ("ADD_ADDR of RFC 6824, v6", ACK, f"1e14 3603 {bytes(16).hex()}", AddAddr(0, False, 3, bytes(16), None, None)),
+    (
+        "ADD_ADDR of RFC 6824, v6, port",
+        ACK,
+        f"1e16 3603 {bytes(16).hex()} 0c38",
+        AddAddr(0, False, 3, bytes(16), 3128, None),
+    ),
+    ("REMOVE_ADDR", ACK, "1e04 4005", RemoveAddr((5,))),
+    ("REMOVE_ADDR, three", ACK, "1e06 4005 0607", RemoveAddr((5, 6, 7))),
+    ("MP_PRIO", ACK, "1e03 51", MpPrio(True, None)),
+    ("MP_PRIO of RFC 6824", ACK, "1e04 5004", MpPrio(False, 4)),
+    ("MP_FAIL", ACK, "1e0c 6000 0000000000000009", MpFail(9)),
+    ("MP_FASTCLOSE", ACK, f"1e0c 7000 {KEY_B.hex()}", MpFastclose(KEY_B)),
+    ("MP_TCPRST", RST, "1e04 8105", MpTcprst(1, 5)),
+    ("private", ACK, "1e05 f0aabb", UnknownSubtype(15, bytes.fromhex("f0aabb"))),
+    ("not assigned", ACK, "1e03 90", UnknownSubtype(9, b"\x90")),
+]
+
+
+@pytest.mark.parametrize(("flags", "text", "value"), [row[1:] for row in FORMS], ids=[row[0] for row in FORMS])
+def test_form(flags: int, text: str, value: MptcpOption) -> None:
+    assert parse_options(bytes.fromhex(text), flags) == (value,)
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (SYN, "1e02"),
+        (SYN, "1e03 01"),
+        (SYN, f"1e0c 0101 {KEY_A.hex()}"),
+        (SYN_ACK, "1e04 0101"),
+        (SYN, "1e04 0001"),
+        (ACK, "1e04 0101"),
+        (ACK, f"1e0c 0001 {KEY_A.hex()}"),
+        (SYN, f"1e14 0101 {KEY_A.hex()} {KEY_B.hex()}"),
+        (ACK, f"1e16 0001 {KEY_A.hex()} {KEY_B.hex()} 0102"),
+        (SYN_ACK, "1e0c 1007 01020304 a1a2a3a4"),
+        (SYN, f"1e18 1000 {HMAC_20.hex()}"),
+        (ACK, "1e0c 1007 01020304 a1a2a3a4"),
+        (ACK, "1e03 20"),
+        (ACK, "1e08 2003 00000005"),
+        (ACK, "1e0d 2004 00000007 00000001 00"),
+        (ACK, "1e08 3003 c0000201"),
+        (ACK, f"1e10 3103 c0000201 {bytes(8).hex()}"),
+        (ACK, "1e08 3803 c0000201"),
+        (ACK, "1e03 40"),
+        (ACK, "1e05 500102"),
+        (ACK, "1e04 6000"),
+        (ACK, "1e0b 7000 00000000000000"),
+        (RST, "1e03 81"),
+    ],
+)
+def test_a_length_that_fits_no_form_is_malformed(flags: int, text: str) -> None:
+    (option,) = parse_options(bytes.fromhex(text), flags)
+    assert isinstance(option, Malformed)
+    assert option.data == bytes.fromhex(text)
+
+
+def test_transient_and_checksum_bits() -> None:
+    assert MpTcprst(1, 0).transient
+    assert not MpTcprst(2, 0).transient
+    assert MpCapable(1, 0x81).checksum_required
+    assert not MpCapable(1, 0x01).checksum_required
+    assert MpCapable(1, 0x21).no_more_joins
+
+
+def test_options_are_found_among_others() -> None:
+    linux_syn = "020405b4 0402 080a2eae5a4500000000 01 03030a 1e040101"
+    assert parse_options(bytes.fromhex(linux_syn), SYN) == (MpCapable(1, 1),)
+    several = "01 01 080a0000000000000000 1e0351 1e044005 00"
+    assert parse_options(bytes.fromhex(several), ACK) == (MpPrio(True, None), RemoveAddr((5,)))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 0),
+        ("00 1e0351", 0),
+        ("0200 1e0351", 0),
+        ("0201 1e0351", 0),
+        ("02ff 1e0351", 0),
+        ("1e0351 02", 1),
+        ("01 01 01", 0),
+    ],
+)
+def test_the_walk_ends_at_the_end_or_at_a_broken_option(text: str, count: int) -> None:
+    assert len(parse_options(bytes.fromhex(text), ACK)) == count
+
+
+@pytest.mark.parametrize("text", ["1e", "1e00", "1e01", "1eff", "01 1e0c 0101"])
+def test_an_option_that_runs_past_the_header_is_malformed(text: str) -> None:
+    (option,) = parse_options(bytes.fromhex(text), SYN)
+    assert isinstance(option, Malformed)
+    assert option.subtype is None
+
+
+def test_every_subtype_and_length_with_every_flag_is_a_value() -> None:
+    for first, length, flags in product(range(256), range(3, 41), (SYN, SYN_ACK, ACK, RST)):
+        option = bytes([30, length, first]) + bytes(length - 3)
+        (value,) = parse_options(option, flags)
+        if first >> 4 > 8:
+            assert isinstance(value, UnknownSubtype)
+        assert value == parse_option(option, flags)
+
+
+def test_keys_stay_out_of_logs() -> None:
+    for flags, text, value in (row[1:] for row in FORMS):
+        shown = repr(value) + str(value) + repr(parse_options(bytes.fromhex(text)[:-1], flags))
+        for key in (KEY_A, KEY_B):
+            assert key.hex() not in shown
+            assert repr(key)[2:-1] not in shown
+            assert str(int.from_bytes(key, "big")) not in shown

@@ -1,0 +1,132 @@
+"""Frames to segments: links, tags, IP versions, extension headers, and everything that is cut off."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from mptcp_capture import IPV4, IPV6
+
+from mptcp_throttler.mptcp.model import Segment
+from mptcp_throttler.mptcp.options import MpCapable, MpPrio
+from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, parse_frame
+
+PRIO = bytes.fromhex("1e0351 00")
+TCP = struct.pack("!HHIIBBHHH", 40000, 3128, 7, 9, 6 << 4, 0x10, 100, 0, 0) + PRIO
+SOURCE_4, DESTINATION_4 = bytes([198, 51, 100, 1]), bytes([192, 0, 2, 1])
+SOURCE_6, DESTINATION_6 = bytes.fromhex("20010db8" + "00" * 11 + "01"), bytes.fromhex("20010db8" + "00" * 11 + "02")
+MACS = bytes(12)
+
+
+def ipv4(payload: bytes, protocol: int = 6, options: bytes = b"", fragment: int = 0, total: int | None = None) -> bytes:
+    header = 20 + len(options)
+    length = header + len(payload) if total is None else total
+    fields = (4 << 4 | header // 4, 0, length, 1, fragment, 64, protocol, 0, SOURCE_4, DESTINATION_4)
+    return struct.pack("!BBHHHBBH4s4s", *fields) + options + payload
+
+
+def ipv6(payload: bytes, kind: int = 6, length: int | None = None) -> bytes:
+    size = len(payload) if length is None else length
+    return struct.pack("!IHBB", 6 << 28, size, kind, 64) + SOURCE_6 + DESTINATION_6 + payload
+
+
+def ethernet(packet: bytes, kind: int, tags: bytes = b"") -> bytes:
+    return MACS + tags + kind.to_bytes(2, "big") + packet
+
+
+def extension(following: int, octets: int = 8) -> bytes:
+    return bytes([following, octets // 8 - 1]) + bytes(octets - 2)
+
+
+def fragment_header(following: int, offset: int, more: bool) -> bytes:
+    return struct.pack("!BBHI", following, 0, offset << 3 | more, 1)
+
+
+AUTHENTICATION = bytes([6, 4]) + bytes(22)
+
+READABLE = {
+    "Ethernet IPv4": (ETHERNET, ethernet(ipv4(TCP), 0x0800)),
+    "802.1Q": (ETHERNET, ethernet(ipv4(TCP), 0x0800, bytes.fromhex("81000064"))),
+    "QinQ": (ETHERNET, ethernet(ipv4(TCP), 0x0800, bytes.fromhex("88a80001 81000064"))),
+    "raw IPv4": (RAW_IP, ipv4(TCP)),
+    "cooked IPv4": (LINUX_COOKED, bytes(14) + b"\x08\x00" + ipv4(TCP)),
+    "another link header": (4, bytes(4) + ipv4(TCP)),
+    "IPv4 options": (RAW_IP, ipv4(TCP, options=bytes(8))),
+    "IPv4 don't fragment": (RAW_IP, ipv4(TCP, fragment=0x4000)),
+    "IPv4 first fragment": (RAW_IP, ipv4(TCP, fragment=0x2000)),
+    "IPv4 BIG TCP": (RAW_IP, ipv4(TCP, total=0)),
+    "IPv4 padding": (RAW_IP, ipv4(TCP) + bytes(6)),
+    "Ethernet IPv6": (ETHERNET, ethernet(ipv6(TCP), 0x86DD)),
+    "tagged IPv6": (ETHERNET, ethernet(ipv6(TCP), 0x86DD, bytes.fromhex("81000064"))),
+    "raw IPv6": (RAW_IP, ipv6(TCP)),
+    "IPv6 hop-by-hop": (RAW_IP, ipv6(extension(6) + TCP, 0)),
+    "IPv6 routing": (RAW_IP, ipv6(extension(6, 24) + TCP, 43)),
+    "IPv6 destination": (RAW_IP, ipv6(extension(6) + TCP, 60)),
+    "IPv6 authentication": (RAW_IP, ipv6(AUTHENTICATION + TCP, 51)),
+    "IPv6 first fragment": (RAW_IP, ipv6(fragment_header(6, 0, True) + TCP, 44)),
+    "IPv6 chain": (RAW_IP, ipv6(extension(60) + extension(44, 16) + fragment_header(6, 0, False) + TCP, 0)),
+    "IPv6 jumbo": (RAW_IP, ipv6(TCP, length=0)),
+}
+
+UNREADABLE = {
+    "ARP": (ETHERNET, ethernet(bytes(28), 0x0806)),
+    "five tags": (ETHERNET, ethernet(ipv4(TCP), 0x0800, bytes.fromhex("81000064") * 5)),
+    "EtherType and version differ": (ETHERNET, ethernet(ipv6(TCP), 0x0800)),
+    "IP version 5": (RAW_IP, b"\x55" + ipv4(TCP)[1:]),
+    "UDP": (RAW_IP, ipv4(TCP, protocol=17)),
+    "IPv4 later fragment": (RAW_IP, ipv4(TCP, fragment=1)),
+    "IPv4 header of 16 bytes": (RAW_IP, b"\x44" + ipv4(TCP)[1:]),
+    "IPv4 shorter than its TCP header": (RAW_IP, ipv4(TCP, total=40)),
+    "TCP header of 16 bytes": (RAW_IP, ipv4(TCP[:12] + b"\x40" + TCP[13:])),
+    "TCP header longer than the packet": (RAW_IP, ipv4(TCP[:12] + b"\xf0" + TCP[13:])),
+    "IPv6 UDP": (RAW_IP, ipv6(TCP, 17)),
+    "IPv6 no next header": (RAW_IP, ipv6(extension(59) + TCP, 0)),
+    "IPv6 later fragment": (RAW_IP, ipv6(fragment_header(6, 1, False) + TCP, 44)),
+    "IPv6 encrypted": (RAW_IP, ipv6(TCP, 50)),
+    "IPv6 nine extension headers": (RAW_IP, ipv6(extension(60) * 8 + extension(6) + TCP, 60)),
+    "IPv6 extension header past the end": (RAW_IP, ipv6(bytes([6, 255]) + bytes(6) + TCP, 60)),
+    "IPv6 shorter than its TCP header": (RAW_IP, ipv6(TCP, length=20)),
+}
+
+
+@pytest.mark.parametrize(("link", "frame"), READABLE.values(), ids=READABLE)
+def test_readable(link: int, frame: bytes) -> None:
+    segment = parse_frame(frame, 1.5, "eth0", link)
+    assert segment is not None
+    ends = (SOURCE_4, DESTINATION_4) if len(segment.source) == 4 else (SOURCE_6, DESTINATION_6)
+    assert segment == Segment(1.5, "eth0", ends[0], 40000, ends[1], 3128, 0x10, 7, 9, (MpPrio(True, None),))
+
+
+@pytest.mark.parametrize(("link", "frame"), UNREADABLE.values(), ids=UNREADABLE)
+def test_unreadable(link: int, frame: bytes) -> None:
+    assert parse_frame(frame, 1.5, "eth0", link) is None
+
+
+@pytest.mark.parametrize(("link", "frame"), READABLE.values(), ids=READABLE)
+def test_a_frame_cut_anywhere_before_its_payload_is_none(link: int, frame: bytes) -> None:
+    whole = frame.index(PRIO) + len(PRIO)
+    for size in range(whole):
+        assert parse_frame(frame[:size], 1.5, "eth0", link) is None
+    assert parse_frame(frame[:whole], 1.5, "eth0", link) is not None
+
+
+def test_real_frames() -> None:
+    segments = [parse_frame(frame, time, interface) for time, interface, frame in IPV4 + IPV6]
+    assert None not in segments
+    first, last = segments[0], segments[-1]
+    assert first is not None
+    assert last is not None
+    assert (first.source_port, first.destination_port, first.flags) == (48830, 3128, 0x02)
+    assert first.options == (MpCapable(1, 1),)
+    assert last.flags & 1
+    assert len(last.source) == 16
+
+
+def test_noise_is_none_or_a_segment() -> None:
+    rng = random.Random(8684)
+    for _ in range(5_000):
+        frame = rng.randbytes(rng.randrange(120))
+        for link in (ETHERNET, RAW_IP, LINUX_COOKED, 4, 200):
+            segment = parse_frame(frame, 0.0, "eth0", link)
+            assert segment is None or isinstance(segment, Segment)

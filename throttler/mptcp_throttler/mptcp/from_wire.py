@@ -1,0 +1,174 @@
+"""From captured segments to signals: which subflow a segment belongs to, and what it says of it.
+
+Sources: RFC 8684, 3.3.8 (MP_PRIO), 3.4.2 (REMOVE_ADDR), 3.5 (MP_FASTCLOSE); RFC 9293, 3.10.
+
+What is believed, and why:
+
+- Handshakes: see ``handshake``.
+- FIN and RST are believed without a look at sequence windows, which handshakes alone do not show. Where one was
+  forged, the next dump of the kernel's sockets puts the subflow back.
+- REMOVE_ADDR has no proof. It ends handshakes from that address, not live subflows, whose end shows by itself.
+- MP_FASTCLOSE ends the connection if it names the receiver's key; else it counts as whatever its flags say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hmac import compare_digest
+
+from .book import PROXY_RESET, Book
+from .handshake import Handshakes, first_option
+from .model import Event, FourTuple, Segment, SubflowState, TcpFlag, unmap
+from .options import (
+    Malformed,
+    MpCapable,
+    MpFastclose,
+    MpJoinAck,
+    MpPrio,
+    MptcpOption,
+    MpTcprst,
+    RemoveAddr,
+)
+from .records import SubflowRecord
+from .tracker_table import LIVE, Signal
+
+_FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
+
+
+class WireObserver:
+    """Reads segments of the connections to *listen_ports* into *book*."""
+
+    def __init__(self, book: Book, listen_ports: frozenset[int]) -> None:
+        self._book = book
+        self._ports = listen_ports
+        self._handshakes = Handshakes(book)
+        self._readers: dict[type, Callable[[SubflowRecord, Segment, MptcpOption, bool], list[Event]]] = {
+            MpCapable: self._handshakes.capable_ack,
+            MpJoinAck: self._handshakes.join_ack,
+            MpPrio: self._priority,
+            RemoveAddr: self._remove_address,
+            MpFastclose: self._fast_close,
+        }
+
+    def segment(self, segment: Segment) -> list[Event]:
+        book, counters, options = self._book, self._book.counters, segment.options
+        counters.segments += 1
+        for option in options:
+            if type(option) is Malformed:
+                counters.malformed += 1
+        place = self._place(segment)
+        if place is None:
+            counters.ignored += 1
+            return []
+        four_tuple, from_client = place
+        subflow = book.subflows.get(four_tuple)
+        flags = segment.flags
+        if flags & _SYN and not flags & (_RST | _FIN):
+            if flags & _ACK:
+                return self._ignore() if from_client else self._handshakes.proxy_syn_ack(four_tuple, subflow, segment)
+            return self._handshakes.client_syn(four_tuple, subflow, segment) if from_client else self._ignore()
+        if subflow is None:
+            return self._ignore()
+        book.see(subflow, segment.time)
+        events: list[Event] = []
+        for option in options:
+            if subflow.state is SubflowState.CLOSED:
+                break
+            reader = self._readers.get(type(option))
+            if reader is not None:
+                events += reader(subflow, segment, option, from_client)
+        if flags & _RST:
+            events += self._reset(subflow, segment, from_client)
+        elif flags & _FIN:
+            events += self._fin(subflow, segment, from_client)
+        return events
+
+    def _place(self, segment: Segment) -> tuple[FourTuple, bool] | None:
+        """Return the segment's four-tuple and whether it comes from the client; None if it is not our business."""
+        source, destination = segment.source, segment.destination
+        if len(source) == 16:
+            source, destination = unmap(source), unmap(destination)
+        to_proxy, to_client = segment.destination_port in self._ports, segment.source_port in self._ports
+        inward = FourTuple(destination, segment.destination_port, source, segment.source_port)
+        if to_proxy and not to_client:
+            return inward, True
+        outward = FourTuple(source, segment.source_port, destination, segment.destination_port)
+        if to_client and not to_proxy:
+            return outward, False
+        # Either the client, too, uses a port of ours, or (by a kernel event) the proxy opened the subflow itself.
+        if inward in self._book.subflows:
+            return inward, True
+        if outward in self._book.subflows:
+            return outward, False
+        return (inward, True) if to_proxy and segment.flags & (_SYN | _ACK) == _SYN else None
+
+    def _ignore(self) -> list[Event]:
+        self._book.counters.ignored += 1
+        return []
+
+    def _repeated(self) -> list[Event]:
+        self._book.counters.duplicates += 1
+        return []
+
+    # Later life
+
+    def _priority(
+        self, subflow: SubflowRecord, segment: Segment, option: MptcpOption, from_client: bool
+    ) -> list[Event]:
+        assert isinstance(option, MpPrio)
+        connection = subflow.connection
+        if not from_client or connection is None:
+            return []
+        if option.address_id is None or connection.version != 0:
+            meant = [subflow]
+        else:
+            meant = [other for other in connection.subflows.values() if other.remote_id == option.address_id]
+        events = []
+        for other in meant:
+            other.prioritised = True
+            if other.backup is not option.backup:
+                other.backup = option.backup
+                events += self._book.change(other, segment.time, "MP_PRIO from the client")
+        return events
+
+    def _remove_address(
+        self, subflow: SubflowRecord, segment: Segment, option: MptcpOption, from_client: bool
+    ) -> list[Event]:
+        assert isinstance(option, RemoveAddr)
+        events = []
+        for other in list(subflow.connection.subflows.values()) if subflow.connection is not None else ():
+            gone = other.remote_id if from_client else other.local_id
+            if gone in option.address_ids:
+                events += self._book.apply(other, Signal.REMOVED, segment.time)
+        return events
+
+    def _fast_close(
+        self, subflow: SubflowRecord, segment: Segment, option: MptcpOption, from_client: bool
+    ) -> list[Event]:
+        assert isinstance(option, MpFastclose)
+        connection = subflow.connection
+        key = None if connection is None else connection.proxy_key if from_client else connection.client_key
+        if connection is None or key is None or not compare_digest(option.receiver_key, key):
+            return self._ignore()
+        return self._book.close(connection, segment.time, f"MP_FASTCLOSE from the {_side(from_client)}")
+
+    def _fin(self, subflow: SubflowRecord, segment: Segment, from_client: bool) -> list[Event]:
+        if subflow.client_fin if from_client else subflow.proxy_fin:
+            return self._repeated()
+        if from_client:
+            subflow.client_fin = True
+        else:
+            subflow.proxy_fin = True
+        signal = Signal.FINS if subflow.client_fin and subflow.proxy_fin else Signal.FIN
+        return self._book.apply(subflow, signal, segment.time, f"FIN from the {_side(from_client)}")
+
+    def _reset(self, subflow: SubflowRecord, segment: Segment, from_client: bool) -> list[Event]:
+        reason = first_option(segment, MpTcprst)
+        detail = PROXY_RESET if not from_client else "RST from the client"
+        if reason is not None and subflow.state in LIVE:
+            detail += f", MP_TCPRST reason {reason.reason}"
+        return self._book.apply(subflow, Signal.RST, segment.time, detail)
+
+
+def _side(from_client: bool) -> str:
+    return "client" if from_client else "proxy"

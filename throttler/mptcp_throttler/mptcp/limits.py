@@ -1,0 +1,73 @@
+"""How much the tracker remembers and for how long, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerLimits:
+    """Bounds of every table, and timeouts in seconds. All must be positive.
+
+    ``idle_timeout`` is long because only handshakes and endings are captured: a subflow that carries a download for an
+    hour looks as idle as a dead one. Each resync marks what the kernel still has as seen; the timeout is for
+    what no resync ever confirms, and :attr:`~.tracker.Tracker.wants_resync` asks for one in good time.
+    """
+
+    max_connections: int = 65_536
+    """Opened connections, those without a subflow included. At the bound a new one is not tracked (counted as
+    an overflow): to throw out a live one instead would lift its cap in mid-transfer."""
+    max_subflows_per_connection: int = 16
+    max_half_open: int = 16_384
+    """Handshakes under way. At the bound the oldest makes room: a flood of SYNs then costs no live connection."""
+    max_refused: int = 1_024
+    """Refused joins remembered, and so the most ``JOIN_REFUSED`` events in one ``half_open_timeout``; every refusal
+    is counted."""
+    half_open_timeout: float = 10.0
+    closing_timeout: float = 120.0
+    """From one side's FIN; when it passes, the other's FIN is taken to be lost."""
+    closed_linger: float = 10.0
+    """How long a connection without a subflow is kept for a join to find (break before make), unless the
+    kernel says that it closed. Endings of subflows are remembered as long, so that a dump begun before them
+    does not bring them back."""
+    idle_timeout: float = 6 * 3600.0
+    resync_grace: float = 1.0
+    """A subflow that became active less than this before a dump may be missing from it."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if getattr(self, item.name) <= 0:
+                raise ValueError(f"{item.name} must be positive, not {getattr(self, item.name)}")
+
+
+@dataclass(slots=True)
+class TrackerCounters:
+    """What happened since the tracker was made. Every field only grows."""
+
+    segments: int = 0
+    ignored: int = 0
+    """Segments that concern no tracked subflow: plain TCP, strangers, stale answers."""
+    malformed: int = 0
+    """MPTCP options that break their format."""
+    duplicates: int = 0
+    """Segments that repeat what is known: retransmissions, and frames captured twice."""
+    fallbacks: int = 0
+    """Connections that asked for MPTCP and were answered in plain TCP."""
+    connections_opened: int = 0
+    connections_closed: int = 0
+    subflows_activated: int = 0
+    subflows_closed: int = 0
+    joins_refused: int = 0
+    """Joins with an unknown token or a wrong HMAC, or that the proxy turned down."""
+    unproven_joins: int = 0
+    """Joins whose HMAC could not be checked when it came, for want of the connection's keys."""
+    kernel_events: int = 0
+    kernel_events_ignored: int = 0
+    resyncs: int = 0
+    disagreements: int = 0
+    half_open_evicted: int = 0
+    lingering_evicted: int = 0
+    overflows: int = 0
+    """Connections and joins not tracked because a table was full."""
+    expired: int = 0
+    """Handshakes and subflows forgotten by timeout."""

@@ -1,0 +1,349 @@
+"""MPTCP options as values: the bytes of a TCP header's options in, frozen dataclasses out.
+
+Sources: RFC 8684, 3 (version 1) and RFC 6824, 3 (version 0) where it differs; kind 30, subtypes in figure 19.
+Rules:
+
+- Nothing raises. A peer's broken option is a :class:`Malformed`, one that no RFC defines an :class:`UnknownSubtype`.
+- A broken option of another kind ends the walk silently, as it does in the kernel: what follows cannot be found.
+- Keys are the connection's only secret, and logs are read by many: they never appear in a ``repr``.
+- Keys, nonces, HMACs and addresses are bytes as on the wire; sequence numbers and tokens are integers.
+
+This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser. The
+declarative one is ``mptcp_layers``; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+KIND: Final = 30
+_SYN, _ACK = 0x02, 0x10
+_from_bytes = int.from_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MpCapable:
+    """Opens a connection (3.1). Which keys it carries depends on the version and the step of the handshake."""
+
+    version: int
+    flags: int
+    """The octet of bits A to H."""
+    sender_key: bytes | None = field(default=None, repr=False)
+    receiver_key: bytes | None = field(default=None, repr=False)
+    data_length: int | None = None
+    """Version 1, third ACK with data: the length of the data-level mapping that it replaces."""
+    checksum: int | None = None
+
+    @property
+    def checksum_required(self) -> bool:
+        return bool(self.flags & 0x80)
+
+    @property
+    def no_more_joins(self) -> bool:
+        """Bit C: the sender accepts no further subflow towards this address and port."""
+        return bool(self.flags & 0x20)
+
+
+@dataclass(frozen=True, slots=True)
+class MpJoinSyn:
+    """A join's SYN (3.2, figure 5)."""
+
+    backup: bool
+    address_id: int
+    token: int
+    """The receiver's token: which of its connections to join."""
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MpJoinSynAck:
+    """A join's SYN/ACK (3.2, figure 6)."""
+
+    backup: bool
+    address_id: int
+    hmac: bytes
+    """Leftmost 64 bits."""
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MpJoinAck:
+    """A join's third ACK (3.2, figure 7)."""
+
+    hmac: bytes
+    """Leftmost 160 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dss:
+    """Data sequence signal (3.3). A field that is absent is None; its size in octets is then 0."""
+
+    data_fin: bool
+    data_ack: int | None
+    data_ack_octets: int
+    data_sequence: int | None
+    data_sequence_octets: int
+    subflow_sequence: int | None
+    data_length: int | None
+    checksum: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AddAddr:
+    """The sender has another address (3.4.1)."""
+
+    version: int
+    """0 for the form of RFC 6824 (no echo, no HMAC), else 1."""
+    echo: bool
+    address_id: int
+    address: bytes
+    port: int | None
+    hmac: bytes | None
+    """Rightmost 64 bits; None in an echo and in version 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAddr:
+    """The sender lost these addresses (3.4.2)."""
+
+    address_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MpPrio:
+    """The sender asks that a subflow be, or no longer be, a backup (3.3.8)."""
+
+    backup: bool
+    address_id: int | None
+    """RFC 6824 only: which of the sender's addresses; None for the subflow that carries the option."""
+
+
+@dataclass(frozen=True, slots=True)
+class MpFail:
+    """Checksum failure; fall back to TCP (3.7)."""
+
+    data_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class MpFastclose:
+    """Closes the whole connection at once (3.5)."""
+
+    receiver_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MpTcprst:
+    """Why a subflow is reset (3.6). RFC 8684 only."""
+
+    flags: int
+    """Bits U, V, W, T; T (1) says the cause is transient."""
+    reason: int
+
+    @property
+    def transient(self) -> bool:
+        return bool(self.flags & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownSubtype:
+    """A subtype that neither RFC defines, or the private one (0xf)."""
+
+    subtype: int
+    body: bytes = field(repr=False)
+    """Everything after kind and length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A kind-30 option that breaks its own format."""
+
+    subtype: int | None
+    reason: str
+    data: bytes = field(repr=False)
+
+
+MptcpOption = (
+    MpCapable
+    | MpJoinSyn
+    | MpJoinSynAck
+    | MpJoinAck
+    | Dss
+    | AddAddr
+    | RemoveAddr
+    | MpPrio
+    | MpFail
+    | MpFastclose
+    | MpTcprst
+    | UnknownSubtype
+    | Malformed
+)
+
+
+def parse_options(tcp_options: bytes, flags: int) -> tuple[MptcpOption, ...]:
+    """Return the MPTCP options among *tcp_options* (the TCP header from octet 20 on), in order.
+
+    *flags* are the segment's TCP flags: which form MP_CAPABLE and MP_JOIN must have follows from SYN and ACK.
+    """
+    if b"\x1e" not in tcp_options:  # most segments of plain TCP leave here
+        return ()
+    found: list[MptcpOption] = []
+    at, end = 0, len(tcp_options)
+    while at < end:
+        kind = tcp_options[at]
+        if kind == 1:
+            at += 1
+            continue
+        if kind == 0:
+            break
+        length = tcp_options[at + 1] if at + 1 < end else 0
+        if length < 2 or at + length > end:
+            if kind == KIND:
+                found.append(Malformed(None, "its length runs past the header", tcp_options[at:]))
+            break
+        if kind == KIND:
+            found.append(parse_option(tcp_options[at : at + length], flags))
+        at += length
+    return tuple(found)
+
+
+def parse_option(option: bytes, flags: int) -> MptcpOption:
+    """Return the value of one kind-30 *option*, kind and length octets included."""
+    if len(option) < 3:
+        return Malformed(None, "no subtype", option)
+    subtype = option[2] >> 4
+    if subtype < len(_PARSERS):
+        return _PARSERS[subtype](option, len(option), flags) or _bad_length(option)
+    return UnknownSubtype(subtype, option[2:])
+
+
+def _bad_length(option: bytes) -> Malformed:
+    return Malformed(option[2] >> 4, f"length {len(option)} fits no form of this subtype here", option)
+
+
+def _capable(option: bytes, length: int, flags: int) -> MptcpOption | None:
+    if length < 4:
+        return None
+    version, bits = option[2] & 15, option[3]
+    if flags & _SYN and version > 1:
+        # Only the version matters of a proposal from the future: the answer names a lower one (3.1).
+        return MpCapable(version, bits)
+    if length == 4:
+        return MpCapable(version, bits) if version == 1 and flags & (_SYN | _ACK) == _SYN else None
+    if length == 12:
+        wanted = flags & _SYN if version == 0 else flags & _SYN and flags & _ACK
+        return MpCapable(version, bits, option[4:12]) if wanted else None
+    if flags & _SYN or length not in (20, 22, 24) or (version == 0 and length != 20):
+        return None
+    return MpCapable(
+        version,
+        bits,
+        option[4:12],
+        option[12:20],
+        _from_bytes(option[20:22], "big") if length > 20 else None,
+        _from_bytes(option[22:24], "big") if length > 22 else None,
+    )
+
+
+def _join(option: bytes, length: int, flags: int) -> MptcpOption | None:
+    if not flags & _SYN:
+        return MpJoinAck(option[4:24]) if length == 24 else None
+    backup = bool(option[2] & 1)
+    if flags & _ACK:
+        return MpJoinSynAck(backup, option[3], option[4:12], option[12:16]) if length == 16 else None
+    if length != 12:
+        return None
+    return MpJoinSyn(backup, option[3], _from_bytes(option[4:8], "big"), option[8:12])
+
+
+def _dss(option: bytes, length: int, flags: int) -> MptcpOption | None:
+    if length < 4:
+        return None
+    bits = option[3]
+    ack_octets = (8 if bits & 2 else 4) if bits & 1 else 0
+    sequence_octets = (8 if bits & 8 else 4) if bits & 4 else 0
+    data_fin = bool(bits & 16)
+    at = 4 + ack_octets
+    ack = _from_bytes(option[4:at], "big") if ack_octets else None
+    if not sequence_octets:
+        return Dss(data_fin, ack, ack_octets, None, 0, None, None, None) if length == at else None
+    mapping = at + sequence_octets
+    if length not in (mapping + 6, mapping + 8):
+        return None
+    return Dss(
+        data_fin,
+        ack,
+        ack_octets,
+        _from_bytes(option[at:mapping], "big"),
+        sequence_octets,
+        _from_bytes(option[mapping : mapping + 4], "big"),
+        _from_bytes(option[mapping + 4 : mapping + 6], "big"),
+        _from_bytes(option[mapping + 6 :], "big") if length == mapping + 8 else None,
+    )
+
+
+_ADD_ADDR: Final[dict[tuple[int, int], tuple[int, bool, bool]]] = {
+    # (low nibble of octet 2, length): (address octets, port?, HMAC?)
+    **{(4, 8): (4, False, False), (4, 10): (4, True, False)},
+    **{(6, 20): (16, False, False), (6, 22): (16, True, False)},
+    **{(1, 8): (4, False, False), (1, 10): (4, True, False)},
+    **{(1, 20): (16, False, False), (1, 22): (16, True, False)},
+    **{(0, 16): (4, False, True), (0, 18): (4, True, True)},
+    **{(0, 28): (16, False, True), (0, 30): (16, True, True)},
+}
+"""Version 0 has the IP version in that nibble; version 1 has zeros and the bit E, and an HMAC unless E is set."""
+
+
+def _add_addr(option: bytes, length: int, flags: int) -> MptcpOption | None:
+    nibble = option[2] & 15
+    form = _ADD_ADDR.get((nibble, length))
+    if form is None:
+        return None
+    octets, has_port, has_hmac = form
+    at = 4 + octets
+    return AddAddr(
+        0 if nibble > 1 else 1,
+        nibble == 1,
+        option[3],
+        option[4:at],
+        _from_bytes(option[at : at + 2], "big") if has_port else None,
+        option[-8:] if has_hmac else None,
+    )
+
+
+def _remove_addr(option: bytes, length: int, flags: int) -> MptcpOption | None:
+    return RemoveAddr(tuple(option[3:])) if length > 3 else None
+
+
+def _prio(option: bytes, length: int, flags: int) -> MptcpOption | None:
+    if length > 4:
+        return None
+    return MpPrio(bool(option[2] & 1), option[3] if length == 4 else None)
+
+
+def _fail(option: bytes, length: int, flags: int) -> MptcpOption | None:
+    return MpFail(_from_bytes(option[4:12], "big")) if length == 12 else None
+
+
+def _fastclose(option: bytes, length: int, flags: int) -> MptcpOption | None:
+    return MpFastclose(option[4:12]) if length == 12 else None
+
+
+def _tcprst(option: bytes, length: int, flags: int) -> MptcpOption | None:
+    return MpTcprst(option[2] & 15, option[3]) if length == 4 else None
+
+
+_PARSERS: Final[tuple[Callable[[bytes, int, int], MptcpOption | None], ...]] = (
+    _capable,
+    _join,
+    _dss,
+    _add_addr,
+    _remove_addr,
+    _prio,
+    _fail,
+    _fastclose,
+    _tcprst,
+)
+"""By subtype. None from a parser means that the length fits no form."""

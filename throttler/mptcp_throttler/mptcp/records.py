@@ -1,0 +1,155 @@
+"""What the tracker remembers of a connection and of a subflow: mutable, and never handed out.
+
+Readers get the frozen :class:`~.model.Connection` and :class:`~.model.Subflow`. Those are made when asked for and kept
+until something changes, so that a change nobody looks at costs nothing.
+"""
+
+from __future__ import annotations
+
+from .keys import token as token_of
+from .model import Connection, FourTuple, Segment, Subflow, SubflowState
+from .options import MpCapable
+from .tracker_table import HALF_OPEN, LIVE
+
+
+class ConnectionRecord:
+    """One connection, from the moment its token is known."""
+
+    __slots__ = ("_snapshot", "client_key", "opened", "proxy_key", "since", "subflows", "token", "version")
+
+    def __init__(self, token: int, version: int, since: float) -> None:
+        self.token = token
+        self.version = version
+        self.since = since
+        self.opened = False
+        """True once a subflow was active: from then on readers see it."""
+        self.proxy_key: bytes | None = None
+        self.client_key: bytes | None = None
+        self.subflows: dict[FourTuple, SubflowRecord] = {}
+        self._snapshot: Connection | None = None
+
+    def has_live(self) -> bool:
+        return any(subflow.state in LIVE for subflow in self.subflows.values())
+
+    def oldest_half_open(self) -> SubflowRecord | None:
+        return next((subflow for subflow in self.subflows.values() if subflow.state in HALF_OPEN), None)
+
+    def learn_keys(self, option: MpCapable) -> bool:
+        """Take both keys from a third ACK; False if the proxy's is not the one that the token was made from.
+
+        The client's key comes from nobody else. Who can name the proxy's key beside it has read the handshake.
+        """
+        client_key, proxy_key = option.sender_key, option.receiver_key
+        if client_key is None or proxy_key is None:
+            return False
+        if proxy_key != self.proxy_key and (
+            self.proxy_key is not None or token_of(proxy_key, self.version) != self.token
+        ):
+            return False
+        if self.client_key is not None and self.client_key != client_key:
+            return False
+        self.proxy_key, self.client_key = proxy_key, client_key
+        return True
+
+    def changed(self) -> None:
+        self._snapshot = None
+
+    def snapshot(self) -> Connection:
+        if self._snapshot is None:
+            subflows = tuple(subflow.snapshot() for subflow in self.subflows.values())
+            self._snapshot = Connection(self.token, self.version, subflows, self.since)
+        return self._snapshot
+
+
+class SubflowRecord:
+    """One subflow, from its first segment or kernel record on."""
+
+    __slots__ = (
+        "_snapshot",
+        "backup",
+        "client_fin",
+        "client_key",
+        "client_sequence",
+        "connection",
+        "early_ack",
+        "four_tuple",
+        "initial",
+        "interface",
+        "kernel_knows",
+        "last_seen",
+        "local_id",
+        "nonce_client",
+        "nonce_proxy",
+        "prioritised",
+        "proof",
+        "proxy_fin",
+        "proxy_sequence",
+        "remote_id",
+        "since",
+        "state",
+        "successor",
+        "syn_seen",
+        "version",
+    )
+
+    def __init__(self, four_tuple: FourTuple, initial: bool, time: float) -> None:
+        self.four_tuple = four_tuple
+        self.initial = initial
+        self.state: SubflowState | None = None
+        """None until its first signal."""
+        self.connection: ConnectionRecord | None = None
+        """None until the token is known."""
+        self.version = 1
+        """The highest version that the client offered, until the proxy's answer names the one in use."""
+        self.local_id: int | None = 0 if initial else None
+        self.remote_id: int | None = 0 if initial else None
+        self.backup = False
+        self.prioritised = False
+        """``backup`` comes from MP_PRIO or the kernel, and no longer from the SYN."""
+        self.interface: str | None = None
+        self.since = time
+        self.last_seen = time
+        self.syn_seen = False
+        self.client_sequence: int | None = None
+        """Sequence number of the client's SYN: it tells a retransmission from a new attempt."""
+        self.proxy_sequence: int | None = None
+        self.client_key: bytes | None = None
+        """Version 0 only, whose SYN carries it."""
+        self.nonce_client: bytes | None = None
+        self.nonce_proxy: bytes | None = None
+        self.proof: tuple[int, bytes] | None = None
+        """Acknowledgment number and HMAC of a join's third ACK that could not be checked yet."""
+        self.early_ack: tuple[int, MpCapable] | None = None
+        """Acknowledgment number and option of an MP_CAPABLE third ACK that was read before the SYN/ACK."""
+        self.client_fin = False
+        self.proxy_fin = False
+        self.kernel_knows = False
+        self.successor: Segment | None = None
+        """A later SYN on the same four-tuple. Only the proxy's answer to it ends this subflow: anyone can send one."""
+        self._snapshot: Subflow | None = None
+
+    def touch(self, time: float) -> None:
+        if time > self.last_seen:
+            self.last_seen = time
+            self.changed()
+
+    def changed(self) -> None:
+        self._snapshot = None
+        if self.connection is not None:
+            self.connection.changed()
+
+    def snapshot(self) -> Subflow:
+        if self._snapshot is None:
+            assert self.state is not None
+            self._snapshot = Subflow(
+                self.four_tuple,
+                self.state,
+                self.initial,
+                self.local_id,
+                self.remote_id,
+                self.backup,
+                self.interface,
+                self.since,
+                self.last_seen,
+            )
+        return self._snapshot

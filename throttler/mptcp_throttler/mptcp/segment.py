@@ -1,0 +1,123 @@
+"""From a captured frame to a :class:`~.model.Segment`: link, IP and TCP headers, by hand.
+
+Sources: IEEE 802.1Q (tags), RFC 791 (IPv4), RFC 8200 (IPv6 and its extension headers), RFC 9293, 3.1 (TCP).
+Whatever is not a whole TCP header in an unfragmented packet or in a first fragment is None: other protocols, later
+fragments, truncated frames, nonsense. Nothing raises. The payload may be cut off; checksums are not looked at, as
+offloading leaves them unfinished on packets that this host sends.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from .model import Segment
+from .options import parse_options
+
+ETHERNET: Final = 14
+"""Link header of Ethernet and of the loopback interface, before any 802.1Q tag."""
+RAW_IP: Final = 0
+"""No link header: TUN and other layer-3 interfaces."""
+LINUX_COOKED: Final = 16
+"""Linux 'cooked' capture, SLL."""
+
+_VERSION: Final = {0x0800: 4, 0x86DD: 6}
+_TAGS: Final = frozenset({0x8100, 0x88A8, 0x9100})
+_MAX_TAGS: Final = 4
+_TCP: Final = 6
+_FRAGMENT, _AUTHENTICATION = 44, 51
+_EXTENSION_HEADERS: Final = frozenset({0, 43, 60, _FRAGMENT, _AUTHENTICATION, 135, 139, 140})
+_MAX_EXTENSION_HEADERS: Final = 8
+
+_tcp_header = struct.Struct("!HHIIBB").unpack_from
+_Transport = tuple[int, int, bytes, bytes]
+"""Where TCP begins, where the packet ends, source, destination."""
+
+
+def parse_frame(frame: bytes, time: float, interface: str, link_header: int = ETHERNET) -> Segment | None:
+    """Return the TCP segment in *frame*, with its MPTCP options; None if there is none that can be read whole.
+
+    *link_header* is the size of the link-layer header: ``ETHERNET``, ``RAW_IP`` or ``LINUX_COOKED``. For any other
+    size the packet after it says itself which IP version it is.
+    """
+    at = _network_header(frame, link_header) if link_header in (ETHERNET, LINUX_COOKED) else link_header
+    if not 0 <= at < len(frame):
+        return None
+    version = frame[at] >> 4
+    transport = _ipv4(frame, at) if version == 4 else _ipv6(frame, at) if version == 6 else None
+    if transport is None:
+        return None
+    tcp, end, source, destination = transport
+    if end < tcp + 20:
+        return None
+    source_port, destination_port, sequence, acknowledgment, offset, flags = _tcp_header(frame, tcp)
+    header = offset >> 4 << 2
+    if header < 20 or end < tcp + header:
+        return None
+    return Segment(
+        time,
+        interface,
+        source,
+        source_port,
+        destination,
+        destination_port,
+        flags,
+        sequence,
+        acknowledgment,
+        parse_options(frame[tcp + 20 : tcp + header], flags) if header > 20 else (),
+    )
+
+
+def _network_header(frame: bytes, link_header: int) -> int:
+    """Return where IP begins, behind a link header that ends with an EtherType and behind 802.1Q tags; else -1."""
+    at = link_header
+    for _ in range(_MAX_TAGS + 1):
+        if at >= len(frame):
+            return -1
+        protocol = frame[at - 2] << 8 | frame[at - 1]
+        if protocol not in _TAGS:
+            return at if _VERSION.get(protocol) == frame[at] >> 4 else -1
+        at += 4
+    return -1
+
+
+def _ipv4(frame: bytes, at: int) -> _Transport | None:
+    size = len(frame)
+    if size < at + 20 or frame[at + 9] != _TCP or frame[at + 7] or frame[at + 6] & 0x1F:
+        return None
+    # A total length of 0 is that of a packet over 64 KiB, which the card will cut ("BIG TCP").
+    length = frame[at + 2] << 8 | frame[at + 3]
+    end = at + length if 0 < length < size - at else size
+    header = (frame[at] & 15) << 2
+    return (at + header, end, frame[at + 12 : at + 16], frame[at + 16 : at + 20]) if header >= 20 else None
+
+
+def _ipv6(frame: bytes, at: int) -> _Transport | None:
+    size = len(frame)
+    if size < at + 40:
+        return None
+    length = frame[at + 4] << 8 | frame[at + 5]
+    end = at + 40 + length if 0 < length < size - at - 40 else size
+    kind = frame[at + 6]
+    tcp = at + 40 if kind == _TCP else _skip_extension_headers(frame, at + 40, end, kind)
+    return (tcp, end, frame[at + 8 : at + 24], frame[at + 24 : at + 40]) if tcp else None
+
+
+def _skip_extension_headers(frame: bytes, at: int, end: int, kind: int) -> int:
+    """Return where TCP begins behind the extension header of *kind* at *at*, 0 if it does not."""
+    for _ in range(_MAX_EXTENSION_HEADERS):
+        if kind not in _EXTENSION_HEADERS or end < at + 8:
+            return 0
+        if kind == _FRAGMENT:
+            if frame[at + 2] << 8 | frame[at + 3] & 0xF8:
+                return 0
+            size = 8
+        elif kind == _AUTHENTICATION:
+            size = (frame[at + 1] + 2) << 2
+        else:
+            size = (frame[at + 1] + 1) << 3
+        kind = frame[at]
+        at += size
+        if kind == _TCP:
+            return at
+    return 0

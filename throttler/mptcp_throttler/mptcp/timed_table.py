@@ -1,0 +1,66 @@
+"""A mapping ordered by time, so that the old is always at the front: expiry costs O(1) for each entry expired."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class TimedTable(Generic[K, V]):
+    """Keys to values, oldest first.
+
+    Times of different interfaces and of the kernel's events interleave out of order by a little. An entry is
+    stamped with the latest time seen so far if that is later than its own, which keeps the order true.
+    """
+
+    __slots__ = ("_entries", "_latest")
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
+        self._latest = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def put(self, key: K, value: V, time: float) -> None:
+        """Enter *key*, or move it to the end."""
+        if time > self._latest:
+            self._latest = time
+        self._entries[key] = (self._latest, value)
+        self._entries.move_to_end(key)
+
+    def get(self, key: K) -> V | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry[1]
+
+    def pop(self, key: K) -> V | None:
+        entry = self._entries.pop(key, None)
+        return None if entry is None else entry[1]
+
+    def pop_oldest(self) -> V:
+        return self._entries.popitem(last=False)[1][1]
+
+    def oldest(self) -> V:
+        return self._entries[next(iter(self._entries))][1]
+
+    def oldest_time(self) -> float | None:
+        """Return the stamp of the oldest entry; None if there is none."""
+        return next(iter(self._entries.values()))[0] if self._entries else None
+
+    def pop_until(self, time: float) -> Iterator[V]:
+        """Remove and yield every entry stamped at or before *time*. Entries may be put and popped between steps."""
+        entries = self._entries
+        while entries:
+            key = next(iter(entries))
+            stamp, value = entries[key]
+            if stamp > time:
+                return
+            del entries[key]
+            yield value
