@@ -1,0 +1,1 @@
+"""The testbed and the experiments: real Squid, Apache and wget on real kernels, in network namespaces."""

@@ -1,0 +1,53 @@
+"""Puts a throttler's kernel objects in place, with any number of set entries: ``python -m … DEVICE BACKEND COUNT DIR``.
+
+Run inside the proxy's namespace by the experiment ``datapath``. It uses the throttler's own adapters, so
+what is measured is what the throttler installs; the entries are of subflows that do not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from mptcp_throttler.kernel.netfilter import open_netfilter
+from mptcp_throttler.kernel.tc import HtbTrafficControl
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target
+
+PROXY = IPv4Address("10.77.8.2").packed
+FIRST_CLIENT = int(IPv4Address("10.78.0.1"))
+"""Beside the client networks of the testbed."""
+SPEC = ClassSpec(1, 5_000_000, 5_000_000, 16_384, 16_384, 3028, 100)
+
+
+def entries(count: int, ownership: Ownership) -> dict[FourTuple, Target]:
+    """Return *count* entries, sixteen for each client address."""
+    mark = ownership.mark_mask & -ownership.mark_mask
+    target = Target(SPEC.minor, mark)
+    port = ownership.listen_ports[0]
+    return {
+        FourTuple(PROXY, port, (FIRST_CLIENT + i // 16).to_bytes(4, "big"), 40_000 + i % 16): target
+        for i in range(count)
+    }
+
+
+async def main(device: str, backend: str, count: int, directory: Path) -> None:
+    """Leave the qdisc, the rule and *count* entries in the kernel."""
+    ownership = Ownership()
+    wanted = {"iptables": "iptables", "nftables": "nftables"}[backend]
+    _, netfilter = open_netfilter(wanted, ownership)  # type: ignore[arg-type]
+    traffic_control = HtbTrafficControl((device,), ownership, directory)
+    async with traffic_control.opened():
+        await traffic_control.prepare()
+        await traffic_control.upsert_classes([SPEC])
+        await netfilter.prepare()
+        await netfilter.upsert_entries(entries(count, ownership))
+        found = len(await netfilter.read_entries())
+    if found != count:
+        raise SystemExit(f"{count} entries were wanted in the kernel, {found} are there")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])))

@@ -1,0 +1,140 @@
+"""The probe of the experiment ``reaction``: ``python -m … BACKEND COUNT FILE``, in the proxy's namespace.
+
+Accepts MPTCP connections and sends on each; watches the wire and the set; writes one sample for each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from mptcp_throttler.kernel.capture import Capture
+from mptcp_throttler.kernel.netfilter_iptables import IptablesNetfilter
+from mptcp_throttler.kernel.netlink import messages
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck
+from mptcp_throttler.shaping.model import Ownership
+
+PORT = Ownership().listen_ports[0]
+_GIVE_UP_SECONDS = 3.0
+_SO_TIMESTAMPNS = 35
+_HEADERS = 14 + 20
+_NETLINK_NETFILTER, _SOL_NETLINK, _ADD_MEMBERSHIP, _NFNLGRP_NFTABLES = 12, 270, 1, 7
+_NEWSETELEM = 10 << 8 | 12
+
+
+class Wire:
+    """Length and time of each packet that leaves wan0 from our port, headers aside; IPv4 over Ethernet."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        self._socket.bind(("wan0", 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)
+        self._socket.setblocking(False)
+
+    def drain(self) -> list[tuple[float, int, int]]:
+        """Return time, client port and TCP payload length of the packets since last time."""
+        found = []
+        with suppress(BlockingIOError):
+            while True:
+                frame, ancillary, _, address = self._socket.recvmsg(128, 64)
+                if address[2] != socket.PACKET_OUTGOING or len(frame) < _HEADERS + 20 or frame[12:14] != b"\x08\x00":
+                    continue
+                source_port, client_port = struct.unpack_from("!HH", frame, _HEADERS)
+                if source_port != PORT:
+                    continue
+                seconds, nanoseconds = struct.unpack("=qq", ancillary[0][2][:16])
+                payload = struct.unpack_from("!H", frame, 16)[0] - 20 - (frame[_HEADERS + 12] >> 4) * 4
+                found.append((seconds + nanoseconds / 1e9, client_port, payload))
+        return found
+
+
+def serve() -> None:
+    """Accept and send until the client closes, each connection in its thread."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("0.0.0.0", PORT))
+    listener.listen()
+
+    def send(connection: socket.socket) -> None:
+        with suppress(OSError), connection:
+            while True:
+                connection.sendall(bytes(16384))
+
+    while True:
+        threading.Thread(target=send, args=(listener.accept()[0],), daemon=True).start()
+
+
+class PolledSets:
+    """Entries of the ipsets. Listing a set of few entries takes some 50 microseconds and disturbs nobody."""
+
+    def __init__(self) -> None:
+        self._netfilter = IptablesNetfilter(Ownership())
+        self._seen: set[FourTuple] = set()
+        self._loop = asyncio.new_event_loop()
+
+    def appeared(self) -> float | None:
+        """Return the time if an entry is there that was not before."""
+        fresh = self._loop.run_until_complete(self._netfilter.read_entries()).keys() - self._seen
+        self._seen |= fresh
+        return time.time() if fresh else None
+
+
+class AnnouncedElements:
+    """Elements of nftables maps, as the kernel announces each commit. Listing would hold up the daemon's own."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
+        self._socket.bind((0, 0))
+        self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _NFNLGRP_NFTABLES)
+        self._socket.setblocking(False)
+
+    def appeared(self) -> float | None:
+        """Return the time if a new element was announced."""
+        with suppress(BlockingIOError):
+            while True:
+                data = self._socket.recv(1 << 16)
+                if any(kind == _NEWSETELEM for kind, _, _ in messages(data)):
+                    return time.time()
+        return None
+
+
+def watch(entries: PolledSets | AnnouncedElements, signals: Capture, wire: Wire, count: int) -> list[dict[str, float]]:
+    """Return one sample for each of *count* connections."""
+    samples: list[dict[str, float]] = []
+    initial_port, deadline = 0, time.time() + 30
+    while len(samples) < count and time.time() < deadline:
+        for segment in signals.read():
+            kinds = {type(option) for option in segment.options}
+            if MpCapable in kinds and segment.destination_port == PORT:
+                initial_port = segment.source_port
+            if MpJoinAck in kinds:
+                found = None
+                while found is None and time.time() < segment.time + _GIVE_UP_SECONDS:
+                    found = entries.appeared()
+                if found is None:
+                    continue
+                passed = [n for t, port, n in wire.drain() if port == initial_port and segment.time < t <= found]
+                samples.append({"delay_ms": 1000 * (found - segment.time), "bytes": sum(passed)})
+                deadline = time.time() + 30
+        wire.drain()
+    return samples
+
+
+def main(backend: str, count: int, output: Path) -> None:
+    signals, wire = Capture("wan0", [PORT]), Wire()
+    entries = PolledSets() if backend == "iptables" else AnnouncedElements()
+    threading.Thread(target=serve, daemon=True).start()
+    output.write_text(json.dumps(watch(entries, signals, wire, count)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

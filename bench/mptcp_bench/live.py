@@ -1,0 +1,124 @@
+"""The demo while it runs: throughput of each path in the terminal, or a line now and then where there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from .recorder import Recorder, rates
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+HISTORY = 60
+PLAIN_INTERVAL = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """How a path is shown."""
+
+    device: str
+    label: str
+    color: str
+    rate: int
+    """Of its link, bits per second."""
+
+
+def sparkline(values: Sequence[float], top: float) -> str:
+    """Return *values* as block characters, *top* being a full one."""
+    last = len(_BLOCKS) - 1
+    return "".join(_BLOCKS[max(0, min(last, round(value / top * last)))] for value in values)
+
+
+def bar(share: float, width: int) -> str:
+    """Return a bar of *width* characters filled to *share*, in eighths."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
+
+
+class View(AbstractContextManager["View"]):
+    """Shows one download after the other."""
+
+    def __init__(self, console: Console, recorder: Recorder, paths: Sequence[Path]) -> None:
+        self._console = console
+        self._recorder = recorder
+        self._paths = tuple(paths)
+        self._live: Live | None = None
+        self._title = ""
+        self._next_line = 0.0
+        self._started = 0.0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                self._render(), console=self._console, refresh_per_second=10, transient=True, auto_refresh=False
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def begin(self, title: str) -> None:
+        self._title = title
+        self._started = time.monotonic()
+        self._next_line = self._started + PLAIN_INTERVAL
+        if self._live is None:
+            self._console.print(title, highlight=False, soft_wrap=True)
+
+    def finish(self, line: str) -> None:
+        """Say how the download went; it stays on the screen."""
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+    def rest(self, seconds: float) -> None:
+        """Go on showing for *seconds* while nothing is downloaded."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._live is not None:
+                self.refresh()
+            time.sleep(0.05)
+
+    def note(self, line: str) -> None:
+        self._console.print(line, style="dim", highlight=False)
+
+    def refresh(self) -> None:
+        now = time.monotonic()
+        if self._live is not None:
+            self._live.update(self._render(), refresh=True)
+        elif now >= self._next_line:
+            self._next_line = now + PLAIN_INTERVAL
+            current = self._recorder.current(PLAIN_INTERVAL)
+            shown = "  ".join(f"{p.label} {current[p.device] / 1e6:5.1f} Mbit/s" for p in self._paths)
+            self._console.print(f"  {now - self._started:4.0f} s  {shown}", highlight=False)
+
+    def _render(self) -> RenderableType:
+        current: Mapping[str, float] = self._recorder.current()
+        history = rates(self._recorder.latest(HISTORY + 1))
+        table = Table.grid(padding=(0, 1))
+        top = max(path.rate for path in self._paths)
+        for path in self._paths:
+            rate = current[path.device]
+            past = sparkline([r.bits[path.device] for r in history], top).rjust(HISTORY)
+            table.add_row(
+                Text(path.label, style=f"bold {path.color}"),
+                Text(f"{rate / 1e6:6.1f} Mbit/s", style=path.color),
+                Text(bar(rate / top, 25), style=path.color),
+                Text(past, style=path.color),
+            )
+        elapsed = f"{time.monotonic() - self._started:5.1f} s" if self._started else ""
+        return Group(Text(f"▶ {self._title}  {elapsed}", style="bold"), table)

@@ -1,0 +1,146 @@
+"""Throughput per path against time, from the interface counters of one node.
+
+A thread reads the counters at a fixed interval; rates are differences between readings, so that a late
+reading makes no error. Bytes are counted on the wire: payload, headers and 14 bytes of Ethernet header.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+from typing import Literal, Self
+
+from .testbed import LiveNode
+
+Direction = Literal["received", "sent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Byte counters at one moment."""
+
+    time: float
+    """Seconds since the recorder was started."""
+    octets: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Mean bits per second of each device over one interval that ends at *time*."""
+
+    time: float
+    bits: Mapping[str, float]
+
+
+def rates(samples: Sequence[Sample]) -> tuple[Rate, ...]:
+    """Return the rates between samples that follow each other."""
+    return tuple(
+        Rate(
+            after.time,
+            {d: 8 * (after.octets[d] - before.octets[d]) / (after.time - before.time) for d in after.octets},
+        )
+        for before, after in pairwise(samples)
+    )
+
+
+def mean_rate(samples: Sequence[Sample], device: str, start: float, end: float) -> float:
+    """Return the mean bits per second of *device* between the samples closest within *start* and *end*."""
+    times = [sample.time for sample in samples]
+    first, last = bisect_left(times, start), bisect_left(times, end) - 1
+    if first >= last:
+        raise ValueError(f"no two samples between {start:.2f} s and {end:.2f} s")
+    octets = samples[last].octets[device] - samples[first].octets[device]
+    return 8 * octets / (times[last] - times[first])
+
+
+def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:
+    """Return the longest time, in seconds, in which *devices* together stayed below *floor* bits/s."""
+    names = tuple(devices)
+    longest = current = 0.0
+    previous = start
+    for rate in rates([s for s in samples if start <= s.time <= end]):
+        length, previous = rate.time - previous, rate.time
+        current = current + length if sum(rate.bits[d] for d in names) < floor else 0.0
+        longest = max(longest, current)
+    return longest
+
+
+class Recorder(AbstractContextManager["Recorder"]):
+    """Samples the counters of *devices* on *node* from entry to exit."""
+
+    def __init__(
+        self,
+        node: LiveNode,
+        devices: Sequence[str],
+        *,
+        interval: float = 0.1,
+        direction: Direction = "received",
+    ) -> None:
+        self.devices = tuple(devices)
+        self.interval = interval
+        self._node = node
+        self._direction = direction
+        self._samples: list[Sample] = []
+        self._error: Exception | None = None
+        self._stop = threading.Event()
+        self._started = time.monotonic()
+        self._thread = threading.Thread(target=self._record, name="recorder", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._started = time.monotonic()
+        self._take()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start, on the clock of the samples."""
+        return time.monotonic() - self._started
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        return tuple(self._samples)
+
+    def latest(self, count: int) -> tuple[Sample, ...]:
+        return tuple(self._samples[-count:])
+
+    def current(self, window: float = 0.5) -> dict[str, float]:
+        """Return the mean rate of each device over the last *window* seconds."""
+        recent = self.latest(max(2, round(window / self.interval) + 1))
+        if len(recent) < 2:
+            return dict.fromkeys(self.devices, 0.0)
+        return dict(rates((recent[0], recent[-1]))[0].bits)
+
+    def _take(self) -> None:
+        counters = self._node.counters()
+        now = self.now
+        self._samples.append(Sample(now, {d: getattr(counters[d], self._direction) for d in self.devices}))
+
+    def _record(self) -> None:
+        due = self._started
+        try:
+            while True:
+                # From the start, not from the last reading: lateness must not add up.
+                due += self.interval
+                if self._stop.wait(max(0.0, due - time.monotonic())):
+                    return
+                self._take()
+        except (OSError, KeyError) as error:
+            self._error = error

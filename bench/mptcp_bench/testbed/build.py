@@ -1,0 +1,93 @@
+"""Building a topology in network namespaces, and taking it down whatever happens.
+
+Every kernel change is undone by the scope that made it: a namespace takes its devices, addresses, routes,
+qdiscs and sysctls with it when it is deleted, so namespaces are the unit that is undone, last made first,
+after the processes in them have ended.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from . import congestion
+from .commands import TestbedError, run
+from .model import Topology
+from .node import LiveNode
+from .ownership import Run, claimed_run, delete_namespace
+from .plan import steps
+
+
+class Testbed(AbstractContextManager["Testbed"]):
+    """A built topology: ``with Testbed(TWO_PATHS) as testbed: testbed["client"].run([...])``."""
+
+    __test__ = False  # pytest would take the name for a test class
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._scope = ExitStack()
+        self._nodes: dict[str, LiveNode] = {}
+        self._run: Run | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._build()
+        except BaseException:
+            self._scope.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._scope.close()
+
+    def _build(self) -> None:
+        topology = self.topology
+        self._run = self._scope.enter_context(claimed_run())
+        namespaces = {node.name: self._run.namespace(node.name) for node in topology.nodes}
+        for namespace in namespaces.values():
+            # First the undoing: a signal between the two must not leave the namespace behind.
+            self._scope.callback(delete_namespace, namespace)
+            run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
+        if topology.congestion_control is not None:
+            congestion.select(topology.congestion_control, namespaces.values())
+        for step in steps(topology, namespaces):
+            run(
+                ["ip", "netns", "exec", namespaces[step.node], *step.argv],
+                attempt=f"build {topology.name}: {step}",
+            )
+        for name, namespace in namespaces.items():
+            self._nodes[name] = LiveNode(topology, name, namespace, self.directory, self._scope)
+
+    @property
+    def claimed(self) -> Run:
+        """The run that owns the namespaces."""
+        if self._run is None:
+            raise TestbedError(f"testbed {self.topology.name}: not built yet; use it in a with statement")
+        return self._run
+
+    @property
+    def directory(self) -> Path:
+        """A temporary directory, gone with the testbed."""
+        return self.claimed.directory
+
+    @property
+    def scope(self) -> ExitStack:
+        """What is entered here is left before the namespaces are deleted."""
+        return self._scope
+
+    @property
+    def nodes(self) -> tuple[LiveNode, ...]:
+        return tuple(self._nodes.values())
+
+    def __getitem__(self, name: str) -> LiveNode:
+        try:
+            return self._nodes[name]
+        except KeyError:
+            raise KeyError(f"no node {name!r}; there are {', '.join(self._nodes)}") from None

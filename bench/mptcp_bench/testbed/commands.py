@@ -1,0 +1,46 @@
+"""Running a command so that its failure says what was attempted."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+
+class TestbedError(Exception):
+    """Something the testbed attempted and did not get. The text says what, and what came back."""
+
+    __test__ = False  # pytest would take the name for a test class
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    attempt: str | None = None,
+    check: bool = True,
+    timeout: float = 30,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run *argv* and return what it wrote. *attempt* names the purpose in errors; *options* go to Popen."""
+    what = attempt or shlex.join(argv)
+    options.setdefault("stdin", subprocess.DEVNULL)
+    if "input" in options:
+        del options["stdin"]
+    if "stdout" not in options and "stderr" not in options:
+        options["capture_output"] = True
+    try:
+        done = subprocess.run(list(argv), check=False, text=True, timeout=timeout, **options)
+    except FileNotFoundError:
+        raise TestbedError(f"{what}: the program {argv[0]!r} is not installed") from None
+    except subprocess.TimeoutExpired as error:
+        raise TestbedError(f"{what}: no end after {timeout:g} s{_said(error.stdout, error.stderr)}") from None
+    if check and done.returncode != 0:
+        raise TestbedError(f"{what}: exit code {done.returncode}{_said(done.stdout, done.stderr)}")
+    return done
+
+
+def _said(*outputs: str | bytes | None) -> str:
+    texts = [o.decode(errors="replace") if isinstance(o, bytes) else o for o in outputs if o]
+    lines = "\n".join(texts).strip().splitlines()[-12:]
+    return "".join(f"\n    {line}" for line in lines)

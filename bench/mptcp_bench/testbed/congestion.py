@@ -1,0 +1,44 @@
+"""Selecting a congestion control inside namespaces.
+
+A namespace other than the host's may only select what the host's ``tcp_allowed_congestion_control`` lists
+(net/ipv4/tcp_cong.c). So the list is extended for the few milliseconds of the selection, under the lock
+that all runs share, and put back; the selection itself belongs to the namespace and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .commands import run
+from .ownership import registry
+
+ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+
+
+@contextmanager
+def allowed(name: str) -> Iterator[None]:
+    """Have *name* on the host's list of allowed congestion controls; put the list back afterwards."""
+    with registry():
+        before = ALLOWED.read_text().split()
+        if name in before:
+            yield
+            return
+        ALLOWED.write_text(" ".join([*before, name]))
+        try:
+            yield
+        finally:
+            ALLOWED.write_text(" ".join(before))
+
+
+def select(name: str, namespaces: Iterable[str]) -> bool:
+    """Make *name* the default of *namespaces*; return False, changing nothing, where the kernel lacks it."""
+    if name not in AVAILABLE.read_text().split():
+        return False
+    with allowed(name):
+        for namespace in namespaces:
+            argv = ["ip", "netns", "exec", namespace, "sysctl", "-qw"]
+            run([*argv, f"net.ipv4.tcp_congestion_control={name}"])
+    return True

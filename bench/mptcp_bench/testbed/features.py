@@ -1,0 +1,66 @@
+"""What this kernel and this host offer, by trying it in a network namespace that vanishes with the attempt.
+
+A missing feature skips a test, loudly, on a user's machine, and fails it where the variable CI is "true".
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from functools import cache
+
+from .commands import run
+
+_PROTOCOL = getattr(socket, "IPPROTO_MPTCP", 262)
+
+_TRIALS: dict[str, tuple[str, str]] = {
+    "namespaces": ("true", "network namespaces (CONFIG_NET_NS)"),
+    "veth": ("ip link add veth0 type veth peer name veth1", "veth (CONFIG_VETH)"),
+    "mptcp-pm": ("ip mptcp limits show", "the kernel's mptcp_pm netlink family or 'ip mptcp'"),
+    "tbf": ("tc qdisc add dev lo root tbf rate 1mbit burst 4k limit 8k", "tc-tbf (CONFIG_NET_SCH_TBF)"),
+    "htb": ("tc qdisc add dev lo root handle 1: htb default 1", "tc-htb (CONFIG_NET_SCH_HTB)"),
+    "ingress": ("tc qdisc add dev lo clsact", "tc clsact (CONFIG_NET_CLS_ACT)"),
+    "ifb": ("ip link add ifb0 type ifb || ip link show ifb0", "IFB (CONFIG_IFB)"),
+    "netem": ("tc qdisc add dev lo root netem delay 1ms", "tc-netem (CONFIG_NET_SCH_NETEM)"),
+    "ipset": (
+        "ipset create s4 hash:ip,port,ip skbinfo counters"
+        " && ipset create s6 hash:ip,port,ip family inet6 skbinfo counters",
+        "ipset hash:ip,port,ip with skbinfo (CONFIG_IP_SET_HASH_IPPORTIP)",
+    ),
+    "iptables-legacy": (
+        "iptables-legacy -t mangle -S && ip6tables-legacy -t mangle -S",
+        "legacy iptables (CONFIG_IP_NF_IPTABLES_LEGACY, CONFIG_IP_NF_MANGLE)",
+    ),
+    "nftables": ("nft add table inet t", "nf_tables (CONFIG_NF_TABLES_INET) or the nft program"),
+}  # fmt: skip
+_PROGRAMS = ("squid", "apache2", "wget", "curl", "mptcpize", "ethtool", "tcpdump", "ss", "gcc")
+
+
+@cache
+def missing(feature: str) -> str | None:
+    """Return why *feature* cannot be had here, None where it can. ``root``, a key above, or a program."""
+    if feature == "root":
+        return None if os.geteuid() == 0 else "root is needed"
+    if feature == "mptcp":
+        try:
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, _PROTOCOL).close()
+        except OSError as error:
+            return f"the kernel makes no MPTCP socket ({error.strerror}); CONFIG_MPTCP, sysctl net.mptcp.enabled"
+        return None
+    if feature in _PROGRAMS:
+        path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+        return None if shutil.which(feature, path=path) else f"the program {feature} is not installed"
+    if feature not in _TRIALS:
+        raise ValueError(f"feature {feature!r}: unknown; there are root, mptcp, {', '.join(_TRIALS)}")
+    trial, name = _TRIALS[feature]
+    done = run(["unshare", "--net", "sh", "-c", trial], check=False)
+    if done.returncode == 0:
+        return None
+    said = (done.stderr or done.stdout).strip().splitlines()
+    return f"{name} is missing here: '{trial}' said {said[-1] if said else 'nothing'!r}"
+
+
+def fails_when_missing() -> bool:
+    """In CI a missing feature is a failure: nothing may be skipped unseen."""
+    return os.environ.get("CI", "").lower() == "true"

@@ -1,0 +1,174 @@
+"""A topology as data: nodes, the links between them, and what each node is told about routes and MPTCP.
+
+Nothing here touches the kernel; ``plan`` turns a topology into commands and ``build`` runs them. Rates
+are integer bits per second, as counted by the kernel's shapers: IP packet plus 14 bytes of Ethernet header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_interface
+
+MAX_DEVICE_NAME = 15
+"""IFNAMSIZ - 1, linux/if.h."""
+MAX_PM_LIMIT = 8
+"""MPTCP_PM_ADDR_MAX of the in-kernel path manager, net/mptcp/pm_netlink.c."""
+
+
+class TopologyError(ValueError):
+    """A topology that cannot be built: the text names the node, link or address that is at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a link: a device in a node's namespace."""
+
+    node: str
+    device: str
+    addresses: tuple[str, ...] = ()
+    """With prefix length, such as ``10.77.1.2/24``."""
+
+    def address(self, family: int) -> str | None:
+        """Return the first address of *family* (4 or 6), without prefix length."""
+        for text in self.addresses:
+            interface = ip_interface(text)
+            if interface.version == family:
+                return str(interface.ip)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A veth pair. Each direction is shaped where it leaves the sending end; None leaves it unshaped."""
+
+    a: End
+    b: End
+    rate_ab: int | None = None
+    rate_ba: int | None = None
+    queue_ms: int = 50
+    """How long a packet may wait in the shaper's queue, which is drop-tail."""
+    offloads: bool = False
+    """Keep segmentation and receive offloads. Off by default: with them MPTCP over veth is erratic."""
+    mtu: int = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """``ip route``; ``default`` needs *via* to tell the family."""
+
+    destination: str
+    via: str
+    device: str
+    table: int | None = None
+    metric: int | None = None
+
+    @property
+    def family(self) -> int:
+        return ip_interface(self.via).version
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingRule:
+    """``ip rule``: packets from *source*, or that came in by *incoming*, look in *table*."""
+
+    table: int
+    family: int
+    source: str | None = None
+    incoming: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """``ip mptcp endpoint``, ip-mptcp(8)."""
+
+    address: str
+    device: str
+    id: int
+    flags: tuple[str, ...] = ("subflow",)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``ip mptcp limits``: how many subflows and announced addresses a connection of this node may have."""
+
+    subflows: int = MAX_PM_LIMIT
+    add_addr_accepted: int = MAX_PM_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One namespace."""
+
+    name: str
+    routes: tuple[Route, ...] = ()
+    rules: tuple[RoutingRule, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+    limits: Limits = Limits()
+    sysctls: tuple[tuple[str, str], ...] = ()
+    """Set inside the namespace only, before its devices are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Nodes and links. Checked when made, so that a mistake is told before anything is built."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    congestion_control: str | None = "cubic"
+    """Wanted in every namespace; where the kernel lacks it, what is there is kept. None keeps it anyhow."""
+
+    def __post_init__(self) -> None:
+        names = [node.name for node in self.nodes]
+        for name in names:
+            if names.count(name) > 1:
+                raise TopologyError(f"topology {self.name}: two nodes are called {name!r}")
+            if not name.isalnum():
+                raise TopologyError(f"topology {self.name}: node name {name!r}: letters and digits only")
+        seen: set[tuple[str, str]] = set()
+        for end in (end for link in self.links for end in (link.a, link.b)):
+            where = f"topology {self.name}, {end.node}:{end.device}"
+            if end.node not in names:
+                raise TopologyError(f"{where}: no such node; there are {', '.join(names)}")
+            if (end.node, end.device) in seen:
+                raise TopologyError(f"{where}: two links end in this device")
+            if not 0 < len(end.device) <= MAX_DEVICE_NAME:
+                raise TopologyError(f"{where}: a device name has 1 to {MAX_DEVICE_NAME} characters")
+            seen.add((end.node, end.device))
+        for node in self.nodes:
+            self._check_node(node, seen)
+        for link in self.links:
+            for rate in (link.rate_ab, link.rate_ba):
+                if rate is not None and rate < 8_000:
+                    raise TopologyError(
+                        f"topology {self.name}, link {link.a.node}:{link.a.device}-"
+                        f"{link.b.node}:{link.b.device}: rate {rate} bit/s: at least 8000 is needed"
+                    )
+
+    def _check_node(self, node: Node, devices: set[tuple[str, str]]) -> None:
+        used = {r.device for r in node.routes} | {e.device for e in node.endpoints}
+        used |= {r.incoming for r in node.rules if r.incoming is not None}
+        for device in sorted(used):
+            if (node.name, device) not in devices:
+                raise TopologyError(f"topology {self.name}: node {node.name} has no device {device!r}")
+        where = f"topology {self.name}, node {node.name}"
+        for value in (node.limits.subflows, node.limits.add_addr_accepted):
+            if not 0 <= value <= MAX_PM_LIMIT:
+                raise TopologyError(f"{where}: MPTCP limit {value}: 0 to {MAX_PM_LIMIT} is allowed")
+
+    def node(self, name: str) -> Node:
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(f"topology {self.name} has no node {name!r}; {', '.join(n.name for n in self.nodes)}")
+
+    def end(self, node: str, device: str) -> End:
+        for link in self.links:
+            for end in (link.a, link.b):
+                if (end.node, end.device) == (node, device):
+                    return end
+        raise KeyError(f"topology {self.name} has no device {device!r} on node {node!r}")
+
+    def devices(self, node: str) -> tuple[str, ...]:
+        ends = (end for link in self.links for end in (link.a, link.b))
+        return tuple(end.device for end in ends if end.node == node)

@@ -1,0 +1,145 @@
+"""Which namespaces are ours, and which of these belong to a run that is dead.
+
+A run claims an id with a lock file in ``RUN_DIRECTORY``, on which it holds a flock(2) as long as it lives;
+its namespaces are called ``mpx-ID-NODE``. A lock file that nobody holds is that of a dead run, whatever
+became of its process id. Namespaces without a lock file are not ours and are never touched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .commands import TestbedError, run
+
+PREFIX = "mpx"
+RUN_DIRECTORY = Path("/run/mptcp-bench")
+NAMESPACES = Path("/run/netns")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One use of the testbed, alive or dead."""
+
+    id: str
+    pid: int
+    directory: Path
+    alive: bool
+
+    def namespace(self, node: str) -> str:
+        return f"{PREFIX}-{self.id}-{node}"
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Those that exist now."""
+        return tuple(sorted(p.name for p in NAMESPACES.glob(f"{PREFIX}-{self.id}-*")))
+
+
+@contextmanager
+def registry() -> Iterator[None]:
+    """Hold the lock under which runs are claimed, judged and removed, and shared sysctls are touched."""
+    try:
+        RUN_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
+        descriptor = os.open(RUN_DIRECTORY / "registry", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except PermissionError:
+        raise TestbedError(f"make {RUN_DIRECTORY}: permission denied: the testbed needs root") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def claimed_run() -> Iterator[Run]:
+    """Claim an id and a temporary directory; both are given back at the end."""
+    with registry():
+        identifier = secrets.token_hex(3)
+        lock = RUN_DIRECTORY / f"{identifier}.lock"
+        descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-"))
+        # Apache's and Squid's workers run as other users and must reach their files below it.
+        directory.chmod(0o755)
+        os.write(descriptor, json.dumps({"pid": os.getpid(), "directory": str(directory)}).encode())
+    try:
+        yield Run(identifier, os.getpid(), directory, alive=True)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _runs() -> Iterator[Run]:
+    for lock in sorted(RUN_DIRECTORY.glob("*.lock")):
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            alive = False
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                alive = True
+            with suppress(ValueError):
+                known = json.loads(os.read(descriptor, 4096) or b"{}")
+                yield Run(lock.stem, known.get("pid", 0), Path(known.get("directory", "/nonexistent")), alive)
+        finally:
+            os.close(descriptor)
+
+
+def runs() -> tuple[Run, ...]:
+    """Return every run that holds or left a lock file."""
+    with registry():
+        return tuple(_runs())
+
+
+def remove_stale() -> tuple[Run, ...]:
+    """End what still runs in the namespaces of dead runs, remove these, and return the runs."""
+    with registry():
+        stale = tuple(r for r in _runs() if not r.alive)
+        for dead in stale:
+            for namespace in dead.namespaces:
+                delete_namespace(namespace)
+            if dead.directory.name.startswith(f"{PREFIX}-{dead.id}-"):
+                shutil.rmtree(dead.directory, ignore_errors=True)
+            (RUN_DIRECTORY / f"{dead.id}.lock").unlink(missing_ok=True)
+    return stale
+
+
+def namespace_processes(namespace: str) -> tuple[int, ...]:
+    """Return the ids of the processes inside *namespace*, without our own."""
+    answer = run(["ip", "netns", "pids", namespace], check=False).stdout
+    return tuple(pid for pid in map(int, answer.split()) if pid != os.getpid())
+
+
+def delete_namespace(namespace: str, grace: float = 3.0) -> None:
+    """End every process inside *namespace* (TERM, KILL after *grace* seconds), then delete it."""
+    if not (NAMESPACES / namespace).exists():
+        return
+    sent = signal.SIGTERM
+    deadline = time.monotonic() + grace
+    signalled: set[int] = set()
+    while pids := namespace_processes(namespace):
+        now = time.monotonic()
+        if now > deadline:
+            if sent is signal.SIGKILL:
+                raise TestbedError(f"delete namespace {namespace}: processes {pids} cannot be ended")
+            sent, deadline, signalled = signal.SIGKILL, now + grace, set()
+        for pid in set(pids) - signalled:
+            signalled.add(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, sent)
+        time.sleep(0.02)
+    run(["ip", "netns", "delete", namespace], attempt=f"delete namespace {namespace}")

@@ -1,0 +1,102 @@
+"""From a topology to the commands that build it: pure, so that it can be printed and compared.
+
+Every step is one command of iproute2, ethtool or sysctl, to be run inside one node's namespace. Order:
+sysctls (they hold for devices made afterwards), links, addresses, devices up, qdiscs, routes, MPTCP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .model import End, Link, Node, Topology
+
+COMMON_SYSCTLS = (
+    # Two paths with policy routing: the reverse path of a packet is not the route of its destination.
+    ("net.ipv4.conf.all.rp_filter", "0"),
+    ("net.ipv4.conf.default.rp_filter", "0"),
+    # No wait for duplicate address detection, no addresses or routes that were not declared.
+    ("net.ipv6.conf.default.accept_dad", "0"),
+    ("net.ipv6.conf.default.accept_ra", "0"),
+    ("net.ipv6.conf.default.router_solicitations", "0"),
+    # A device that is taken down for a while keeps its IPv6 addresses, as it keeps its IPv4 ones.
+    ("net.ipv6.conf.default.keep_addr_on_down", "1"),
+    # Each run starts without what an earlier connection learnt.
+    ("net.ipv4.tcp_no_metrics_save", "1"),
+    ("net.mptcp.enabled", "1"),
+)
+ETHERNET_FRAME = 1514
+FIRST_INDEX = 1001
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command inside the namespace of *node*."""
+
+    node: str
+    argv: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"[{self.node}] {' '.join(self.argv)}"
+
+
+def tbf(rate: int, queue_ms: int) -> tuple[str, ...]:
+    """Return the arguments of tc-tbf(8) for a drop-tail queue of *queue_ms* at *rate* bits per second."""
+    burst = max(2 * ETHERNET_FRAME, rate * 2 // 8_000)
+    queue = max(10 * ETHERNET_FRAME, rate * queue_ms // 8_000)
+    return ("tbf", "rate", f"{rate}bit", "burst", str(burst), "limit", str(queue + burst))
+
+
+def _link_steps(link: Link, number: int, namespace: str) -> Iterator[Step]:
+    a, b = link.a, link.b
+    # Where both ends happen to have one index, the kernel takes them for a device without a link beneath
+    # and tells IPv6 of the carrier up to a second late (net/core/link_watch.c, linkwatch_urgent_event).
+    index = ("index", str(FIRST_INDEX + number))
+    pair = ("ip", "link", "add", a.device, *index, "mtu", str(link.mtu), "type", "veth")
+    yield Step(a.node, (*pair, "peer", "name", b.device, "mtu", str(link.mtu), "netns", namespace))
+    for end, rate in ((a, link.rate_ab), (b, link.rate_ba)):
+        yield from _end_steps(end, link, rate)
+
+
+def _end_steps(end: End, link: Link, rate: int | None) -> Iterator[Step]:
+    if not link.offloads:
+        yield Step(end.node, ("ethtool", "-K", end.device, "tso", "off", "gso", "off", "gro", "off"))
+    for address in end.addresses:
+        nodad = ("nodad",) if ":" in address else ()
+        yield Step(end.node, ("ip", "address", "add", address, "dev", end.device, *nodad))
+    yield Step(end.node, ("ip", "link", "set", end.device, "up"))
+    if rate is not None:
+        shaper = tbf(rate, link.queue_ms)
+        yield Step(end.node, ("tc", "qdisc", "add", "dev", end.device, "root", *shaper))
+
+
+def node_steps(node: Node) -> Iterator[Step]:
+    for route in node.routes:
+        table = ("table", str(route.table)) if route.table is not None else ()
+        metric = ("metric", str(route.metric)) if route.metric is not None else ()
+        where = (route.destination, "via", route.via, "dev", route.device, *table, *metric)
+        yield Step(node.name, ("ip", f"-{route.family}", "route", "add", *where))
+    for rule in node.rules:
+        source = ("from", rule.source) if rule.source is not None else ()
+        incoming = ("iif", rule.incoming) if rule.incoming is not None else ()
+        match = (*source, *incoming, "table", str(rule.table))
+        yield Step(node.name, ("ip", f"-{rule.family}", "rule", "add", *match))
+    limits = ("subflow", str(node.limits.subflows), "add_addr_accepted", str(node.limits.add_addr_accepted))
+    yield Step(node.name, ("ip", "mptcp", "limits", "set", *limits))
+    for endpoint in node.endpoints:
+        what = (endpoint.address, "dev", endpoint.device, "id", str(endpoint.id), *endpoint.flags)
+        yield Step(node.name, ("ip", "mptcp", "endpoint", "add", *what))
+
+
+def steps(topology: Topology, namespaces: dict[str, str]) -> tuple[Step, ...]:
+    """Return all steps, in order; *namespaces* maps node names to namespace names, which exist already."""
+    result: list[Step] = []
+    for node in topology.nodes:
+        settings = (*COMMON_SYSCTLS, *node.sysctls)
+        result.append(Step(node.name, ("sysctl", "-qw", *(f"{key}={value}" for key, value in settings))))
+        result.append(Step(node.name, ("ip", "link", "set", "lo", "up")))
+    for number, link in enumerate(topology.links):
+        result.extend(_link_steps(link, number, namespaces[link.b.node]))
+    for node in topology.nodes:
+        result.extend(node_steps(node))
+    return tuple(result)

@@ -1,0 +1,148 @@
+"""The topologies of the tests, the demo and the experiments.
+
+::
+
+    client ──eth0──┐                        ┌── proxy (wan0)
+                   ├── core (routes, shapes) ┤
+    client ─wlan0──┘                        └── origin (eth0)
+
+Path *i* (from 1) is the client network 10.77.i.0/24 and fd77:i::/64; conf/policy.yaml tells paths apart by
+these. The proxy is 10.77.8.2, the origin 10.77.9.2; the core is .1 everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .model import End, Endpoint, Link, Node, Route, RoutingRule, Topology, TopologyError
+
+MBIT = 1_000_000
+ETHERNET_RATE = 100 * MBIT
+WIFI_RATE = 30 * MBIT
+MAX_PATHS = 7
+"""Networks 1 to 7 are paths; 8, 9 and the tens from 18 are the proxy's and the origin's."""
+
+PROXY_ADDRESS = "10.77.8.2"
+PROXY_ADDRESS6 = "fd77:8::2"
+ORIGIN_ADDRESS = "10.77.9.2"
+ORIGIN_ADDRESS6 = "fd77:9::2"
+
+
+@dataclass(frozen=True, slots=True)
+class PathRate:
+    """Bits per second towards the client (down) and from it (up); None is unshaped."""
+
+    down: int | None
+    up: int | None
+
+
+def _device(index: int) -> str:
+    return ("eth0", "wlan0")[index - 1] if index <= 2 else f"path{index}"
+
+
+def _net(number: int, host: int) -> tuple[str, str]:
+    return f"10.77.{number}.{host}/24", f"fd77:{number}::{host}/64"
+
+
+def _host(number: int, host: int) -> tuple[str, str]:
+    return f"10.77.{number}.{host}", f"fd77:{number}::{host}"
+
+
+def _defaults(device: str, gateway: int) -> tuple[Route, ...]:
+    return tuple(Route("default", via, device) for via in _host(gateway, 1))
+
+
+def paths(
+    rates: Sequence[PathRate | int | None],
+    *,
+    proxy_interfaces: bool = False,
+    offloads: bool = False,
+    queue_ms: int = 50,
+    name: str | None = None,
+) -> Topology:
+    """Return client, core, proxy and origin with one path for each of *rates* (an int holds for both ways).
+
+    The first path is where the client's connections open, the others are joined. With *proxy_interfaces*
+    the proxy keeps its one address but has an interface for each path (wan0, wan1, …), and traffic of path
+    *i* enters and leaves by the *i*-th: a multi-homed proxy.
+    """
+    count = len(rates)
+    if not 1 <= count <= MAX_PATHS:
+        raise TopologyError(f"{count} paths: 1 to {MAX_PATHS} are possible")
+    rate = [r if isinstance(r, PathRate) else PathRate(r, r) for r in rates]
+    numbers = range(1, count + 1)
+    links = [
+        Link(
+            End("client", _device(i), _net(i, 2)),
+            End("core", f"to-{_device(i)}", _net(i, 1)),
+            rate_ab=rate[i - 1].up,
+            rate_ba=rate[i - 1].down,
+            queue_ms=queue_ms,
+            offloads=offloads,
+        )
+        for i in numbers
+    ]
+    links.append(Link(End("proxy", "wan0", _net(8, 2)), End("core", "to-proxy", _net(8, 1)), offloads=offloads))
+    links.append(Link(End("origin", "eth0", _net(9, 2)), End("core", "to-origin", _net(9, 1)), offloads=offloads))
+    proxy_routes = list(_defaults("wan0", 8))
+    core_routes: list[Route] = []
+    core_rules: list[RoutingRule] = []
+    if proxy_interfaces:
+        for i in numbers[1:]:
+            # Network 16 + i joins the i-th interface; the service address stays the one on wan0.
+            here, there, wan = 16 + i, f"to-proxy{i - 1}", f"wan{i - 1}"
+            links.append(Link(End("proxy", wan, _net(here, 2)), End("core", there, _net(here, 1)), offloads=offloads))
+            for family, via, network, service, gateway in zip(
+                (4, 6),
+                _host(here, 1),
+                (f"10.77.{i}.0/24", f"fd77:{i}::/64"),
+                (PROXY_ADDRESS, PROXY_ADDRESS6),
+                _host(here, 2),
+                strict=True,
+            ):
+                proxy_routes.append(Route(network, via, wan))
+                core_rules.append(RoutingRule(100 + i, family, incoming=f"to-{_device(i)}"))
+                core_routes.append(Route(service, gateway, there, table=100 + i))
+    client = Node(
+        "client",
+        routes=tuple(
+            route
+            for i in numbers
+            for via in _host(i, 1)
+            for route in (
+                Route("default", via, _device(i), metric=100 * i),
+                Route("default", via, _device(i), table=100 + i),
+            )
+        ),
+        rules=tuple(
+            RoutingRule(100 + i, family, source=source)
+            for i in numbers
+            for family, source in zip((4, 6), _host(i, 2), strict=True)
+        ),
+        # The first path too: a connection that was opened over another one joins over it.
+        endpoints=tuple(
+            Endpoint(address, _device(i), id=2 * i + offset)
+            for i in numbers
+            for offset, address in enumerate(_host(i, 2))
+        ),
+    )
+    forwarding = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
+    return Topology(
+        name or f"{count}-paths",
+        (
+            client,
+            Node("core", routes=tuple(core_routes), rules=tuple(core_rules), sysctls=forwarding),
+            Node("proxy", routes=tuple(proxy_routes)),
+            Node("origin", routes=_defaults("eth0", 9)),
+        ),
+        tuple(links),
+    )
+
+
+TWO_PATHS = paths((ETHERNET_RATE, WIFI_RATE), name="two-paths")
+"""Ethernet 100 Mbit/s and Wi-Fi 30 Mbit/s, one-armed proxy."""
+TWO_PATHS_TWO_INTERFACES = paths((ETHERNET_RATE, WIFI_RATE), proxy_interfaces=True, name="two-paths-two-interfaces")
+"""The same with a proxy interface for each path."""
+UNSHAPED = paths((None, None), name="unshaped")
+"""Two paths as fast as the machine allows, for measuring the datapath's cost."""
