@@ -23,7 +23,8 @@ _MESSAGE_BYTES = 72
 _INFO, _ULP_INFO, _ULP_INFO_MPTCP = 2, 19, 3
 _TOKEN_LOCAL, _FLAGS, _ID_REMOTE, _ID_LOCAL = 2, 8, 9, 10
 _FLAG_JOIN = 1 << 2 | 1 << 3
-_FLAG_BACKUP = 1 << 4 | 1 << 5
+_FLAG_BACKUP = 1 << 4
+"""MPTCP_SUBFLOW_FLAG_BKUP_REM: the peer asked."""
 _BYTES_ACKED = struct.Struct("=QQ")
 _BYTES_ACKED_OFFSET = 120
 """Of tcpi_bytes_acked, followed by tcpi_bytes_received, in struct tcp_info (linux/tcp.h)."""

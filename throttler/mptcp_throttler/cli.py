@@ -1,0 +1,196 @@
+"""The command ``mptcp-throttler``: run, check, plan, status, cleanup."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from . import __version__
+from .configuration import DEFAULT_SETTINGS, read_connections, read_policy, read_settings
+from .mptcp.model import Connection
+from .policy.model import Policy
+from .policy.problems import DocumentError, Problem
+from .settings import Settings
+
+log = logging.getLogger("mptcp_throttler")
+
+OK, FAILED, USAGE = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 done, 1 failed (the reason is on stderr), 2 wrong usage."""
+    options = _parser().parse_args(arguments)
+    from .kernel.ports import KernelError
+
+    try:
+        return int(options.command(options))
+    except DocumentError as error:
+        print(error, file=sys.stderr)
+    except (KernelError, OSError) as error:
+        print(f"mptcp-throttler: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("mptcp-throttler: interrupted", file=sys.stderr)
+    return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mptcp-throttler", description="Throttle chosen subflows of Multipath TCP connections, by policy."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, help_text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help_text, description=help_text)
+        command.add_argument(
+            "--config",
+            type=Path,
+            default=DEFAULT_SETTINGS,
+            metavar="FILE",
+            help=f"the settings file (default: {DEFAULT_SETTINGS})",
+        )
+        return command
+
+    run = add("run", "Watch and throttle until SIGTERM; SIGHUP reloads the policy.")
+    run.add_argument("--verbose", action="store_true", help="log every event")
+    run.set_defaults(command=_run)
+
+    check = add("check", "Check settings and policy and print every problem; nothing is touched.")
+    check.add_argument("--policy", type=Path, metavar="FILE", help="check only this policy file")
+    check.set_defaults(command=_check)
+
+    plan = add("plan", "Print what would be done to the kernel, in the words of tc, ipset, iptables or nft.")
+    plan.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
+    source = plan.add_mutually_exclusive_group(required=True)
+    source.add_argument("--subflows", type=Path, metavar="FILE", help="connections and their subflows, as YAML")
+    source.add_argument("--live", action="store_true", help="the subflows that this host has now")
+    plan.add_argument("--at", metavar="TIME", help='evaluate at this time ("2026-11-20T18:30+02:00") instead of now')
+    plan.set_defaults(command=_plan)
+
+    status = add("status", "Show connections, subflows, verdicts and why, classes and bytes of the running daemon.")
+    status.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    status.set_defaults(command=_status)
+
+    cleanup = add("cleanup", "Remove everything a killed daemon left in the kernel, and put back what it replaced.")
+    cleanup.set_defaults(command=_cleanup)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from .daemon import AlreadyRunning, Daemon
+
+    settings = read_settings(options.config)
+    policy = _policy_with_warnings(settings.policy, settings)
+    level = logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper())
+    logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logging.getLogger("scapy").setLevel(logging.ERROR)
+
+    async def daemon() -> None:
+        await Daemon(settings, policy, lambda: _policy_with_warnings(settings.policy, settings)).run()
+
+    try:
+        asyncio.run(daemon())
+    except AlreadyRunning as error:
+        print(f"mptcp-throttler: {error}", file=sys.stderr)
+        return FAILED
+    return OK
+
+
+def _check(options: argparse.Namespace) -> int:
+    if options.policy is not None:
+        print(_no_errors(options.policy, _policy_with_warnings(options.policy, None)))
+        return OK
+    settings = read_settings(options.config)
+    policy = _policy_with_warnings(settings.policy, settings)
+    print(f"{options.config}: no errors")
+    print(_no_errors(settings.policy, policy))
+    return OK
+
+
+def _no_errors(path: Path, policy: Policy) -> str:
+    paths, rules = len(policy.paths), len(policy.rules)
+    return f"{path}: {paths} path{'s' * (paths != 1)}, {rules} rule{'s' * (rules != 1)}, no errors"
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from .preview import preview
+
+    settings = read_settings(options.config)
+    policy = _policy_with_warnings(options.policy or settings.policy, settings)
+    now = _time(options.at)
+    connections = (
+        _live_connections(settings, now) if options.live else read_connections(options.subflows, settings, now)
+    )
+    for line in preview(settings, policy, connections, now):
+        print(line)
+    return OK
+
+
+def _status(options: argparse.Namespace) -> int:
+    from .status import ask
+    from .status_table import print_status
+
+    path = options.socket or read_settings(options.config).status_socket
+    try:
+        status = ask(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        print(f"mptcp-throttler: no daemon answers at {path}; is it running?", file=sys.stderr)
+        return FAILED
+    if options.json:
+        print(json.dumps(status, indent=2))
+    else:
+        print_status(status)
+    return OK
+
+
+def _cleanup(options: argparse.Namespace) -> int:
+    from .cleanup import cleanup
+    from .daemon import AlreadyRunning
+
+    try:
+        for line in asyncio.run(cleanup(read_settings(options.config))):
+            print(line)
+    except AlreadyRunning as error:
+        print(f"mptcp-throttler: {error}; stop it instead, it cleans up itself", file=sys.stderr)
+        return FAILED
+    return OK
+
+
+def _live_connections(settings: Settings, now: float) -> list[Connection]:
+    from .kernel.sock_diag import SocketDiagnostics
+    from .mptcp.tracker import Tracker
+
+    tracker = Tracker(settings.ownership.listen_ports)
+    tracker.resync(SocketDiagnostics(settings.ownership.listen_ports).subflows(), now)
+    return list(tracker.connections.values())
+
+
+def _time(text: str | None) -> float:
+    if text is None:
+        return time.time()
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise DocumentError(
+            [Problem("--at", 0, 0, "", text, f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"')]
+        ) from None
+
+
+def _policy_with_warnings(path: Path, settings: Settings | None) -> Policy:
+    policy, warnings = read_policy(path, settings)
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+    return policy
+
+
+if __name__ == "__main__":
+    sys.exit(main())

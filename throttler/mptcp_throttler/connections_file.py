@@ -1,0 +1,95 @@
+"""Connections written down by hand, for ``plan --subflows``. The same checks and messages as for a policy. Pure.
+
+    connections:
+      - subflows:
+          - {local: "10.0.0.1:3128", remote: "10.1.0.2:40000"}
+          - {local: "10.0.0.1:3128", remote: "10.2.0.2:40001", backup: true}
+
+The first subflow of a connection is its initial one; all are active.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import Annotated
+
+from pydantic import Field
+
+from .mptcp.model import Connection, FourTuple, Subflow, SubflowState
+from .policy.fields import Parsed, Section, between
+from .policy.problems import DocumentError, shown
+from .policy.validate import validate
+from .policy.yaml_document import parse_document
+
+_END = re.compile(r"^(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})$")
+
+
+def _parse_end(value: object) -> tuple[bytes, int]:
+    match = _END.match(value) if isinstance(value, str) else None
+    try:
+        if match is not None and 0 < int(match["port"]) < 65536:
+            return ip_address(match["v6"] or match["v4"]).packed, int(match["port"])
+    except ValueError:
+        pass
+    raise ValueError(f'{shown(value)} is not an address and port; write "10.0.0.1:3128" or "[fd00::1]:3128"')
+
+
+_End = Annotated[tuple[bytes, int], Parsed(_parse_end, {"type": "string"})]
+
+
+class SubflowSection(Section):
+    """One subflow; *local* is the proxy's end."""
+
+    local: _End
+    remote: _End
+    backup: bool = False
+    remote_id: Annotated[int, between(0, 255)] | None = None
+    interface: str | None = None
+
+
+class ConnectionSection(Section):
+    """One MPTCP connection."""
+
+    subflows: list[SubflowSection] = Field(min_length=1)
+
+
+class ConnectionsSection(Section):
+    """The whole file."""
+
+    connections: list[ConnectionSection]
+
+
+def load_connections(text: str, source: str, interface: str | None, now: float) -> list[Connection]:
+    """Return the connections of *text*, their tokens numbered from 1. Raises DocumentError with every problem.
+
+    *interface* is taken for subflows that name none.
+    """
+    section, problems = validate(ConnectionsSection, parse_document(text, source))
+    if section is None or problems:
+        raise DocumentError(problems)
+    return [
+        Connection(
+            token=number,
+            version=1,
+            subflows=tuple(
+                _subflow(subflow, index == 0, interface, now) for index, subflow in enumerate(connection.subflows)
+            ),
+            since=now,
+        )
+        for number, connection in enumerate(section.connections, 1)
+    ]
+
+
+def _subflow(section: SubflowSection, initial: bool, interface: str | None, now: float) -> Subflow:
+    return Subflow(
+        four_tuple=FourTuple(*section.local, *section.remote),
+        state=SubflowState.ACTIVE,
+        initial=initial,
+        local_id=None,
+        remote_id=0 if initial and section.remote_id is None else section.remote_id,
+        backup=section.backup,
+        interface=section.interface or interface,
+        since=now,
+        last_seen=now,
+    )

@@ -1,0 +1,242 @@
+"""Wiring: observers, tracker, policy, planner and reconciler of one daemon, and its life from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from .kernel.netfilter import Backend, open_netfilter
+from .kernel.ports import KernelError, Netfilter
+from .kernel.tc import HtbTrafficControl
+from .mptcp.model import Event, EventKind
+from .mptcp.tracker import Tracker, TrackerLimits
+from .observe import Observers
+from .policy.evaluate import evaluate
+from .policy.model import Policy
+from .policy.problems import DocumentError
+from .policy.schedule import next_change
+from .reconcile import Reconciler
+from .settings import Settings
+from .shaping.plan import PlanError, Planner, gso_limit
+from .status import StatusServer, snapshot
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+_LONGEST_SLEEP = 60.0
+"""The wall clock may be set while we wait for a window of the policy."""
+
+
+class AlreadyRunning(Exception):
+    """Another daemon holds the lock of the state directory."""
+
+
+class Daemon:
+    """One throttler on one network namespace."""
+
+    def __init__(self, settings: Settings, policy: Policy, read_policy: Callable[[], Policy]) -> None:
+        self._settings = settings
+        self._policy = policy
+        self._read_policy = read_policy
+        self._started = time.time()
+        self._stop = asyncio.Event()
+        self._tracker = Tracker(settings.ownership.listen_ports, TrackerLimits(settings.max_connections))
+        self._planner = Planner(settings.ownership)
+        self._tc = HtbTrafficControl(settings.interfaces, settings.ownership, settings.state_directory)
+        self._observers: Observers
+        self._reconciler: Reconciler
+        self._backend: Backend
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT, then leave the kernel as it was.
+
+        Raises :class:`KernelError` when the start fails, :class:`AlreadyRunning` when another daemon is there.
+        """
+        with locked(self._settings.state_directory):
+            async with self._tc.opened(), self._opened_netfilter() as netfilter:
+                self._reconciler = Reconciler(self._planner, self._tc, netfilter)
+                try:
+                    await self._serve()
+                finally:
+                    await self._reconciler.close()
+
+    async def _serve(self) -> None:
+        await self._reconciler.prepare()
+        loop = asyncio.get_running_loop()
+        self._observers = Observers(
+            self._settings.interfaces,
+            self._settings.ownership.listen_ports,
+            self._tracker,
+            self._changed,
+            self._verify,
+        )
+        self._planner.set_policy(self._policy)
+        status = StatusServer(self._settings.status_socket, self._snapshot)
+        try:
+            await self._observers.open()
+            await self._enforce()
+            await self._reconciler.apply()
+            await status.open()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
+            log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), self._backend)
+            await self._until_stopped(
+                self._reconciler.run(),
+                self._observers.supervise(),
+                self._every(TICK_SECONDS, self._tick),
+                self._every(self._settings.verify_interval, self._verify_and_resync),
+                self._follow_the_clock(),
+            )
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+            await status.close()
+            self._observers.close()
+
+    async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
+        """Run *duties*, none of which ends by itself, until told to stop; the first that fails ends the daemon."""
+        tasks = [asyncio.create_task(duty) for duty in duties]
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in [stop, *tasks]:
+                task.cancel()
+            await asyncio.gather(stop, *tasks, return_exceptions=True)
+
+    def _changed(self, events: Iterable[Event]) -> None:
+        """Decide anew about every connection that *events* name."""
+        tokens = set()
+        for event in events:
+            tokens.add(event.token)
+            if event.kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT):
+                log.info("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
+            elif log.isEnabledFor(logging.DEBUG):
+                log.debug("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
+        self._decide(tokens)
+        self._reconciler.wake()
+
+    def _decide(self, tokens: Iterable[int]) -> None:
+        now = time.time()
+        for token in tokens:
+            connection = self._tracker.connections.get(token)
+            try:
+                if connection is None:
+                    self._planner.forget(token, now)
+                else:
+                    self._planner.set_verdicts(token, evaluate(self._policy, connection, now), now)
+            except PlanError as error:
+                log.error("connection %08x stays uncapped: %s", token, error)
+
+    async def _enforce(self) -> None:
+        """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
+        self._decide(list(self._tracker.connections))
+        now = time.time()
+        self._planner.prepare_path_classes(now)
+        self._planner.expire(now)
+        await self._tc.limit_gso(await self._gso_limit())
+        self._reconciler.wake()
+
+    async def _gso_limit(self) -> int | None:
+        wanted = self._settings.gso_max_size
+        if wanted == "keep" or self._policy.dry_run:
+            return None
+        return gso_limit(self._policy, await self._tc.gso_before()) if wanted == "auto" else int(wanted)
+
+    async def _tick(self) -> None:
+        now = time.time()
+        events = self._tracker.expire(now)
+        if events:
+            self._changed(events)
+        self._planner.expire(now)
+        self._reconciler.wake()
+
+    async def _verify(self) -> None:
+        try:
+            await self._reconciler.verify()
+        except KernelError as error:
+            log.error("verify: %s", error)
+
+    async def _verify_and_resync(self) -> None:
+        """Compare both sides with the kernel: what we put there, and the subflows that packets told of.
+
+        The latter keeps long-lived subflows from expiring and gives back a cap that a forged RST took away.
+        """
+        await self._verify()
+        await self._observers.resync_quietly()
+
+    async def _follow_the_clock(self) -> None:
+        while True:
+            now = time.time()
+            change = next_change(self._policy, now)
+            await asyncio.sleep(_LONGEST_SLEEP if change is None else min(_LONGEST_SLEEP, max(0.05, change - now)))
+            if change is not None and time.time() >= change:
+                await self._enforce()
+
+    def _reload(self) -> None:
+        """Take the policy file anew; refuse a bad one and keep what is in force."""
+        try:
+            policy = self._read_policy()
+        except DocumentError as error:
+            for line in str(error).splitlines():
+                log.error("%s", line)
+            log.error("policy not reloaded: the one in force stays")
+            return
+        self._policy = policy
+        self._planner.set_policy(policy)
+        task = asyncio.ensure_future(self._enforce())
+        task.add_done_callback(_log_failure)
+        log.info("policy reloaded: %d rules", len(policy.rules))
+
+    def _snapshot(self) -> dict[str, Any]:
+        return snapshot(
+            settings=self._settings,
+            policy=self._policy,
+            backend=self._backend,
+            started=self._started,
+            tracker=self._tracker,
+            planner=self._planner,
+            observers=self._observers,
+            reconciler=self._reconciler,
+        )
+
+    @asynccontextmanager
+    async def _opened_netfilter(self) -> AsyncIterator[Netfilter]:
+        self._backend, netfilter = open_netfilter(self._settings.netfilter, self._settings.ownership)
+        try:
+            yield netfilter
+        finally:
+            netfilter.close()
+
+    @staticmethod
+    async def _every(seconds: float, call: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await call()
+
+
+def _log_failure(task: asyncio.Future[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("%s", task.exception())
+
+
+@contextmanager
+def locked(state_directory: Path) -> Iterator[None]:
+    """Hold the state directory for one daemon. Raises :class:`AlreadyRunning`."""
+    state_directory.mkdir(parents=True, exist_ok=True)
+    with open(state_directory / "lock", "w", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyRunning(f"a throttler is running already: it holds {state_directory}/lock") from error
+        yield

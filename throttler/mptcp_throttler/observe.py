@@ -1,0 +1,187 @@
+"""The observers: capture on every interface, path-manager events, socket diagnostics; all feed the tracker.
+
+Whatever is lost (a full buffer, an interface that went away) is made good by a dump of the sockets there are. An
+observer that fails is opened again until it works; the other observers go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+
+from pyroute2 import AsyncIPRoute
+
+from .kernel.capture import Capture
+from .kernel.pm_events import PathManagerEvents
+from .kernel.ports import KernelError
+from .kernel.sock_diag import SocketDiagnostics
+from .mptcp.model import Event, KernelSubflow
+from .mptcp.tracker import Tracker
+
+log = logging.getLogger(__name__)
+
+SUPERVISE_SECONDS = 1.0
+_BATCH = 256
+"""Frames read at once: afterwards the reconciler gets its turn, so that no subflow waits for a whole burst."""
+
+
+@dataclass(slots=True)
+class ObserverCounters:
+    segments: int = 0
+    segments_dropped: int = 0
+    kernel_events: int = 0
+    kernel_events_lost: int = 0
+    """How often the event socket's buffer overflowed; the kernel does not say how many events that was."""
+    resyncs: int = 0
+    reopened: int = 0
+
+
+class Observers:
+    """Opens and supervises the observers of one network namespace. Must be used inside a running event loop."""
+
+    def __init__(
+        self,
+        interfaces: Sequence[str],
+        listen_ports: Sequence[int],
+        tracker: Tracker,
+        changed: Callable[[Iterable[Event]], None],
+        interface_returned: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.counters = ObserverCounters()
+        self._interfaces = tuple(interfaces)
+        self._listen_ports = tuple(listen_ports)
+        self._tracker = tracker
+        self._changed = changed
+        self._interface_returned = interface_returned
+        self._captures: dict[str, Capture] = {}
+        self._events: PathManagerEvents | None = None
+        self._diagnostics = SocketDiagnostics(listen_ports)
+        self._loop = asyncio.get_running_loop()
+
+    async def open(self) -> None:
+        """Open every observer, then learn what is there already. Raises KernelError for a capture that fails."""
+        for interface in self._interfaces:
+            self._open_capture(interface)
+        try:
+            self._open_events()
+        except KernelError as error:
+            log.warning("%s; subflows are known from their packets alone", error)
+        await self.resync()
+
+    def close(self) -> None:
+        for interface in list(self._captures):
+            self._close_capture(interface)
+        if self._events is not None:
+            self._loop.remove_reader(self._events.fileno())
+            self._events.close()
+        self._diagnostics.close()
+
+    async def supervise(self) -> None:
+        """Watch for losses and for interfaces that return, forever."""
+        while True:
+            await asyncio.sleep(SUPERVISE_SECONDS)
+            lost = self._read_losses()
+            returned = [interface for interface in self._interfaces if self._reopen(interface)]
+            if returned:
+                self.counters.reopened += len(returned)
+                log.info("capturing again on %s", ", ".join(returned))
+                await self._interface_returned()
+            if lost or returned or self._tracker.wants_resync:
+                await self.resync_quietly()
+
+    async def resync(self) -> None:
+        """Tell the tracker which subflows the kernel has now. Raises KernelError where the dump fails."""
+        self.counters.resyncs += 1
+        owners = await self._address_owners()
+        started = time.time()
+        self._changed(self._tracker.resync([self._with_interface(s, owners) for s in self.subflows()], started))
+
+    async def resync_quietly(self) -> None:
+        """Resync; a dump that fails is logged, the next one may work."""
+        try:
+            await self.resync()
+        except KernelError as error:
+            log.error("resync: %s", error)
+
+    def subflows(self) -> list[KernelSubflow]:
+        """Return the subflows of the sockets that this host has now."""
+        return list(self._diagnostics.subflows())
+
+    def _with_interface(self, subflow: KernelSubflow, owners: dict[bytes, str]) -> KernelSubflow:
+        return replace(subflow, interface=owners.get(subflow.four_tuple.local))
+
+    async def _address_owners(self) -> dict[bytes, str]:
+        """Return the interface of each local address: where a subflow of unknown interface most likely leaves."""
+        owners: dict[bytes, str] = {}
+        async with AsyncIPRoute() as ipr:
+            names = {link["index"]: link.get_attr("IFLA_IFNAME") async for link in await ipr.get_links()}
+            async for address in await ipr.get_addr():
+                text = address.get_attr("IFA_LOCAL") or address.get_attr("IFA_ADDRESS")
+                name = names.get(address["index"])
+                if name in self._interfaces:
+                    owners[ip_address(text).packed] = name
+                elif len(self._interfaces) == 1:
+                    owners[ip_address(text).packed] = self._interfaces[0]
+        return owners
+
+    def _open_capture(self, interface: str) -> None:
+        capture = Capture(interface, self._listen_ports)
+        self._captures[interface] = capture
+        self._loop.add_reader(capture.fileno(), self._read_capture, capture)
+
+    def _close_capture(self, interface: str) -> None:
+        capture = self._captures.pop(interface)
+        self._loop.remove_reader(capture.fileno())
+        capture.close()
+
+    def _reopen(self, interface: str) -> bool:
+        if interface in self._captures:
+            return False
+        try:
+            self._open_capture(interface)
+        except KernelError as error:
+            log.debug("%s", error)
+            return False
+        return True
+
+    def _open_events(self) -> None:
+        self._events = PathManagerEvents()
+        self._loop.add_reader(self._events.fileno(), self._read_events)
+
+    def _read_capture(self, capture: Capture) -> None:
+        events: list[Event] = []
+        try:
+            for segment in capture.read(_BATCH):
+                self.counters.segments += 1
+                events += self._tracker.segment(segment)
+        except KernelError as error:
+            log.warning("%s; trying to capture again every %g s", error, SUPERVISE_SECONDS)
+            self._close_capture(capture.interface)
+        if events:
+            self._changed(events)
+
+    def _read_events(self) -> None:
+        assert self._events is not None
+        events: list[Event] = []
+        for event in self._events.read(time.time(), _BATCH):
+            self.counters.kernel_events += 1
+            events += self._tracker.kernel_event(event)
+        if events:
+            self._changed(events)
+
+    def _read_losses(self) -> bool:
+        dropped = sum(capture.read_statistics() for capture in self._captures.values())
+        if dropped:
+            self.counters.segments_dropped += dropped
+            log.warning("%d segments dropped by the capture buffer", dropped)
+        overflowed = 0
+        if self._events is not None:
+            overflowed = self._events.lost - self.counters.kernel_events_lost
+            self.counters.kernel_events_lost += overflowed
+            if overflowed:
+                log.warning("path-manager events lost")
+        return bool(dropped or overflowed)

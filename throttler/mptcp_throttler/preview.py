@@ -1,0 +1,39 @@
+"""What ``plan`` prints: verdicts with their reasons, then the kernel objects that they need, as commands. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .mptcp.model import Connection
+from .policy.evaluate import evaluate
+from .policy.model import Policy
+from .settings import Settings
+from .shaping import words
+from .shaping.plan import Planner, gso_limit
+
+
+def preview(settings: Settings, policy: Policy, connections: Iterable[Connection], now: float) -> Iterator[str]:
+    """Yield the lines: comments start with '#', the rest could be typed into a shell."""
+    planner = Planner(settings.ownership)
+    planner.set_policy(policy)
+    for connection in connections:
+        verdicts = evaluate(policy, connection, now)
+        planner.set_verdicts(connection.token, verdicts, now)
+        yield f"# connection {connection.token:08x}"
+        for verdict in verdicts:
+            yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {verdict.reason}"
+    planner.prepare_path_classes(now)
+    if policy.dry_run:
+        yield "# dry run: nothing would be done to the kernel"
+        return
+    classes, entries, ownership = planner.classes.desired, planner.entries.desired, settings.ownership
+    if settings.gso_max_size != "keep":
+        wanted = settings.gso_max_size
+        size = gso_limit(policy, 65536) if wanted == "auto" else int(wanted)
+        for interface in settings.interfaces:
+            yield f"ip link set dev {interface} gso_max_size {size}"
+    yield from words.traffic_control(settings.interfaces, classes, ownership)
+    if settings.netfilter == "nftables":
+        yield from (f"nft '{command}'" for command in words.nftables(entries, ownership))
+    else:
+        yield from words.iptables(entries, ownership)

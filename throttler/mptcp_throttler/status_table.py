@@ -1,0 +1,45 @@
+"""The status as a table for the terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .policy.units import approximate_size, format_rate
+
+
+def print_status(status: dict[str, Any]) -> None:
+    """Print the answer of the status socket to stdout."""
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    policy = status["policy"]
+    counters = status["counters"]
+    console.print(
+        f"policy {policy['source']}{' (dry run)' if policy['dry_run'] else ''}, rules: {', '.join(policy['rules'])}; "
+        f"{status['netfilter']} on {', '.join(status['interfaces'])}; up {status['now'] - status['started']:.0f} s"
+    )
+    table = Table()
+    for title in ("connection", "client", "state", "kind", "path", "rate", "class", "sent", "why"):
+        table.add_column(title, overflow="fold", no_wrap=title not in ("why", "kind"))
+    for connection in status["connections"]:
+        for index, subflow in enumerate(connection["subflows"]):
+            table.add_row(
+                connection["token"] if index == 0 else "",
+                subflow["remote"],
+                subflow["state"],
+                ("initial" if subflow["initial"] else "joined") + (" backup" if subflow["backup"] else ""),
+                subflow["path"] or "-",
+                format_rate(subflow["rate"]) if subflow["rate"] else "-",
+                subflow["classid"] or "-",
+                "-" if subflow["bytes_sent"] is None else approximate_size(subflow["bytes_sent"]),
+                subflow["reason"],
+            )
+    console.print(table)
+    console.print(
+        f"{len(status['connections'])} connections, {counters['entries']} capped subflows, "
+        f"{counters['observers']['segments']} segments seen, {counters['observers']['segments_dropped']} dropped, "
+        f"{counters['tracker']['disagreements']} disagreements, {counters['reconciler']['failures']} kernel refusals"
+        + ("" if status["in_step"] else "; the kernel is not yet in step")
+    )
