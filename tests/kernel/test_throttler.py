@@ -366,3 +366,42 @@ def test_paths_told_apart_by_the_proxys_interface(make_testbed: Callable[..., Te
         for interface in ("wan0", "wan1"):
             assert f"class htb {classid} " in other.proxy.run(["tc", "class", "show", "dev", interface]).stdout
     assert other.kernel_dump() == before
+
+
+def test_a_forged_join_never_counts(site: Site) -> None:
+    """A stranger who knows the token but not the keys joins from an address of the client's Wi-Fi network."""
+    from scapy.config import conf
+    from scapy.layers.inet import IP, TCP
+    from scapy.layers.l2 import Ether
+
+    from mptcp_throttler.mptcp_layers import MpJoinAck, MpJoinSyn, tcp_option
+
+    stranger, core = "10.77.2.77", site.testbed["core"]
+    mac = site.client.run(["cat", "/sys/class/net/wlan0/address"]).stdout.strip()
+    core_mac = core.run(["cat", "/sys/class/net/to-wlan0/address"]).stdout.strip()
+    core.run(["ip", "neigh", "replace", stranger, "lladdr", mac, "dev", "to-wlan0"])
+    site.client.run(["ip", "mptcp", "endpoint", "delete", "id", "4"])
+    try:
+        with running(site) as throttler, connection(site):
+            until(lambda: len(ask(throttler.socket)["connections"]) == 1)
+            token = int(ask(throttler.socket)["connections"][0]["token"], 16)
+            frame = Ether(src=mac, dst=core_mac) / IP(src=stranger, dst=site.proxy.address("wan0"))
+            syn = MpJoinSyn(address_id=9, token=token, nonce=1)
+            with (
+                site.client.entered(),
+                conf.L2socket(iface="wlan0", filter=f"dst host {stranger}", promisc=False) as wire,
+            ):
+                opening = TCP(sport=4444, dport=PORT, flags="S", seq=1000, options=[tcp_option(syn)])
+                answer = wire.sr1(frame / opening, timeout=5, verbose=0)
+                assert answer is not None, "the proxy's kernel answers a join with the right token"
+                proof = [tcp_option(MpJoinAck(hmac=b"x" * 20))]
+                wire.send(
+                    frame / TCP(sport=4444, dport=PORT, flags="A", seq=1001, ack=answer[TCP].seq + 1, options=proof)
+                )
+            until(lambda: ask(throttler.socket)["counters"]["tracker"]["joins_refused"] >= 1)
+            (shown,) = ask(throttler.socket)["connections"]
+            assert [s["remote"].split(":")[0] for s in shown["subflows"] if s["state"] == "active"] == ["10.77.1.2"]
+            assert not site.entries()
+    finally:
+        site.client.run(["ip", "mptcp", "endpoint", "add", "10.77.2.2", "dev", "wlan0", "id", "4", "subflow"])
+        core.run(["ip", "neigh", "del", stranger, "dev", "to-wlan0"])
