@@ -38,8 +38,12 @@ def print_status(status: dict[str, Any]) -> None:
             )
     console.print(table)
     console.print(
-        f"{len(status['connections'])} connections, {counters['entries']} capped subflows, "
+        f"{_count(len(status['connections']), 'connection')}, {_count(counters['entries'], 'capped subflow')}, "
         f"{counters['observers']['segments']} segments seen, {counters['observers']['segments_dropped']} dropped, "
         f"{counters['tracker']['disagreements']} disagreements, {counters['reconciler']['failures']} kernel refusals"
         + ("" if status["in_step"] else "; the kernel is not yet in step")
     )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
