@@ -161,9 +161,24 @@ def test_class_parameters_are_in_the_kernels_range_and_never_below_what_was_aske
     assert spec.ceil >= spec.rate
     assert spec.burst >= 1514
     assert 1000 <= spec.quantum <= 200_000  # what sch_htb accepts without a warning in the log
-    assert spec.queue_packets >= 16
+    assert 4 <= spec.queue_packets <= 1000
     assert spec.same_as(spec)
     assert not spec.same_as(replace(spec, rate=spec.rate + 8))
+
+
+def test_the_queue_of_a_shared_cap_grows_with_its_subflows_and_seldom_changes() -> None:
+    cap = rule()
+    planner = planner_for(cap)
+    (minor,) = planner.classes.desired
+    lengths = []
+    for number in range(1, 101):
+        planner.set_verdicts(number, [verdict(number, cap)], NOW)
+        lengths.append(planner.classes.desired[minor].queue_packets)
+    assert all(length >= 2 * number for number, length in enumerate(lengths, 1))
+    assert len(set(lengths)) == 7
+    for number in range(1, 101):
+        planner.forget(number, NOW)
+    assert planner.classes.desired[minor].queue_packets == lengths[0] == 4
 
 
 def test_segments_shrink_with_the_tightest_cap_but_never_grow() -> None:

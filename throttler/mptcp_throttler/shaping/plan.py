@@ -19,8 +19,12 @@ from .delta import DeltaTracker
 from .model import FIRST_MINOR, LAST_MINOR, ClassSpec, Ownership, Target
 
 MTU = 1514
-QUEUE_SECONDS = 0.05
-"""How long a full leaf queue may take to drain."""
+QUEUE_SECONDS = 0.01
+"""How long a full leaf queue takes to drain. Short, so that losses and not the stack's limit on what waits below it
+govern the congestion window: the scheduler takes window over RTT for the path's rate, and would hand a capped subflow
+three times what it can send, at the cost of the other path (docs/design.md)."""
+QUEUE_FLOOR = 4
+PACKETS_PER_SUBFLOW = 2
 BURST_SECONDS = 0.002
 GSO_SECONDS = 0.01
 """How long one segment may occupy the tightest cap: this, not the queue, bounds latency (docs/design.md)."""
@@ -32,8 +36,11 @@ class PlanError(Exception):
     """The plan cannot be made: the message says what ran out."""
 
 
-def class_spec(minor: int, throttle: Throttle) -> ClassSpec:
-    """Return the HTB class for *throttle*; rates are rounded up to whole bytes per second, the kernel's unit."""
+def class_spec(minor: int, throttle: Throttle, room: int = 1) -> ClassSpec:
+    """Return the HTB class for *throttle* shared by up to *room* subflows.
+
+    Rates are rounded up to whole bytes per second, the kernel's unit.
+    """
     rate, ceil = (-(-value // 8) * 8 for value in (throttle.rate, throttle.ceil))
 
     def burst(bits_per_second: int) -> int:
@@ -46,7 +53,7 @@ def class_spec(minor: int, throttle: Throttle) -> ClassSpec:
         burst=burst(rate),
         cburst=burst(ceil),
         quantum=min(60_000, max(MTU, rate // 8 // 100)),
-        queue_packets=min(1000, max(16, int(ceil / 8 * QUEUE_SECONDS / MTU))),
+        queue_packets=min(1000, max(QUEUE_FLOOR, int(ceil / 8 * QUEUE_SECONDS / MTU), PACKETS_PER_SUBFLOW * room)),
     )
 
 
@@ -63,8 +70,24 @@ class _Cap:
     """A cap in use: its class and the subflows sent to it."""
 
     minor: int
+    throttle: Throttle
     users: set[FourTuple] = field(default_factory=set)
     idle_since: float = 0.0
+    room: int = 1
+    """For how many users the queue is sized: a power of two, so that it seldom changes."""
+
+    def make_room(self) -> bool:
+        """Fit the room to the users; return whether it changed."""
+        before = self.room
+        while self.room < len(self.users):
+            self.room *= 2
+        while self.room > 1 and self.room > 4 * len(self.users):
+            self.room //= 2
+        return self.room != before
+
+    @property
+    def spec(self) -> ClassSpec:
+        return class_spec(self.minor, self.throttle, self.room)
 
 
 class Planner:
@@ -97,7 +120,8 @@ class Planner:
         for scope, cap in self._caps.items():
             rule = self._rules.get(scope.rule)
             if rule is not None and rule.throttle is not None:
-                self.classes.want(cap.minor, class_spec(cap.minor, rule.throttle))
+                cap.throttle = rule.throttle
+                self.classes.want(cap.minor, cap.spec)
 
     def adopt(self, classes: Mapping[int, ClassSpec], entries: Mapping[FourTuple, Target]) -> None:
         """Take what the kernel holds as the actual state; later verdicts reuse the classes found there."""
@@ -152,6 +176,7 @@ class Planner:
             self._release(four_tuple, now)
         cap = self._cap(scope, throttle, four_tuple, now)
         cap.users.add(four_tuple)
+        self._fit(cap)
         self._cap_of[four_tuple] = scope
         self.entries.want(four_tuple, Target(cap.minor, self._marks[scope.rule]))
 
@@ -162,6 +187,7 @@ class Planner:
             cap = self._caps[scope]
             cap.users.discard(four_tuple)
             cap.idle_since = now
+            self._fit(cap)
         self.entries.drop(four_tuple)
 
     def _cap(self, scope: ScopeKey, throttle: Throttle, four_tuple: FourTuple | None, now: float) -> _Cap:
@@ -172,10 +198,14 @@ class Planner:
                 minor = found.minor
             else:
                 minor = self._free_minor()
-            cap = self._caps[scope] = _Cap(minor, idle_since=now)
+            cap = self._caps[scope] = _Cap(minor, throttle, idle_since=now)
             self._used.add(minor)
-            self.classes.want(minor, class_spec(minor, throttle))
+            self.classes.want(minor, cap.spec)
         return cap
+
+    def _fit(self, cap: _Cap) -> None:
+        if cap.make_room():
+            self.classes.want(cap.minor, cap.spec)
 
     def _free_minor(self) -> int:
         """Return a minor number that no cap has and, if possible, that no class in the kernel has either."""
