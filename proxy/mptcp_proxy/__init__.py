@@ -1,0 +1,1 @@
+"""The proxy: distribution Squid behind an MPTCP listener, launched, checked and diagnosed."""

@@ -1,0 +1,72 @@
+"""``mptcp-proxy run | check | doctor | build-shim``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import shim
+from .places import DEFAULT_SERVICE_NAME, Places, default_configuration, service_name_problem
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="mptcp-proxy", description="Squid behind an MPTCP listener: clients by MPTCP, origin servers by plain TCP."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="serve in the foreground; SIGHUP reloads, SIGTERM stops")
+    check = commands.add_parser("check", help="tell every mistake in the configuration; start and change nothing")
+    doctor = commands.add_parser("doctor", help="tell what stands between this host and a working proxy")
+    commands.add_parser("build-shim", help="compile the preload library, as run does where it is missing")
+    for command in (run, check, doctor):
+        command.add_argument(
+            "--config", type=Path, default=default_configuration(), metavar="FILE", help="squid.conf (%(default)s)"
+        )
+        command.add_argument(
+            "--service-name", default=DEFAULT_SERVICE_NAME, metavar="NAME", help="names this instance (%(default)s)"
+        )
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "build-shim":
+        return _build_shim()
+    if problem := service_name_problem(chosen.service_name):
+        print(f"mptcp-proxy: {problem}", file=sys.stderr)
+        return 1
+    places = Places(chosen.service_name)
+    if chosen.command == "run":
+        from .supervisor import run as serve
+
+        return serve(chosen.config, places)
+    if chosen.command == "check":
+        return _check(chosen.config, places)
+    from .doctor.report import examine
+
+    return examine(chosen.config, places, as_json=chosen.json)
+
+
+def _build_shim() -> int:
+    try:
+        print(shim.library())
+    except shim.ShimError as error:
+        print(f"mptcp-proxy: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _check(configuration: Path, places: Places) -> int:
+    from .configuration.check import check
+    from .squid import installed
+
+    checked = check(configuration, places.service_name, installed())
+    for problem in checked.problems:
+        print(problem, file=sys.stderr)
+    if checked.errors:
+        return 1
+    print(f"{configuration}: good; MPTCP listeners on port {', '.join(map(str, checked.ports))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Everything that is wrong with a configuration, found at once and without a trace: nothing started or changed."""
+
+from __future__ import annotations
+
+import pwd
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..own_addresses import local_prefixes
+from ..own_addresses import render as render_addresses
+from ..places import Places, service_name_problem
+from ..problem import Problem, errors
+from ..squid import Squid
+from .access import open_proxy_problems
+from .complaints import complaints
+from .listeners import Listener, listener_problems, listeners, states_a_port
+from .source import PhysicalLine, Statement, read, render, statements
+
+NO_SQUID = Problem("Squid is not installed: apt install squid")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A configuration that was read and looked through."""
+
+    lines: tuple[PhysicalLine, ...]
+    listeners: tuple[Listener, ...]
+    effective_user: str
+    several_workers: bool
+    problems: tuple[Problem, ...]
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        return errors(self.problems)
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return tuple(sorted({listener.port for listener in self.listeners}))
+
+    def rendered(self) -> bytes:
+        return render(self.lines)
+
+
+def check(path: Path, service_name: str, squid: Squid | None) -> Checked:
+    """Read *path* with its includes and find all that is wrong with it."""
+    if problem := service_name_problem(service_name):
+        return Checked((), (), "", False, (problem,))
+    lines, unreadable = read(path, service_name)
+    places = Places(service_name)
+    if not lines:
+        nothing = unreadable or (Problem("the configuration is empty", str(path)),)
+        return Checked((), (), "", False, nothing)
+    said = list(statements(lines, service_name))
+    found = tuple(listeners(said))
+    user = _last_value(said, "cache_effective_user") or (squid.default_user if squid else "")
+    problems = [*unreadable, *_own_problems(said, found, str(path), places, user)]
+    if squid is None:
+        problems.append(NO_SQUID)
+    else:
+        with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
+            ask = _ask(squid, places, Path(directory))
+            problems.extend(complaints(lines, service_name, ask))
+    workers = _last_value(said, "workers")
+    return Checked(lines, found, user, workers.isdigit() and int(workers) > 1, _in_order(problems, lines))
+
+
+def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[PhysicalLine]], str]:
+    """Return a function that gives lines to Squid, with this host's addresses where the running proxy has them."""
+    addresses = directory / "own-addresses"
+    addresses.write_text(render_addresses(local_prefixes()))
+    configuration = directory / "squid.conf"
+    names = (str(places.own_addresses), str(places.own_addresses).replace(places.service_name, "${service_name}"))
+
+    def ask(lines: Sequence[PhysicalLine]) -> str:
+        moved = []
+        for line in lines:
+            text = line.text
+            for name in names:
+                text = text.replace(name, str(addresses))
+            moved.append(replace(line, text=text))
+        configuration.write_bytes(render(moved))
+        # Squid repeats the statements it acts on; they must read as the operator wrote them.
+        return squid.parse(configuration, places.service_name).replace(str(addresses), names[0])
+
+    return ask
+
+
+def _own_problems(
+    said: Sequence[Statement], found: Sequence[Listener], file: str, places: Places, user: str
+) -> Iterator[Problem]:
+    yield from listener_problems(found, file, states_a_port(said))
+    yield from open_proxy_problems(said)
+    yield from _user_problems(said, user)
+    yield from _directory_problems(said, places)
+
+
+def _user_problems(said: Sequence[Statement], user: str) -> Iterator[Problem]:
+    statement = next((s for s in reversed(said) if s.directive == "cache_effective_user"), None)
+    file, line = (statement.file, statement.number) if statement else ("", None)
+    wrong = ""
+    try:
+        if pwd.getpwnam(user).pw_uid == 0:
+            wrong = "Squid refuses to serve as root"
+    except KeyError:
+        wrong = "there is no such user"
+    if wrong and user:
+        text = f"cache_effective_user {user}: {wrong}"
+        yield Problem(text, file, line, allowed="an unprivileged user of this host")
+
+
+def _directory_problems(said: Sequence[Statement], places: Places) -> Iterator[Problem]:
+    """Squid dies at start where a log or its pid file has no directory; -k parse does not look."""
+    made = {places.runtime, places.logs}
+    for statement in said:
+        if statement.directive not in ("access_log", "cache_log", "pid_filename") or len(statement.words) < 2:
+            continue
+        name = statement.words[1].removeprefix("stdio:").removeprefix("daemon:")
+        directory = Path(name).parent
+        if name.startswith("/") and directory not in made and not directory.is_dir():
+            yield Problem(
+                f"{' '.join(statement.words)}: there is no directory {directory}",
+                statement.file,
+                statement.number,
+                allowed=f"a directory that exists; {places.runtime} and {places.logs} are made at start",
+            )
+
+
+def _last_value(said: Sequence[Statement], directive: str) -> str:
+    return next((s.words[1] for s in reversed(said) if s.directive == directive and len(s.words) > 1), "")
+
+
+def _in_order(problems: Sequence[Problem], lines: Sequence[PhysicalLine]) -> tuple[Problem, ...]:
+    """Sort by place in the configuration as it is read, and name each place once for the same words."""
+    place = {(line.file, line.number): index for index, line in enumerate(lines)}
+    return tuple(sorted(dict.fromkeys(problems), key=lambda p: place.get((p.file, p.line or 0), -1)))

@@ -1,0 +1,158 @@
+"""Turns what ``squid -k parse`` says into problems with the place in the operator's own file.
+
+Squid stops at the first mistake it calls fatal, and passes over others with a remark and exit status 0 (an unknown
+directive, ``http_access permit``). Here its remarks are read one by one, and after a fatal one the statement is
+taken out and the rest given to Squid again, so that all mistakes come out at once.
+
+Which statement a remark is about: Squid announces each one with "Processing:" before it acts on it, in all versions,
+while only some remarks name a line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from ..problem import Problem
+from .source import PhysicalLine, Statement, statements
+
+Parse = Callable[[Sequence[PhysicalLine]], str]
+"""Gives the lines to Squid and returns what it prints."""
+
+MOST_ROUNDS = 50
+"""A file with more fatal mistakes than this is not a squid.conf."""
+
+_STAMP = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: kid\d+)?\| ?")
+_PROCESSING = re.compile(r"Processing: (?P<text>.*)")
+_BUNGLED = re.compile(r"FATAL: Bungled ")
+_FATAL = re.compile(r"FATAL: (?P<text>.*)")
+_UNKNOWN = re.compile(r"unrecognized: '(?P<directive>\S+)")
+_MISSING_ACL = re.compile(r"ACL not found: (?P<name>\S+)")
+_SILENT = re.compile(
+    r"\s*(?:Processing Configuration File|Startup: |(?:Starting|Disabling) Authentication"
+    # Addresses of a family that this host does not speak: they match nobody, which is right.
+    r"|aclIpParseIpData: IPv6 has not been enabled|Initializing |Using certificate|Finished\.|Took |CPU Usage|Maximum "
+    r"|Page faults|Not currently OK|storeDirWriteCleanLogs|Squid Cache|exception location|Set Current|$)"
+)
+_ERROR = re.compile(r"ERROR|FATAL|unrecognized|expecting|not found|configuration error", re.IGNORECASE)
+# Left out at compile time: the statement asks for nothing this Squid could do wrong.
+_NOT_BUILT_IN = re.compile(r"requires? --(enable|with)")
+# configuration.check has said so already, with the line.
+_UNKNOWN_USER = re.compile(r"getpwnam failed")
+_PREFIX = re.compile(r"^(?:ERROR: |FATAL: |WARNING: |Warning: |\w+: (?=expecting|unknown|Bad ))+")
+
+_HINTS = {
+    "acl": "acl NAME TYPE VALUE...; types are src, dst, port, dstdomain, method, time and others",
+    "http_access": "http_access allow|deny [!]NAME..., each NAME defined by an acl line above it",
+    "http_port": "[ADDRESS:]PORT [tproxy] [name=NAME], PORT from 1 to 65535",
+    "https_port": "[ADDRESS:]PORT tls-cert=FILE",
+    "cache_mem": "a number and KB, MB or GB",
+    "via": "on or off",
+    "logfile_rotate": "a whole number, 0 here",
+    "max_filedescriptors": "a whole number",
+    "visible_hostname": "a name",
+}
+_TIMES = "a number and seconds, minutes, hours or days"
+_KNOWN = frozenset(
+    """
+acl http_access http_reply_access http_port https_port include cache cache_mem cache_dir cache_log access_log
+cache_effective_user cache_effective_group pid_filename workers via forwarded_for visible_hostname unique_hostname
+dns_nameservers dns_timeout connect_timeout read_timeout request_timeout shutdown_lifetime logfile_rotate
+strip_query_terms max_filedescriptors icp_port pinger_enable coredump_dir refresh_pattern maximum_object_size
+maximum_object_size_in_memory minimum_object_size quick_abort_min quick_abort_max tcp_outgoing_address
+tcp_outgoing_mark url_rewrite_program url_rewrite_children external_acl_type auth_param request_header_access
+reply_header_access httpd_suppress_version_string email_err_data cache_peer never_direct always_direct logformat
+""".split()  # noqa: SIM905  a hundred quotation marks less
+)
+
+
+def complaints(lines: Sequence[PhysicalLine], service_name: str, parse: Parse) -> Iterator[Problem]:
+    """Yield all that Squid finds wrong in *lines*."""
+    left = list(lines)
+    said: set[Problem] = set()
+    removed_acls: set[str] = set()
+    for _ in range(MOST_ROUNDS):
+        remaining = list(statements(left, service_name))
+        problems, fatal = interpret(parse(left), remaining, removed_acls)
+        yield from (problem for problem in problems if problem not in said)
+        said.update(problems)
+        if fatal is None:
+            return
+        match fatal.words:
+            case ("acl", name, *_):
+                removed_acls.add(name)
+        for index in range(fatal.first, fatal.last + 1):
+            left[index] = PhysicalLine(left[index].file, left[index].number, "")
+
+
+def interpret(
+    output: str, remaining: Sequence[Statement], removed_acls: set[str]
+) -> tuple[list[Problem], Statement | None]:
+    """Return what one run of Squid found, and the statement at which it gave up."""
+    problems: list[Problem] = []
+    remarks: list[str] = []
+    current: Statement | None = None
+    position = 0
+    for line in output.splitlines():
+        text = _STAMP.sub("", line)
+        if announced := _PROCESSING.match(text):
+            problems.extend(_problems(current, remarks, removed_acls))
+            remarks = []
+            found = next((i for i in range(position, len(remaining)) if remaining[i].text == announced["text"]), None)
+            current = None if found is None else remaining[found]
+            position = position if found is None else found + 1
+        elif _BUNGLED.match(text):
+            problems.extend(_problems(current, [*remarks, "FATAL: not well formed"], removed_acls))
+            return problems, current
+        elif not _SILENT.match(text):
+            remarks.append(text)
+    # What is fatal without being about one statement (an unknown user) comes after the last one.
+    about_all = [remark for remark in remarks if _FATAL.match(remark)]
+    problems.extend(_problems(current, [r for r in remarks if r not in about_all], removed_acls))
+    file = remaining[0].file if remaining else ""
+    problems.extend(Problem(_PREFIX.sub("", r).strip(), file) for r in about_all if not _UNKNOWN_USER.search(r))
+    return problems, None
+
+
+def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls: set[str]) -> Iterator[Problem]:
+    """Make one problem of all that Squid remarked on one statement."""
+    if not remarks:
+        return
+    whole = " ".join(remarks)
+    missing = _MISSING_ACL.search(whole)
+    # The statement that defines the name was itself taken out as mistaken: this is the same mistake again.
+    if missing and missing["name"] in removed_acls:
+        return
+    file, number = (statement.file, statement.number) if statement else ("", None)
+    warning = not _ERROR.search(whole) or bool(_NOT_BUILT_IN.search(whole))
+    if unknown := _UNKNOWN.search(whole):
+        near = difflib.get_close_matches(unknown["directive"].rstrip("'"), _KNOWN, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        yield Problem(f"{unknown['directive'].rstrip(chr(39))}: there is no such directive{hint}", file, number)
+        return
+    details = list(dict.fromkeys(_PREFIX.sub("", remark).strip() for remark in remarks))
+    # These only repeat the statement, or what a remark before them has said.
+    echo = statement.text if statement else "\0"
+    telling = [d for d in details if not d.endswith(echo) and not d.startswith(("empty ACL", "not well formed"))]
+    yield Problem(
+        f"{_shortened(statement)}{'; '.join(telling or details[:1])}",
+        file,
+        number,
+        allowed="" if warning else _allowed(statement),
+        warning=warning,
+    )
+
+
+def _shortened(statement: Statement | None) -> str:
+    if statement is None:
+        return ""
+    text = " ".join(statement.words)
+    return f"{text if len(text) <= 100 else text[:97] + '...'}: "
+
+
+def _allowed(statement: Statement | None) -> str:
+    directive = statement.directive if statement else ""
+    if directive.endswith(("_timeout", "_lifetime", "_ttl")):
+        return _TIMES
+    return _HINTS.get(directive, "")

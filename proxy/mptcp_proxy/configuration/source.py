@@ -1,0 +1,163 @@
+"""Reads squid.conf with all its includes into one sequence of lines, each of which knows where it came from.
+
+Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
+
+* a line whose first character is '#' and an empty line say nothing, also in the middle of a continued line;
+* a line that ends in a backslash goes on in the next one, whose leading blanks are dropped;
+* ``${service_name}`` is replaced; ``${process_name}`` and ``${process_number}`` differ from process to process and
+  are left to Squid, as are ``if``, ``else`` and ``endif``;
+* ``include`` takes names and wildcards, at most 16 deep, and stands for the lines of these files.
+
+Why one sequence: Squid is given a copy in which the includes are resolved. What was checked is then what is in
+force, whatever happens to the files meanwhile, and a worker that Squid has to start again reads the same.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..problem import Problem
+
+MAX_DEPTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalLine:
+    """One line of a file."""
+
+    file: str
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A whole statement: what Squid acts on. It may have been written on several lines."""
+
+    text: str
+    file: str
+    number: int
+    """Of its last line, as in Squid's own messages."""
+    first: int
+    last: int
+    """Where it stands in the sequence of physical lines, both ends included."""
+    conditional: bool = False
+    """It stands between ``if`` and ``endif``."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Its words; a word that begins with '#' begins a comment."""
+        words: list[str] = []
+        for word in self.text.split():
+            if word.startswith("#"):
+                break
+            words.append(word)
+        return tuple(words)
+
+    @property
+    def directive(self) -> str:
+        return self.words[0] if self.words else ""
+
+
+def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
+    """Join continued lines and replace what can be replaced."""
+    text, first, depth = "", 0, 0
+    for index, line in enumerate(lines):
+        stripped = line.text.lstrip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        if not text:
+            first = index
+        text += stripped
+        if text.endswith("\\"):
+            text = text[:-1]
+            continue
+        whole = text.rstrip().replace("${service_name}", service_name)
+        text = ""
+        if not whole:
+            continue
+        keyword = whole.split(maxsplit=1)[0]
+        yield Statement(whole, line.file, line.number, first, index, conditional=depth > 0)
+        depth += {"if": 1, "endif": -1}.get(keyword, 0)
+
+
+def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...]]:
+    """Return the lines of *path* with its includes in their places, and what could not be read."""
+    problems: list[Problem] = []
+    lines = tuple(_resolve(str(path), service_name, 0, None, problems))
+    return lines, tuple(problems)
+
+
+def _resolve(
+    path: str, service_name: str, depth: int, place: PhysicalLine | None, problems: list[Problem]
+) -> Iterator[PhysicalLine]:
+    """Yield the lines of *path*, which the include at *place* (None: the command line) named."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as error:
+        problems.append(_unreadable(path, error, place))
+        return
+    lines = [PhysicalLine(path, number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1)]
+    if lines and not lines[-1].text:
+        lines.pop()
+    position = 0
+    for statement in statements(lines, service_name):
+        if statement.directive != "include" or len(statement.words) < 2:
+            continue
+        include = lines[statement.last]
+        included: list[PhysicalLine] = []
+        found: list[Problem] = []
+        if depth == MAX_DEPTH:
+            found.append(
+                Problem("includes more than 16 deep; does a file include itself?", include.file, include.number)
+            )
+        else:
+            for name in _included_files(statement, found):
+                included.extend(_resolve(name, service_name, depth + 1, include, found))
+        # In an "if" Squid itself decides whether the file is needed at all; a pipe ("|command") is not a file.
+        if (found and statement.conditional) or statement.words[1][0] in "!|":
+            continue
+        problems.extend(found)
+        yield from lines[position : statement.first]
+        yield PhysicalLine(include.file, include.number, "")
+        yield from included
+        position = statement.last + 1
+    yield from lines[position:]
+    if _ends_unfinished(lines):
+        problems.append(Problem("the file ends in the middle of a continued line", path, len(lines)))
+
+
+def _included_files(statement: Statement, problems: list[Problem]) -> Iterator[str]:
+    for word in statement.words[1:]:
+        pattern = word.strip('"')
+        names = sorted(glob.glob(pattern))
+        if not names:
+            problems.append(
+                Problem(
+                    f"include {pattern}: there is no such file",
+                    statement.file,
+                    statement.number,
+                    allowed="names of files, with * and ? where at least one file matches",
+                )
+            )
+        yield from names
+
+
+def _unreadable(path: str, error: OSError, place: PhysicalLine | None) -> Problem:
+    reason = error.strerror or str(error)
+    if place is None:
+        return Problem(f"cannot read the configuration: {reason}", path)
+    return Problem(f"include {path}: cannot read it: {reason}", place.file, place.number)
+
+
+def _ends_unfinished(lines: Sequence[PhysicalLine]) -> bool:
+    said = [line.text for line in lines if line.text.strip() and not line.text.lstrip().startswith("#")]
+    return bool(said) and said[-1].endswith("\\")
+
+
+def render(lines: Sequence[PhysicalLine]) -> bytes:
+    """Return the text of one file that says the same as *lines*; its n-th line is the n-th of them."""
+    return "".join(f"{line.text}\n" for line in lines).encode("utf-8", "surrogateescape")

@@ -1,0 +1,140 @@
+"""Reads what the checks need, and tries kernel features out without touching this network namespace."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyroute2 import IPRoute
+
+from .. import shim
+from ..configuration.check import check
+from ..listening import listening_now
+from ..places import Places
+from ..process import children, pid_in
+from ..squid import installed
+from . import features, host, kernel, libraries
+from .model import Finding
+
+
+def examine_host(configuration: Path, places: Places) -> Iterator[Finding]:
+    """Yield all findings, the kernel's first."""
+    values = {key: value for key in kernel.SYSCTLS if (value := _sysctl(key)) is not None}
+    yield kernel.mptcp_socket(_mptcp_error(), os.uname().release)
+    yield from kernel.mptcp_sysctls(values)
+    yield kernel.path_manager_limits(_output("ip", "mptcp", "limits", "show"))
+    yield kernel.reverse_path_filter(_reverse_path_filters(), _interfaces())
+    yield kernel.congestion_control(values)
+
+    library, build_error = _library()
+    results, refusal = _probe(library)
+    if refusal:
+        yield features.not_probed(refusal)
+    else:
+        yield from features.traffic_control(results)
+        yield from features.netfilter(results)
+    yield libraries.pcap(_loads)
+    yield libraries.nftables(_loads)
+
+    squid = installed()
+    checked = check(configuration, places.service_name, squid)
+    yield host.squid(squid)
+    yield features.shim(results, library, build_error)
+    yield host.apparmor(
+        _text("/sys/kernel/security/apparmor/profiles"),
+        _text("/etc/apparmor.d/local/usr.sbin.squid"),
+        library,
+        places.service_name,
+    )
+    yield host.configuration(checked, str(configuration))
+    running = pid_in(places.pid_file, "squid")
+    own = frozenset((running, *children(running))) if running else frozenset()
+    yield from host.ports(checked, listening_now(), own, os.geteuid() == 0)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, _text("/proc/sys/fs/file-nr"))
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _sysctl(key: str) -> str | None:
+    try:
+        return Path("/proc/sys", *key.split(".")).read_text().strip()
+    except OSError:
+        return None
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+    except OSError:
+        return ""
+
+
+def _mptcp_error() -> int | None:
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def _reverse_path_filters() -> dict[str, int]:
+    # The names may hold dots (VLANs), so the directory is read instead of a sysctl by name.
+    found = Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter")
+    return {path.parent.name: int(path.read_text()) for path in found}
+
+
+def _interfaces() -> frozenset[str]:
+    with IPRoute() as routes:
+        addresses = routes.get_addr(family=socket.AF_INET)
+        return frozenset(str(label) for a in addresses if (label := a.get_attr("IFA_LABEL")) and label != "lo")
+
+
+def _loads(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def _library() -> tuple[str, str]:
+    """Return the preload library and why there is none. It is not built here: a doctor only looks."""
+    packaged = os.environ.get(shim.PACKAGED)
+    library = Path(packaged) if packaged else shim.DEFAULT_LIBRARY
+    if not library.is_file():
+        return str(library), f"{library} is not built"
+    if not packaged and not shim.is_current(library):
+        return str(library), f"{library} is older than its source"
+    return str(library), ""
+
+
+def _probe(library: str) -> tuple[dict[str, str | None], str]:
+    """Run the probe in a network namespace of its own. Return its results, or why it could not be run."""
+    unshare = shutil.which("unshare")
+    if os.geteuid() != 0:
+        return {}, "only root may make a network namespace"
+    if unshare is None:
+        return {}, "unshare is not installed (apt install util-linux)"
+    command = [unshare, "--net", "--", sys.executable, "-m", "mptcp_proxy.doctor.probe"]
+    if Path(library).is_file():
+        command.append(library)
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        results: dict[str, str | None] = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
+        return {}, f"the trial failed: {error}"
+    return results, ""

@@ -1,0 +1,103 @@
+"""Squid, what may keep it from loading the preload library, ports, and descriptors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from ..configuration.check import NO_SQUID, Checked
+from ..listening import Listening, taken_by
+from ..squid import Squid
+from .model import Finding, fail, ok, warn
+
+_OLDEST_TRIED = 5
+_DESCRIPTORS = 16384
+
+
+def squid(found: Squid | None) -> Finding:
+    if found is None:
+        return fail("Squid", "Squid is not installed", "it is the proxy", "apt install squid")
+    major = re.match(r"\d+", found.version)
+    if major and int(major[0]) < _OLDEST_TRIED:
+        return warn(
+            "Squid",
+            f"{found.path} is version {found.version}",
+            f"nothing older than {_OLDEST_TRIED} was ever tried, and it gets no security fixes",
+            "apt update && apt install squid",
+        )
+    return ok("Squid", f"{found.path} is version {found.version}")
+
+
+def configuration(checked: Checked, file: str) -> Finding:
+    # That Squid is missing has a line of its own.
+    errors = [problem for problem in checked.errors if problem != NO_SQUID]
+    if not errors:
+        return ok("configuration", f"{file} is good")
+    more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return fail(
+        "configuration", f"{errors[0]}{more}", "the proxy refuses to start", f"mptcp-proxy check --config {file}"
+    )
+
+
+def apparmor(profiles: str, local: str, library: str, service_name: str) -> Finding:
+    """*profiles*: /sys/kernel/security/apparmor/profiles; *local*: /etc/apparmor.d/local/usr.sbin.squid."""
+    enforced = re.search(r"^(?:/usr/sbin/)?squid \(enforce\)$", profiles, re.MULTILINE)
+    if not enforced:
+        return ok("AppArmor", "no enforced profile for Squid")
+    needed = (
+        f"{library} mr,",
+        f"/{{,var/}}run/{service_name}/** rwk,",
+        f"/var/log/{service_name}/** rwk,",
+    )
+    missing = [rule for rule in needed if rule.split()[0] not in local]
+    if not missing:
+        return ok("AppArmor", "Squid's profile allows the preload library and the proxy's directories")
+    lines = " ".join(f"'{rule}'" for rule in missing)
+    return fail(
+        "AppArmor",
+        "the enforced profile of Squid does not know the preload library and the proxy's directories",
+        "Squid can then not load the library or not write its logs, and ends at once",
+        f"printf '%s\\n' {lines} >> /etc/apparmor.d/local/usr.sbin.squid"
+        " && apparmor_parser -r /etc/apparmor.d/usr.sbin.squid",
+    )
+
+
+def ports(checked: Checked, sockets: Iterable[Listening], own: frozenset[int], root: bool) -> Iterator[Finding]:
+    """*own*: processes of the proxy that runs already."""
+    known = tuple(sockets)
+    for listener in checked.listeners:
+        name = f"port {listener.port}"
+        owner = taken_by(listener.host, listener.port, known)
+        if owner and own.intersection(owner.pids):
+            yield ok(name, "the running proxy listens on it")
+        elif owner:
+            command = f"kill {owner.pids[0]}" if owner.pids else f"ss -ltnp 'sport = :{listener.port}'"
+            yield fail(
+                name,
+                f"{owner} listens on it",
+                "the proxy cannot have it as well",
+                f"{command}   # or another http_port in line {listener.statement.number} of {listener.statement.file}",
+            )
+        elif listener.port < 1024 and not root:
+            yield warn(name, "free, but below 1024", "only root may listen on it", "start the proxy by root")
+        else:
+            yield ok(name, "free")
+
+
+def descriptors(hard_limit: int, file_nr: str) -> Finding:
+    """*hard_limit*: RLIMIT_NOFILE, -1 for none; *file_nr*: /proc/sys/fs/file-nr (proc(5))."""
+    fields = [int(field) for field in file_nr.split()]
+    free = fields[2] - fields[0] if len(fields) == 3 else _DESCRIPTORS
+    why = "each transfer takes two descriptors; without more, clients wait"
+    if free < _DESCRIPTORS:
+        remedy = f"sysctl -w fs.file-max={fields[0] + 4 * _DESCRIPTORS}"
+        return warn("descriptors", f"only {free} are left on this host", why, remedy)
+    if 0 <= hard_limit < _DESCRIPTORS:
+        return warn(
+            "descriptors",
+            f"a process here may have {hard_limit}",
+            why,
+            "systemctl start mptcp-proxy   # its unit sets LimitNOFILE; in a shell: ulimit -Hn 65536",
+        )
+    limit = "without limit" if hard_limit < 0 else f"up to {hard_limit}"
+    return ok("descriptors", f"{limit} for a process, {free} left on this host")

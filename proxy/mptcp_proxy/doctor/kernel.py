@@ -1,0 +1,138 @@
+"""MPTCP in the kernel, its settings (Documentation/networking/mptcp-sysctl.rst), routing and congestion control."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+from .model import Finding, fail, lasting_sysctl, ok, warn
+
+SYSCTLS = (
+    "net.mptcp.enabled",
+    "net.mptcp.checksum_enabled",
+    "net.mptcp.allow_join_initial_addr_port",
+    "net.mptcp.scheduler",
+    "net.mptcp.pm_type",
+    "net.mptcp.path_manager",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_available_congestion_control",
+)
+_SOCKET = "kernel MPTCP"
+_LIMITS = "path manager"
+_GOOD_CONGESTION_CONTROLS = ("cubic", "bbr", "bbr2", "bbr3")
+
+
+def mptcp_socket(error: int | None, release: str) -> Finding:
+    """*error*: errno of socket(2) with IPPROTO_MPTCP, None when a socket came."""
+    why = "clients would be served by plain TCP, over one path only"
+    if error is None:
+        return ok(_SOCKET, f"Linux {release} gives MPTCP sockets")
+    if error == errno.ENOPROTOOPT:
+        return fail(_SOCKET, "MPTCP is switched off in this kernel", why, lasting_sysctl("net.mptcp.enabled", "1"))
+    if error in (errno.EPROTONOSUPPORT, errno.EINVAL):
+        remedy = "apt install linux-image-$(dpkg --print-architecture) && reboot   # Linux 5.6 or later, CONFIG_MPTCP=y"
+        return fail(_SOCKET, f"Linux {release} was built without MPTCP", why, remedy)
+    text = f"no MPTCP socket: {os.strerror(error)}"
+    return fail(_SOCKET, text, why, "ausearch -m avc -ts recent   # SELinux or a seccomp filter refuses it")
+
+
+def mptcp_sysctls(values: Mapping[str, str]) -> Iterator[Finding]:
+    """*values*: sysctl name to value; a name that this kernel lacks is not in it."""
+    if values.get("net.mptcp.allow_join_initial_addr_port", "1") == "0":
+        yield fail(
+            "sysctl join address",
+            "net.mptcp.allow_join_initial_addr_port is 0",
+            "clients are told not to join at the address they connected to, so there is never a second subflow",
+            lasting_sysctl("net.mptcp.allow_join_initial_addr_port", "1"),
+        )
+    else:
+        yield ok("sysctl join address", "clients may join at the address they connected to")
+    if values.get("net.mptcp.checksum_enabled", "0") != "0":
+        yield warn(
+            "sysctl checksum",
+            "net.mptcp.checksum_enabled is 1",
+            "every byte is summed up once more (RFC 8684, 3.3.1), which costs throughput on small processors",
+            lasting_sysctl("net.mptcp.checksum_enabled", "0"),
+        )
+    else:
+        yield ok("sysctl checksum", "no DSS checksums")
+    scheduler = values.get("net.mptcp.scheduler", "default")
+    if scheduler != "default":
+        yield warn(
+            "sysctl scheduler",
+            f"net.mptcp.scheduler is {scheduler}",
+            "the throttler's behaviour is known with the kernel's default scheduler only",
+            lasting_sysctl("net.mptcp.scheduler", "default"),
+        )
+    else:
+        yield ok("sysctl scheduler", "the default packet scheduler")
+    # net.mptcp.path_manager (Linux 6.16) names what pm_type numbers.
+    manager = values.get("net.mptcp.path_manager") or {"0": "kernel", "1": "userspace"}.get(
+        values.get("net.mptcp.pm_type", "0"), "unknown"
+    )
+    if manager != "kernel":
+        key, value = (
+            ("net.mptcp.path_manager", "kernel") if "net.mptcp.path_manager" in values else ("net.mptcp.pm_type", "0")
+        )
+        yield warn(
+            "sysctl path manager",
+            f"the path manager is {manager}, not the kernel's",
+            "without a daemon that answers it (mptcpd), a join is accepted only by luck",
+            lasting_sysctl(key, value),
+        )
+    else:
+        yield ok("sysctl path manager", "the kernel's own path manager")
+
+
+def path_manager_limits(text: str) -> Finding:
+    """*text*: what ``ip mptcp limits show`` prints (ip-mptcp(8))."""
+    match = re.search(r"subflows (\d+)", text)
+    if match is None:
+        return warn(
+            _LIMITS,
+            "the path manager's limits cannot be read",
+            "with a limit of 0 clients could not join a second subflow",
+            "apt install iproute2 && ip mptcp limits show",
+        )
+    subflows = int(match[1])
+    if subflows == 0:
+        return fail(
+            _LIMITS,
+            "the limit is 0 additional subflows for each connection",
+            "the kernel refuses every MP_JOIN, so clients stay on one path",
+            "ip mptcp limits set subflows 8   # at each boot: mptcp-proxy.service does it",
+        )
+    return ok(_LIMITS, f"up to {subflows} additional subflow{'s' * (subflows > 1)} for each connection")
+
+
+def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -> Finding:
+    """*values*: net.ipv4.conf.NAME.rp_filter by NAME; *interfaces*: those with an address, without lo."""
+    general = values.get("all", 0)
+    # ip-sysctl.rst: the larger of "all" and the interface's own value holds; 1 is strict.
+    strict = sorted(name for name in interfaces if max(general, values.get(name, 0)) == 1)
+    if len(interfaces) < 2 or not strict:
+        return ok("rp_filter", "no subflow is lost to strict reverse-path filtering")
+    commands = [lasting_sysctl(f"net.ipv4.conf.{name}.rp_filter", "2") for name in strict]
+    return warn(
+        "rp_filter",
+        f"strict reverse-path filtering on {', '.join(strict)}",
+        "the kernel silently drops a subflow that comes in on another interface than the one its answers would take",
+        " && ".join(commands),
+    )
+
+
+def congestion_control(values: Mapping[str, str]) -> Finding:
+    current = values.get("net.ipv4.tcp_congestion_control", "unknown")
+    if current in _GOOD_CONGESTION_CONTROLS:
+        return ok("congestion control", f"TCP uses {current}")
+    available = values.get("net.ipv4.tcp_available_congestion_control", "").split()
+    better = "cubic" if "cubic" in available else "bbr"
+    return warn(
+        "congestion control",
+        f"TCP uses {current}",
+        "long or lossy paths are then not filled; cubic and bbr fill them",
+        ("" if better in available else f"modprobe tcp_{better} && ")
+        + lasting_sysctl("net.ipv4.tcp_congestion_control", better),
+    )

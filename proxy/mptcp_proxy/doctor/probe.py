@@ -1,0 +1,143 @@
+"""Tries kernel features out. To be run in a network namespace that goes away with the process; see ``gather``.
+
+Prints one JSON object: feature to null where it works, else to the reason. Every feature is tried by the means by
+which it will be used: pyroute2 for tc and ipset, iptables-legacy for the rule, libnftables for nftables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+from pyroute2 import IPRoute
+from pyroute2.ipset import IPSet
+
+from .libraries import NFTABLES
+
+_LO = 1  # the loopback interface's index, the only interface of a fresh namespace
+_ROOT, _CLASS, _LEAF = 0x10000, 0x10010, 0x20000
+_SETS = {socket.AF_INET: "mpxprobe4", socket.AF_INET6: "mpxprobe6"}
+_NFT = """
+table inet mpxprobe {
+    map priorities {
+        type ipv4_addr . inet_service . ipv4_addr . inet_service : classid
+    }
+    map marks {
+        type ipv6_addr . inet_service . ipv6_addr . inet_service : mark
+    }
+    chain postrouting {
+        type filter hook postrouting priority mangle
+        meta priority set ip daddr . tcp dport . ip saddr . tcp sport map @priorities
+        meta mark set ip6 daddr . tcp dport . ip6 saddr . tcp sport map @marks
+    }
+}
+"""
+_REPORT_PROTOCOL = """
+import socket, sys
+listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+listener.bind(("::", 3128))
+print(listener.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL))
+"""
+
+
+def _htb() -> None:
+    with IPRoute() as tc:
+        tc.tc("add", "htb", _LO, _ROOT, default=0)
+        tc.tc("add-class", "htb", _LO, _CLASS, parent=_ROOT, rate="1mbit", ceil="1mbit")
+
+
+def _pfifo() -> None:
+    with IPRoute() as tc:
+        tc.tc("add", "pfifo", _LO, _LEAF, parent=_CLASS, limit=10)
+
+
+def _ipset() -> None:
+    for family, name in _SETS.items():
+        with IPSet() as ipset:
+            ipset.create(name, stype="hash:ip,port,ip", family=family, counters=True, skbinfo=True)
+
+
+def _iptables() -> None:
+    for program, family in (("iptables-legacy", socket.AF_INET), ("ip6tables-legacy", socket.AF_INET6)):
+        match = ["-t", "mangle", "-A", "POSTROUTING", "-p", "tcp"]
+        target = ["-j", "SET", "--map-set", _SETS[family], "dst,dst,src", "--map-mark", "--map-prio"]
+        answer = subprocess.run(
+            [program, "-w", "5", *match, *target], capture_output=True, text=True, timeout=30, check=False
+        )
+        if answer.returncode != 0:
+            raise RuntimeError(answer.stderr.strip().splitlines()[0] if answer.stderr else f"{program} failed")
+
+
+def _nftables() -> None:
+    library = ctypes.CDLL(next(name for name in NFTABLES if _loads(name)))
+    library.nft_ctx_new.restype = ctypes.c_void_p
+    library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
+    context = ctypes.c_void_p(library.nft_ctx_new(0))
+    library.nft_ctx_buffer_error(context)
+    if library.nft_run_cmd_from_buffer(context, _NFT.encode()) != 0:
+        text: bytes = library.nft_ctx_get_error_buffer(context) or b"unknown error"
+        raise RuntimeError(text.decode(errors="replace").strip().splitlines()[0])
+
+
+def _loads(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def _mptcp() -> None:
+    socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
+
+
+def _shim(library: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", _REPORT_PROTOCOL],
+        env={**os.environ, "LD_PRELOAD": library, "MPTCP_LISTEN_PORTS": "3128"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if answer.stdout.strip() != str(socket.IPPROTO_MPTCP):
+        raise RuntimeError(answer.stderr.strip() or "the listener stayed plain TCP")
+
+
+def attempt(tries: dict[str, Callable[[], None]]) -> dict[str, str | None]:
+    """Return feature to None or the reason why it does not work."""
+    results: dict[str, str | None] = {}
+    for feature, do in tries.items():
+        try:
+            do()
+            results[feature] = None
+        except StopIteration:
+            results[feature] = "the library is not installed"
+        except FileNotFoundError as error:
+            results[feature] = f"{error.filename} is not installed"
+        except Exception as error:  # whatever the kernel or a library says is the finding
+            results[feature] = str(error) or type(error).__name__
+    return results
+
+
+def main() -> None:
+    tries: dict[str, Callable[[], None]] = {
+        "mptcp": _mptcp,
+        "htb": _htb,
+        "pfifo": _pfifo,
+        "ipset": _ipset,
+        "iptables": _iptables,
+        "nftables": _nftables,
+    }
+    if len(sys.argv) > 1:
+        tries["shim"] = lambda: _shim(sys.argv[1])
+    print(json.dumps(attempt(tries)))
+
+
+if __name__ == "__main__":
+    main()

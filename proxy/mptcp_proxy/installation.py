@@ -1,0 +1,70 @@
+"""Puts a checked configuration where Squid reads it, with the two lists that belong to it.
+
+Each file is replaced as a whole (rename(2)): Squid or the preload library reads the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from .configuration.check import Checked
+from .own_addresses import Network, render
+from .places import WORKER_SOCKETS, Places
+
+
+def make_directories(places: Places, checked: Checked) -> None:
+    """Make the directories that are not there. Squid's user owns those that it writes to as that user."""
+    _make(places.runtime, 0o755)
+    _make(places.logs, 0o750)
+    _own(places.logs, checked.effective_user)
+    if checked.several_workers:
+        # As the distribution has it. One that is there and belongs to a Squid is left alone.
+        _make(WORKER_SOCKETS, 0o755)
+        if WORKER_SOCKETS.stat().st_uid == 0:
+            _own(WORKER_SOCKETS, checked.effective_user)
+
+
+def _make(directory: Path, mode: int) -> None:
+    if not directory.is_dir():
+        directory.mkdir(parents=True)
+        directory.chmod(mode)  # whatever the umask is
+
+
+def install(places: Places, checked: Checked, prefixes: Iterable[Network]) -> None:
+    """Write the files that Squid and the preload library read at their next start or reload."""
+    # Passwords for cache peers and the like may be in it: for root and Squid's group only.
+    _write(places.configuration_in_force, checked.rendered(), 0o640, _group(checked.effective_user))
+    _write(places.listen_ports, (",".join(map(str, checked.ports)) + "\n").encode(), 0o644)
+    install_own_addresses(places, prefixes)
+
+
+def install_own_addresses(places: Places, prefixes: Iterable[Network]) -> None:
+    _write(places.own_addresses, render(frozenset(prefixes)).encode(), 0o644)
+
+
+def _own(directory: Path, owner: str) -> None:
+    if os.geteuid() == 0:
+        entry = pwd.getpwnam(owner)
+        os.chown(directory, entry.pw_uid, entry.pw_gid)
+
+
+def _group(user: str) -> int:
+    """Return the group to give a file to; -1 leaves it (chown(2))."""
+    return pwd.getpwnam(user).pw_gid if os.geteuid() == 0 else -1
+
+
+def _write(path: Path, content: bytes, mode: int, group: int = -1) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            os.fchown(file.fileno(), -1, group)
+            os.fchmod(file.fileno(), mode)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,51 @@
+"""This host's own addresses, which no request may be for.
+
+What counts as an own address is what the kernel delivers to itself: the "local" entries of its routing table
+"local" (ip-route(8)), which hold every interface's addresses and any prefix that was routed to this host.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection, Iterable
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
+
+from pyroute2 import IPRoute
+
+Network = IPv4Network | IPv6Network
+
+_TABLE_LOCAL = 255  # rt_class_t RT_TABLE_LOCAL of linux/rtnetlink.h
+_TYPE_LOCAL = 2  # RTN_LOCAL
+_ADDRESS_GROUPS = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
+
+
+def local_prefixes() -> frozenset[Network]:
+    """Return the prefixes that the kernel delivers locally, in the network namespace of this process."""
+    prefixes: set[Network] = set()
+    with IPRoute() as routes:
+        for family, full in ((socket.AF_INET, 32), (socket.AF_INET6, 128)):
+            for route in routes.get_routes(family=family, table=_TABLE_LOCAL):
+                destination = route.get_attr("RTA_DST")
+                if route["type"] == _TYPE_LOCAL and destination:
+                    prefixes.add(ip_network((destination, route["dst_len"] or full), strict=False))
+    return frozenset(prefixes)
+
+
+def render(prefixes: Collection[Network]) -> str:
+    """Return the file for Squid: one prefix a line. Never empty: Squid complains of a list of nothing."""
+    # A prefix within another one is left out, since Squid warns of it.
+    v4 = collapse_addresses(prefix for prefix in prefixes if isinstance(prefix, IPv4Network))
+    v6 = collapse_addresses(prefix for prefix in prefixes if isinstance(prefix, IPv6Network))
+    return "".join(f"{prefix}\n" for prefix in (*v4, *v6)) or "127.0.0.0/8\n"
+
+
+def reachable(prefixes: Iterable[Network]) -> frozenset[Network]:
+    """Return those for which Squid must be told anew; the others are refused by fixed rules of squid.conf."""
+    return frozenset(p for p in prefixes if not (p.is_loopback or p.is_link_local))
+
+
+def watch() -> socket.socket:
+    """Return a socket that becomes readable when an address comes or goes (rtnetlink(7))."""
+    events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)
+    events.bind((0, _ADDRESS_GROUPS))
+    return events

@@ -1,0 +1,77 @@
+"""Where one instance of the proxy keeps its things, all made from its service name.
+
+Squid's ``-n NAME`` names the instance; it also goes into the names of its shared memory segments and sockets, so
+that two instances, or one and a distribution's Squid (whose name is "squid"), never meet. squid.conf says
+``${service_name}`` for the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .problem import Problem
+
+DEFAULT_SERVICE_NAME = "mptcpproxy"
+DEFAULT_CONFIGURATION = Path("/etc/mptcp-proxy/squid.conf")
+WORKER_SOCKETS = Path("/var/run/squid")
+"""Where several workers of one Squid meet. Compiled into Squid; the sockets carry the service name."""
+_CHECKOUT_CONFIGURATION = Path(__file__).resolve().parents[2] / "conf" / "squid.conf"
+
+# Squid names POSIX shared memory "/NAME-cf__metadata.shm" and the like (shm_open(3): at most 255 bytes) and Unix
+# sockets "/run/squid/NAME-coordinator.ipc" (unix(7): 108 bytes); 32 leaves room in both.
+_SERVICE_NAME = re.compile(r"[A-Za-z0-9]{1,32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The files and directories of the instance *service_name*."""
+
+    service_name: str = DEFAULT_SERVICE_NAME
+
+    @property
+    def runtime(self) -> Path:
+        return Path("/run") / self.service_name
+
+    @property
+    def logs(self) -> Path:
+        return Path("/var/log") / self.service_name
+
+    @property
+    def own_addresses(self) -> Path:
+        """This host's addresses, one a line, for an ``acl ... dst "FILE"``."""
+        return self.runtime / "own-addresses"
+
+    @property
+    def listen_ports(self) -> Path:
+        """The ports of the MPTCP listeners; the preload library reads it at each bind."""
+        return self.runtime / "listen-ports"
+
+    @property
+    def configuration_in_force(self) -> Path:
+        """The checked copy of the configuration, includes resolved. Squid reads this one and no other."""
+        return self.runtime / "squid.conf"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.runtime / "squid.pid"
+
+
+def default_configuration() -> Path:
+    """Return the installed squid.conf, or the checkout's where none is installed."""
+    if not DEFAULT_CONFIGURATION.exists() and _CHECKOUT_CONFIGURATION.exists():
+        return _CHECKOUT_CONFIGURATION
+    return DEFAULT_CONFIGURATION
+
+
+def service_name_problem(name: str) -> Problem | None:
+    """Return what is wrong with *name* as a service name, None when nothing is."""
+    if _SERVICE_NAME.fullmatch(name) and name != "squid":
+        return None
+    if name == "squid":
+        return Problem(
+            "--service-name squid: this name is the distribution's own Squid's",
+            allowed="any other name of letters and digits",
+        )
+    return Problem(f"--service-name {name}: not a name Squid takes", allowed="1 to 32 letters and digits, A-Z a-z 0-9")

@@ -1,0 +1,29 @@
+"""What stands against a start, in words for people: the place, what is wrong, and what is allowed instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake. A warning is worth reading, but nothing is refused because of it."""
+
+    text: str
+    file: str = ""
+    line: int | None = None
+    allowed: str = ""
+    warning: bool = False
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
+        return (
+            f"{place}{'warning: ' if self.warning else ''}{self.text}"
+            f"{f' (allowed: {self.allowed})' if self.allowed else ''}"
+        )
+
+
+def errors(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return those for which something is refused."""
+    return tuple(problem for problem in problems if not problem.warning)

@@ -1,0 +1,39 @@
+"""What /proc says of a process (proc(5))."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def pid_in(pid_file: Path, program: str) -> int | None:
+    """Return the process that *pid_file* names if it is alive and runs *program*.
+
+    After a crash the file stays behind, and another program may by now have the number.
+    """
+    try:
+        pid = int(pid_file.read_text().strip())
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+    except (OSError, ValueError):
+        return None
+    return pid if name == program else None
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """Return the children of the process *pid*; none when it is gone."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return tuple(int(child) for task in tasks for child in (task / "children").read_text().split())
+    except OSError:
+        return ()
+
+
+def catches(pid: int, signal_number: int) -> bool:
+    """Whether the process has installed its own function for the signal, and will not die of it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (signal_number - 1) & 1)
+    return False

@@ -1,0 +1,78 @@
+"""The preload library that makes Squid's listeners MPTCP: where it is, and building it.
+
+It is compiled at install time, or at the first start where that was left out, because it must fit the C library of
+the host. ``mptcp_listen.c`` beside this file says how it works.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("mptcp_listen.c")
+DEFAULT_LIBRARY = Path(__file__).parents[1] / "mptcp_listen.so"
+PACKAGED = "MPTCP_LISTEN_SHIM"
+"""Environment variable that names a library which a package brought along; it is used as it is."""
+
+_FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-Wl,-z,relro,-z,now")
+
+
+class ShimError(Exception):
+    """The library is not there and cannot be built. The text says what to do."""
+
+
+def library() -> Path:
+    """Return the library, built if it is missing or older than its source."""
+    packaged = os.environ.get(PACKAGED)
+    if not packaged:
+        return build(DEFAULT_LIBRARY)
+    if not Path(packaged).is_file():
+        raise ShimError(f"{PACKAGED}={packaged}: there is no such file")
+    return checked_name(Path(packaged))
+
+
+def is_current(target: Path) -> bool:
+    """Whether *target* is there and not older than its source."""
+    try:
+        return target.stat().st_mtime_ns >= SOURCE.stat().st_mtime_ns
+    except FileNotFoundError:
+        return False
+
+
+def build(target: Path) -> Path:
+    """Compile the library to *target* unless it is current, and return its absolute path."""
+    target = checked_name(target.absolute())
+    if is_current(target):
+        return target
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise ShimError(f"{target} must be built and there is no C compiler: apt install gcc libc6-dev")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Built beside the target and renamed, so that a Squid which starts meanwhile never loads half a library.
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".mptcp_listen-") as directory:
+            fresh = Path(directory) / target.name
+            answer = subprocess.run(
+                [compiler, *_FLAGS, "-o", str(fresh), str(SOURCE), "-ldl"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if answer.returncode != 0:
+                raise ShimError(f"{compiler} cannot compile {SOURCE}:\n{answer.stderr.strip()}")
+            fresh.replace(target)
+    except OSError as error:
+        raise ShimError(
+            f"cannot build {target}: {error.strerror}; run once, as root: mptcp-proxy build-shim"
+        ) from error
+    return target
+
+
+def checked_name(target: Path) -> Path:
+    """Return *target*, which must have a name that LD_PRELOAD can hold (ld.so(8))."""
+    if any(separator in str(target) for separator in ": \t\n"):
+        raise ShimError(f"{target}: LD_PRELOAD takes no blanks or colons in a name; set {PACKAGED} to a copy elsewhere")
+    return target

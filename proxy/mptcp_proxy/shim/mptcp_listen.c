@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * mptcp_listen: a preload library that gives an unchanged server MPTCP listeners, and nothing else MPTCP.
+ *
+ * Squid has no MPTCP of its own. This library stands between it and bind(2): a TCP socket that is about to be
+ * bound to one of the ports in MPTCP_LISTEN_PORTS is replaced, at the same descriptor number, by an MPTCP socket
+ * (RFC 8684; socket(2) with IPPROTO_MPTCP) that carries the same options. Every other socket stays as it is. In
+ * particular, sockets towards origin servers bind to port 0 or not at all, so origins see plain TCP.
+ *
+ * Why at bind and not at listen: with several workers Squid's coordinator process binds the socket and hands it
+ * to the workers by SCM_RIGHTS. At bind the socket has no epoll registration and no peer that could be lost with
+ * the old file description.
+ *
+ * MPTCP_LISTEN_PORTS is a list ("3128,3129") or, when it begins with '/', the name of a file that holds one. The
+ * file is read at each bind, so a reload may add a port.
+ *
+ * Scope: Squid starts two kinds of children. Its workers are the same program, and must have the library; helpers
+ * (authentication, rewriting, pinger, a shell for mail ...) are other programs, and must not. So the constructor
+ * takes LD_PRELOAD's entry for this library and MPTCP_LISTEN_PORTS out of the environment at once, which makes
+ * every way of starting a child clean by default, and the exec functions put them back for one target only: the
+ * program this process runs itself. Between fork and exec nothing here allocates, locks or resolves symbols.
+ *
+ * Failure: where the kernel refuses MPTCP the TCP socket stays, and one line on stderr says so, once per process.
+ */
+
+#define _GNU_SOURCE
+
+/* glibc declares bind with a transparent union instead of the POSIX type; its declaration is set aside so that the
+ * definition below can use the latter. */
+#define bind bind_as_libc_declares_it
+#include <sys/socket.h>
+#undef bind
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
+#endif
+
+#define PRELOAD "LD_PRELOAD"
+#define PORTS "MPTCP_LISTEN_PORTS"
+
+extern char **environ;
+
+int bind(int fd, const struct sockaddr *address, socklen_t length);
+
+/* All of these are written by the constructor, before the program's main(), and only read afterwards. */
+static int (*real_bind)(int, const struct sockaddr *, socklen_t);
+static int (*real_execve)(const char *, char *const[], char *const[]);
+static int (*real_execvpe)(const char *, char *const[], char *const[]);
+static char *ports;         /* the value of MPTCP_LISTEN_PORTS, NULL when there is none */
+static char *preload_entry; /* "LD_PRELOAD=..." as this process was given it */
+static char *ports_entry;   /* "MPTCP_LISTEN_PORTS=..." likewise */
+static char own_program[PATH_MAX];
+static struct stat own_program_stat;
+
+static void start(void);
+
+/* ------------------------------------------------------------------------------------------------ messages */
+
+static void say_once(int port, const char *what, int reason)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (!atomic_flag_test_and_set(&said))
+		dprintf(STDERR_FILENO,
+			"mptcp_listen: no MPTCP on port %d, clients are served by plain TCP: %s: %s"
+			" (said once, other ports may have the same trouble)\n",
+			port, what, strerror(reason));
+}
+
+/* ------------------------------------------------------------------------------------- socket options to carry */
+
+union value {
+	int number;
+	unsigned long rate;
+	struct linger linger;
+	struct timeval time;
+	char name[64];
+};
+
+/* ESSENTIAL: without it the listener would accept from elsewhere, or not at all; then TCP is better than MPTCP.
+ * TUNING: a refusal costs speed or comfort only. */
+enum weight { ESSENTIAL, TUNING };
+
+static const struct option {
+	int level, name;
+	enum weight weight;
+	const char *text;
+} options[] = {
+	{ SOL_SOCKET, SO_REUSEADDR, ESSENTIAL, "SO_REUSEADDR" },
+	{ SOL_SOCKET, SO_REUSEPORT, ESSENTIAL, "SO_REUSEPORT" },
+	{ SOL_SOCKET, SO_BINDTOIFINDEX, ESSENTIAL, "SO_BINDTODEVICE" },
+	{ SOL_SOCKET, SO_MARK, ESSENTIAL, "SO_MARK" },
+	{ SOL_SOCKET, SO_PRIORITY, TUNING, "SO_PRIORITY" },
+	{ SOL_SOCKET, SO_KEEPALIVE, TUNING, "SO_KEEPALIVE" },
+	{ SOL_SOCKET, SO_LINGER, TUNING, "SO_LINGER" },
+	{ SOL_SOCKET, SO_OOBINLINE, TUNING, "SO_OOBINLINE" },
+	{ SOL_SOCKET, SO_RCVLOWAT, TUNING, "SO_RCVLOWAT" },
+	{ SOL_SOCKET, SO_RCVTIMEO, TUNING, "SO_RCVTIMEO" },
+	{ SOL_SOCKET, SO_SNDTIMEO, TUNING, "SO_SNDTIMEO" },
+	{ SOL_SOCKET, SO_RCVBUF, TUNING, "SO_RCVBUF" },
+	{ SOL_SOCKET, SO_SNDBUF, TUNING, "SO_SNDBUF" },
+	{ SOL_SOCKET, SO_INCOMING_CPU, TUNING, "SO_INCOMING_CPU" },
+	{ SOL_SOCKET, SO_MAX_PACING_RATE, TUNING, "SO_MAX_PACING_RATE" },
+	{ IPPROTO_IP, IP_TRANSPARENT, ESSENTIAL, "IP_TRANSPARENT" },
+	{ IPPROTO_IP, IP_FREEBIND, ESSENTIAL, "IP_FREEBIND" },
+	{ IPPROTO_IP, IP_TOS, TUNING, "IP_TOS" },
+	{ IPPROTO_IP, IP_TTL, TUNING, "IP_TTL" },
+	{ IPPROTO_IP, IP_MTU_DISCOVER, TUNING, "IP_MTU_DISCOVER" },
+	{ IPPROTO_IPV6, IPV6_V6ONLY, ESSENTIAL, "IPV6_V6ONLY" },
+	{ IPPROTO_IPV6, IPV6_TRANSPARENT, ESSENTIAL, "IPV6_TRANSPARENT" },
+	{ IPPROTO_IPV6, IPV6_FREEBIND, ESSENTIAL, "IPV6_FREEBIND" },
+	{ IPPROTO_IPV6, IPV6_TCLASS, TUNING, "IPV6_TCLASS" },
+	{ IPPROTO_IPV6, IPV6_UNICAST_HOPS, TUNING, "IPV6_UNICAST_HOPS" },
+	{ IPPROTO_TCP, TCP_NODELAY, TUNING, "TCP_NODELAY" },
+	{ IPPROTO_TCP, TCP_DEFER_ACCEPT, TUNING, "TCP_DEFER_ACCEPT" },
+	{ IPPROTO_TCP, TCP_FASTOPEN, TUNING, "TCP_FASTOPEN" },
+	{ IPPROTO_TCP, TCP_KEEPIDLE, TUNING, "TCP_KEEPIDLE" },
+	{ IPPROTO_TCP, TCP_KEEPINTVL, TUNING, "TCP_KEEPINTVL" },
+	{ IPPROTO_TCP, TCP_KEEPCNT, TUNING, "TCP_KEEPCNT" },
+	{ IPPROTO_TCP, TCP_USER_TIMEOUT, TUNING, "TCP_USER_TIMEOUT" },
+	{ IPPROTO_TCP, TCP_MAXSEG, TUNING, "TCP_MAXSEG" },
+	{ IPPROTO_TCP, TCP_NOTSENT_LOWAT, TUNING, "TCP_NOTSENT_LOWAT" },
+	{ IPPROTO_TCP, TCP_CONGESTION, TUNING, "TCP_CONGESTION" },
+};
+
+/* Give the MPTCP socket what the program set on its TCP socket: the options in which that differs from a fresh one.
+ * Returns the first essential option that the MPTCP socket refuses, with errno set; NULL when there is none. */
+static const struct option *carry_options(int tcp, int fresh, int mptcp)
+{
+	for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+		const struct option *option = &options[i];
+		union value set = { .name = "" }, untouched = { .name = "" };
+		socklen_t set_length = sizeof set, untouched_length = sizeof untouched;
+
+		if (getsockopt(tcp, option->level, option->name, &set, &set_length) != 0 ||
+		    getsockopt(fresh, option->level, option->name, &untouched, &untouched_length) != 0)
+			continue;
+		if (set_length == untouched_length && memcmp(&set, &untouched, set_length) == 0)
+			continue;
+		/* socket(7): the kernel reports twice the size that was asked for. */
+		if (option->level == SOL_SOCKET && (option->name == SO_RCVBUF || option->name == SO_SNDBUF))
+			set.number /= 2;
+		if (setsockopt(mptcp, option->level, option->name, &set, set_length) != 0 &&
+		    option->weight == ESSENTIAL)
+			return option;
+	}
+	return NULL;
+}
+
+/* --------------------------------------------------------------------------------------- which sockets to swap */
+
+/* Is *port* in a list like "3128, 3129"? */
+static bool listed(const char *list, int port)
+{
+	while (*list != '\0') {
+		char *end;
+		unsigned long number = strtoul(list, &end, 10);
+
+		if (end == list)
+			list++;
+		else if (number == (unsigned long)port)
+			return true;
+		else
+			list = end;
+	}
+	return false;
+}
+
+static bool is_ours(int port)
+{
+	char list[4096];
+	ssize_t length;
+	int file, reason;
+
+	if (ports == NULL || port == 0)
+		return false;
+	if (ports[0] != '/')
+		return listed(ports, port);
+	file = open(ports, O_RDONLY | O_CLOEXEC);
+	length = file < 0 ? -1 : read(file, list, sizeof list - 1);
+	reason = errno;
+	if (file >= 0)
+		close(file);
+	if (length < 0) {
+		say_once(port, ports, reason);
+		return false;
+	}
+	list[length] = '\0';
+	return listed(list, port);
+}
+
+static int port_of(const struct sockaddr *address, socklen_t length)
+{
+	if (address == NULL || length < sizeof address->sa_family)
+		return 0;
+	if (address->sa_family == AF_INET && length >= sizeof(struct sockaddr_in))
+		return ntohs(((const struct sockaddr_in *)address)->sin_port);
+	if (address->sa_family == AF_INET6 && length >= sizeof(struct sockaddr_in6))
+		return ntohs(((const struct sockaddr_in6 *)address)->sin6_port);
+	return 0;
+}
+
+static int integer_option(int fd, int name)
+{
+	int value = -1;
+	socklen_t length = sizeof value;
+
+	return getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
+}
+
+/* A TCP socket that nobody has bound or connected yet. */
+static bool is_unbound_tcp(int fd)
+{
+	struct sockaddr_storage name;
+	socklen_t length = sizeof name;
+	int domain = integer_option(fd, SO_DOMAIN);
+
+	return (domain == AF_INET || domain == AF_INET6) && integer_option(fd, SO_TYPE) == SOCK_STREAM &&
+	       integer_option(fd, SO_PROTOCOL) == IPPROTO_TCP &&
+	       getsockname(fd, (struct sockaddr *)&name, &length) == 0 &&
+	       port_of((struct sockaddr *)&name, length) == 0;
+}
+
+/* Put an MPTCP socket in the place of the TCP socket *fd*, or leave *fd* alone and say why. */
+static void swap(int fd, int port)
+{
+	int domain = integer_option(fd, SO_DOMAIN);
+	int descriptor_flags = fcntl(fd, F_GETFD), status_flags = fcntl(fd, F_GETFL);
+	int mptcp = socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_MPTCP);
+	int fresh = mptcp < 0 ? -1 : socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+	const struct option *refused;
+
+	if (mptcp < 0 || fresh < 0)
+		say_once(port, "the kernel gives no MPTCP socket (see sysctl net.mptcp.enabled)", errno);
+	else if ((refused = carry_options(fd, fresh, mptcp)) != NULL)
+		say_once(port, refused->text, errno);
+	else if (fcntl(mptcp, F_SETFL, status_flags) != 0 ||
+		 dup3(mptcp, fd, (descriptor_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0)
+		say_once(port, "the MPTCP socket cannot take the TCP socket's place", errno);
+	if (fresh >= 0)
+		close(fresh);
+	if (mptcp >= 0)
+		close(mptcp);
+}
+
+int bind(int fd, const struct sockaddr *address, socklen_t length)
+{
+	int saved = errno, port = port_of(address, length);
+
+	start();
+	if (is_ours(port) && is_unbound_tcp(fd))
+		swap(fd, port);
+	errno = saved;
+	return real_bind(fd, address, length);
+}
+
+/* ----------------------------------------------------------------------------------------- scope over children */
+
+/* Does *file*, as given to an exec function, name the program that this process runs? The path is compared as well
+ * as the inode, since a package upgrade puts a new file at the old path while the old one still runs. */
+static bool names_own_program(const char *file)
+{
+	struct stat found;
+
+	if (own_program[0] == '\0' || file == NULL)
+		return false;
+	if (strcmp(file, own_program) == 0)
+		return true;
+	return stat(file, &found) == 0 && found.st_dev == own_program_stat.st_dev &&
+	       found.st_ino == own_program_stat.st_ino;
+}
+
+/* The same for a bare name, which is to be found in PATH (execvp(3)). The first executable hit is what would run. */
+static bool finds_own_program(const char *file)
+{
+	const char *path = getenv("PATH");
+	char candidate[PATH_MAX];
+
+	if (file == NULL || strchr(file, '/') != NULL)
+		return names_own_program(file);
+	while (path != NULL && *path != '\0') {
+		size_t directory = strcspn(path, ":"), name = strlen(file);
+
+		if (directory > 0 && directory + 1 + name < sizeof candidate) {
+			memcpy(candidate, path, directory);
+			candidate[directory] = '/';
+			memcpy(candidate + directory + 1, file, name + 1);
+			if (access(candidate, X_OK) == 0)
+				return names_own_program(candidate);
+		}
+		path += directory + (path[directory] == ':');
+	}
+	return false;
+}
+
+static bool is_entry(const char *entry, const char *name)
+{
+	size_t length = strlen(name);
+
+	return strncmp(entry, name, length) == 0 && entry[length] == '=';
+}
+
+static size_t count(char *const environment[])
+{
+	size_t length = 0;
+
+	while (environment != NULL && environment[length] != NULL)
+		length++;
+	return length;
+}
+
+/* Copy *environment* with this library's two entries added; *copy* has room for count() + 3. */
+static void add_own_entries(char *const environment[], char **copy)
+{
+	for (size_t i = 0; environment != NULL && environment[i] != NULL; i++)
+		if (!is_entry(environment[i], PRELOAD) && !is_entry(environment[i], PORTS))
+			*copy++ = environment[i];
+	if (preload_entry != NULL)
+		*copy++ = preload_entry;
+	if (ports_entry != NULL)
+		*copy++ = ports_entry;
+	*copy = NULL;
+}
+
+/* ld.so(8) ignores LD_PRELOAD where effective and real ids differ. Squid's first process, started by root, executes
+ * its workers with root's real and its own user's effective ids, and a worker then takes on the latter by itself.
+ * Starting it with its real ids grants nothing: whoever has an id as the real one may take it on at any time.
+ * By system call, because the C library's functions may wait for other threads, which a forked child has not. */
+static void match_effective_to_real_ids(void)
+{
+#ifdef SYS_setresuid32 /* 32-bit ports, where the plain numbers are those of the 16-bit calls */
+	syscall(SYS_setresuid32, -1, getuid(), -1);
+	syscall(SYS_setresgid32, -1, getgid(), -1);
+#else
+	syscall(SYS_setresuid, -1, getuid(), -1);
+	syscall(SYS_setresgid, -1, getgid(), -1);
+#endif
+}
+
+int execve(const char *path, char *const argv[], char *const envp[])
+{
+	start();
+	if (names_own_program(path)) {
+		char *copy[count(envp) + 3]; /* on the stack: malloc may be locked between fork and exec */
+
+		add_own_entries(envp, copy);
+		match_effective_to_real_ids();
+		return real_execve(path, argv, copy);
+	}
+	return real_execve(path, argv, envp);
+}
+
+int execv(const char *path, char *const argv[])
+{
+	return execve(path, argv, environ);
+}
+
+int execvpe(const char *file, char *const argv[], char *const envp[])
+{
+	start();
+	if (finds_own_program(file)) {
+		char *copy[count(envp) + 3];
+
+		add_own_entries(envp, copy);
+		match_effective_to_real_ids();
+		return real_execvpe(file, argv, copy);
+	}
+	return real_execvpe(file, argv, envp);
+}
+
+int execvp(const char *file, char *const argv[])
+{
+	return execvpe(file, argv, environ);
+}
+
+/* ------------------------------------------------------------------------------------------------- constructor */
+
+/* Is the *length* bytes long *entry* of LD_PRELOAD this library, which was loaded from *path*? ld.so(8): an entry
+ * without a slash is searched for, so only its last part can be compared. */
+static bool is_own_library(const char *entry, size_t length, const char *path)
+{
+	const char *base = strrchr(path, '/');
+
+	base = base == NULL ? path : base + 1;
+	if (memchr(entry, '/', length) == NULL)
+		path = base;
+	return strlen(path) == length && memcmp(entry, path, length) == 0;
+}
+
+/* Take this library out of LD_PRELOAD and leave what others put there. */
+static void hide_from_children(const char *value, const char *path)
+{
+	char *rest = calloc(1, strlen(value) + 1);
+
+	if (rest == NULL)
+		return;
+	while (*value != '\0') {
+		size_t length = strcspn(value, ": ");
+
+		if (length > 0 && !is_own_library(value, length, path)) {
+			if (rest[0] != '\0')
+				strcat(rest, ":");
+			strncat(rest, value, length);
+		}
+		value += length + (value[length] != '\0');
+	}
+	if (rest[0] == '\0')
+		unsetenv(PRELOAD);
+	else
+		setenv(PRELOAD, rest, 1);
+	free(rest);
+}
+
+/* "NAME=value" on the heap, for good; NULL when there is no such entry. */
+static char *keep_entry(const char *name)
+{
+	const char *value = getenv(name);
+	char *entry = NULL;
+
+	if (value != NULL && asprintf(&entry, "%s=%s", name, value) < 0)
+		return NULL;
+	return entry;
+}
+
+/* POSIX lets a void * from dlsym hold a function; ISO C has no cast for it. */
+static void resolve(void *function, const char *name)
+{
+	void *symbol = dlsym(RTLD_NEXT, name);
+
+	memcpy(function, &symbol, sizeof symbol);
+}
+
+/* Runs before main(); or earlier, when another library's constructor calls one of the functions above. */
+__attribute__((constructor)) static void start(void)
+{
+	Dl_info library;
+	ssize_t length;
+
+	if (real_bind != NULL)
+		return;
+	resolve(&real_bind, "bind");
+	resolve(&real_execve, "execve");
+	resolve(&real_execvpe, "execvpe");
+
+	length = readlink("/proc/self/exe", own_program, sizeof own_program - 1);
+	if (length < 0 || stat("/proc/self/exe", &own_program_stat) != 0)
+		length = 0;
+	own_program[length] = '\0';
+
+	preload_entry = keep_entry(PRELOAD);
+	ports_entry = keep_entry(PORTS);
+	ports = ports_entry == NULL ? NULL : ports_entry + sizeof PORTS;
+	/* Any object of this library tells where it was loaded from. */
+	if (preload_entry != NULL && dladdr(own_program, &library) != 0)
+		hide_from_children(preload_entry + sizeof PRELOAD, library.dli_fname);
+	unsetenv(PORTS);
+}

@@ -1,0 +1,52 @@
+"""The Squid that is installed: where it is, what it says of itself, and what it says of a configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_SEARCH = "/usr/local/sbin:/usr/sbin:/usr/local/squid/sbin"
+
+
+@dataclass(frozen=True, slots=True)
+class Squid:
+    """An installed Squid, as ``squid -v`` describes it."""
+
+    path: str
+    version: str
+    default_user: str
+    """The user it takes where the configuration has no cache_effective_user."""
+
+    def parse(self, configuration: Path, service_name: str) -> str:
+        """Return what ``squid -k parse`` prints. It reads the file and touches nothing else."""
+        return subprocess.run(
+            [self.path, "-n", service_name, "-f", str(configuration), "-k", "parse"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
+        ).stderr
+
+
+def describe(path: str, text: str) -> Squid:
+    """Read the output *text* of ``squid -v``."""
+    version = re.search(r"Version (\S+)", text)
+    user = re.search(r"--with-default-user=([^\s']+)", text)
+    return Squid(path, version[1] if version else "unknown", user[1] if user else "nobody")
+
+
+def installed() -> Squid | None:
+    """Find Squid in PATH and where distributions put it; None when there is none that runs."""
+    path = shutil.which("squid", path=f"{os.environ.get('PATH', '')}:{_SEARCH}")
+    if path is None:
+        return None
+    try:
+        answer = subprocess.run([path, "-v"], capture_output=True, text=True, errors="replace", timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return describe(path, answer.stdout)

@@ -1,0 +1,293 @@
+"""``mptcp-proxy run``: starts Squid with the preload library, and stands between it and bad configurations.
+
+Why not Squid alone: on SIGHUP Squid closes its listeners, reads its file, and dies if the file is bad. Here a file
+is checked first; a bad one is refused and the old settings stay in force. Squid reads a copy that was checked, so
+that a worker which it has to start again in the meantime cannot stumble over the operator's half-edited file.
+
+Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads. The exit status is
+Squid's; where Squid ends by itself it is never 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from . import log_files, shim
+from .configuration.check import Checked, check
+from .installation import install, install_own_addresses, make_directories
+from .listening import listening_now, taken_by
+from .own_addresses import Network, local_prefixes, reachable, watch
+from .places import Places
+from .problem import Problem
+from .process import catches, children, pid_in
+from .squid import Squid, installed
+
+_STOP = (signal.SIGTERM, signal.SIGINT)
+_STOP_PATIENCE = 5.0
+"""Seconds that a Squid which is just starting has to become ready for its orderly end."""
+_LOG_INTERVAL = 30.0
+"""Seconds between two looks at the sizes of the logs."""
+_SETTLE = 1.0
+"""Seconds from the first change of an address to the reload: changes come in groups, and IPv6 addresses late."""
+_ORPHANS_GRACE = 5.0
+"""Seconds that workers without a parent have to finish."""
+_DESCRIPTORS = 65536
+"""Squid makes tables of this length, so that "unlimited" is not wanted. Two descriptors for each transfer."""
+_READY_INTERVAL = 0.1
+"""Seconds between two looks whether Squid is ready for a signal."""
+
+
+def say(text: object) -> None:
+    print(f"mptcp-proxy: {text}", file=sys.stderr, flush=True)
+
+
+def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
+    """Yield what stands against a start although the configuration is good."""
+    if pid := pid_in(places.pid_file, "squid"):
+        yield Problem(
+            f"a proxy of this name runs already (process {pid}, {places.pid_file});"
+            f" stop it with: kill {pid}, or give this one another --service-name"
+        )
+        return
+    sockets = listening_now()
+    for listener in checked.listeners:
+        if owner := taken_by(listener.host, listener.port, sockets):
+            statement = listener.statement
+            yield Problem(f"port {listener} is in use by {owner}", statement.file, statement.number, "a free port")
+
+
+def run(configuration: Path, places: Places) -> int:
+    """Serve until told to stop. Return the exit status."""
+    squid = installed()
+    checked = check(configuration, places.service_name, squid)
+    problems = checked.problems if checked.errors else (*checked.problems, *obstacles(places, checked))
+    for problem in problems:
+        say(problem)
+    if squid is None or any(not problem.warning for problem in problems):
+        return 1
+    try:
+        library = shim.library()
+        make_directories(places, checked)
+        prefixes = local_prefixes()
+        install(places, checked, prefixes)
+    except shim.ShimError as error:
+        say(error)
+        return 1
+    except OSError as error:
+        hint = "; the proxy is to be started by root" if isinstance(error, PermissionError) else ""
+        say(f"cannot write {error.filename}: {error.strerror}{hint}")
+        return 1
+    return _Supervisor(configuration, places, squid, prefixes).serve(library)
+
+
+def _environment(library: Path, places: Places) -> dict[str, str]:
+    before = os.environ.get("LD_PRELOAD")
+    return {
+        **os.environ,
+        "LD_PRELOAD": f"{library}:{before}" if before else str(library),
+        "MPTCP_LISTEN_PORTS": str(places.listen_ports),
+    }
+
+
+class _Supervisor:
+    """One run of Squid. Not to be used again."""
+
+    def __init__(self, configuration: Path, places: Places, squid: Squid, prefixes: frozenset[Network]) -> None:
+        self._configuration = configuration
+        self._places = places
+        self._squid = squid
+        self._prefixes = prefixes
+        self._signals: list[int] = []
+        self._stop_at_latest: float | None = None
+        """When Squid is stopped, ready for it or not. None: nobody wants it to stop."""
+        self._pending: set[signal.Signals] = set()
+        """Signals for Squid that wait until it is ready for them."""
+        # Once soon after the start, since an address may have changed before the first look for changes.
+        self._addresses_due: float | None = time.monotonic() + _SETTLE
+        self._logs_due = time.monotonic() + _LOG_INTERVAL
+
+    def serve(self, library: Path) -> int:
+        with selectors.DefaultSelector() as selector, watch() as addresses, _wakeup() as wakeup:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, self._note)
+            _raise_descriptor_limit()
+            _adopt_orphans()
+            process = subprocess.Popen(
+                self._command(),
+                env=_environment(library, self._places),
+                stdin=subprocess.DEVNULL,
+                # A terminal sends its Ctrl-C to all of a session; Squid is to have it from here, once.
+                start_new_session=True,
+            )
+            say(f"started Squid {self._squid.version} (process {process.pid}) with {self._configuration}")
+            ended = os.pidfd_open(process.pid)
+            selector.register(wakeup, selectors.EVENT_READ)
+            selector.register(addresses, selectors.EVENT_READ)
+            selector.register(ended, selectors.EVENT_READ)
+            while process.poll() is None:
+                ready = {key.fileobj for key, _ in selector.select(self._patience())}
+                if wakeup in ready:
+                    wakeup.recv(4096)
+                if addresses in ready:
+                    _drain(addresses)
+                    self._addresses_due = self._addresses_due or time.monotonic() + _SETTLE
+                self._act_on_signals()
+                self._act_on_time(process)
+                self._deliver(process)
+            os.close(ended)
+            _end_orphans()
+            return self._epilogue(process.returncode)
+
+    def _command(self) -> list[str]:
+        # -d0: fatal messages go to stderr as well, and stderr stays open for the preload library.
+        command = [self._squid.path, "--foreground", "-d0"]
+        return [*command, "-n", self._places.service_name, "-f", str(self._places.configuration_in_force)]
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _patience(self) -> float:
+        """Return how many seconds there is nothing to do, unless something happens."""
+        if self._pending:
+            return _READY_INTERVAL
+        due = min(self._logs_due, self._addresses_due or self._logs_due)
+        return max(0.0, due - time.monotonic())
+
+    def _act_on_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if number == signal.SIGHUP:
+                self._reload()
+            else:
+                self._stop_at_latest = self._stop_at_latest or time.monotonic() + _STOP_PATIENCE
+                self._pending.add(signal.Signals(number))
+
+    def _reload(self) -> None:
+        checked = check(self._configuration, self._places.service_name, self._squid)
+        if checked.errors:
+            more = len(checked.errors) - 1
+            rest = f" (and {more} more, see: mptcp-proxy check --config {self._configuration})" if more else ""
+            say(f"reload refused, the old settings stay in force: {checked.errors[0]}{rest}")
+            return
+        try:
+            self._prefixes = local_prefixes()
+            make_directories(self._places, checked)
+            install(self._places, checked, self._prefixes)
+        except OSError as error:
+            say(f"reload refused, the old settings stay in force: cannot write {error.filename}: {error.strerror}")
+            return
+        self._pending.add(signal.SIGHUP)
+        say(f"reloaded {self._configuration}")
+
+    def _act_on_time(self, process: subprocess.Popen[bytes]) -> None:
+        now = time.monotonic()
+        if self._addresses_due is not None and now >= self._addresses_due:
+            self._addresses_due = None
+            self._update_addresses()
+        if now >= self._logs_due:
+            self._logs_due = now + _LOG_INTERVAL
+            _reap(process.pid)
+            try:
+                if log_files.rotate(self._places.logs):
+                    self._pending.add(signal.SIGUSR1)
+            except OSError as error:
+                say(f"cannot begin a new log: {error.filename}: {error.strerror}")
+
+    def _update_addresses(self) -> None:
+        prefixes = local_prefixes()
+        if reachable(prefixes) == reachable(self._prefixes):
+            return
+        try:
+            install_own_addresses(self._places, prefixes)
+        except OSError as error:
+            say(f"cannot write {error.filename}: {error.strerror}; requests for new addresses of this host may pass")
+            return
+        self._prefixes = prefixes
+        self._pending.add(signal.SIGHUP)
+        say("this host's addresses have changed, Squid reads them anew")
+
+    def _deliver(self, process: subprocess.Popen[bytes]) -> None:
+        """Send Squid what waits, once neither its first process nor a worker would die of it unprepared."""
+        workers = children(process.pid)
+        late = self._stop_at_latest is not None and time.monotonic() >= self._stop_at_latest
+        for number in sorted(self._pending):
+            prepared = workers and all(catches(pid, number) for pid in (process.pid, *workers))
+            if prepared or (late and number in _STOP):
+                self._pending.discard(number)
+                process.send_signal(number)
+
+    def _epilogue(self, status: int) -> int:
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        status = 128 - status if status < 0 else status
+        if self._stop_at_latest is not None:
+            say(f"Squid has ended ({how})")
+            return status
+        say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}")
+        return status or 1
+
+
+def _raise_descriptor_limit() -> None:
+    """Let Squid have as many descriptors as this process may give it: it takes the soft limit for its own."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of what Squid's first process leaves behind (PR_SET_CHILD_SUBREAPER, prctl(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(36, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
+
+def _reap(squid: int) -> None:
+    """Collect adopted processes that have ended; *squid* itself is waited for elsewhere."""
+    for pid in children(os.getpid()):
+        if pid != squid:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _end_orphans() -> None:
+    """End workers that outlived Squid's first process: they would hold the ports with nobody in charge."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + _ORPHANS_GRACE
+        for pid in children(os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while children(os.getpid()) and time.monotonic() < deadline:
+            _reap(squid=0)
+            time.sleep(_READY_INTERVAL)
+
+
+def _wakeup() -> socket.socket:
+    """Return a socket that becomes readable with each signal (signal.set_wakeup_fd)."""
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach())
+    return reader
+
+
+def _drain(events: socket.socket) -> None:
+    while True:
+        try:
+            if not events.recv(65536):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            # ENOBUFS: messages were lost, which says just as well that something changed.
+            return

@@ -1,0 +1,321 @@
+"""The preload library by itself, under a small program instead of Squid, in a network namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_proxy import shim
+
+pytestmark = pytest.mark.kernel
+TCP, MPTCP = 6, 262
+PREAMBLE = """
+import errno, fcntl, json, os, socket, subprocess, sys
+from socket import *
+def protocol(s): return s.getsockopt(SOL_SOCKET, SO_PROTOCOL)
+def has_library(pid="self"): return "mptcp_listen" in open(f"/proc/{pid}/maps").read()
+def tell(**values): print(json.dumps(values))
+"""
+REPORT = (
+    "import json, os; print(json.dumps({'library': 'mptcp_listen' in open('/proc/self/maps').read(),"
+    " 'preload': os.environ.get('LD_PRELOAD'), 'ports': os.environ.get('MPTCP_LISTEN_PORTS')}))"
+)
+
+
+class Preloaded:
+    """Runs Python code with the library preloaded."""
+
+    def __init__(self, library: Path) -> None:
+        self.library = library
+        self.stderr = ""
+
+    def __call__(self, code: str, *, ports: str = "3128,3129", setup: str = "true", **variables: str) -> Any:
+        # env(1) sets the variables for the program alone: neither unshare nor the shell shall be preloaded.
+        program = ["env", f"LD_PRELOAD={self.library}", f"MPTCP_LISTEN_PORTS={ports}", sys.executable, "-c"]
+        answer = subprocess.run(
+            [
+                "unshare",
+                "--net",
+                "sh",
+                "-c",
+                f'ip link set lo up && {setup} && exec "$@"',
+                "sh",
+                *program,
+                PREAMBLE + code,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            env={**os.environ, "REPORT": REPORT, **variables},
+        )
+        self.stderr = answer.stderr
+        assert answer.returncode == 0, answer.stderr
+        return json.loads(answer.stdout)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Path:
+    require("root", "namespaces", "mptcp", "gcc")
+    return shim.build(tmp_path_factory.mktemp("shim") / "mptcp_listen.so")
+
+
+@pytest.fixture
+def preloaded(library: Path) -> Preloaded:
+    return Preloaded(library)
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [("AF_INET", "127.0.0.1"), ("AF_INET", ""), ("AF_INET6", "::1"), ("AF_INET6", "::")],
+)
+def test_a_listener_on_a_listed_port_becomes_mptcp(preloaded: Preloaded, family: str, address: str) -> None:
+    found = preloaded(f"""
+s = socket({family}, SOCK_STREAM); number = s.fileno()
+s.bind(({address!r}, 3129)); s.listen()
+tell(protocol=protocol(s), same=s.fileno() == number, name=s.getsockname()[:2], files=len(os.listdir("/proc/self/fd")))
+""")
+    assert found["protocol"] == MPTCP
+    assert found["same"]
+    assert found["name"] == [address or "0.0.0.0", 3129]
+    # Standard input, output and error, the socket, and the directory that is being read: nothing leaked.
+    assert found["files"] == 5
+    assert preloaded.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("why", "code"),
+    [
+        ("port not listed", "s = socket(); s.bind(('127.0.0.1', 3130))"),
+        ("port 0, as before connect", "s = socket(); s.bind(('127.0.0.1', 0))"),
+        ("never bound", "s = socket()"),
+        ("part of a listed number", "s = socket(); s.bind(('127.0.0.1', 312))"),
+        ("number that has a listed one in it", "s = socket(); s.bind(('127.0.0.1', 31280))"),
+    ],
+)
+def test_other_tcp_sockets_stay_tcp(preloaded: Preloaded, why: str, code: str) -> None:
+    assert preloaded(f"{code}\ntell(protocol=protocol(s))")["protocol"] == TCP, why
+
+
+def test_udp_and_unix_sockets_are_left_alone(preloaded: Preloaded) -> None:
+    found = preloaded("""
+u = socket(AF_INET, SOCK_DGRAM); u.bind(("127.0.0.1", 3128))
+x = socket(AF_UNIX, SOCK_STREAM); x.bind("\\0mpx-shim-test")
+tell(udp=protocol(u), unix=x.getsockname() and protocol(x))
+""")
+    assert found == {"udp": 17, "unix": 0}
+
+
+OPTIONS = [
+    ("SOL_SOCKET", "SO_REUSEADDR", 1, 1),
+    ("SOL_SOCKET", "SO_REUSEPORT", 1, 1),
+    ("SOL_SOCKET", "SO_KEEPALIVE", 1, 1),
+    ("SOL_SOCKET", "SO_MARK", 77, 77),
+    ("SOL_SOCKET", "SO_PRIORITY", 5, 5),
+    ("SOL_SOCKET", "SO_RCVBUF", 100_000, 200_000),
+    ("SOL_SOCKET", "SO_SNDBUF", 50_000, 100_000),
+    ("IPPROTO_IP", "IP_TOS", 0x10, 0x10),
+    ("IPPROTO_IP", "IP_TRANSPARENT", 1, 1),
+    ("IPPROTO_IP", "15", 1, 1),  # IP_FREEBIND
+    ("IPPROTO_TCP", "TCP_NODELAY", 1, 1),
+    ("IPPROTO_TCP", "TCP_DEFER_ACCEPT", 3, 3),
+    ("IPPROTO_TCP", "TCP_KEEPIDLE", 60, 60),
+    ("IPPROTO_TCP", "TCP_KEEPINTVL", 7, 7),
+    ("IPPROTO_TCP", "TCP_KEEPCNT", 4, 4),
+]
+
+
+# An MPTCP socket of IPv6 takes IP_TOS but does not tell it.
+@pytest.mark.parametrize(
+    ("family", "level", "option", "value", "read"),
+    [
+        (family, *option)
+        for family in ("AF_INET", "AF_INET6")
+        for option in OPTIONS
+        if (family, option[1]) != ("AF_INET6", "IP_TOS")
+    ],
+)
+def test_options_that_were_set_are_carried(
+    preloaded: Preloaded, family: str, level: str, option: str, value: int, read: int
+) -> None:
+    address = "::" if family == "AF_INET6" else "0.0.0.0"
+    found = preloaded(f"""
+s = socket({family}, SOCK_STREAM)
+s.setsockopt({level}, {option}, {value})
+before = s.getsockopt({level}, {option})
+s.bind(({address!r}, 3128))
+tell(protocol=protocol(s), before=before, after=s.getsockopt({level}, {option}))
+""")
+    assert preloaded.stderr == ""
+    assert found["protocol"] == MPTCP
+    # The kernel may round (TCP_DEFER_ACCEPT): what counts is that nothing changed.
+    assert found["after"] == found["before"]
+    if option != "TCP_DEFER_ACCEPT":
+        assert found["after"] == read
+
+
+@pytest.mark.parametrize("only", [0, 1])
+@pytest.mark.parametrize("default", [0, 1])
+def test_v6only_is_carried_whatever_the_default(preloaded: Preloaded, only: int, default: int) -> None:
+    found = preloaded(
+        f"""
+s = socket(AF_INET6, SOCK_STREAM); s.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, {only}); s.bind(("::", 3128)); s.listen()
+c = socket()
+tell(protocol=protocol(s), only=s.getsockopt(IPPROTO_IPV6, IPV6_V6ONLY), ipv4=c.connect_ex(("127.0.0.1", 3128)))
+""",
+        setup=f"sysctl -qw net.ipv6.bindv6only={default}",
+    )
+    assert found["protocol"] == MPTCP
+    assert found["only"] == only
+    assert (found["ipv4"] != 0) == bool(only)
+
+
+def test_a_transparent_listener_may_bind_to_a_foreign_address(preloaded: Preloaded) -> None:
+    found = preloaded("""
+s = socket(); s.setsockopt(IPPROTO_IP, IP_TRANSPARENT, 1); s.bind(("192.0.2.1", 3128)); s.listen()
+tell(protocol=protocol(s), name=s.getsockname())
+""")
+    assert found == {"protocol": MPTCP, "name": ["192.0.2.1", 3128]}
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+@pytest.mark.parametrize("inheritable", [False, True])
+def test_descriptor_flags_are_carried(preloaded: Preloaded, nonblocking: bool, inheritable: bool) -> None:
+    found = preloaded(f"""
+s = socket(); s.setblocking({not nonblocking}); s.set_inheritable({inheritable}); s.bind(("127.0.0.1", 3128))
+flags = fcntl.fcntl(s, fcntl.F_GETFL)
+tell(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=s.get_inheritable())
+""")
+    assert found == {"protocol": MPTCP, "nonblocking": nonblocking, "inheritable": inheritable}
+
+
+def test_errors_of_bind_stay_what_they_are(preloaded: Preloaded) -> None:
+    found = preloaded("""
+def error(do):
+    try: do()
+    except OSError as e: return errno.errorcode[e.errno]
+a = socket(); a.bind(("127.0.0.1", 3128)); a.listen()
+b = socket()
+taken = error(lambda: b.bind(("127.0.0.1", 3128)))
+twice = error(lambda: a.bind(("127.0.0.1", 3129)))
+foreign = error(lambda: socket().bind(("192.0.2.1", 3128)))
+tell(taken=taken, twice=twice, foreign=foreign, first=a.getsockname())
+""")
+    assert found["taken"] == "EADDRINUSE"
+    assert found["twice"] == "EINVAL"
+    assert found["foreign"] == "EADDRNOTAVAIL"
+    assert found["first"] == ["127.0.0.1", 3128]
+
+
+def test_the_list_may_be_a_file_that_changes(preloaded: Preloaded, tmp_path: Path) -> None:
+    ports = tmp_path / "ports"
+    ports.write_text("3128\n")
+    found = preloaded(
+        f"""
+def bound(port):
+    s = socket(); s.bind(("127.0.0.1", port)); return protocol(s)
+first = [bound(3128), bound(3129)]
+open({str(ports)!r}, "w").write("3128,3131\\n")
+tell(first=first, then=[bound(3130), bound(3131)])
+""",
+        ports=str(ports),
+    )
+    assert found == {"first": [MPTCP, TCP], "then": [TCP, MPTCP]}
+
+
+def test_a_list_that_cannot_be_read_is_told_once(preloaded: Preloaded, tmp_path: Path) -> None:
+    found = preloaded(
+        'a, b = socket(), socket(); a.bind(("", 3128)); b.bind(("", 3129)); tell(a=protocol(a), b=protocol(b))',
+        ports=str(tmp_path / "none"),
+    )
+    assert found == {"a": TCP, "b": TCP}
+    assert preloaded.stderr.count("\n") == 1
+    assert f"no MPTCP on port 3128, clients are served by plain TCP: {tmp_path}/none: No such file" in preloaded.stderr
+
+
+def test_without_mptcp_the_listener_stays_tcp_and_one_line_says_so(preloaded: Preloaded) -> None:
+    found = preloaded(
+        """
+a = socket(); a.setsockopt(SOL_SOCKET, SO_MARK, 5); a.bind(("", 3128)); a.listen()
+b = socket(AF_INET6, SOCK_STREAM); b.bind(("::1", 3129)); b.listen()
+c = socket()
+tell(a=protocol(a), b=protocol(b), mark=a.getsockopt(SOL_SOCKET, SO_MARK), works=c.connect_ex(("127.0.0.1", 3128)))
+""",
+        setup="sysctl -qw net.mptcp.enabled=0",
+    )
+    assert found == {"a": TCP, "b": TCP, "mark": 5, "works": 0}
+    assert preloaded.stderr.count("\n") == 1
+    assert "net.mptcp.enabled" in preloaded.stderr
+
+
+STARTS = {
+    "fork and exec": "subprocess.run(ARGV, close_fds=True)",
+    "vfork": "subprocess.run(ARGV, close_fds=False)",
+    "posix_spawn": "os.waitpid(os.posix_spawn(ARGV[0], ARGV, os.environ), 0)",
+    "system": "C.system(SCRIPT.encode())",
+    "execv": "os.fork() or os.execv(ARGV[0], ARGV); os.wait()",
+    "execvp": "os.fork() or os.execvp('sh', ARGV); os.wait()",
+    "execl": "os.fork() or C.execl(b'/bin/sh', b'sh', b'-c', SCRIPT.encode(), None); os.wait()",
+}
+TELL = """printf '["%s", "%s", %s]\\n' "$LD_PRELOAD" "$MPTCP_LISTEN_PORTS" "$(grep -c mptcp_listen /proc/$$/maps)" """
+
+
+@pytest.mark.parametrize("how", STARTS)
+def test_other_programs_start_without_the_library(preloaded: Preloaded, how: str) -> None:
+    found = preloaded(f"""
+import ctypes
+C = ctypes.CDLL(None)
+SCRIPT = os.environ["TELL"]; ARGV = ["/bin/sh", "-c", SCRIPT]
+assert has_library()
+{STARTS[how]}
+""", TELL=TELL)  # fmt: skip
+    assert found == ["", "", 0]
+
+
+OWN_STARTS = {
+    "execv": "os.execv(sys.executable, ARGV)",
+    "execve": "os.execve(sys.executable, ARGV, {'REPORT': os.environ['REPORT'], 'LD_PRELOAD': '/wrong.so'})",
+    "C execvp": "C('execvp', sys.executable)",
+    "C execvp by PATH": "os.environ['PATH'] = '/nonexistent:' + os.path.dirname(sys.executable); C('execvp', 'python')",
+    "real and effective ids differ": "os.setegid(13); os.seteuid(13); os.execv(sys.executable, ARGV)",
+}
+
+
+@pytest.mark.parametrize("how", OWN_STARTS)
+def test_the_own_program_starts_with_the_library(preloaded: Preloaded, how: str) -> None:
+    """Squid executes its workers from the same binary, with effective ids other than the real ones."""
+    found = preloaded(f"""
+import ctypes
+ARGV = ["(squid-1)", "-c", os.environ["REPORT"]]
+def C(function, program):
+    arguments = (ctypes.c_char_p * 4)(*[a.encode() for a in ARGV], None)
+    getattr(ctypes.CDLL(None), function)(program.encode(), arguments)
+assert has_library() and "LD_PRELOAD" not in os.environ and "MPTCP_LISTEN_PORTS" not in os.environ
+if os.fork() == 0:
+    {OWN_STARTS[how]}
+    os._exit(1)
+os.wait()
+""")
+    # The child's own constructor has hidden the variables again.
+    assert found == {"library": True, "preload": None, "ports": None}
+
+
+def test_an_entry_of_somebody_elses_is_passed_on(library: Path) -> None:
+    """LD_PRELOAD holds our library and a second one; a child of another program keeps the second."""
+    second = library.with_name("second.so")
+    subprocess.run(["gcc", "-shared", "-o", str(second), "-x", "c", "/dev/null"], check=True)
+    for value in (f"{library}:{second}", f"{second} {library}"):
+        answer = subprocess.run(
+            ["env", f"LD_PRELOAD={value}", sys.executable, "-c", "import os; os.system('echo $LD_PRELOAD')"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert answer.stdout.strip() == str(second)

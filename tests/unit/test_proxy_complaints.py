@@ -1,0 +1,153 @@
+"""What squid -k parse prints, turned into problems. The texts are Squid 5.7's own unless they say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from mptcp_proxy.configuration.complaints import MOST_ROUNDS, complaints
+from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.problem import Problem
+
+STAMP = "2026/11/21 00:14:50| "
+Squid = Callable[[Sequence[PhysicalLine]], str]
+
+
+def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
+    """A Squid that says *remarks* at the statements that begin with the key, and stops at a FATAL: Bungled."""
+
+    def parse(lines: Sequence[PhysicalLine]) -> str:
+        printed = ["Startup: Initialized Authentication.", "Processing Configuration File: /tmp/x (depth 0)"]
+        for statement in statements(lines, "n"):
+            printed.append(f"Processing: {statement.text}")
+            for beginning, said in remarks.items():
+                if statement.text.startswith(beginning):
+                    printed += said
+                    if any(remark.startswith("FATAL: Bungled") for remark in said):
+                        return "\n".join(STAMP + line for line in printed)
+        return "\n".join(STAMP + line for line in [*printed, *end])
+
+    return parse
+
+
+def found(parse: Squid, *texts: str) -> list[Problem]:
+    lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
+    return list(complaints(lines, "n", parse))
+
+
+BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
+
+
+@pytest.mark.parametrize(
+    ("text", "remarks", "told"),
+    [
+        (
+            "http_prot 1",
+            ["/tmp/x(1): unrecognized: 'http_prot'"],
+            "squid.conf:1: http_prot: there is no such directive; did you mean http_port?",
+        ),
+        # Squid 6 and later write the place so, and quote the whole statement.
+        (
+            "zzqx on",
+            ["/tmp/x:1: unrecognized: 'zzqx on'"],
+            "squid.conf:1: zzqx: there is no such directive",
+        ),
+        (
+            "cache_peer x",
+            [BUNGLED],
+            "squid.conf:1: cache_peer x: not well formed",
+        ),
+        (
+            "acl a dst 10.0.0.0/33",
+            ["aclParseIpData: unknown netmask '33' in '10.0.0.0/33'", BUNGLED],
+            "squid.conf:1: acl a dst 10.0.0.0/33: unknown netmask '33' in '10.0.0.0/33' (allowed: acl NAME",
+        ),
+        (
+            "via maybe",
+            ["ERROR: Invalid option: Boolean options can only be 'on' or 'off'.", BUNGLED],
+            "squid.conf:1: via maybe: Invalid option: Boolean options can only be 'on' or 'off'. (allowed: on or off)",
+        ),
+        (
+            "dns_timeout x",
+            ["configuration error: missing time unit", "    exception location: cache_cf.cc(1096) unit", BUNGLED],
+            "squid.conf:1: dns_timeout x: configuration error: missing time unit (allowed: a number and seconds",
+        ),
+        (
+            "http_access permit all",
+            [
+                "aclParseAccessLine: /tmp/x line 1: http_access permit all",
+                "aclParseAccessLine: expecting 'allow' or 'deny', got 'permit'.",
+            ],
+            "squid.conf:1: http_access permit all: expecting 'allow' or 'deny', got 'permit'. (allowed: http_access",
+        ),
+        (
+            'acl x dst "/nonexistent"',
+            ["ERROR: Can not open file /nonexistent for reading", 'Warning: empty ACL: acl x dst "/nonexistent"'],
+            'squid.conf:1: acl x dst "/nonexistent": Can not open file /nonexistent for reading (allowed',
+        ),
+        (
+            "acl x src 10.0.0.0/8 10.1.0.0/16",
+            ["WARNING: (A) '10.1.0.0/16' is a subnetwork of (B) '10.0.0.0/8'"],
+            "squid.conf:1: warning: acl x src 10.0.0.0/8 10.1.0.0/16: (A) '10.1.0.0/16' is a subnetwork of",
+        ),
+        (
+            "pinger_enable off",
+            ["ERROR: 'pinger_enable' requires --enable-icmp"],
+            "squid.conf:1: warning: pinger_enable off: 'pinger_enable' requires --enable-icmp",
+        ),
+    ],
+)  # fmt: skip
+def test_remarks(text: str, remarks: list[str], told: str) -> None:
+    (problem,) = found(squid({text.split(maxsplit=1)[0]: remarks}), text, "workers 2")
+    assert str(problem).startswith(told)
+
+
+def test_all_fatal_mistakes_come_out_with_their_places() -> None:
+    parse = squid({"via maybe": ["ERROR: bad", BUNGLED], "workers two": ["ERROR: worse", BUNGLED]})
+    problems = found(parse, "via maybe", "icp_port 0", "workers \\", "  two", "cache deny all")
+    assert [(problem.line, problem.text) for problem in problems] == [(1, "via maybe: bad"), (4, "workers two: worse")]
+
+
+def test_a_remark_is_told_once_though_squid_is_asked_again() -> None:
+    parse = squid({"a": ["WARNING: odd"], "b": ["ERROR: bad", BUNGLED], "c": ["ERROR: bad", BUNGLED]})
+    assert [problem.line for problem in found(parse, "a", "b", "c")] == [1, 2, 3]
+
+
+def test_equal_statements_are_told_apart() -> None:
+    parse = squid({"via maybe": ["ERROR: bad", BUNGLED]})
+    assert [problem.line for problem in found(parse, "via maybe", "via maybe")] == [1, 2]
+
+
+def test_a_name_whose_definition_is_mistaken_is_not_a_second_mistake() -> None:
+    parse = squid(
+        {
+            "acl a": ["unknown netmask", BUNGLED],
+            "http_access allow a": ["ACL not found: a", BUNGLED],
+            "http_access allow b": ["ACL not found: b", BUNGLED],
+        }
+    )
+    problems = found(parse, "acl a src 1/99", "http_access allow a", "http_access allow b")
+    assert [problem.line for problem in problems] == [1, 3]
+
+
+def test_what_is_fatal_after_the_last_line_is_about_the_file() -> None:
+    (problem,) = found(squid({}, end=["FATAL: No valid signing certificate configured for HTTPS_port"]), "via on")
+    assert str(problem) == "squid.conf: No valid signing certificate configured for HTTPS_port"
+
+
+def test_a_good_file_and_squids_usual_talk() -> None:
+    end = ["Initializing https:// proxy context", "  Finished.  Wrote 0 entries.", "CPU Usage: 0.017 seconds", ""]
+    assert found(squid({}, end=end), "via on") == []
+
+
+def test_it_ends_although_squid_never_likes_anything() -> None:
+    calls = 0
+
+    def parse(lines: Sequence[PhysicalLine]) -> str:
+        nonlocal calls
+        calls += 1
+        return f"{STAMP}{BUNGLED}"
+
+    found(parse, "via on")
+    assert calls <= MOST_ROUNDS

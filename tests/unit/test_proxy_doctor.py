@@ -1,0 +1,331 @@
+"""The doctor's checks, fed with what hosts of all kinds would say."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy.configuration.check import NO_SQUID, Checked
+from mptcp_proxy.configuration.listeners import listeners
+from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.doctor import features, host, kernel, libraries, report
+from mptcp_proxy.doctor.model import Finding, Status, fail, ok, warn
+from mptcp_proxy.doctor.probe import attempt
+from mptcp_proxy.listening import Listening
+from mptcp_proxy.problem import Problem
+from mptcp_proxy.squid import Squid, describe
+
+OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
+
+
+def is_complete(finding: Finding) -> bool:
+    """What is not OK says why it matters and what mends it."""
+    return finding.status is OK or bool(finding.why and finding.remedy)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words", "remedy"),
+    [
+        (None, OK, "gives MPTCP sockets", ""),
+        (errno.ENOPROTOOPT, FAIL, "switched off", "sysctl -w net.mptcp.enabled=1"),
+        (errno.EPROTONOSUPPORT, FAIL, "built without", "apt install linux-image"),
+        (errno.EINVAL, FAIL, "built without", "CONFIG_MPTCP"),
+        (errno.EACCES, FAIL, "Permission denied", "ausearch"),
+    ],
+)
+def test_mptcp_socket(error: int | None, status: Status, words: str, remedy: str) -> None:
+    finding = kernel.mptcp_socket(error, "6.1.0")
+    assert finding.status is status
+    assert words in finding.text
+    assert remedy in finding.remedy
+    assert is_complete(finding)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {}),
+        ({"net.mptcp.pm_type": "0", "net.mptcp.scheduler": "default", "net.mptcp.checksum_enabled": "0"}, {}),
+        ({"net.mptcp.allow_join_initial_addr_port": "0"}, {"sysctl join address": FAIL}),
+        ({"net.mptcp.checksum_enabled": "1"}, {"sysctl checksum": WARN}),
+        ({"net.mptcp.scheduler": "burst"}, {"sysctl scheduler": WARN}),
+        ({"net.mptcp.pm_type": "1"}, {"sysctl path manager": WARN}),
+        ({"net.mptcp.pm_type": "0", "net.mptcp.path_manager": "userspace"}, {"sysctl path manager": WARN}),
+        ({"net.mptcp.pm_type": "1", "net.mptcp.path_manager": "kernel"}, {}),
+    ],
+)
+def test_mptcp_sysctls(values: Mapping[str, str], expected: Mapping[str, Status]) -> None:
+    findings = list(kernel.mptcp_sysctls(values))
+    assert len(findings) == 4
+    assert all(map(is_complete, findings))
+    assert {finding.check: finding.status for finding in findings if finding.status is not OK} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("add_addr_accepted 0 subflows 2 \n", OK),
+        ("subflows 8 add_addr_accepted 8\n", OK),
+        ("add_addr_accepted 8 subflows 0\n", FAIL),
+        ("", WARN),
+        ('Object "mptcp" is unknown, try "ip help".', WARN),
+    ],
+)
+def test_path_manager_limits(text: str, status: Status) -> None:
+    finding = kernel.path_manager_limits(text)
+    assert finding.status is status
+    assert is_complete(finding)
+
+
+@pytest.mark.parametrize(
+    ("values", "interfaces", "strict"),
+    [
+        ({"all": 0, "eth0": 0, "eth1": 0}, {"eth0", "eth1"}, []),
+        ({"all": 1, "eth0": 0, "eth1": 0}, {"eth0", "eth1"}, ["eth0", "eth1"]),
+        ({"all": 1, "eth0": 2, "eth1": 0}, {"eth0", "eth1"}, ["eth1"]),
+        ({"all": 2, "eth0": 1, "eth1": 1}, {"eth0", "eth1"}, []),
+        ({"all": 0, "eth0": 1, "eth1.5": 1}, {"eth0", "eth1.5"}, ["eth0", "eth1.5"]),
+        # With one interface there is no other way that an answer could take.
+        ({"all": 1, "eth0": 1}, {"eth0"}, []),
+        ({"all": 0, "eth0": 0, "docker0": 1}, {"eth0", "eth1"}, []),
+    ],
+)
+def test_reverse_path_filter(values: Mapping[str, int], interfaces: set[str], strict: list[str]) -> None:
+    finding = kernel.reverse_path_filter(values, frozenset(interfaces))
+    assert finding.status is (WARN if strict else OK)
+    assert is_complete(finding)
+    for name in strict:
+        assert f"sysctl -w net.ipv4.conf.{name}.rp_filter=2" in finding.remedy
+    assert finding.remedy.count("sysctl -w") == len(strict)
+
+
+@pytest.mark.parametrize(
+    ("current", "available", "status", "remedy"),
+    [
+        ("cubic", "reno cubic", OK, ""),
+        ("bbr", "reno bbr", OK, ""),
+        ("reno", "reno cubic", WARN, "tcp_congestion_control=cubic"),
+        ("reno", "reno bbr", WARN, "tcp_congestion_control=bbr"),
+        ("reno", "reno", WARN, "modprobe tcp_bbr"),
+    ],
+)
+def test_congestion_control(current: str, available: str, status: Status, remedy: str) -> None:
+    names = ("net.ipv4.tcp_congestion_control", "net.ipv4.tcp_available_congestion_control")
+    finding = kernel.congestion_control(dict(zip(names, (current, available), strict=True)))
+    assert finding.status is status
+    assert remedy in finding.remedy
+    assert is_complete(finding)
+
+
+def test_traffic_control_is_needed() -> None:
+    assert [f.status for f in features.traffic_control({"htb": None, "pfifo": None})] == [OK, OK]
+    findings = list(features.traffic_control({"htb": "No such file or directory", "pfifo": "No such device"}))
+    assert [f.status for f in findings] == [FAIL, FAIL]
+    assert "No such file or directory" in findings[0].text
+    assert "modprobe sch_htb" in findings[0].remedy
+    assert all(map(is_complete, findings))
+
+
+@pytest.mark.parametrize(
+    ("results", "statuses"),
+    [
+        ({"ipset": None, "iptables": None, "nftables": None}, [OK, OK]),
+        ({"ipset": None, "iptables": "no mangle table", "nftables": None}, [WARN, OK]),
+        ({"ipset": "no hash:ip,port,ip", "iptables": None, "nftables": None}, [WARN, OK]),
+        ({"ipset": None, "iptables": None, "nftables": "no library"}, [OK, WARN]),
+        ({"ipset": "a", "iptables": "b", "nftables": "c"}, [FAIL, FAIL]),
+        ({}, [FAIL, FAIL]),
+    ],
+)
+def test_one_of_the_two_netfilters_is_enough(results: features.Results, statuses: list[Status]) -> None:
+    findings = list(features.netfilter(results))
+    assert [finding.status for finding in findings] == statuses
+    assert all(map(is_complete, findings))
+
+
+@pytest.mark.parametrize(
+    ("results", "error", "status", "words"),
+    [
+        ({"shim": None, "mptcp": None}, "", OK, "turns a listener into an MPTCP listener"),
+        ({}, "", OK, "is built"),
+        ({}, "/x.so is not built", FAIL, "/x.so is not built"),
+        ({"shim": "stayed plain TCP", "mptcp": "Protocol not available"}, "", WARN, "could not be tried"),
+        ({"shim": "stayed plain TCP", "mptcp": None}, "", FAIL, "stayed plain TCP"),
+    ],
+)
+def test_shim(results: features.Results, error: str, status: Status, words: str) -> None:
+    finding = features.shim(results, "/x.so", error)
+    assert finding.status is status
+    assert words in finding.text
+    assert is_complete(finding)
+
+
+@pytest.mark.parametrize(("there", "status"), [({"libpcap.so.0.8", "libnftables.so.1"}, OK), ({"libpcap.so.1"}, OK)])
+def test_pcap_has_several_names(there: set[str], status: Status) -> None:
+    assert libraries.pcap(there.__contains__).status is status
+
+
+def test_libraries_that_do_not_load() -> None:
+    pcap, nftables = libraries.pcap(lambda _: False), libraries.nftables(lambda _: False)
+    assert (pcap.status, nftables.status) == (FAIL, WARN)
+    assert is_complete(pcap)
+    assert is_complete(nftables)
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("5.7", OK), ("6.13", OK), ("7.0.1", OK), ("10.1", OK), ("4.13", WARN), ("3.5.28", WARN)]
+)
+def test_squid_versions(version: str, status: Status) -> None:
+    found = describe("/usr/sbin/squid", f"Squid Cache: Version {version}\nService Name: squid\n")
+    assert found.version == version
+    assert host.squid(found).status is status
+
+
+def test_squid_describes_itself() -> None:
+    text = "Squid Cache: Version 6.13\nconfigure options:  '--prefix=/usr' '--with-default-user=proxy' '--disable-x'"
+    assert describe("/s", text) == Squid("/s", "6.13", "proxy")
+    assert describe("/s", "gibberish") == Squid("/s", "unknown", "nobody")
+    assert host.squid(None).status is FAIL
+
+
+PROFILES = "/usr/sbin/dhclient (enforce)\n/usr/sbin/squid ({mode})\n/usr/sbin/squid//null-1 (complain)\n"
+
+
+@pytest.mark.parametrize(
+    ("profiles", "local", "status"),
+    [
+        ("", "", OK),
+        (PROFILES.format(mode="complain"), "", OK),
+        (PROFILES.format(mode="enforce"), "", FAIL),
+        ("squid (enforce)\n", "", FAIL),
+        (PROFILES.format(mode="enforce"), "/opt/x.so mr,\n", FAIL),
+        (
+            PROFILES.format(mode="enforce"),
+            "/opt/x.so mr,\n/{,var/}run/mptcpproxy/** rwk,\n/var/log/mptcpproxy/** rwk,\n",
+            OK,
+        ),
+    ],
+)
+def test_apparmor(profiles: str, local: str, status: Status) -> None:
+    finding = host.apparmor(profiles, local, "/opt/x.so", "mptcpproxy")
+    assert finding.status is status
+    assert is_complete(finding)
+    if status is FAIL:
+        assert ("/opt/x.so" in finding.remedy) == ("/opt/x.so" not in local)
+        assert "apparmor_parser -r" in finding.remedy
+
+
+def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
+    lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1))
+    return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", False, problems)
+
+
+@pytest.mark.parametrize(
+    ("texts", "own", "root", "expected"),
+    [
+        (["http_port 3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
+        (["http_port 3128"], frozenset({6, 7}), True, [(OK, "the running proxy listens on it")]),
+        (["http_port 3130"], frozenset(), True, [(OK, "free")]),
+        (["http_port 10.0.0.9:3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
+        (["http_port 8080"], frozenset(), True, [(FAIL, "another process listens on it")]),
+        (["http_port 10.0.0.9:8080"], frozenset(), True, [(OK, "free")]),
+        (["http_port [::1]:9090"], frozenset(), True, [(FAIL, "x (process 9) listens on it")]),
+        (["http_port 80"], frozenset(), False, [(WARN, "free, but below 1024")]),
+        (["http_port 80", "http_port 81"], frozenset(), True, [(OK, "free"), (OK, "free")]),
+    ],
+)  # fmt: skip
+def test_ports(texts: list[str], own: frozenset[int], root: bool, expected: list[tuple[Status, str]]) -> None:
+    sockets = [
+        Listening("*", 3128, "squid", (7,)),
+        Listening("127.0.0.1", 8080, "", ()),
+        Listening("[::1]", 9090, "x", (9,)),
+    ]
+    findings = list(host.ports(checked(*texts), sockets, own, root))
+    assert [(finding.status, finding.text) for finding in findings] == expected
+    assert all(map(is_complete, findings))
+
+
+def test_configuration() -> None:
+    bad = Problem("via maybe: no", "squid.conf", 3)
+    odd = Problem("strange", "squid.conf", 4, warning=True)
+    assert host.configuration(checked("via on", problems=(odd,)), "squid.conf").status is OK
+    finding = host.configuration(checked("via maybe", problems=(bad, odd, bad)), "squid.conf")
+    assert finding.status is FAIL
+    assert finding.text == "squid.conf:3: via maybe: no, and 1 more"
+    assert "mptcp-proxy check --config squid.conf" in finding.remedy
+    # A missing Squid has a line of its own.
+    assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf").status is OK
+
+
+@pytest.mark.parametrize(
+    ("hard", "file_nr", "status"),
+    [(65536, "1000\t0\t9000000\n", OK), (-1, "1000 0 9000000", OK), (1024, "1000 0 9000000", WARN),
+     (65536, "99000 0 100000", WARN), (65536, "", OK)],
+)  # fmt: skip
+def test_descriptors(hard: int, file_nr: str, status: Status) -> None:
+    finding = host.descriptors(hard, file_nr)
+    assert finding.status is status
+    assert is_complete(finding)
+
+
+def test_the_probe_tells_reasons() -> None:
+    def absent() -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file", "iptables-legacy")
+
+    def refused() -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    results = attempt({"good": lambda: None, "absent": absent, "refused": refused})
+    assert results["good"] is None
+    assert results["absent"] == "iptables-legacy is not installed"
+    assert "Operation not supported" in str(results["refused"])
+
+
+FINDINGS = (ok("one", "fine"), warn("second", "odd", "it may hurt", "mend it"), fail("3", "bad", "it hurts", "do it"))
+
+
+def test_plain_lines_are_aligned() -> None:
+    assert list(report.lines(FINDINGS)) == [
+        "ok    one     fine",
+        "warn  second  odd",
+        "              why: it may hurt",
+        "              do:  mend it",
+        "fail  3       bad",
+        "              why: it hurts",
+        "              do:  do it",
+        "this host is not ready: 1 ok, 1 warn, 1 fail",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("findings", "code", "words"),
+    [
+        (FINDINGS, 1, "this host is not ready"),
+        (FINDINGS[:2], 0, "this host is ready, with reservations"),
+        (FINDINGS[:1], 0, "this host is ready: 1 ok, 0 warn, 0 fail"),
+    ],
+)
+def test_the_sum(findings: tuple[Finding, ...], code: int, words: str) -> None:
+    assert report.exit_status(findings) == code
+    assert report.summary(findings).startswith(words)
+
+
+def test_json() -> None:
+    assert json.loads(report.as_text_json(FINDINGS))[1] == {
+        "check": "second",
+        "status": "warn",
+        "text": "odd",
+        "why": "it may hurt",
+        "remedy": "mend it",
+    }
+
+
+def test_a_path_is_only_a_path() -> None:
+    """A configuration that cannot be read is a finding, not a traceback."""
+    problem = Problem("cannot read the configuration: No such file or directory", "/none")
+    finding = host.configuration(Checked((), (), "", False, (problem,)), str(Path("/none")))
+    assert finding.status is FAIL

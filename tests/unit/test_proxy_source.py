@@ -1,0 +1,122 @@
+"""squid.conf read as Squid reads it: continued lines, comments, macros, includes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, read, render, statements
+
+
+def said(text: str, name: str = "one") -> list[tuple[str, int]]:
+    lines = [PhysicalLine("f", number, line) for number, line in enumerate(text.split("\n"), 1)]
+    return [(statement.text, statement.number) for statement in statements(lines, name)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("via on", [("via on", 1)]),
+        ("  via on  \n\n# a comment\n\t# another\nworkers 2", [("via on", 1), ("workers 2", 5)]),
+        ("acl a src \\\n   10.0.0.0/8 \\\n\t10.1.0.0/16", [("acl a src 10.0.0.0/8 10.1.0.0/16", 3)]),
+        ("acl a src \\\n# between\n\n10.0.0.0/8", [("acl a src 10.0.0.0/8", 4)]),
+        ("pid_filename /run/${service_name}/p", [("pid_filename /run/one/p", 1)]),
+        ("if ${process_number} = 1", [("if ${process_number} = 1", 1)]),
+        ("", []),
+        ("\\\n", []),
+    ],
+)
+def test_statements(text: str, expected: list[tuple[str, int]]) -> None:
+    assert said(text) == expected
+
+
+def test_a_comment_at_the_end_is_not_words() -> None:
+    (statement,) = statements([PhysicalLine("f", 1, "http_port 3128 # the usual #one")], "n")
+    assert statement.words == ("http_port", "3128")
+    assert statement.directive == "http_port"
+
+
+def test_what_stands_in_an_if_is_marked() -> None:
+    lines = [PhysicalLine("f", n, t) for n, t in enumerate(["via on", "if 1 = 1", "via off", "else", "via on", "endif", "workers 2"], 1)]  # fmt: skip  # noqa: E501
+    assert [s.conditional for s in statements(lines, "n") if s.directive in ("via", "workers")] == [False, True, True, False]  # fmt: skip  # noqa: E501
+
+
+def write(directory: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (directory / f"{name}.conf").write_text(text.replace("DIR", str(directory)))
+    return directory / "main.conf"
+
+
+def test_includes_stand_for_their_lines(tmp_path: Path) -> None:
+    main = write(
+        tmp_path,
+        main="via on\ninclude DIR/part*.conf\nworkers 2",
+        part1="http_port 1",
+        part2="include DIR/deep.conf\nhttp_port 2\n",
+        deep="http_port 3\n",
+    )
+    lines, problems = read(main, "n")
+    assert problems == ()
+    assert [(Path(s.file).name, s.number, s.text) for s in statements(lines, "n")] == [
+        ("main.conf", 1, "via on"),
+        ("part1.conf", 1, "http_port 1"),
+        ("deep.conf", 1, "http_port 3"),
+        ("part2.conf", 2, "http_port 2"),
+        ("main.conf", 3, "workers 2"),
+    ]
+
+
+def test_the_rendered_file_has_each_line_where_it_is_in_the_sequence(tmp_path: Path) -> None:
+    main = write(tmp_path, main="a\ninclude DIR/part.conf\nb \\\n c", part="x\n\ny")
+    lines, _ = read(main, "n")
+    assert render(lines).decode().split("\n")[:-1] == [line.text for line in lines]
+    again = [PhysicalLine("", 0, line) for line in render(lines).decode().splitlines()]
+    assert [s.text for s in statements(again, "n")] == ["a", "x", "y", "b c"]
+
+
+def test_bytes_that_are_not_utf_8_survive(tmp_path: Path) -> None:
+    main = tmp_path / "main.conf"
+    main.write_bytes(b"visible_hostname caf\xe9\r\n")
+    lines, problems = read(main, "n")
+    assert problems == ()
+    assert render(lines) == b"visible_hostname caf\xe9\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("via on\ninclude /nonexistent/x.conf", ("main.conf", 2), "include /nonexistent/x.conf: there is no such file"),
+        ("include DIR", ("main.conf", 1), "cannot read it: Is a directory"),
+        ("include DIR/main.conf", ("main.conf", 1), "includes more than 16 deep"),
+        ("via on \\\n", ("main.conf", 1), "ends in the middle of a continued line"),
+    ],
+)
+def test_problems_name_the_place(tmp_path: Path, text: str, place: tuple[str, int], words: str) -> None:
+    _, problems = read(write(tmp_path, main=text), "n")
+    (problem,) = problems
+    assert (Path(problem.file).name, problem.line) == place
+    assert words in str(problem)
+
+
+def test_sixteen_deep_is_not_too_deep(tmp_path: Path) -> None:
+    files = {f"f{depth}": f"include DIR/f{depth + 1}.conf\n" for depth in range(1, MAX_DEPTH)}
+    main = write(tmp_path, main="include DIR/f1.conf\n", **files, **{f"f{MAX_DEPTH}": "via on"})
+    lines, problems = read(main, "n")
+    assert problems == ()
+    assert "via on" in [line.text for line in lines]
+
+
+def test_an_include_that_squid_may_not_need_is_left_to_squid(tmp_path: Path) -> None:
+    main = write(
+        tmp_path, main="if ${process_number} = 9\ninclude /nonexistent/x.conf\nendif\ninclude |/bin/generate\n"
+    )
+    lines, problems = read(main, "n")
+    assert problems == ()
+    assert [line.text for line in lines if "include" in line.text] == ["include /nonexistent/x.conf", "include |/bin/generate"]  # fmt: skip  # noqa: E501
+
+
+def test_a_missing_file() -> None:
+    lines, (problem,) = read(Path("/nonexistent/squid.conf"), "n")
+    assert lines == ()
+    assert str(problem) == "/nonexistent/squid.conf: cannot read the configuration: No such file or directory"
