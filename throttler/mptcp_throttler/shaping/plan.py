@@ -24,7 +24,7 @@ QUEUE_SECONDS = 0.01
 govern the congestion window: the scheduler takes window over RTT for the path's rate, and would hand a capped subflow
 three times what it can send, at the cost of the other path (docs/design.md)."""
 QUEUE_FLOOR = 4
-PACKETS_PER_SUBFLOW = 2
+PACKETS_PER_SUBFLOW = 1
 BURST_SECONDS = 0.002
 GSO_SECONDS = 0.01
 """How long one segment may occupy the tightest cap: this, not the queue, bounds latency (docs/design.md)."""
