@@ -34,11 +34,18 @@ def allowed(name: str) -> Iterator[None]:
 
 
 def select(name: str, namespaces: Iterable[str]) -> bool:
-    """Make *name* the default of *namespaces*; return False, changing nothing, where the kernel lacks it."""
+    """Make *name* the default of *namespaces*; return False, changing nothing, where it cannot be had.
+
+    It cannot where the kernel lacks it, or where it is not on the list and we run in a container, which may not
+    change the list.
+    """
     if name not in AVAILABLE.read_text().split():
         return False
-    with allowed(name):
-        for namespace in namespaces:
-            argv = ["ip", "netns", "exec", namespace, "sysctl", "-qw"]
-            run([*argv, f"net.ipv4.tcp_congestion_control={name}"])
+    try:
+        with allowed(name):
+            for namespace in namespaces:
+                argv = ["ip", "netns", "exec", namespace, "sysctl", "-qw"]
+                run([*argv, f"net.ipv4.tcp_congestion_control={name}"])
+    except PermissionError:
+        return False
     return True
