@@ -46,6 +46,31 @@ def install_own_addresses(places: Places, prefixes: Iterable[Network]) -> None:
     _write(places.own_addresses, render(frozenset(prefixes)).encode(), 0o644)
 
 
+def install_library(places: Places, library: Path) -> Path:
+    """Return *library*, or a copy of it where Squid's own user could not open it.
+
+    Squid's workers are started as that user, and a checkout is often below a home directory that others may not
+    enter. A library cannot be loaded from a file system mounted noexec, as /run often is.
+    """
+    if os.geteuid() != 0 or _open_to_all(library):
+        return library
+    directory = next((d for d in (places.runtime, places.state) if not _is_noexec(d)), places.state)
+    _make(directory, 0o755)
+    copy = directory / library.name
+    _write(copy, library.read_bytes(), 0o755)
+    return copy
+
+
+def _open_to_all(file: Path) -> bool:
+    enterable = all(directory.stat().st_mode & 0o001 for directory in file.resolve().parents)
+    return enterable and bool(file.stat().st_mode & 0o004)
+
+
+def _is_noexec(directory: Path) -> bool:
+    there = next(d for d in (directory, *directory.parents) if d.exists())
+    return bool(os.statvfs(there).f_flag & os.ST_NOEXEC)
+
+
 def _own(directory: Path, owner: str) -> None:
     if os.geteuid() == 0:
         entry = pwd.getpwnam(owner)

@@ -39,6 +39,10 @@ class Places:
         return Path("/var/log") / self.service_name
 
     @property
+    def state(self) -> Path:
+        return Path("/var/lib") / self.service_name
+
+    @property
     def own_addresses(self) -> Path:
         """This host's addresses, one a line, for an ``acl ... dst "FILE"``."""
         return self.runtime / "own-addresses"

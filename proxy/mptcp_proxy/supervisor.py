@@ -26,7 +26,7 @@ from types import FrameType
 
 from . import log_files, shim
 from .configuration.check import Checked, check
-from .installation import install, install_own_addresses, make_directories
+from .installation import install, install_library, install_own_addresses, make_directories
 from .listening import listening_now, taken_by
 from .own_addresses import Network, local_prefixes, reachable, watch
 from .places import Places
@@ -78,8 +78,8 @@ def run(configuration: Path, places: Places) -> int:
     if squid is None or any(not problem.warning for problem in problems):
         return 1
     try:
-        library = shim.library()
         make_directories(places, checked)
+        library = install_library(places, shim.library())
         prefixes = local_prefixes()
         install(places, checked, prefixes)
     except shim.ShimError as error:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_bench.demo import POLICY
+from mptcp_bench.download import fetch, wget
 from mptcp_bench.testbed import (
     TMPFS,
     TWO_PATHS,
@@ -28,7 +30,14 @@ from mptcp_bench.testbed import (
     ownership,
     paths,
 )
-from mptcp_bench.testbed.services import mptcp_command, start_origin, wait_until
+from mptcp_bench.testbed.services import (
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
 
 pytestmark = pytest.mark.kernel
 Require = Callable[..., None]
@@ -170,6 +179,19 @@ def test_client_program_speaks_mptcp_and_apache_does_not(testbed: Testbed, requi
     testbed["client"].run(mptcp_command(["curl", "-sf", "-o", "/dev/null", origin.url("file")]))
     assert counter("MPTcpExtMPCapableSYNTX") == 1
     assert counter("MPTcpExtMPCapableFallbackSYNACK") == 1
+
+
+def test_services_start_and_a_download_through_them_is_multipath(testbed: Testbed, require: Require) -> None:
+    require("squid", "apache2", "wget", "mptcpize", "htb")
+    origin = start_origin(testbed["origin"], {"file": 4 * MIB})
+    proxy = start_proxy(testbed["proxy"])
+    throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], POLICY))
+    argv = wget(origin.url("file"), proxy=proxy, multipath=True)
+    download = fetch(testbed, origin, "file", argv, time.monotonic, label="file", timeout=30)
+    assert download.digest_ok
+    assert download.protocol.complaint(multipath=True) is None
+    assert throttler.process.stop(grace=15) == 0
+    assert download.protocol.complaint(multipath=False) is not None
 
 
 def test_cubic_is_selected_inside_and_the_host_is_as_before(
