@@ -48,6 +48,8 @@ class FakeNetfilter:
     def __init__(self, log: list[str] | None = None) -> None:
         self.log = [] if log is None else log
         self.entries: dict[FourTuple, Target] = {}
+        self.room = 1_000_000
+        self.refuses_removal = False
 
     async def prepare(self) -> None:
         self.log.append("make sets")
@@ -57,6 +59,8 @@ class FakeNetfilter:
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
         for four_tuple, target in entries.items():
+            if four_tuple not in self.entries and len(self.entries) >= self.room:
+                raise KernelError("add set entries: the set is full")
             self.entries[four_tuple] = target
             self.log.append(f"{four_tuple.remote_port} to {target.minor:x}")
 
@@ -66,6 +70,8 @@ class FakeNetfilter:
             self.log.append(f"not {four_tuple.remote_port}")
 
     async def remove(self) -> None:
+        if self.refuses_removal:
+            raise KernelError("remove sets: in use")
         self.entries.clear()
         self.log.append("remove sets")
 

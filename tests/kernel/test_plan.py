@@ -35,7 +35,7 @@ def test_the_printed_commands_make_the_desired_state(
     policy = load_policy((ROOT / "conf/policy.yaml").read_text(), "policy.yaml")
     planner.set_policy(policy)
     subflows = (ROOT / "tests/golden/subflows.yaml").read_text()
-    for connection in load_connections(subflows, "subflows.yaml", "wan0", NOW):
+    for connection in load_connections(subflows, "subflows.yaml", "wan0", (3128,), NOW):
         planner.set_verdicts(connection.token, evaluate(policy, connection, NOW), NOW)
 
     async def read_back() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from mptcp_bench.testbed import LiveNode, Testbed
+from mptcp_throttler.kernel import root_qdisc
+from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import HtbTrafficControl
 from mptcp_throttler.shaping.model import ClassSpec, Ownership
@@ -33,6 +35,18 @@ ROOTS = {
         "class add dev t0 parent 1:1 classid 1:20 htb rate 5mbit ceil 10mbit",
         "class add dev t0 parent 1:1 classid 1:30 htb rate 7gbit ceil 10gbit",
         "qdisc add dev t0 parent 1:20 handle 20: pfifo limit 33",
+    ],
+    "tbf over HTB over pfifo": [
+        "qdisc add dev t0 root handle 7: tbf rate 10mbit burst 5000 limit 30000",
+        "qdisc add dev t0 parent 7:1 handle 5: htb default 1",
+        "class add dev t0 parent 5: classid 5:1 htb rate 5mbit",
+        "qdisc add dev t0 parent 5:1 handle 3: pfifo limit 12",
+    ],
+    "HTB over tbf over pfifo": [
+        "qdisc add dev t0 root handle 9: htb default 1",
+        "class add dev t0 parent 9: classid 9:1 htb rate 50mbit",
+        "qdisc add dev t0 parent 9:1 handle 8: tbf rate 10mbit burst 5000 limit 30000",
+        "qdisc add dev t0 parent 8:1 handle 2: pfifo limit 12",
     ],
 }
 
@@ -127,15 +141,74 @@ def test_a_class_that_one_interface_lost_is_seen_and_mended(link: LiveNode, tmp_
     assert mended[0x10].same_as(CLASSES[0x10])
 
 
-def test_a_root_that_could_not_be_put_back_is_not_replaced(link: LiveNode, tmp_path: Path) -> None:
-    link.run(["tc", "qdisc", "add", "dev", "t0", "root", "handle", "1:", "htb"])
-    link.run(
-        "tc filter add dev t0 parent 1: protocol ip u32 match ip dst 192.0.2.1 flowid 1:1".split()  # noqa: SIM905
-    )
+@pytest.mark.parametrize("parent", ["1:", "1:1"])
+def test_a_root_that_could_not_be_put_back_is_not_replaced(link: LiveNode, tmp_path: Path, parent: str) -> None:
+    for command in (
+        "qdisc add dev t0 root handle 1: htb",
+        "class add dev t0 parent 1: classid 1:1 htb rate 9mbit",
+        "class add dev t0 parent 1:1 classid 1:2 htb rate 9mbit",
+        f"filter add dev t0 parent {parent} protocol ip u32 match ip dst 192.0.2.1 flowid 1:2",
+    ):
+        link.run(["tc", *command.split()])
     before = dump(link)
     with link.entered(), pytest.raises(KernelError, match="has filters"):
         asyncio.run(with_classes(tmp_path))
     assert dump(link) == before
+
+
+def test_a_restoration_that_failed_half_way_is_taken_up_again(
+    link: LiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in ROOTS["a tree of HTB"]:
+        link.run(["tc", *command.split()])
+    before = dump(link)
+    whole = root_qdisc.restore
+
+    def fails_half_way(netlink: NetlinkSocket, index: int, interface: str, tree: list[root_qdisc.Saved]) -> None:
+        whole(netlink, index, interface, tree[:2])
+        raise KernelError("refused")
+
+    async def restore() -> None:
+        tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
+        async with tc.opened():
+            await tc.restore()
+
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        with monkeypatch.context() as patched:
+            patched.setattr(root_qdisc, "restore", fails_half_way)
+            with pytest.raises(KernelError, match="refused"):
+                asyncio.run(restore())
+        assert dump(link) != before
+        asyncio.run(restore())
+    assert dump(link) == before
+
+
+def test_a_root_that_somebody_removed_does_not_make_our_gso_size_the_original(link: LiveNode, tmp_path: Path) -> None:
+    before = dump(link)
+
+    async def again() -> None:
+        tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
+        async with tc.opened():
+            await tc.prepare()
+            await tc.restore()
+
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+        link.run(["tc", "qdisc", "del", "dev", "t0", "root"])
+        asyncio.run(again())
+    assert dump(link) == before
+
+
+def test_a_root_without_its_classes_is_completed(link: LiveNode, tmp_path: Path) -> None:
+    """A daemon may be killed between the root and the classes."""
+    link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "handle", "4d50:", "htb", "default", "0xffff"])
+    with link.entered():
+        asyncio.run(with_classes(tmp_path))
+    classes = link.run(["tc", "class", "show", "dev", "t0"]).stdout
+    assert "class htb 4d50:fffe root" in classes
+    assert "class htb 4d50:ffff parent 4d50:fffe" in classes
+    assert "class htb 4d50:10 parent 4d50:fffe" in classes
 
 
 def test_a_root_that_the_operator_changed_meanwhile_is_left_alone(link: LiveNode, tmp_path: Path) -> None:

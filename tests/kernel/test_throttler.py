@@ -405,3 +405,117 @@ def test_a_forged_join_never_counts(site: Site) -> None:
     finally:
         site.client.run(["ip", "mptcp", "endpoint", "add", "10.77.2.2", "dev", "wlan0", "id", "4", "subflow"])
         core.run(["ip", "neigh", "del", stranger, "dev", "to-wlan0"])
+
+
+@pytest.mark.parametrize("moment", ["at once", "while starting"])
+def test_a_stop_during_the_start_leaves_the_kernel_as_it_was(site: Site, moment: str) -> None:
+    process = site.proxy.popen(
+        [program("mptcp-throttler"), "run", "--config", str(site.config)],
+        name="hasty",
+        mounts=throttler_mounts(site.proxy),
+    )
+    if moment == "while starting":
+        until(lambda: "takes the place of" in process.output())
+        process.signal(signal.SIGHUP)
+    process.signal(signal.SIGTERM)
+    process.wait(10)
+    assert "Traceback" not in process.output()
+
+
+def test_an_impatient_stop_leaves_the_kernel_as_it_was(site: Site) -> None:
+    throttler = site.start()
+    with connection(site):
+        until(lambda: len(site.entries()) == 1)
+        for _ in range(5):
+            throttler.process.signal(signal.SIGTERM)
+            time.sleep(0.01)
+    assert throttler.process.wait(10) == 0
+
+
+def test_a_rst_that_the_clients_host_never_sent_lifts_no_cap(site: Site) -> None:
+    """The handshake does not tell which sequence number a RST may have; the kernel, which knows, closes nothing."""
+    from scapy.config import conf
+    from scapy.layers.inet import IP, TCP
+    from scapy.layers.l2 import Ether
+
+    mac = site.client.run(["cat", "/sys/class/net/eth0/address"]).stdout.strip()
+    core_mac = site.testbed["core"].run(["cat", "/sys/class/net/to-eth0/address"]).stdout.strip()
+    with running(site) as throttler, connection(site) as (client, _):
+        until(lambda: len(site.entries()) == 1)
+        address, port = client.getsockname()[:2]
+        forged = Ether(src=mac, dst=core_mac) / IP(src=address, dst=site.proxy.address("wan0"))
+        before = ask(throttler.socket)["counters"]["observers"]["segments"]
+        with site.client.entered(), conf.L2socket(iface="eth0", promisc=False) as wire:
+            wire.send(forged / TCP(sport=port, dport=PORT, flags="RA", seq=1, ack=1))
+        until(lambda: ask(throttler.socket)["counters"]["observers"]["segments"] > before)
+        assert len(site.entries()) == 1
+        assert [s["state"] for s in ask(throttler.socket)["connections"][0]["subflows"]] == ["active", "active"]
+
+
+def test_an_interface_that_is_made_anew_does_not_stop_the_others(
+    make_testbed: Callable[..., Testbed], site: Site
+) -> None:
+    testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(POLICY)
+    config = write_throttler_config(
+        testbed["proxy"],
+        policy,
+        interfaces=("wan0", "extra0"),
+        settings={"netfilter": site.backend, "verify_interval": 1},
+    )
+    other = Site(testbed, site.backend, policy, config)
+    add = ["ip", "link", "add", "extra0", "type", "veth", "peer", "extra1"]
+    up = ["ip", "link", "set", "extra0", "up"]
+    other.proxy.run(add)
+    other.proxy.run(up)
+    with running(other) as throttler:
+        other.proxy.run(["ip", "link", "del", "extra0"])
+        until(lambda: "there is no interface extra0" in throttler.process.output())
+        with connection(other):
+            until(lambda: clients(other.entries()) == ["10.77.1.2"])
+        other.proxy.run(add)
+        other.proxy.run(up)
+        until(lambda: "htb 4d50: root" in other.proxy.run(["tc", "qdisc", "show", "dev", "extra0"]).stdout)
+        until(lambda: "class htb 4d50:10 " in other.proxy.run(["tc", "class", "show", "dev", "extra0"]).stdout)
+    assert "4d50" not in other.proxy.run(["tc", "qdisc", "show"]).stdout
+
+
+def test_a_successor_with_the_other_backend_removes_what_the_first_left(site: Site) -> None:
+    first = site.start()
+    with connection(site):
+        until(lambda: len(site.entries()) == 1)
+        first.process.kill()
+        other = "nftables" if site.backend == "iptables" else "iptables"
+        config = site.testbed.directory / "other.yaml"
+        config.write_text(site.config.read_text().replace(f'"{site.backend}"', f'"{other}"'))
+        successor = start_throttler(site.proxy, config)
+        assert not site.entries()
+        assert clients(Site(site.testbed, other, site.policy, config).entries()) == ["10.77.1.2"]
+        successor.process.signal(signal.SIGTERM)
+        assert successor.process.wait(10) == 0
+
+
+def test_only_our_bits_of_the_mark_are_changed(site: Site) -> None:
+    mangle = ["iptables-legacy", "-t", "mangle"]
+    site.proxy.run(
+        [*mangle, "-A", "OUTPUT", "-p", "tcp", "--sport", str(PORT), "-j", "MARK", "--set-mark", "0x12000034"]
+    )
+    try:
+        with running(site), connection(site) as (_, proxy):
+            until(lambda: len(site.entries()) == 1)
+            for mark in ("0x12010034", "0x12000034"):
+                site.proxy.run([*mangle, "-A", "POSTROUTING", "-m", "mark", "--mark", mark])
+            proxy.sendall(bytes(200_000))
+            listing = site.proxy.run([*mangle, "-nvxL", "POSTROUTING"]).stdout
+            counted = {line.split()[-1]: int(line.split()[0]) for line in listing.splitlines() if "mark match" in line}
+            # The nftables chain stands at the same priority and may come after the counters of legacy iptables.
+            if site.backend == "iptables":
+                assert counted["0x12010034"] > 0
+                assert counted["0x12000034"] > 0
+            rules = site.proxy.run(["sh", "-c", "nft list ruleset; ipset save"]).stdout
+            assert "0x10000/0xff0000" in rules or "meta mark & 0xff01ffff | 0x00010000" in rules
+            site.proxy.run([*mangle, "-F", "POSTROUTING"])
+    finally:
+        site.proxy.run([*mangle, "-F", "OUTPUT"])
+        site.proxy.run([*mangle, "-F", "POSTROUTING"])

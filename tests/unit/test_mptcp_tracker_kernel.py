@@ -117,7 +117,14 @@ class TestEvents:
         assert told(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
         assert words(tracker.resync([], host.time + 5)) == [DISAGREE, CLOSED], "the dump tells of listening ports only"
         assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
-        assert told(tracker, path.fin(), path.proxy_fin()) == [CHANGED, CLOSED]
+        assert told(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
+
+    def test_a_forged_end_does_not_lift_a_cap(self, tracker: Tracker, host: Host) -> None:
+        """Sequence numbers cannot be checked; a client could send a RST that its own host never sent."""
+        path = opened(tracker, host)
+        assert told(tracker, path.kernel(K.ESTABLISHED), path.rst(), path.fin(), path.proxy_fin()) == []
+        assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
+        assert told(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
 
     def test_the_end_of_a_connection_is_the_kernels_to_say(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)

@@ -91,7 +91,7 @@ def test_what_the_kernel_refuses_is_tried_again(monkeypatch: pytest.MonkeyPatch)
 
     bench = asyncio.run(scenario())
     assert bench.reconciler.counters.failures == 2
-    assert bench.log == ["class 10 5000000", "1000 to 10"]
+    assert bench.log == [*["take root", "make sets"] * 2, "class 10 5000000", "1000 to 10"]
 
 
 def test_apply_raises_what_the_kernel_refused() -> None:
@@ -120,3 +120,38 @@ def test_verify_mends_what_somebody_else_changed_and_removes_strays() -> None:
     assert bench.netfilter.entries == {verdict(1000).four_tuple: Target(0x10, 0x10000)}
     assert bench.tc.classes.keys() == {0x10}
     assert bench.reconciler.counters.repairs == 3
+
+
+def test_a_full_set_does_not_keep_stale_entries_in_it() -> None:
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.netfilter.room = 4
+        bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1004)], NOW)
+        await bench.reconciler.apply()
+        bench.planner.set_verdicts(1, [verdict(port) for port in range(2000, 2004)], NOW)
+        await bench.reconciler.apply()
+        return bench
+
+    bench = asyncio.run(scenario())
+    assert {four_tuple.remote_port for four_tuple in bench.netfilter.entries} == {2000, 2001, 2002, 2003}
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest() -> None:
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.netfilter.refuses_removal = True
+        with pytest.raises(KernelError, match="sets: in use"):
+            await bench.reconciler.close()
+        return bench
+
+    assert asyncio.run(scenario()).log == ["give root back"]
+
+
+def test_changes_that_wait_are_not_counted_as_repairs() -> None:
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.planner.set_verdicts(1, [verdict(1000)], NOW)
+        await bench.reconciler.verify()
+        return bench
+
+    assert asyncio.run(scenario()).reconciler.counters.repairs == 0

@@ -149,8 +149,19 @@ def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
     with pytest.raises(PlanError, match="2 caps are in use"):
-        planner.set_verdicts(2, [verdict(3, cap)], NOW)
+        planner.set_verdicts(2, [verdict(1, cap), verdict(3, cap)], NOW)
     assert planner.entries.desired.keys() == {subflow(1), subflow(2)}
+    planner.forget(1, NOW)
+    planner.forget(2, NOW)
+    assert not planner.entries.desired
+
+
+def test_no_class_has_the_number_whose_leaf_handle_would_be_the_roots() -> None:
+    cap = rule(cap=throttle(share=Share.CLIENT))
+    planner = Planner(Ownership(htb_major=FIRST_MINOR))
+    planner.set_policy(policy(cap))
+    planner.set_verdicts(1, [verdict(1, cap)], NOW)
+    assert planner.classes.desired.keys() == {FIRST_MINOR + 1}
 
 
 @given(st.integers(8, 10_000_000_000), st.integers(1, 10))
@@ -183,8 +194,8 @@ def test_the_queue_of_a_shared_cap_grows_with_its_subflows_and_seldom_changes() 
 
 def test_segments_shrink_with_the_tightest_cap_but_never_grow() -> None:
     assert gso_limit(policy(), 65536) == 65536
-    assert gso_limit(policy(rule(cap=throttle(1_000_000))), 65536) == 4500
-    assert gso_limit(policy(rule(cap=throttle(5_000_000)), rule("b", throttle(50_000_000))), 65536) == 6250
+    assert gso_limit(policy(rule(cap=throttle(1_000_000))), 65536) == 3028
+    assert gso_limit(policy(rule(cap=throttle(5_000_000)), rule("b", throttle(50_000_000))), 65536) == 3125
     assert gso_limit(policy(rule(cap=throttle(1_000_000_000))), 32768) == 32768
 
 

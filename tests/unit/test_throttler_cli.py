@@ -60,6 +60,14 @@ def test_check_says_what_is_well(settings: Path, capsys: pytest.CaptureFixture[s
             'write "10.0.0.1:3128" or "[fd00::1]:3128"',
         ),
         ("connectoins: []\n", ":1: "),
+        (
+            'connections:\n- subflows:\n  - {local: "10.0.0.1:9999", remote: "10.0.0.2:1"}\n',
+            ":3: connections[0].subflows[0].local: port 9999 is not one of listen_ports (3128)",
+        ),
+        (
+            'connections:\n- subflows:\n  - {local: "10.0.0.1:3128", remote: "[fd00::2]:1"}\n',
+            ":3: connections[0].subflows[0].local: local and remote are addresses of different families",
+        ),
     ],
 )
 def test_a_broken_list_of_subflows_is_told_by_line(

@@ -38,7 +38,7 @@ def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, t
 
 def read_connections(path: Path, settings: Settings, now: float) -> list[Connection]:
     """Return the connections written in *path*. Raises DocumentError with every problem of the file."""
-    return load_connections(_text(path), str(path), settings.interfaces[0], now)
+    return load_connections(_text(path), str(path), settings.interfaces[0], settings.ownership.listen_ports, now)
 
 
 def _text(path: Path) -> str:

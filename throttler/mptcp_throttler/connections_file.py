@@ -11,6 +11,7 @@ The first subflow of a connection is its initial one; all are active.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from ipaddress import ip_address
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from pydantic import Field
 from .mptcp.model import Connection, FourTuple, Subflow, SubflowState
 from .policy.fields import Parsed, Section, between
 from .policy.problems import DocumentError, shown
-from .policy.validate import validate
+from .policy.validate import problem_at, validate
 from .policy.yaml_document import parse_document
 
 _END = re.compile(r"^(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})$")
@@ -60,14 +61,25 @@ class ConnectionsSection(Section):
     connections: list[ConnectionSection]
 
 
-def load_connections(text: str, source: str, interface: str | None, now: float) -> list[Connection]:
+def load_connections(
+    text: str, source: str, interface: str | None, listen_ports: Collection[int], now: float
+) -> list[Connection]:
     """Return the connections of *text*, their tokens numbered from 1. Raises DocumentError with every problem.
 
     *interface* is taken for subflows that name none.
     """
-    section, problems = validate(ConnectionsSection, parse_document(text, source))
+    document = parse_document(text, source)
+    section, problems = validate(ConnectionsSection, document)
     if section is None or problems:
         raise DocumentError(problems)
+    strangers = [
+        problem_at(document, ("connections", i, "subflows", j, "local"), None, message)
+        for i, connection in enumerate(section.connections)
+        for j, subflow in enumerate(connection.subflows)
+        if (message := _stranger(subflow, listen_ports))
+    ]
+    if strangers:
+        raise DocumentError(strangers)
     return [
         Connection(
             token=number,
@@ -79,6 +91,16 @@ def load_connections(text: str, source: str, interface: str | None, now: float) 
         )
         for number, connection in enumerate(section.connections, 1)
     ]
+
+
+def _stranger(subflow: SubflowSection, listen_ports: Collection[int]) -> str | None:
+    """Return why *subflow* cannot be one of the proxy's, None if it can."""
+    (local, port), (remote, _) = subflow.local, subflow.remote
+    if port not in listen_ports:
+        return f"port {port} is not one of listen_ports ({', '.join(map(str, listen_ports))})"
+    if len(local) != len(remote):
+        return "local and remote are addresses of different families"
+    return None
 
 
 def _subflow(section: SubflowSection, initial: bool, interface: str | None, now: float) -> Subflow:

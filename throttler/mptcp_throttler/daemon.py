@@ -8,11 +8,11 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .kernel.netfilter import Backend, open_netfilter
+from .kernel.netfilter import Backend, open_netfilter, remove_other_backends
 from .kernel.ports import KernelError, Netfilter
 from .kernel.tc import HtbTrafficControl
 from .mptcp.model import Event, EventKind
@@ -21,7 +21,7 @@ from .observe import Observers
 from .policy.evaluate import evaluate
 from .policy.model import Policy
 from .policy.problems import DocumentError
-from .policy.schedule import next_change
+from .policy.schedule import next_change, open_rules
 from .reconcile import Reconciler
 from .settings import Settings
 from .shaping.plan import PlanError, Planner, gso_limit
@@ -30,6 +30,7 @@ from .status import StatusServer, snapshot
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
+_STOP = (signal.SIGTERM, signal.SIGINT)
 _LONGEST_SLEEP = 60.0
 """The wall clock may be set while we wait for a window of the policy."""
 
@@ -47,6 +48,10 @@ class Daemon:
         self._read_policy = read_policy
         self._started = time.time()
         self._stop = asyncio.Event()
+        self._reload_wanted = asyncio.Event()
+        self._reloaded = asyncio.Event()
+        self._open_rules: tuple[bool, ...] = ()
+        """Which rules' windows were open when the policy was last enforced."""
         self._tracker = Tracker(settings.ownership.listen_ports, TrackerLimits(settings.max_connections))
         self._planner = Planner(settings.ownership)
         self._tc = HtbTrafficControl(settings.interfaces, settings.ownership, settings.state_directory)
@@ -59,17 +64,26 @@ class Daemon:
 
         Raises :class:`KernelError` when the start fails, :class:`AlreadyRunning` when another daemon is there.
         """
+        loop = asyncio.get_running_loop()
         with locked(self._settings.state_directory):
+            # From the first change to the last: a signal in between must not end us half-way.
+            for number in _STOP:
+                loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(signal.SIGHUP, self._reload_wanted.set)
             async with self._tc.opened(), self._opened_netfilter() as netfilter:
                 self._reconciler = Reconciler(self._planner, self._tc, netfilter)
                 try:
                     await self._serve()
                 finally:
-                    await self._reconciler.close()
+                    # A start that was refused before it took an interface leaves a killed predecessor's caps alone.
+                    if self._tc.prepared:
+                        await self._reconciler.close()
+                    for number in _STOP:  # whoever asks once more is asking for what is being done
+                        loop.remove_signal_handler(number)
+                        signal.signal(number, signal.SIG_IGN)
 
     async def _serve(self) -> None:
         await self._reconciler.prepare()
-        loop = asyncio.get_running_loop()
         self._observers = Observers(
             self._settings.interfaces,
             self._settings.ownership.listen_ports,
@@ -83,10 +97,8 @@ class Daemon:
             await self._observers.open()
             await self._enforce()
             await self._reconciler.apply()
+            await remove_other_backends(self._backend, self._settings.ownership)
             await status.open()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._stop.set)
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), self._backend)
             await self._until_stopped(
                 self._reconciler.run(),
@@ -94,10 +106,9 @@ class Daemon:
                 self._every(TICK_SECONDS, self._tick),
                 self._every(self._settings.verify_interval, self._verify_and_resync),
                 self._follow_the_clock(),
+                self._reload_when_wanted(),
             )
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
             await status.close()
             self._observers.close()
 
@@ -140,11 +151,15 @@ class Daemon:
 
     async def _enforce(self) -> None:
         """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
-        self._decide(list(self._tracker.connections))
         now = time.time()
+        self._open_rules = open_rules(self._policy, now)
+        self._decide(list(self._tracker.connections))
         self._planner.prepare_path_classes(now)
         self._planner.expire(now)
-        await self._tc.limit_gso(await self._gso_limit())
+        try:
+            await self._tc.limit_gso(await self._gso_limit())
+        except KernelError as error:
+            log.error("%s", error)
         self._reconciler.wake()
 
     async def _gso_limit(self) -> int | None:
@@ -178,12 +193,21 @@ class Daemon:
     async def _follow_the_clock(self) -> None:
         while True:
             now = time.time()
-            change = next_change(self._policy, now)
-            await asyncio.sleep(_LONGEST_SLEEP if change is None else min(_LONGEST_SLEEP, max(0.05, change - now)))
-            if change is not None and time.time() >= change:
+            if open_rules(self._policy, now) != self._open_rules:
                 await self._enforce()
+            change = next_change(self._policy, now)
+            pause = _LONGEST_SLEEP if change is None else min(_LONGEST_SLEEP, max(0.05, change - now))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._reloaded.wait(), pause)
+            self._reloaded.clear()
 
-    def _reload(self) -> None:
+    async def _reload_when_wanted(self) -> None:
+        while True:
+            await self._reload_wanted.wait()
+            self._reload_wanted.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
         """Take the policy file anew; refuse a bad one and keep what is in force."""
         try:
             policy = self._read_policy()
@@ -194,8 +218,8 @@ class Daemon:
             return
         self._policy = policy
         self._planner.set_policy(policy)
-        task = asyncio.ensure_future(self._enforce())
-        task.add_done_callback(_log_failure)
+        await self._enforce()
+        self._reloaded.set()
         log.info("policy reloaded: %d rules", len(policy.rules))
 
     def _snapshot(self) -> dict[str, Any]:
@@ -223,11 +247,6 @@ class Daemon:
         while True:
             await asyncio.sleep(seconds)
             await call()
-
-
-def _log_failure(task: asyncio.Future[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("%s", task.exception())
 
 
 @contextmanager

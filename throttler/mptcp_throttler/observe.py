@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 from pyroute2 import AsyncIPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 from .kernel.capture import Capture
 from .kernel.pm_events import PathManagerEvents
@@ -66,10 +67,8 @@ class Observers:
         """Open every observer, then learn what is there already. Raises KernelError for a capture that fails."""
         for interface in self._interfaces:
             self._open_capture(interface)
-        try:
-            self._open_events()
-        except KernelError as error:
-            log.warning("%s; subflows are known from their packets alone", error)
+        if not self._try_events():
+            log.warning("no path-manager events; subflows are known from their packets alone")
         await self.resync()
 
     def close(self) -> None:
@@ -85,6 +84,8 @@ class Observers:
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
             lost = self._read_losses()
+            if self._events is None and self._try_events():
+                lost = True
             returned = [interface for interface in self._interfaces if self._reopen(interface)]
             if returned:
                 self.counters.reopened += len(returned)
@@ -116,6 +117,12 @@ class Observers:
 
     async def _address_owners(self) -> dict[bytes, str]:
         """Return the interface of each local address: where a subflow of unknown interface most likely leaves."""
+        try:
+            return await self._dump_address_owners()
+        except NetlinkError as error:
+            raise KernelError(f"list the addresses of this host: {error}") from error
+
+    async def _dump_address_owners(self) -> dict[bytes, str]:
         owners: dict[bytes, str] = {}
         async with AsyncIPRoute() as ipr:
             names = {link["index"]: link.get_attr("IFLA_IFNAME") async for link in await ipr.get_links()}
@@ -148,9 +155,14 @@ class Observers:
             return False
         return True
 
-    def _open_events(self) -> None:
-        self._events = PathManagerEvents()
+    def _try_events(self) -> bool:
+        try:
+            self._events = PathManagerEvents()
+        except (KernelError, OSError) as error:
+            log.debug("%s", error)
+            return False
         self._loop.add_reader(self._events.fileno(), self._read_events)
+        return True
 
     def _read_capture(self, capture: Capture) -> None:
         events: list[Event] = []
@@ -167,9 +179,15 @@ class Observers:
     def _read_events(self) -> None:
         assert self._events is not None
         events: list[Event] = []
-        for event in self._events.read(time.time(), _BATCH):
-            self.counters.kernel_events += 1
-            events += self._tracker.kernel_event(event)
+        try:
+            for event in self._events.read(time.time(), _BATCH):
+                self.counters.kernel_events += 1
+                events += self._tracker.kernel_event(event)
+        except OSError as error:
+            log.warning("path-manager events: %s; opening them again", error)
+            self._loop.remove_reader(self._events.fileno())
+            self._events.close()
+            self._events = None
         if events:
             self._changed(events)
 
@@ -180,7 +198,7 @@ class Observers:
             log.warning("%d segments dropped by the capture buffer", dropped)
         overflowed = 0
         if self._events is not None:
-            overflowed = self._events.lost - self.counters.kernel_events_lost
+            overflowed, self._events.lost = self._events.lost, 0
             self.counters.kernel_events_lost += overflowed
             if overflowed:
                 log.warning("path-manager events lost")

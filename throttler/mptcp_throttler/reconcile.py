@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from .kernel.ports import KernelError, Netfilter, TrafficControl
 from .shaping.plan import Planner
 
 log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _BATCH = 512
@@ -46,9 +51,7 @@ class Reconciler:
     async def prepare(self) -> None:
         """Take the interfaces and make or adopt sets and rules; the planner learns what is there."""
         async with self._lock:
-            await self._tc.prepare()
-            await self._netfilter.prepare()
-            self.planner.adopt(await self._tc.read_classes(), await self._netfilter.read_entries())
+            await self._prepare_and_read_back()
 
     def wake(self) -> None:
         """Say that the desired state may have changed."""
@@ -68,7 +71,7 @@ class Reconciler:
                 log.error("%s; trying again in %.1f s", error, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
-                await self._read_back_quietly()
+                await self._start_over()
                 self._wake.set()
 
     async def apply(self) -> None:
@@ -80,25 +83,39 @@ class Reconciler:
     async def verify(self) -> None:
         """Read the kernel back, count what differs from what we put there, and mend it."""
         async with self._lock:
-            classes, entries = self.planner.classes, self.planner.entries
-            before = len(classes.upserts) + len(classes.deletes) + len(entries.upserts) + len(entries.deletes)
-            await self._tc.prepare()
-            await self._netfilter.prepare()
-            await self._read_back()
-            after = len(classes.upserts) + len(classes.deletes) + len(entries.upserts) + len(entries.deletes)
-        if after > before:
-            self.counters.repairs += after - before
-            log.warning("%d kernel objects were not as we left them; mending", after - before)
+            left = dict(self.planner.classes.actual), dict(self.planner.entries.actual)
+            await self._prepare_and_read_back()
+            found = self.planner.classes.actual, self.planner.entries.actual
+        changed = _count_changes(left[0], found[0]) + _count_changes(left[1], found[1])
+        if changed:
+            self.counters.repairs += changed
+            log.warning("%d kernel objects were not as we left them; mending", changed)
         await self.apply()
 
     async def close(self) -> None:
-        """Remove everything of ours: first what sends packets to classes, then the classes with their root."""
+        """Remove everything of ours: first what sends packets to classes, then the classes with their root.
+
+        What fails does not keep the rest from being removed. Raises KernelError with all that failed.
+        """
+        failures = []
         async with self._lock:
-            await self._netfilter.remove()
-            await self._tc.restore()
+            for remove in (self._netfilter.remove, self._tc.restore):
+                try:
+                    await remove()
+                except KernelError as error:
+                    failures.append(str(error))
+        if failures:
+            raise KernelError("; ".join(failures))
 
     async def _apply_once(self) -> None:
         classes, entries = self.planner.classes, self.planner.entries
+        # Deletions of entries first: they make room in a full set, and nothing depends on them.
+        while entries.deletes:
+            gone = list(entries.deletes)[:_BATCH]
+            await self._netfilter.delete_entries(gone)
+            entries.deleted(gone)
+            self.counters.entries_deleted += len(gone)
+            await asyncio.sleep(0)
         if classes.upserts:
             upserts = dict(classes.upserts)
             await self._tc.upsert_classes(upserts.values())
@@ -112,25 +129,27 @@ class Reconciler:
             entries.upserted(batch)
             self.counters.entries_upserted += len(batch)
             await asyncio.sleep(0)
-        while entries.deletes:
-            gone = list(entries.deletes)[:_BATCH]
-            await self._netfilter.delete_entries(gone)
-            entries.deleted(gone)
-            self.counters.entries_deleted += len(gone)
-            await asyncio.sleep(0)
+            if entries.deletes:
+                return  # by the next round
         if classes.deletes and entries.settled:
             gone_classes = list(classes.deletes)
             await self._tc.delete_classes(gone_classes)
             classes.deleted(gone_classes)
             self.counters.classes_deleted += len(gone_classes)
 
-    async def _read_back(self) -> None:
-        self.planner.classes.observed(await self._tc.read_classes())
-        self.planner.entries.observed(await self._netfilter.read_entries())
+    async def _prepare_and_read_back(self) -> None:
+        await self._tc.prepare()
+        await self._netfilter.prepare()
+        self.planner.adopt(await self._tc.read_classes(), await self._netfilter.read_entries())
 
-    async def _read_back_quietly(self) -> None:
+    async def _start_over(self) -> None:
+        """After a refusal: what our changes stand on may be gone, and a failed batch may have been done in part."""
         async with self._lock:
             try:
-                await self._read_back()
+                await self._prepare_and_read_back()
             except KernelError as error:
                 log.error("%s", error)
+
+
+def _count_changes(before: Mapping[K, V], after: Mapping[K, V]) -> int:
+    return sum(before.get(key) != after.get(key) for key in before.keys() | after.keys())

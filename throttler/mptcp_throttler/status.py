@@ -46,6 +46,8 @@ class StatusServer:
         """Listen; a socket left by a crashed daemon is replaced. Raises KernelError where the path cannot be used."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists() and not self._path.is_socket():
+                raise KernelError(f"status socket {self._path}: there is something else of that name")
             self._path.unlink(missing_ok=True)
             old_mask = os.umask(0o117)  # readable and writable for owner and group only
             try:

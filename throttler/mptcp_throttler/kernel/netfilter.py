@@ -36,3 +36,14 @@ def open_netfilter(wanted: Literal["auto", "iptables", "nftables"], ownership: O
                 return backend, _ADAPTERS[backend](ownership)
             missing.append(f"{backend}: {why_not}")
     raise KernelError("no netfilter backend: " + "; ".join(missing))
+
+
+async def remove_other_backends(ours: Backend, ownership: Ownership) -> None:
+    """Remove what a killed daemon with another setting left in the other backends."""
+    for backend, probe in _PROBES.items():
+        if backend != ours and probe() is None:
+            other = _ADAPTERS[backend](ownership)
+            try:
+                await other.remove()
+            finally:
+                other.close()

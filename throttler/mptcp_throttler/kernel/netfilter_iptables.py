@@ -15,8 +15,8 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import iptc
@@ -68,7 +68,7 @@ class IptablesNetfilter:
                     ) from error
         for is_ipv6 in (False, True):
             missing = [self._rule(n, v6, port) for n, v6, port in self._sets() if v6 is is_ipv6]
-            _edit_postrouting(is_ipv6, keep=missing)
+            await _edit_postrouting(is_ipv6, keep=missing)
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         found: dict[FourTuple, Target] = {}
@@ -104,7 +104,7 @@ class IptablesNetfilter:
 
     async def remove(self) -> None:
         for is_ipv6 in (False, True):
-            _edit_postrouting(is_ipv6, keep=[])
+            await _edit_postrouting(is_ipv6, keep=[])
         async with AsyncIPSet() as sets:
             ours = [
                 message.get_attr("IPSET_ATTR_SETNAME")
@@ -157,14 +157,14 @@ def _mangle(is_ipv6: bool) -> Any:
     return table
 
 
-def _edit_postrouting(is_ipv6: bool, keep: list[Any]) -> None:
+async def _edit_postrouting(is_ipv6: bool, keep: list[Any]) -> None:
     """Make the rules of ours in mangle POSTROUTING exactly *keep*, leaving everybody else's as they are.
 
     A commit replaces the whole table. The lock keeps out others who take it; who does not, makes the commit fail
     with EAGAIN: read again and retry.
     """
     family = "ip6tables" if is_ipv6 else "iptables"
-    with _xtables_lock():
+    async with _xtables_lock():
         for attempt in range(_ATTEMPTS):
             try:
                 _edit_once(is_ipv6, keep)
@@ -188,12 +188,12 @@ def _edit_once(is_ipv6: bool, keep: list[Any]) -> None:
         table.commit()
 
 
-@contextmanager
-def _xtables_lock() -> Iterator[None]:
+@asynccontextmanager
+async def _xtables_lock() -> AsyncIterator[None]:
     """Hold the lock that iptables(8) takes with ``--wait``; python-iptables does not. Raises KernelError."""
     path = os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock")
     deadline = time.monotonic() + _LOCK_SECONDS
-    with open(path, "a", encoding="ascii") as lock:
+    with open(path, "a", encoding="ascii") as lock:  # noqa: ASYNC230 - /run is in memory
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,7 +201,7 @@ def _xtables_lock() -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise KernelError(f"{path} has been locked by another program for {_LOCK_SECONDS:g} s") from None
-                time.sleep(0.005)
+                await asyncio.sleep(0.01)
         yield
 
 
@@ -213,7 +213,8 @@ def available() -> str | None:
     except (KernelError, OSError) as error:
         return f"ipset does not answer ({error})"
     try:
-        _mangle(is_ipv6=False)
+        for is_ipv6 in (False, True):
+            _mangle(is_ipv6)
         iptc.Rule().create_target("SET")
     except Exception as error:  # python-iptables raises many kinds
         return f"legacy iptables does not answer ({error or type(error).__name__})"

@@ -7,6 +7,7 @@ whose every call is one transaction.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import ctypes.util
 import json
@@ -22,6 +23,7 @@ from .ports import KernelError
 
 _OUTPUT_JSON = 1 << 4
 _CHUNK = 2000
+_PAUSE_AFTER = 500
 _CHAIN_NAME = re.compile(r"^class_([0-9a-f]+)_mark_([0-9a-f]+)$")
 
 
@@ -75,14 +77,17 @@ class NftablesNetfilter:
         self._ownership = ownership
         self._nft = LibNftables()
         self._targets: dict[FourTuple, Target] = {}
+        self._adopted = False
 
     def close(self) -> None:
         self._nft.close()
 
     async def prepare(self) -> None:
         self._nft.run("\n".join(nft_table(self._ownership)), f"make the nftables table inet {NFT_TABLE}")
-        self._targets = await self.read_entries()
-        self._drop_unused_chains(self._chains())
+        if not self._adopted:
+            await self.read_entries()
+            self._drop_unused_chains(self._chains())
+            self._adopted = True
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         found: dict[FourTuple, Target] = {}
@@ -90,8 +95,11 @@ class NftablesNetfilter:
             what = f"list the map v{family} of table inet {NFT_TABLE}"
             answer = json.loads(self._nft.run(f"list map inet {NFT_TABLE} v{family}", what, as_json=True))
             for item in answer["nftables"]:
-                for key, verdict in item.get("map", {}).get("elem", []):
+                for number, (key, verdict) in enumerate(item.get("map", {}).get("elem", [])):
                     found[_four_tuple(key)] = _target(verdict)
+                    if number % _PAUSE_AFTER == 0:
+                        await asyncio.sleep(0)
+        self._targets = dict(found)
         return found
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
@@ -124,7 +132,7 @@ class NftablesNetfilter:
             f"add table inet {NFT_TABLE}\ndelete table inet {NFT_TABLE}",
             f"remove the nftables table inet {NFT_TABLE}",
         )
-        self._targets = {}
+        self._targets, self._adopted = {}, False
 
     def _chains(self) -> set[str]:
         what = f"list the chains of table inet {NFT_TABLE}"

@@ -101,7 +101,7 @@ class NetlinkSocket:
                 self._sequence += 1
                 data += _HEADER.pack(16 + len(payload), kind, flags | NLM_F_REQUEST | NLM_F_ACK, self._sequence, 0)
                 data += payload + b"\0" * (-len(payload) % 4)
-            self._socket.send(data)
+            self._send(data, what)
             waiting = len(part)
             while waiting:
                 for kind, sequence, body in messages(self._receive(what)):
@@ -116,7 +116,7 @@ class NetlinkSocket:
     def ask(self, kind: int, payload: bytes, what: str) -> bytes:
         """Send one request and return the payload of its single answer."""
         self._sequence += 1
-        self._socket.send(_HEADER.pack(16 + len(payload), kind, NLM_F_REQUEST, self._sequence, 0) + payload)
+        self._send(_HEADER.pack(16 + len(payload), kind, NLM_F_REQUEST, self._sequence, 0) + payload, what)
         while True:
             for answer, sequence, body in messages(self._receive(what)):
                 if sequence == self._sequence:
@@ -128,7 +128,7 @@ class NetlinkSocket:
         """Yield the payload of each message of a dump."""
         self._sequence += 1
         header = _HEADER.pack(16 + len(payload), kind, NLM_F_REQUEST | NLM_F_DUMP, self._sequence, 0)
-        self._socket.send(header + payload)
+        self._send(header + payload, what)
         while True:
             for answer, sequence, body in messages(self._receive(what)):
                 if sequence != self._sequence:
@@ -138,6 +138,12 @@ class NetlinkSocket:
                 if answer == NLMSG_ERROR:
                     raise _refusal(body, what)
                 yield body
+
+    def _send(self, data: bytes | bytearray, what: str) -> None:
+        try:
+            self._socket.send(data)
+        except OSError as error:
+            raise KernelError(f"{what}: {error}") from error
 
     def _receive(self, what: str) -> bytes:
         try:

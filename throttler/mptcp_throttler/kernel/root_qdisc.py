@@ -23,27 +23,9 @@ TCA_KIND, TCA_OPTIONS, TCA_STAB = 1, 2, 8
 TCA_HTB_INIT = 2
 
 RESTORABLE = frozenset(
-    [
-        "bfifo",
-        "cake",
-        "codel",
-        "fq",
-        "fq_codel",
-        "fq_pie",
-        "hfsc",
-        "htb",
-        "mq",
-        "netem",
-        "noqueue",
-        "pfifo",
-        "pfifo_fast",
-        "pie",
-        "prio",
-        "red",
-        "sfq",
-        "tbf",
-    ]
+    "bfifo cake codel fq fq_codel fq_pie hfsc htb mq noqueue pfifo pfifo_fast pie prio sfq tbf".split()  # noqa: SIM905
 )
+"""Not red and netem: their probability and delay tables are not dumped."""
 _CLASSES_BY_HAND = frozenset(["htb", "hfsc"])
 """Kinds whose classes are made one by one; prio, mq and tbf make theirs themselves."""
 _TCMSG = struct.Struct("=BxxxiIII")
@@ -106,15 +88,16 @@ def save(netlink: NetlinkSocket, index: int, interface: str) -> list[Saved]:
             f"interface {interface} has a qdisc of kind {', '.join(foreign)}, which could not be put back exactly; "
             f"remove it (tc qdisc del dev {interface} root) or leave {interface} out of 'interfaces'"
         )
-    parents = [saved.handle for saved in qdiscs if saved.handle]
+    classes = _dump(netlink, RTM_GETTCLASS, RTM_NEWTCLASS, index)
+    parents = {saved.handle for saved in (*qdiscs, *classes) if saved.handle}
     if any(_filters(netlink, index, parent) for parent in parents):
         raise KernelError(
             f"the root qdisc of {interface} has filters, which could not be put back exactly; "
             f"remove them (tc filter del dev {interface}) or leave {interface} out of 'interfaces'"
         )
-    classes = [saved for saved in _dump(netlink, RTM_GETTCLASS, RTM_NEWTCLASS, index) if saved.kind in _CLASSES_BY_HAND]
-    children = [saved for saved in qdiscs if saved is not root and saved.handle]
-    return [root, *_parents_first(classes), *children]
+    below = [saved for saved in qdiscs if saved is not root and saved.handle]
+    by_hand = [saved for saved in classes if saved.kind in _CLASSES_BY_HAND]
+    return [root, *_parents_first([*by_hand, *below])]
 
 
 def restore(netlink: NetlinkSocket, index: int, interface: str, tree: list[Saved]) -> None:
@@ -163,14 +146,21 @@ def _filters(netlink: NetlinkSocket, index: int, parent: int) -> bool:
     return any(True for _ in netlink.dump(RTM_GETTFILTER, _TCMSG.pack(0, index, 0, parent, 0), "list filters"))
 
 
-def _parents_first(classes: list[Saved]) -> list[Saved]:
+def _parents_first(objects: list[Saved]) -> list[Saved]:
+    """Order qdiscs and classes so that each comes after what it hangs on: a class on its qdisc or an outer class, a
+    qdisc on the class that it is the leaf of. A class hangs on the qdisc of its own major number in any case."""
     ordered: list[Saved] = []
-    known: set[int] = set()
-    waiting = list(classes)
+    waiting = list(objects)
     while waiting:
-        handles = {saved.handle for saved in waiting}
-        ready = [saved for saved in waiting if saved.parent in known or saved.parent not in handles] or waiting
+        missing = {saved.handle for saved in waiting}
+        ready = [saved for saved in waiting if not missing & _hangs_on(saved)] or waiting
         ordered += ready
-        known |= {saved.handle for saved in ready}
         waiting = [saved for saved in waiting if saved not in ready]
     return ordered
+
+
+def _hangs_on(saved: Saved) -> set[int]:
+    parent = {saved.parent, saved.parent & 0xFFFF0000}
+    if saved.message == RTM_NEWTCLASS:
+        parent.add(saved.handle & 0xFFFF0000)
+    return parent - {saved.handle}

@@ -25,7 +25,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from ..shaping.model import DEFAULT_MINOR, LINK_MINOR, ClassSpec, Ownership
 from ..shaping.words import FULL_SPEED, FULL_SPEED_BURST, FULL_SPEED_QUANTUM
-from . import root_qdisc
+from . import link_gso, root_qdisc
 from .netlink import NetlinkSocket
 from .ports import KernelError
 
@@ -39,7 +39,8 @@ _ENOENT, _ENODEV = 2, 19
 class _Link:
     name: str
     index: int
-    gso_max_size: int
+    gso: dict[str, int]
+    """The limits on GSO segments in bytes, by attribute; older kernels have gso_max_size only."""
 
 
 class HtbTrafficControl:
@@ -50,12 +51,13 @@ class HtbTrafficControl:
         interfaces: Sequence[str],
         ownership: Ownership,
         state_directory: Path,
-        gso_max_size: int | None = None,
     ) -> None:
+        self.prepared = False
+        """Our root is there, so that there is something to put back."""
         self._interfaces = tuple(interfaces)
         self._ownership = ownership
         self._state_file = state_directory / "replaced.json"
-        self._gso_max_size = gso_max_size
+        self._absent: set[str] = set()
         self._ipr: Any = None
 
     @asynccontextmanager
@@ -68,55 +70,51 @@ class HtbTrafficControl:
         return self._ownership.htb_major << 16
 
     async def prepare(self) -> None:
-        links = [await self._link(name) for name in self._interfaces]
+        links = await self._links()
+        if not links:
+            raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
+        state = self._read_state()
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            ours = {link.name: self._is_ours(netlink, link) for link in links}
-            state = self._read_state()
             for link in links:
-                if not ours[link.name]:
-                    tree = root_qdisc.save(netlink, link.index, link.name)
-                    state[link.name] = {
-                        "gso_max_size": link.gso_max_size,
-                        "tree": [s.to_json() for s in tree],
-                    }
-        self._write_state(state)
-        for link in links:
-            if not ours[link.name]:
-                log.info(
-                    "%s: HTB root %x: takes the place of %s",
-                    link.name,
-                    self._ownership.htb_major,
-                    ", ".join(saved["kind"] for saved in state[link.name]["tree"]) or "the default",
-                )
+                if not self._is_ours(netlink, link):
+                    tree = [saved.to_json() for saved in root_qdisc.save(netlink, link.index, link.name)]
+                    state[link.name] = self._gso_before(state, link) | {"index": link.index, "tree": tree}
+                    self._write_state(state)
+                    what = ", ".join(str(saved["kind"]) for saved in tree) or "the default"
+                    log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
                 await self._make_root(link)
-        await self.limit_gso(self._gso_max_size)
+        self.prepared = True
 
     async def limit_gso(self, size: int | None) -> None:
         """Let the interfaces build GSO segments of at most *size* bytes; None restores what was there before."""
-        self._gso_max_size = size
         state = self._read_state()
-        for name in self._interfaces:
-            link = await self._link(name)
-            saved = state.get(name, {}).get("gso_max_size", link.gso_max_size)
-            wanted = saved if size is None else min(size, saved)
-            if wanted != link.gso_max_size:
-                await self._do(
-                    self._ipr.link("set", index=link.index, gso_max_size=wanted),
-                    f"set gso_max_size of {name}",
-                )
+        for link in await self._links():
+            before = self._gso_before(state, link)["gso"]
+            self._set_gso(link, {name: b if size is None else min(size, b) for name, b in before.items()})
 
     async def gso_before(self) -> int:
         """Return the smallest ``gso_max_size`` in bytes that the interfaces had before we came."""
         state = self._read_state()
-        return min(
-            [state.get(n, {}).get("gso_max_size") or (await self._link(n)).gso_max_size for n in self._interfaces]
-        )
+        sizes = [self._gso_before(state, link)["gso"]["gso_max_size"] for link in await self._links()]
+        return min(sizes, default=link_gso.LARGEST)
+
+    @staticmethod
+    def _gso_before(state: dict[str, Any], link: _Link) -> dict[str, Any]:
+        """Return the sizes from before we came: those noted, if they are of this very interface."""
+        noted = state.get(link.name, {})
+        return {"gso": noted["gso"] if noted.get("index") == link.index else link.gso}
+
+    @staticmethod
+    def _set_gso(link: _Link, sizes: dict[str, int]) -> None:
+        if sizes != link.gso:
+            with NetlinkSocket(NETLINK_ROUTE) as netlink:
+                link_gso.write(netlink, link.index, sizes, link.name)
 
     async def read_classes(self) -> dict[int, ClassSpec]:
         common: dict[int, ClassSpec] | None = None
         stray: set[int] = set()
-        for name in self._interfaces:
-            found = await self._classes_of(await self._link(name))
+        for link in await self._links():
+            found = await self._classes_of(link)
             stray |= found.keys()
             common = (
                 found
@@ -129,63 +127,84 @@ class HtbTrafficControl:
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
         wanted = list(specs)
-        for name in self._interfaces:
-            link = await self._link(name)
+        for link in await self._links():
             for spec in wanted:
                 await self._upsert(link, spec)
 
     async def delete_classes(self, minors: Iterable[int]) -> None:
         gone = list(minors)
-        for name in self._interfaces:
-            link = await self._link(name)
+        for link in await self._links():
             for minor in gone:
                 await self._do(
                     self._ipr.tc("del-class", index=link.index, handle=self._root | minor),
-                    f"remove class {self._ownership.htb_major:x}:{minor:x} from {name}",
+                    f"remove class {self._ownership.htb_major:x}:{minor:x} from {link.name}",
                     ignore=(_ENOENT,),
                 )
 
     async def restore(self) -> None:
         state = self._read_state()
-        present = {}
-        for name in {*self._interfaces, *state}:
+        failures = []
+        for link in await self._links({*self._interfaces, *state}):
+            noted = state.get(link.name, {})
             try:
-                present[name] = await self._link(name)
-            except KernelError:
-                log.info("%s is gone; nothing to put back on it", name)
-        with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            for name, link in present.items():
-                if self._is_ours(netlink, link):
-                    tree = [root_qdisc.Saved.from_json(saved) for saved in state.get(name, {}).get("tree", [])]
-                    root_qdisc.restore(netlink, link.index, name, tree)
-                    log.info("%s: put back %s", name, ", ".join(s.kind for s in tree) or "the default root qdisc")
-        for name, link in present.items():
-            before = state.get(name, {}).get("gso_max_size")
-            if before and before != link.gso_max_size:
-                await self._do(
-                    self._ipr.link("set", index=link.index, gso_max_size=before),
-                    f"set gso_max_size of {name}",
-                )
+                await self._restore_one(link, noted, state)
+            except KernelError as error:
+                failures.append(str(error))
+                continue
+            state.pop(link.name, None)
+            self._write_state(state)
+        self.prepared = False
+        if failures:
+            raise KernelError("; ".join(failures))
         self._state_file.unlink(missing_ok=True)
 
-    async def _link(self, name: str) -> _Link:
+    async def _restore_one(self, link: _Link, noted: dict[str, Any], state: dict[str, Any]) -> None:
+        with NetlinkSocket(NETLINK_ROUTE) as netlink:
+            # A restoration that failed half-way has removed our root already: the note says to go on.
+            if self._is_ours(netlink, link) or noted.get("restoring"):
+                tree = [root_qdisc.Saved.from_json(saved) for saved in noted.get("tree", [])]
+                if noted:
+                    noted["restoring"] = True
+                    self._write_state(state)
+                root_qdisc.restore(netlink, link.index, link.name, tree)
+                log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
+        self._set_gso(link, self._gso_before(state, link)["gso"])
+
+    async def _links(self, names: Iterable[str] = ()) -> list[_Link]:
+        """Return those of the interfaces that are there; one that is not is said once, until it returns."""
+        found = []
+        for name in names or self._interfaces:
+            link = await self._link(name)
+            if link is not None:
+                found.append(link)
+                self._absent.discard(name)
+            elif name not in self._absent:
+                self._absent.add(name)
+                log.warning("there is no interface %s; 'ip link' lists those there are", name)
+        return found
+
+    async def _link(self, name: str) -> _Link | None:
         try:
             found = [x async for x in await self._ipr.get_links(ifname=name)]
         except NetlinkError as error:
             if error.code == _ENODEV:
-                found = []
-            else:
-                raise KernelError(f"look up interface {name}: {error}") from error
+                return None
+            raise KernelError(f"look up interface {name}: {error}") from error
         if not found:
-            raise KernelError(f"there is no interface {name}; 'ip link' lists those there are")
-        return _Link(name, found[0]["index"], found[0].get("gso_max_size") or 65536)
+            return None
+        with NetlinkSocket(NETLINK_ROUTE) as netlink:
+            return _Link(name, found[0]["index"], link_gso.read(netlink, found[0]["index"]))
 
     def _is_ours(self, netlink: NetlinkSocket, link: _Link) -> bool:
         return root_qdisc.root_handle(netlink, link.index) == ("htb", self._root)
 
     async def _make_root(self, link: _Link) -> None:
         what = f"put HTB at the root of {link.name}"
-        await self._do(self._ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR), what)
+        with NetlinkSocket(NETLINK_ROUTE) as netlink:
+            fresh = not self._is_ours(netlink, link)
+        if fresh:
+            await self._do(self._ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR), what)
+        # Both classes every time: a daemon may have been killed before it came to them, or somebody changed them.
         for minor, parent in ((LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)):
             await self._do(
                 self._ipr.tc(
@@ -202,6 +221,8 @@ class HtbTrafficControl:
                 ),
                 what,
             )
+        if not fresh:
+            return
         try:
             await self._ipr.tc("replace", "fq_codel", link.index, 0, parent=self._root | DEFAULT_MINOR)
         except NetlinkError as error:
@@ -232,6 +253,12 @@ class HtbTrafficControl:
         )
 
     async def _classes_of(self, link: _Link) -> dict[int, ClassSpec]:
+        try:
+            return await self._dump_classes(link)
+        except NetlinkError as error:
+            raise KernelError(f"list the classes of {link.name}: {error}") from error
+
+    async def _dump_classes(self, link: _Link) -> dict[int, ClassSpec]:
         limits: dict[int, int] = {}
         async for qdisc in await self._ipr.get_qdiscs(index=link.index):
             if qdisc.get_attr("TCA_KIND") == "pfifo":
@@ -275,7 +302,10 @@ class HtbTrafficControl:
         return state
 
     def _write_state(self, state: dict[str, Any]) -> None:
-        self._state_file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._state_file.with_suffix(".new")
-        temporary.write_text(json.dumps(state))
-        temporary.replace(self._state_file)
+        try:
+            self._state_file.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(state))
+            temporary.replace(self._state_file)
+        except OSError as error:
+            raise KernelError(f"note in {self._state_file} what is replaced: {error.strerror}") from error

@@ -28,6 +28,8 @@ class Book:
     def __init__(self, limits: TrackerLimits) -> None:
         self.limits = limits
         self.counters = TrackerCounters()
+        self.kernel_speaks = False
+        """Path-manager events are heard: the kernel will say when a subflow that it knows ends."""
         self.subflows: dict[FourTuple, SubflowRecord] = {}
         self.tokens: dict[int, ConnectionRecord] = {}
         self.opened: dict[int, ConnectionRecord] = {}

@@ -38,6 +38,7 @@ class KernelObserver:
 
     def event(self, event: KernelEvent) -> list[Event]:
         self._book.counters.kernel_events += 1
+        self._book.kernel_speaks = True
         connection = self._book.tokens.get(event.token)
         if event.kind is KernelEventKind.CLOSED:
             if connection is None:

@@ -5,8 +5,8 @@ Sources: RFC 8684, 3.3.8 (MP_PRIO), 3.4.2 (REMOVE_ADDR), 3.5 (MP_FASTCLOSE); RFC
 What is believed, and why:
 
 - Handshakes: see ``handshake``.
-- FIN and RST are believed without a look at sequence windows, which handshakes alone do not show. Where one was
-  forged, the next dump of the kernel's sockets puts the subflow back.
+- FIN and RST cannot be checked: handshakes do not show the sequence window. Where the kernel has the subflow and
+  its events are heard, they are left to it, or a client could lift its cap by a RST that its own host never sent.
 - REMOVE_ADDR has no proof. It ends handshakes from that address, not live subflows, whose end shows by itself.
 - MP_FASTCLOSE ends the connection if it names the receiver's key; else it counts as whatever its flags say.
 """
@@ -77,10 +77,9 @@ class WireObserver:
             reader = self._readers.get(type(option))
             if reader is not None:
                 events += reader(subflow, segment, option, from_client)
-        if flags & _RST:
-            events += self._reset(subflow, segment, from_client)
-        elif flags & _FIN:
-            events += self._fin(subflow, segment, from_client)
+        if flags & (_RST | _FIN) and not (subflow.kernel_knows and book.kernel_speaks):
+            end = self._reset if flags & _RST else self._fin
+            events += end(subflow, segment, from_client)
         return events
 
     def _place(self, segment: Segment) -> tuple[FourTuple, bool] | None:

@@ -63,7 +63,8 @@ LINK_MINOR = 0xFFFE
 DEFAULT_MINOR = 0xFFFF
 """The leaf class of everything that is not capped."""
 FIRST_MINOR = 0x10
-LAST_MINOR = 0xFFEF
+LAST_MINOR = 0x7FEF
+"""A class's leaf qdisc has the class's minor number as its handle; from 0x8000 the kernel numbers qdiscs by itself."""
 NFT_TABLE = "mptcp_throttler"
 RULE_COMMENT = "mptcp-throttler"
 SET_PREFIX = "mptcp-throttler"

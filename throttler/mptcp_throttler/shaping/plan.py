@@ -19,16 +19,16 @@ from .delta import DeltaTracker
 from .model import FIRST_MINOR, LAST_MINOR, ClassSpec, Ownership, Target
 
 MTU = 1514
-QUEUE_SECONDS = 0.01
+QUEUE_SECONDS = 0.0075
 """How long a full leaf queue takes to drain. Short, so that losses and not the stack's limit on what waits below it
 govern the congestion window: the scheduler takes window over RTT for the path's rate, and would hand a capped subflow
 three times what it can send, at the cost of the other path (docs/design.md)."""
 QUEUE_FLOOR = 4
 PACKETS_PER_SUBFLOW = 1
 BURST_SECONDS = 0.002
-GSO_SECONDS = 0.01
+GSO_SECONDS = 0.005
 """How long one segment may occupy the tightest cap: this, not the queue, bounds latency (docs/design.md)."""
-GSO_FLOOR = 4500
+GSO_FLOOR = 2 * MTU
 IDLE_SECONDS = 60.0
 
 
@@ -137,22 +137,25 @@ class Planner:
                 self._cap(ScopeKey(rule.name, Share.PATH), rule.throttle, None, now)
 
     def set_verdicts(self, token: int, verdicts: Iterable[Verdict], now: float) -> None:
-        """Replace what is desired for the connection *token* by *verdicts*, one for each active subflow."""
+        """Replace what is desired for the connection *token* by *verdicts*, one for each active subflow.
+
+        Raises :class:`PlanError` where no class is left; what was capped before that verdict stays capped.
+        """
         capped = set()
-        for verdict in verdicts:
-            if verdict.scope is None or verdict.throttle is None or self._dry_run:
-                continue
-            capped.add(verdict.four_tuple)
-            self._send(verdict.four_tuple, verdict.scope, verdict.throttle, now)
-            self._owner[verdict.four_tuple] = token
-        for four_tuple in self._connections.get(token, frozenset()) - capped:
-            # A client that reuses a port soon has the same four-tuple in a newer connection.
-            if self._owner.get(four_tuple) == token:
-                self._release(four_tuple, now)
-        if capped:
-            self._connections[token] = frozenset(capped)
-        else:
-            self._connections.pop(token, None)
+        try:
+            for verdict in verdicts:
+                if verdict.scope is None or verdict.throttle is None or self._dry_run:
+                    continue
+                self._send(verdict.four_tuple, verdict.scope, verdict.throttle, now)
+                self._owner[verdict.four_tuple] = token
+                capped.add(verdict.four_tuple)
+        finally:
+            for four_tuple in self._connections.pop(token, frozenset()) - capped:
+                # A client that reuses a port soon has the same four-tuple in a newer connection.
+                if self._owner.get(four_tuple) == token:
+                    self._release(four_tuple, now)
+            if capped:
+                self._connections[token] = frozenset(capped)
 
     def forget(self, token: int, now: float) -> None:
         self.set_verdicts(token, (), now)
@@ -210,8 +213,9 @@ class Planner:
     def _free_minor(self) -> int:
         """Return a minor number that no cap has and, if possible, that no class in the kernel has either."""
         size = LAST_MINOR - FIRST_MINOR + 1
-        for avoid in (self._used | self.classes.actual.keys(), self._used):
-            if len(avoid) < size:
+        taken = self._used | {self.ownership.htb_major}  # whose handle would be the root's
+        for avoid in (taken | self.classes.actual.keys(), taken):
+            if len(avoid) < size + 1:
                 for step in range(size):
                     minor = FIRST_MINOR + (self._next - FIRST_MINOR + step) % size
                     if minor not in avoid:
