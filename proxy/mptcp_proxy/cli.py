@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import re
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from . import shim
+from .noted import NotedSignals
 from .places import DEFAULT_SERVICE_NAME, Places, default_configuration, service_name_problem
+
+KEEP = "keep"
+DEFAULT_CONGESTION_CONTROL = "bbr"
+# TCP_CA_NAME_MAX of linux/tcp.h is 16, with the closing zero.
+_CONGESTION_CONTROL = re.compile(r"[A-Za-z0-9_-]{1,15}")
+
+
+def _congestion_control(text: str) -> str:
+    if not _CONGESTION_CONTROL.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} (allowed: {KEEP}, or a name from sysctl net.ipv4.tcp_available_congestion_control)"
+        )
+    return text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,8 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument(
             "--service-name", default=DEFAULT_SERVICE_NAME, metavar="NAME", help="names this instance (%(default)s)"
         )
+    run.add_argument(
+        "--congestion-control",
+        type=_congestion_control,
+        default=DEFAULT_CONGESTION_CONTROL,
+        metavar=f"NAME|{KEEP}",
+        help=f"towards clients (%(default)s); {KEEP}: the host's own",
+    )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     chosen = parser.parse_args(arguments)
+    # At once: by its default action a SIGHUP would end the service which it is to reload.
+    signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
     if chosen.command == "build-shim":
         return _build_shim()
     if problem := service_name_problem(chosen.service_name):
@@ -38,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.command == "run":
         from .supervisor import run as serve
 
-        return serve(chosen.config, places)
+        congestion_control = None if chosen.congestion_control == KEEP else chosen.congestion_control
+        return serve(chosen.config, places, signals, congestion_control)
     if chosen.command == "check":
         return _check(chosen.config, places)
     from .doctor.report import examine

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from . import shim
 from .configuration.check import Checked
 from .own_addresses import Network, render
 from .places import WORKER_SOCKETS, Places
@@ -47,16 +48,17 @@ def install_own_addresses(places: Places, prefixes: Iterable[Network]) -> None:
 
 
 def install_library(places: Places, library: Path) -> Path:
-    """Return *library*, or a copy of it where Squid's own user could not open it.
+    """Return *library*, or a copy of it where LD_PRELOAD cannot name it or Squid's own user could not open it.
 
     Squid's workers are started as that user, and a checkout is often below a home directory that others may not
-    enter. A library cannot be loaded from a file system mounted noexec, as /run often is.
+    enter. The copy's name is made of the service name alone, hence without blanks. A
+    library cannot be loaded from a file system mounted noexec, as /run often is.
     """
-    if os.geteuid() != 0 or _open_to_all(library):
+    if shim.can_be_preloaded(library) and (os.geteuid() != 0 or _open_to_all(library)):
         return library
     directory = next((d for d in (places.runtime, places.state) if not _is_noexec(d)), places.state)
     _make(directory, 0o755)
-    copy = directory / library.name
+    copy = directory / shim.DEFAULT_LIBRARY.name
     _write(copy, library.read_bytes(), 0o755)
     return copy
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 _OWNER = re.compile(r'\("(?P<program>[^"]+)",pid=(?P<pid>\d+)')
 
@@ -49,10 +50,29 @@ def listening_now() -> tuple[Listening, ...]:
 
 def taken_by(host: str, port: int, sockets: Iterable[Listening]) -> Listening | None:
     """Return a socket that keeps *host*:*port* from being bound; an empty host means all addresses."""
-    wanted = host.strip("[]")
-    everything = ("*", "0.0.0.0", "[::]")
-    for socket in sockets:
-        same = socket.address.strip("[]") == wanted
-        if socket.port == port and (not wanted or same or socket.address in everything):
-            return socket
-    return None
+    wanted = host.strip("[]").lower()
+    return next((s for s in sockets if s.port == port and _collide(wanted, s.address.strip("[]").lower())), None)
+
+
+def _collide(wanted: str, bound: str) -> bool:
+    """Whether both addresses have one in common. *bound* is one of ss's, without brackets."""
+    if "%" not in wanted:
+        bound = bound.partition("%")[0]
+    if wanted == bound or bound == "*":
+        return True
+    # Squid takes "[::]" for all addresses, IPv4 and IPv6; what ss prints so is IPv6 alone.
+    if wanted in ("", "::"):
+        return True
+    ours, theirs = _address(wanted), _address(bound)
+    if ours is None or theirs is None:
+        # A name: which addresses it stands for is seen only when it is bound.
+        return bound in ("0.0.0.0", "::")
+    return ours == theirs or (ours.version == theirs.version and (ours.is_unspecified or theirs.is_unspecified))
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

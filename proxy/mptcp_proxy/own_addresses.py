@@ -16,7 +16,9 @@ Network = IPv4Network | IPv6Network
 
 _TABLE_LOCAL = 255  # rt_class_t RT_TABLE_LOCAL of linux/rtnetlink.h
 _TYPE_LOCAL = 2  # RTN_LOCAL
-_ADDRESS_GROUPS = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
+# RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR, and RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE: a prefix may be routed to this
+# host without any address of its own.
+_GROUPS = 0x10 | 0x100 | 0x40 | 0x400
 
 
 def local_prefixes() -> frozenset[Network]:
@@ -45,7 +47,7 @@ def reachable(prefixes: Iterable[Network]) -> frozenset[Network]:
 
 
 def watch() -> socket.socket:
-    """Return a socket that becomes readable when an address comes or goes (rtnetlink(7))."""
+    """Return a socket that becomes readable when an address or a route comes or goes (rtnetlink(7))."""
     events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)
-    events.bind((0, _ADDRESS_GROUPS))
+    events.bind((0, _GROUPS))
     return events

@@ -22,12 +22,14 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+
+from pyroute2 import NetlinkError
 
 from . import log_files, shim
 from .configuration.check import Checked, check
 from .installation import install, install_library, install_own_addresses, make_directories
 from .listening import listening_now, taken_by
+from .noted import NotedSignals
 from .own_addresses import Network, local_prefixes, reachable, watch
 from .places import Places
 from .problem import Problem
@@ -41,16 +43,26 @@ _LOG_INTERVAL = 30.0
 """Seconds between two looks at the sizes of the logs."""
 _SETTLE = 1.0
 """Seconds from the first change of an address to the reload: changes come in groups, and IPv6 addresses late."""
-_ORPHANS_GRACE = 5.0
-"""Seconds that workers without a parent have to finish."""
+_ADDRESSES_AGAIN = 30.0
+"""Seconds until the addresses are looked at again where that failed."""
+_CHILDREN_GRACE = 5.0
+"""Seconds that workers without a parent, or Squid when its supervision failed, have to finish."""
 _DESCRIPTORS = 65536
 """Squid makes tables of this length, so that "unlimited" is not wanted. Two descriptors for each transfer."""
 _READY_INTERVAL = 0.1
 """Seconds between two looks whether Squid is ready for a signal."""
+_TROUBLE = (OSError, subprocess.SubprocessError, NetlinkError)
+"""What the host may answer at any time: no space, no memory, no descriptor, no answer in time."""
 
 
 def say(text: object) -> None:
     print(f"mptcp-proxy: {text}", file=sys.stderr, flush=True)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
 
 
 def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
@@ -68,11 +80,15 @@ def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
             yield Problem(f"port {listener} is in use by {owner}", statement.file, statement.number, "a free port")
 
 
-def run(configuration: Path, places: Places) -> int:
-    """Serve until told to stop. Return the exit status."""
+def run(configuration: Path, places: Places, signals: NotedSignals, congestion_control: str | None) -> int:
+    """Serve until told to stop. Return the exit status. *congestion_control*: None for the host's own."""
     squid = installed()
-    checked = check(configuration, places.service_name, squid)
-    problems = checked.problems if checked.errors else (*checked.problems, *obstacles(places, checked))
+    try:
+        checked = check(configuration, places.service_name, squid)
+        problems = checked.problems if checked.errors else (*checked.problems, *obstacles(places, checked))
+    except _TROUBLE as error:
+        say(f"cannot check {configuration}: {_reason(error)}")
+        return 1
     for problem in problems:
         say(problem)
     if squid is None or any(not problem.warning for problem in problems):
@@ -85,31 +101,43 @@ def run(configuration: Path, places: Places) -> int:
     except shim.ShimError as error:
         say(error)
         return 1
-    except OSError as error:
+    except _TROUBLE as error:
         hint = "; the proxy is to be started by root" if isinstance(error, PermissionError) else ""
-        say(f"cannot write {error.filename}: {error.strerror}{hint}")
+        say(f"cannot start: {_reason(error)}{hint}")
         return 1
-    return _Supervisor(configuration, places, squid, prefixes).serve(library)
+    environment = _environment(library, places, congestion_control)
+    return _Supervisor(configuration, places, squid, prefixes, signals).serve(environment)
 
 
-def _environment(library: Path, places: Places) -> dict[str, str]:
+def _environment(library: Path, places: Places, congestion_control: str | None) -> dict[str, str]:
     before = os.environ.get("LD_PRELOAD")
-    return {
+    variables = {
         **os.environ,
         "LD_PRELOAD": f"{library}:{before}" if before else str(library),
         "MPTCP_LISTEN_PORTS": str(places.listen_ports),
     }
+    variables.pop("MPTCP_LISTEN_CONGESTION", None)
+    if congestion_control is not None:
+        variables["MPTCP_LISTEN_CONGESTION"] = congestion_control
+    return variables
 
 
 class _Supervisor:
     """One run of Squid. Not to be used again."""
 
-    def __init__(self, configuration: Path, places: Places, squid: Squid, prefixes: frozenset[Network]) -> None:
+    def __init__(
+        self,
+        configuration: Path,
+        places: Places,
+        squid: Squid,
+        prefixes: frozenset[Network],
+        signals: NotedSignals,
+    ) -> None:
         self._configuration = configuration
         self._places = places
         self._squid = squid
         self._prefixes = prefixes
-        self._signals: list[int] = []
+        self._signals = signals
         self._stop_at_latest: float | None = None
         """When Squid is stopped, ready for it or not. None: nobody wants it to stop."""
         self._pending: set[signal.Signals] = set()
@@ -118,36 +146,38 @@ class _Supervisor:
         self._addresses_due: float | None = time.monotonic() + _SETTLE
         self._logs_due = time.monotonic() + _LOG_INTERVAL
 
-    def serve(self, library: Path) -> int:
+    def serve(self, environment: dict[str, str]) -> int:
         with selectors.DefaultSelector() as selector, watch() as addresses, _wakeup() as wakeup:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, self._note)
+            self._signals.note((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
             _raise_descriptor_limit()
             _adopt_orphans()
             process = subprocess.Popen(
                 self._command(),
-                env=_environment(library, self._places),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 # A terminal sends its Ctrl-C to all of a session; Squid is to have it from here, once.
                 start_new_session=True,
             )
-            say(f"started Squid {self._squid.version} (process {process.pid}) with {self._configuration}")
-            ended = os.pidfd_open(process.pid)
-            selector.register(wakeup, selectors.EVENT_READ)
-            selector.register(addresses, selectors.EVENT_READ)
-            selector.register(ended, selectors.EVENT_READ)
-            while process.poll() is None:
-                ready = {key.fileobj for key, _ in selector.select(self._patience())}
-                if wakeup in ready:
-                    wakeup.recv(4096)
-                if addresses in ready:
-                    _drain(addresses)
-                    self._addresses_due = self._addresses_due or time.monotonic() + _SETTLE
-                self._act_on_signals()
-                self._act_on_time(process)
-                self._deliver(process)
-            os.close(ended)
-            _end_orphans()
+            try:
+                say(f"started Squid {self._squid.version} (process {process.pid}) with {self._configuration}")
+                ended = os.pidfd_open(process.pid)
+                selector.register(wakeup, selectors.EVENT_READ)
+                selector.register(addresses, selectors.EVENT_READ)
+                selector.register(ended, selectors.EVENT_READ)
+                while process.poll() is None:
+                    ready = {key.fileobj for key, _ in selector.select(self._patience())}
+                    if wakeup in ready:
+                        wakeup.recv(4096)
+                    if addresses in ready:
+                        _drain(addresses)
+                        self._addresses_due = self._addresses_due or time.monotonic() + _SETTLE
+                    self._act_on_signals()
+                    self._act_on_time(process)
+                    self._deliver(process)
+                os.close(ended)
+            finally:
+                # Whatever happened: a Squid without this process would hold the ports with nobody in charge.
+                _end_all_children()
             return self._epilogue(process.returncode)
 
     def _command(self) -> list[str]:
@@ -155,11 +185,10 @@ class _Supervisor:
         command = [self._squid.path, "--foreground", "-d0"]
         return [*command, "-n", self._places.service_name, "-f", str(self._places.configuration_in_force)]
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._signals.append(number)
-
     def _patience(self) -> float:
         """Return how many seconds there is nothing to do, unless something happens."""
+        if self._signals:
+            return 0.0
         if self._pending:
             return _READY_INTERVAL
         due = min(self._logs_due, self._addresses_due or self._logs_due)
@@ -167,29 +196,32 @@ class _Supervisor:
 
     def _act_on_signals(self) -> None:
         while self._signals:
-            number = self._signals.pop(0)
+            number = self._signals.pop()
             if number == signal.SIGHUP:
                 self._reload()
             else:
                 self._stop_at_latest = self._stop_at_latest or time.monotonic() + _STOP_PATIENCE
-                self._pending.add(signal.Signals(number))
+                self._pending.add(number)
 
     def _reload(self) -> None:
-        checked = check(self._configuration, self._places.service_name, self._squid)
-        if checked.errors:
-            more = len(checked.errors) - 1
-            rest = f" (and {more} more, see: mptcp-proxy check --config {self._configuration})" if more else ""
-            say(f"reload refused, the old settings stay in force: {checked.errors[0]}{rest}")
-            return
+        refused = "reload refused, the old settings stay in force"
         try:
-            self._prefixes = local_prefixes()
+            checked = check(self._configuration, self._places.service_name, self._squid)
+            if checked.errors:
+                more = len(checked.errors) - 1
+                rest = f" (and {more} more, see: mptcp-proxy check --config {self._configuration})" if more else ""
+                say(f"{refused}: {checked.errors[0]}{rest}")
+                return
+            prefixes = local_prefixes()
             make_directories(self._places, checked)
-            install(self._places, checked, self._prefixes)
-        except OSError as error:
-            say(f"reload refused, the old settings stay in force: cannot write {error.filename}: {error.strerror}")
+            install(self._places, checked, prefixes)
+        except _TROUBLE as error:
+            say(f"{refused}: {_reason(error)}")
             return
+        self._prefixes = prefixes
         self._pending.add(signal.SIGHUP)
-        say(f"reloaded {self._configuration}")
+        # Squid has it when it is ready for it (see _deliver).
+        say(f"reload accepted: {self._configuration}")
 
     def _act_on_time(self, process: subprocess.Popen[bytes]) -> None:
         now = time.monotonic()
@@ -206,13 +238,14 @@ class _Supervisor:
                 say(f"cannot begin a new log: {error.filename}: {error.strerror}")
 
     def _update_addresses(self) -> None:
-        prefixes = local_prefixes()
-        if reachable(prefixes) == reachable(self._prefixes):
-            return
         try:
+            prefixes = local_prefixes()
+            if reachable(prefixes) == reachable(self._prefixes):
+                return
             install_own_addresses(self._places, prefixes)
-        except OSError as error:
-            say(f"cannot write {error.filename}: {error.strerror}; requests for new addresses of this host may pass")
+        except _TROUBLE as error:
+            say(f"{_reason(error)}; until the next attempt, requests for new addresses of this host may pass")
+            self._addresses_due = time.monotonic() + _ADDRESSES_AGAIN
             return
         self._prefixes = prefixes
         self._pending.add(signal.SIGHUP)
@@ -260,14 +293,18 @@ def _reap(squid: int) -> None:
                 os.waitpid(pid, os.WNOHANG)
 
 
-def _end_orphans() -> None:
-    """End workers that outlived Squid's first process: they would hold the ports with nobody in charge."""
+def _end_all_children() -> None:
+    """End Squid if it still runs, and workers that outlived it: first in good order, then at once."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + _ORPHANS_GRACE
-        for pid in children(os.getpid()):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        while children(os.getpid()) and time.monotonic() < deadline:
+        deadline = time.monotonic() + _CHILDREN_GRACE
+        told: set[int] = set()
+        # Anew each time, since the children of one that ends become this process's.
+        while (left := children(os.getpid())) and time.monotonic() < deadline:
+            for pid in left:
+                if pid not in told:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
+            told.update(left)
             _reap(squid=0)
             time.sleep(_READY_INTERVAL)
 

@@ -57,6 +57,10 @@ def test_what_is_asked_for_is_there(module_testbed: Testbed, proxy: Proxy, origi
         "169.254.169.254",
         "[::ffff:169.254.169.254]",
         "[fe80::1]",
+        "[fd00:ec2::254]",
+        "[fd20:ce::254]",
+        "100.100.100.200",
+        "[::ffff:100.100.100.200]",
         "10.77.8.2",
         "[::ffff:10.77.8.2]",
         "[fd77:8::2]",
@@ -129,6 +133,19 @@ def test_an_address_that_comes_later_is_refused_as_well(module_testbed: Testbed,
     with node.changed(["ip", "addr", "add", *address], ["ip", "addr", "del", *address]):
         becomes(REFUSED)
     becomes(200)
+
+
+def test_a_prefix_that_is_routed_to_this_host_later_is_refused_as_well(module_testbed: Testbed, proxy: Proxy) -> None:
+    client, node = module_testbed["client"], module_testbed["proxy"]
+    for prefix, host in (("10.99.0.0/24", "10.99.0.1"), ("fd99::/64", "[fd99::1]")):
+        route = ["local", prefix, "dev", "lo"]
+
+        def refused(url: str = f"http://{host}:8081/") -> bool:
+            return fetch(client, url, proxy.url()).status == REFUSED
+
+        assert not refused()
+        with node.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]):
+            wait_until(refused, f"requests for {prefix} are refused", process=proxy.process)
 
 
 def test_origins_learn_nothing_of_the_client(module_testbed: Testbed, proxy: Proxy) -> None:

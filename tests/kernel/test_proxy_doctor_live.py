@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,3 +125,31 @@ def test_the_doctor_changes_nothing(testbed: Testbed) -> None:
     assert "wan0" in before[0]
     doctor(node)
     assert state() == before
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 8), (1, 1), (4, 4)])
+def test_the_unit_raises_a_limit_of_0_and_leaves_any_other(testbed: Testbed, before: int, after: int) -> None:
+    node = testbed["proxy"]
+    node.run(["ip", "mptcp", "limits", "set", "subflows", str(before)])
+    answer = node.run(start_pre())
+    assert f"subflows {after}" in node.run(["ip", "mptcp", "limits", "show"]).stdout
+    assert answer.stderr == ""
+
+
+def test_a_limit_that_the_unit_cannot_raise_is_told(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("root")
+    node = testbed["proxy"]
+    node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
+    answer = node.run(["setpriv", "--bounding-set=-all", "--inh-caps=-all", *start_pre()], check=False)
+    assert "clients stay on one path" in answer.stderr
+
+
+def start_pre() -> list[str]:
+    """Return the command of the unit's ExecStartPre."""
+    unit = (CONFIG.parents[1] / "systemd/mptcp-proxy.service").read_text()
+    (line,) = [line for line in unit.splitlines() if line.startswith("ExecStartPre=")]
+    command = line.removeprefix("ExecStartPre=")
+    # "-": a failure does not keep the service from starting. No "$" and no "%", which systemd would replace.
+    assert command.startswith("-/")
+    assert not {"$", "%"} & set(command)
+    return shlex.split(command.removeprefix("-"))

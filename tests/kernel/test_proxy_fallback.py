@@ -28,7 +28,7 @@ def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[...,
             assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
         before = workers(proxy.process)
         proxy.process.signal(signal.SIGHUP)
-        wait_until(lambda: "reloaded" in proxy.process.output(), "the reload", process=proxy.process)
+        wait_until(lambda: "reload accepted" in proxy.process.output(), "the reload", process=proxy.process)
         wait_until(lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= 4, "new listeners")
         assert workers(proxy.process) == before
 

@@ -41,9 +41,18 @@ BROKEN = {
     "open proxy": (GOOD.replace("allow clients", "allow all"), ":3: http_access allow all: an open proxy"),
     "open proxy by a name": (GOOD.replace("10.0.0.0/8", "all"), ":3: http_access allow clients: an open proxy"),
     "open proxy by last rule": (
-        GOOD.replace("allow clients\nhttp_access deny all", "deny !clients"),
-        ":3: http_access deny !clients: an open proxy",
+        GOOD.replace("allow clients\nhttp_access deny all", "deny to_localhost"),
+        ":3: http_access deny to_localhost: an open proxy",
     ),
+    "open proxy by a port": (
+        GOOD.replace("acl clients src 10.0.0.0/8", "acl clients port 80 443"),
+        ":3: http_access allow clients: an open proxy",
+    ),
+    "open proxy by halves": (
+        GOOD.replace("10.0.0.0/8", "0.0.0.0/1 128.0.0.0/1"),
+        ":3: http_access allow clients: an open proxy",
+    ),
+    "open proxy by not": (GOOD.replace("allow clients", "allow !clients"), ":3: http_access allow !clients: an open"),
     "wrong netmask": (GOOD.replace("/8", "/33"), ":2: acl clients src 10.0.0.0/33: unknown netmask '33'"),
     "unknown access list": (GOOD.replace("allow clients", "allow client"), ":3: http_access allow client: ACL not"),
     "neither allow nor deny": (GOOD.replace("deny all", "refuse all"), ":4: http_access refuse all: expecting 'allow'"),

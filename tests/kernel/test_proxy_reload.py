@@ -6,7 +6,8 @@ import hashlib
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,18 @@ from proxying import configuration, curl, fetch, mptcp_listeners, squid, workers
 
 from mptcp_bench.testbed import LiveNode, Process, Testbed
 from mptcp_bench.testbed.ownership import namespace_processes
-from mptcp_bench.testbed.services import SQUID_CONFIG, Origin, Proxy, program, start_origin, start_proxy, wait_until
+from mptcp_bench.testbed.services import (
+    SQUID_CONFIG,
+    Origin,
+    Proxy,
+    program,
+    python_command,
+    start_origin,
+    start_proxy,
+    wait_until,
+)
 from mptcp_proxy import log_files
+from mptcp_proxy.process import catches, children
 
 pytestmark = pytest.mark.kernel
 FILE = "file.bin"
@@ -116,23 +127,93 @@ def test_reloads_right_after_the_start(testbed: Testbed, require: Callable[..., 
     node = testbed["proxy"]
     process = start_unready(node)
     process.signal(signal.SIGHUP)
-    wait_until(lambda: "reloaded" in process.output(), "the reload", process=process)
+    wait_until(lambda: "reload accepted" in process.output(), "the reload", process=process)
     for _ in range(5):
         process.signal(signal.SIGHUP)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "Squid listens", process=process)
     (worker,) = workers(process)
-    wait_until(lambda: process.output().count("reloaded") >= 2, "the second reload", process=process)
+    wait_until(lambda: process.output().count("reload accepted") >= 2, "the second reload", process=process)
     assert workers(process) == (worker,)
     assert process.stop(10) == 0
 
 
-def start_unready(node: LiveNode) -> Process:
-    """Start the proxy, and return as soon as there is a Squid, ready or not."""
+def test_a_reload_before_anything_else(testbed: Testbed, require: Callable[..., None]) -> None:
+    """A SIGHUP as soon as it is noted, which is long before there is a Squid: it is honoured when there is."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    process = start(node)
+    wait_until(lambda: notes_reload(process.pid), "SIGHUP is caught", process=process)
+    assert "started Squid" not in process.output()
+    process.signal(signal.SIGHUP)
+    wait_until(lambda: "reload accepted" in process.output(), "the reload", process=process)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "Squid listens", process=process)
+    assert process.stop(10) == 0
+
+
+def notes_reload(pid: int) -> bool:
+    return any(catches(one, signal.SIGHUP) for one in (pid, *children(pid)) if b"mptcp-proxy" in command_line(one))
+
+
+def command_line(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def test_a_reload_without_a_place_to_check_is_refused(testbed: Testbed, origin: Origin) -> None:
+    """The trouble is the host's, not the configuration's."""
+    node = testbed["proxy"]
+    temporary = node.directory / "temporary"
+    temporary.mkdir()
+    proxy = start_proxy(node, env={**os.environ, "TMPDIR": str(temporary)})
+    temporary.rmdir()
+    proxy.process.signal(signal.SIGHUP)
+    wait_until(lambda: "refused" in proxy.process.output(), "the refusal", process=proxy.process)
+    (refusal,) = [line for line in proxy.process.output().splitlines() if "refused" in line]
+    assert refusal.startswith(f"mptcp-proxy: reload refused, the old settings stay in force: {temporary}/")
+    assert fetch(testbed["client"], origin.url(FILE), proxy.url()).status == 200
+
+    temporary.mkdir()
+    proxy.process.signal(signal.SIGHUP)
+    wait_until(lambda: "reload accepted" in proxy.process.output(), "the next reload", process=proxy.process)
+    assert proxy.process.stop(10) == 0
+
+
+FAILING_SUPERVISION = """
+import sys
+from mptcp_proxy import supervisor
+from mptcp_proxy.cli import main
+def fail(self, process):
+    if supervisor.children(process.pid):
+        raise MemoryError("in the middle of it")
+supervisor._Supervisor._act_on_time = fail
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_supervisor_that_fails_leaves_no_squid_behind(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    process = start(node, python_command(FAILING_SUPERVISION))
+    assert process.wait(20) == 1
+    assert "started Squid" in process.output()
+    assert "MemoryError: in the middle of it" in process.output()
+    assert namespace_processes(node.namespace) == ()
+
+
+def start(node: LiveNode, command: Sequence[str] = ()) -> Process:
+    """Start the proxy with directories of its own, and wait for nothing."""
     mounts = {}
     for target in ("/run/mptcpproxy", "/var/log/mptcpproxy"):
         mounts[target] = node.directory / target[1:4]
         mounts[target].mkdir()
-    process = node.popen([program("mptcp-proxy"), "run", "--config", str(SQUID_CONFIG)], name="early", mounts=mounts)
+    argv = [*(command or [program("mptcp-proxy")]), "run", "--config", str(SQUID_CONFIG)]
+    return node.popen(argv, name="early", mounts=mounts)
+
+
+def start_unready(node: LiveNode) -> Process:
+    """Start the proxy, and return as soon as there is a Squid, ready or not."""
+    process = start(node)
     wait_until(lambda: "started Squid" in process.output(), "Squid is started", process=process)
     return process
 
@@ -168,11 +249,11 @@ def test_another_name_beside_it_and_a_taken_port(testbed: Testbed, require: Call
     for directory in places.values():
         directory.mkdir()
 
-    def start(config: Path) -> Process:
+    def begin(config: Path) -> Process:
         argv = [first.process.argv[0], "run", "--service-name", "second", "--config", str(config)]
         return node.popen(argv, name="second", mounts=places)
 
-    refused = start(configuration(node, name="taken.conf"))
+    refused = begin(configuration(node, name="taken.conf"))
     assert refused.wait(10) == 1
     assert re.search(r"conf/squid.conf:\d+: port 3128 is in use by squid \(process \d+\)", refused.output())
     assert refused.output().count("\n") == 1
@@ -181,7 +262,7 @@ def test_another_name_beside_it_and_a_taken_port(testbed: Testbed, require: Call
     own.write_text(
         (Path(__file__).parents[2] / "conf/squid.conf").read_text().replace("http_port 3128", "http_port 3130")
     )
-    second = start(own)
+    second = begin(own)
     wait_until(lambda: "*:3130" in mptcp_listeners(node), "the second proxy listens", process=second)
     assert first.process.running
     assert second.stop(10) == 0

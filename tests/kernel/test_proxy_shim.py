@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,7 +26,8 @@ def tell(**values): print(json.dumps(values))
 """
 REPORT = (
     "import json, os; print(json.dumps({'library': 'mptcp_listen' in open('/proc/self/maps').read(),"
-    " 'preload': os.environ.get('LD_PRELOAD'), 'ports': os.environ.get('MPTCP_LISTEN_PORTS')}))"
+    " 'preload': os.environ.get('LD_PRELOAD'), 'ports': os.environ.get('MPTCP_LISTEN_PORTS'),"
+    " 'congestion': os.environ.get('MPTCP_LISTEN_CONGESTION')}))"
 )
 
 
@@ -36,9 +38,21 @@ class Preloaded:
         self.library = library
         self.stderr = ""
 
-    def __call__(self, code: str, *, ports: str = "3128,3129", setup: str = "true", **variables: str) -> Any:
+    def __call__(
+        self,
+        code: str,
+        *,
+        ports: str = "3128,3129",
+        congestion: str | None = None,
+        interpreter: str = sys.executable,
+        setup: str = "true",
+        **variables: str,
+    ) -> Any:
         # env(1) sets the variables for the program alone: neither unshare nor the shell shall be preloaded.
-        program = ["env", f"LD_PRELOAD={self.library}", f"MPTCP_LISTEN_PORTS={ports}", sys.executable, "-c"]
+        own = [f"LD_PRELOAD={self.library}", f"MPTCP_LISTEN_PORTS={ports}"]
+        if congestion is not None:
+            own.append(f"MPTCP_LISTEN_CONGESTION={congestion}")
+        program = ["env", *own, interpreter, "-c"]
         answer = subprocess.run(
             [
                 "unshare",
@@ -304,7 +318,108 @@ if os.fork() == 0:
 os.wait()
 """)
     # The child's own constructor has hidden the variables again.
-    assert found == {"library": True, "preload": None, "ports": None}
+    assert found == {"library": True, "preload": None, "ports": None, "congestion": None}
+
+
+@pytest.mark.parametrize("start", ["os.execv(ARGV[0], ARGV)", "C.execvp(ARGV[0].encode(), ARGUMENTS)"])
+def test_an_exec_that_fails_leaves_the_effective_ids_as_they_were(
+    preloaded: Preloaded, tmp_path: Path, start: str
+) -> None:
+    """A program that was removed while it runs cannot be started again, and its process goes on without privileges."""
+    interpreter = tmp_path / "python"
+    shutil.copy(os.path.realpath(sys.executable), interpreter)
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.is_relative_to("/tmp") and directory != Path("/tmp"):
+            directory.chmod(0o755)
+    found = preloaded(
+        f"""
+import ctypes
+C = ctypes.CDLL(None, use_errno=True)
+ARGV = [sys.executable]
+ARGUMENTS = (ctypes.c_char_p * 2)(ARGV[0].encode(), None)
+os.unlink(ARGV[0])
+os.setegid(13); os.seteuid(13)
+error = None
+try:
+    {start}
+    error = ctypes.get_errno()
+except OSError as e:
+    error = e.errno
+tell(error=errno.errorcode[error], ids=[os.getuid(), os.geteuid(), os.getgid(), os.getegid()])
+""",
+        interpreter=str(interpreter),
+    )
+    assert found == {"error": "ENOENT", "ids": [0, 13, 0, 13]}
+
+
+CONGESTION = """
+def name(s): return s.getsockopt(IPPROTO_TCP, TCP_CONGESTION, 16).split(b"\\0")[0].decode()
+host = open("/proc/sys/net/ipv4/tcp_congestion_control").read().strip()
+"""
+
+
+def test_the_congestion_control_is_that_of_listeners_and_their_connections_only(
+    preloaded: Preloaded, require: Callable[..., None]
+) -> None:
+    """The listed port's listener, and what is accepted on it by MPTCP and by TCP."""
+    other = "reno"
+    found = preloaded(
+        CONGESTION
+        + f"""
+assert host != {other!r}
+s = socket(); s.bind(("127.0.0.1", 3128)); s.listen()
+t = socket(); t.bind(("127.0.0.1", 4000)); t.listen()
+def both(protocol):
+    c = socket(AF_INET, SOCK_STREAM, protocol); c.connect(("127.0.0.1", 3128)); a, _ = s.accept()
+    return [name(a), name(c) == host]
+tell(listener=name(s), other=name(t) == host, mptcp=both(262), tcp=both(6),
+     hidden=os.environ.get("MPTCP_LISTEN_CONGESTION"))
+""",
+        congestion=other,
+    )
+    assert found == {"listener": other, "other": True, "mptcp": [other, True], "tcp": [other, True], "hidden": None}
+    assert preloaded.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["nonesuch", "a_name_that_is_longer_than_any"])
+def test_a_congestion_control_that_is_not_there_is_told_once_and_the_listener_works(
+    preloaded: Preloaded, name: str
+) -> None:
+    found = preloaded(
+        CONGESTION
+        + """
+a = socket(); a.bind(("127.0.0.1", 3128)); a.listen()
+b = socket(); b.bind(("127.0.0.1", 3129)); b.listen()
+c = socket(); c.connect(("127.0.0.1", 3129))
+tell(a=protocol(a), b=protocol(b), host=name(a) == name(b) == host)
+""",
+        congestion=name,
+    )
+    assert found == {"a": MPTCP, "b": MPTCP, "host": True}
+    assert preloaded.stderr.count("\n") == 1
+    assert f"mptcp_listen: no congestion control {name} towards clients, the host's own is used: " in preloaded.stderr
+
+
+NAME_OF_LISTENER = """
+s = socket(); s.bind(("127.0.0.1", 3128)); s.listen()
+tell(name=name(s), hidden=os.environ.get("MPTCP_LISTEN_CONGESTION"))
+"""
+
+
+def test_the_own_program_keeps_the_congestion_control(preloaded: Preloaded) -> None:
+    """A worker that makes its listener itself."""
+    found = preloaded(
+        CONGESTION
+        + """
+code = os.environ["CHILD"]
+if os.fork() == 0:
+    os.execv(sys.executable, ["python", "-c", code])
+os.wait()
+""",
+        congestion="reno",
+        CHILD=PREAMBLE + CONGESTION + NAME_OF_LISTENER,
+    )
+    assert found == {"name": "reno", "hidden": None}
 
 
 def test_an_entry_of_somebody_elses_is_passed_on(library: Path) -> None:

@@ -329,3 +329,22 @@ def test_a_path_is_only_a_path() -> None:
     problem = Problem("cannot read the configuration: No such file or directory", "/none")
     finding = host.configuration(Checked((), (), "", False, (problem,)), str(Path("/none")))
     assert finding.status is FAIL
+
+
+@pytest.mark.parametrize(
+    ("available", "modules", "status", "text"),
+    [
+        ("reno cubic bbr", "", OK, "bbr is there"),
+        ("reno cubic", "kernel/net/ipv4/tcp_bbr.ko.xz:\nkernel/x.ko:\n", WARN, "not loaded"),
+        ("reno cubic bbr2", "kernel/net/ipv4/tcp_bbr2.ko:\n", WARN, "no bbr"),
+        ("", "", WARN, "no bbr"),
+    ],
+)
+def test_congestion_control_towards_clients(available: str, modules: str, status: Status, text: str) -> None:
+    values = {"net.ipv4.tcp_available_congestion_control": available}
+    finding = kernel.congestion_control_towards_clients(values, modules)
+    assert finding.status is status
+    assert text in finding.text
+    assert is_complete(finding)
+    if status is WARN:
+        assert finding.remedy.startswith("modprobe tcp_bbr ")

@@ -15,6 +15,7 @@ from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.listening import Listening, read_listening, taken_by
+from mptcp_proxy.noted import NotedSignals
 from mptcp_proxy.places import DEFAULT_SERVICE_NAME, Places, service_name_problem
 from mptcp_proxy.problem import Problem, errors
 from mptcp_proxy.process import catches, children, pid_in
@@ -73,10 +74,36 @@ def test_what_ss_prints() -> None:
 @pytest.mark.parametrize(
     ("host", "port", "taken"),
     [("", 3128, True), ("10.0.0.1", 3128, True), ("", 631, True), ("127.0.0.1", 631, True), ("127.0.0.2", 631, False),
-     ("[::1]", 631, True), ("[::2]", 631, False), ("", 3129, False)],
+     ("[::1]", 631, True), ("[::2]", 631, False), ("", 3129, False), ("10.0.0.1", 80, True), ("10.0.0.2", 80, False)],
 )  # fmt: skip
 def test_ports_that_are_taken(host: str, port: int, taken: bool) -> None:
     assert (taken_by(host, port, read_listening(SS)) is not None) == taken
+
+
+@pytest.mark.parametrize(
+    ("bound", "host", "taken"),
+    [
+        # What ss calls 0.0.0.0 is IPv4 alone, [::] IPv6 alone, and * both.
+        ("0.0.0.0", "10.0.0.1", True),
+        ("0.0.0.0", "[fd00::1]", False),
+        ("0.0.0.0", "", True),
+        ("[::]", "[fd00::1]", True),
+        ("[::]", "10.0.0.1", False),
+        ("[::]", "0.0.0.0", False),
+        ("[::]", "", True),
+        ("*", "10.0.0.1", True),
+        ("*", "[fd00::1]", True),
+        ("10.0.0.1", "0.0.0.0", True),
+        ("[fd00::1]", "0.0.0.0", False),
+        ("10.0.0.1", "[::]", True),
+        ("[fd00:0::1]", "[fd00::1]", True),
+        ("[::ffff:10.0.0.1]", "10.0.0.1", True),
+        ("0.0.0.0", "proxy.example", True),
+        ("10.0.0.1", "proxy.example", False),
+    ],
+)
+def test_a_socket_keeps_only_its_own_families_from_being_bound(bound: str, host: str, taken: bool) -> None:
+    assert (taken_by(host, 3128, [Listening(bound, 3128, "other", (1,))]) is not None) == taken
 
 
 def test_own_addresses_are_written_without_those_within_others() -> None:
@@ -127,6 +154,10 @@ class Here(Places):
     def logs(self) -> Path:
         return self.directory / "log"
 
+    @property
+    def state(self) -> Path:
+        return self.directory / "lib"
+
 
 def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -147,6 +178,20 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert modes == {"squid.conf": 0o640, "listen-ports": 0o644, "own-addresses": 0o644}
     assert places.runtime.stat().st_mode & 0o777 == 0o755
     assert places.logs.stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "a\tb"])
+def test_a_library_that_ld_preload_cannot_name_is_copied(tmp_path: Path, name: str) -> None:
+    Here.directory = tmp_path
+    tmp_path.chmod(0o755)
+    places = Here("n")
+    library = tmp_path / name / "mptcp_listen.so"
+    library.parent.mkdir()
+    library.write_bytes(b"library")
+    used = installation.install_library(places, library)
+    assert used == places.runtime / "mptcp_listen.so"
+    assert used.read_bytes() == b"library"
+    assert shim.can_be_preloaded(used)
 
 
 def test_processes(tmp_path: Path) -> None:
@@ -202,8 +247,6 @@ def test_what_can_go_wrong_with_the_library(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("CC", "/nonexistent/cc")
     with pytest.raises(shim.ShimError, match="apt install gcc"):
         shim.build(tmp_path / "x.so")
-    with pytest.raises(shim.ShimError, match="blanks or colons"):
-        shim.build(tmp_path / "a b.so")
     monkeypatch.setenv(shim.PACKAGED, "/nonexistent/y.so")
     with pytest.raises(shim.ShimError, match=r"MPTCP_LISTEN_SHIM=/nonexistent/y\.so"):
         shim.library()
@@ -226,3 +269,26 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     text = capsys.readouterr().out
     assert all(command in text for command in ("run", "check", "doctor", "build-shim"))
+
+
+def test_signals_are_noted_in_their_order() -> None:
+    before = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGUSR2)
+    try:
+        noted = NotedSignals([signal.SIGHUP])
+        noted.note([signal.SIGUSR2])
+        assert not noted
+        os.kill(os.getpid(), signal.SIGUSR2)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert [noted.pop(), noted.pop()] == [signal.SIGUSR2, signal.SIGHUP]
+        assert not noted
+    finally:
+        for number, action in zip((signal.SIGHUP, signal.SIGUSR2), before, strict=True):
+            signal.signal(number, action)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 16, "a b", "bbr;", "b/r"])
+def test_what_cannot_name_a_congestion_control(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--congestion-control", name])
+    assert ended.value.code == 2
+    assert "allowed: keep, or a name from sysctl" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,21 @@ OPEN = [
     ["acl world src 0/0", "http_access allow world"],
     ["http_access deny bad"],
     ["http_access allow good", "http_access deny bad"],
+    ["acl web port 80 443", "http_access allow web", "http_access deny all"],
+    ["acl tunnel method CONNECT", "http_access allow tunnel", "http_access deny all"],
+    ["http_access allow CONNECT", "http_access deny all"],
+    ["acl halves src 0.0.0.0/1 128.0.0.0/1", "http_access allow halves", "http_access deny all"],
+    ["acl halves src 0.0.0.0/1", "acl halves src 128.0.0.0/1", "http_access allow halves", "http_access deny all"],
+    ["acl range src 0.0.0.0-127.255.255.255 128.0.0.0-255.255.255.255", "http_access allow range"],
+    ["acl mapped src ::ffff:0:0/96", "http_access allow mapped", "http_access deny all"],
+    ["acl global src 2000::/4 3000::/4", "http_access allow global", "http_access deny all"],
+    ["acl own src 10.0.0.0/8", "http_access allow !own", "http_access deny all"],
+    ["acl inner localport 3128", "http_access allow inner", "http_access deny all"],
+    ["acl own src 10.0.0.0/8", "acl web port 80", "acl any any-of own web", "http_access allow any"],
+    ["acl web port 80", "acl site dstdomain .example", "acl both all-of web site", "http_access allow both"],
+    # Only clients by IPv4 are turned away before.
+    ["acl halves src 0.0.0.0/1 128.0.0.0/1", "http_access deny halves", "http_access allow all"],
+    ["acl bad dstdomain .example", "http_access deny !bad", "http_access allow all"],
 ]
 CLOSED: list[list[str]] = [
     [],
@@ -105,6 +121,20 @@ CLOSED: list[list[str]] = [
     ["acl world dst 0.0.0.0/0", "http_access allow world localnet", "http_access deny all"],
     ["http_access permit all", "http_access deny all"],
     ["if 1 = 0", "http_access allow all", "endif", "http_access deny all"],
+    ["acl own src 10.0.0.0/8", "acl web port 80", "http_access allow web own", "http_access deny all"],
+    ["acl own src 10.0.0.0/8", "acl web port 80", "http_access allow own !web", "http_access deny all"],
+    ["acl half src 0.0.0.0/1", "http_access allow half", "http_access deny all"],
+    ["acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all"],
+    ["acl users external session", "http_access allow users", "http_access deny all"],
+    ["acl card arp 00:11:22:33:44:55", "http_access allow card", "http_access deny all"],
+    ["acl own src 10.0.0.0/8", "acl web port 80", "acl both all-of own web", "http_access allow both"],
+    ["acl own src 10.0.0.0/8", "acl us srcdomain .example", "acl any any-of own us", "http_access allow any"],
+    ["acl own src 10.0.0.0/8", "http_access deny !own", "http_access allow all"],
+    ["acl own src 10.0.0.0/8", "http_access deny !own"],
+    ["acl users proxy_auth REQUIRED", "acl web port 80", "http_access deny !users", "http_access allow web"],
+    ["http_access allow !all", "http_access deny all"],
+    # Squid itself says that there is no such name.
+    ["http_access allow !nothing", "http_access deny all"],
 ]
 
 
@@ -119,3 +149,13 @@ def test_open_proxies(texts: list[str]) -> None:
 @pytest.mark.parametrize("texts", CLOSED)
 def test_closed_proxies(texts: list[str]) -> None:
     assert list(open_proxy_problems(parse(*texts))) == []
+
+
+def test_a_list_in_a_file_is_read(tmp_path: Path) -> None:
+    names = tmp_path / "clients"
+    rules = (f'acl own src "{names}"', "http_access allow own", "http_access deny all")
+    for text, problems in (("10.0.0.0/8\n", 0), ("# everybody\n10.0.0.0/8\n0.0.0.0/0\n", 1), ("0/1\n::/0 # v6\n", 1)):
+        names.write_text(text)
+        assert len(list(open_proxy_problems(parse(*rules)))) == problems, text
+    names.unlink()
+    assert list(open_proxy_problems(parse(*rules))) == []

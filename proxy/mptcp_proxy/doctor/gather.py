@@ -33,6 +33,7 @@ def examine_host(configuration: Path, places: Places) -> Iterator[Finding]:
     yield kernel.path_manager_limits(_output("ip", "mptcp", "limits", "show"))
     yield kernel.reverse_path_filter(_reverse_path_filters(), _interfaces())
     yield kernel.congestion_control(values)
+    yield kernel.congestion_control_towards_clients(values, _text(f"/lib/modules/{os.uname().release}/modules.dep"))
 
     library, build_error = _library()
     results, refusal = _probe(library)

@@ -21,6 +21,7 @@ SYSCTLS = (
 )
 _SOCKET = "kernel MPTCP"
 _LIMITS = "path manager"
+_TOWARDS_CLIENTS = "congestion control towards clients"
 _GOOD_CONGESTION_CONTROLS = ("cubic", "bbr", "bbr2", "bbr3")
 
 
@@ -135,4 +136,22 @@ def congestion_control(values: Mapping[str, str]) -> Finding:
         "long or lossy paths are then not filled; cubic and bbr fill them",
         ("" if better in available else f"modprobe tcp_{better} && ")
         + lasting_sysctl("net.ipv4.tcp_congestion_control", better),
+    )
+
+
+def congestion_control_towards_clients(values: Mapping[str, str], modules: str) -> Finding:
+    """Whether "mptcp-proxy run" can have its default, bbr. *modules*: modules.dep of this kernel (depmod(8))."""
+    if "bbr" in values.get("net.ipv4.tcp_available_congestion_control", "").split():
+        return ok(_TOWARDS_CLIENTS, "bbr is there")
+    if re.search(r"(?:^|/)tcp_bbr\.ko", modules, re.MULTILINE):
+        text, remedy = "bbr is not loaded", "modprobe tcp_bbr && echo tcp_bbr > /etc/modules-load.d/mptcp-proxy.conf"
+    else:
+        text = "this kernel has no bbr"
+        remedy = "modprobe tcp_bbr || (apt install linux-image-$(dpkg --print-architecture) && reboot)"
+    return warn(
+        _TOWARDS_CLIENTS,
+        text,
+        "by cubic's congestion window the packet scheduler takes a throttled subflow for faster than it is, and may"
+        " starve the other paths; the proxy serves all the same",
+        remedy,
     )

@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 
 from pyroute2 import IPRoute
@@ -97,14 +99,17 @@ def _mptcp() -> None:
 
 
 def _shim(library: str) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", _REPORT_PROTOCOL],
-        env={**os.environ, "LD_PRELOAD": library, "MPTCP_LISTEN_PORTS": "3128"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory(prefix="mptcp-proxy-probe-") as directory:
+        # As "run" does: LD_PRELOAD cannot hold every name.
+        copy = shutil.copy(library, directory)
+        answer = subprocess.run(
+            [sys.executable, "-c", _REPORT_PROTOCOL],
+            env={**os.environ, "LD_PRELOAD": copy, "MPTCP_LISTEN_PORTS": "3128"},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
     if answer.stdout.strip() != str(socket.IPPROTO_MPTCP):
         raise RuntimeError(answer.stderr.strip() or "the listener stayed plain TCP")
 

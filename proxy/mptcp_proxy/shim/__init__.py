@@ -31,7 +31,7 @@ def library() -> Path:
         return build(DEFAULT_LIBRARY)
     if not Path(packaged).is_file():
         raise ShimError(f"{PACKAGED}={packaged}: there is no such file")
-    return checked_name(Path(packaged))
+    return Path(packaged).absolute()
 
 
 def is_current(target: Path) -> bool:
@@ -44,7 +44,7 @@ def is_current(target: Path) -> bool:
 
 def build(target: Path) -> Path:
     """Compile the library to *target* unless it is current, and return its absolute path."""
-    target = checked_name(target.absolute())
+    target = target.absolute()
     if is_current(target):
         return target
     compiler = shutil.which(os.environ.get("CC", "cc"))
@@ -71,8 +71,6 @@ def build(target: Path) -> Path:
     return target
 
 
-def checked_name(target: Path) -> Path:
-    """Return *target*, which must have a name that LD_PRELOAD can hold (ld.so(8))."""
-    if any(separator in str(target) for separator in ": \t\n"):
-        raise ShimError(f"{target}: LD_PRELOAD takes no blanks or colons in a name; set {PACKAGED} to a copy elsewhere")
-    return target
+def can_be_preloaded(library: Path) -> bool:
+    """Whether LD_PRELOAD can hold the name (ld.so(8)): blanks and colons part its entries."""
+    return not any(separator in str(library) for separator in ": \t\n")

@@ -14,13 +14,18 @@
  * MPTCP_LISTEN_PORTS is a list ("3128,3129") or, when it begins with '/', the name of a file that holds one. The
  * file is read at each bind, so a reload may add a port.
  *
+ * MPTCP_LISTEN_CONGESTION, where it is there, names the congestion control (tcp(7), TCP_CONGESTION) of the MPTCP
+ * listeners. Accepted connections and their joined subflows inherit it; sockets towards origin servers do not come
+ * from a listener and keep the host's.
+ *
  * Scope: Squid starts two kinds of children. Its workers are the same program, and must have the library; helpers
  * (authentication, rewriting, pinger, a shell for mail ...) are other programs, and must not. So the constructor
- * takes LD_PRELOAD's entry for this library and MPTCP_LISTEN_PORTS out of the environment at once, which makes
+ * takes LD_PRELOAD's entry for this library and the two variables out of the environment at once, which makes
  * every way of starting a child clean by default, and the exec functions put them back for one target only: the
  * program this process runs itself. Between fork and exec nothing here allocates, locks or resolves symbols.
  *
- * Failure: where the kernel refuses MPTCP the TCP socket stays, and one line on stderr says so, once per process.
+ * Failure: where the kernel refuses MPTCP the TCP socket stays, and where it refuses the congestion control the
+ * host's stays; one line on stderr says so, once per process.
  */
 
 #define _GNU_SOURCE
@@ -56,6 +61,7 @@
 
 #define PRELOAD "LD_PRELOAD"
 #define PORTS "MPTCP_LISTEN_PORTS"
+#define CONGESTION "MPTCP_LISTEN_CONGESTION"
 
 extern char **environ;
 
@@ -66,8 +72,10 @@ static int (*real_bind)(int, const struct sockaddr *, socklen_t);
 static int (*real_execve)(const char *, char *const[], char *const[]);
 static int (*real_execvpe)(const char *, char *const[], char *const[]);
 static char *ports;         /* the value of MPTCP_LISTEN_PORTS, NULL when there is none */
+static char *congestion;    /* the value of MPTCP_LISTEN_CONGESTION, NULL when there is none */
 static char *preload_entry; /* "LD_PRELOAD=..." as this process was given it */
 static char *ports_entry;   /* "MPTCP_LISTEN_PORTS=..." likewise */
+static char *congestion_entry;
 static char own_program[PATH_MAX];
 static struct stat own_program_stat;
 
@@ -84,6 +92,17 @@ static void say_once(int port, const char *what, int reason)
 			"mptcp_listen: no MPTCP on port %d, clients are served by plain TCP: %s: %s"
 			" (said once, other ports may have the same trouble)\n",
 			port, what, strerror(reason));
+}
+
+static void say_once_of_congestion(int reason)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (!atomic_flag_test_and_set(&said))
+		dprintf(STDERR_FILENO,
+			"mptcp_listen: no congestion control %s towards clients, the host's own is used: %s"
+			" (for those there are, see sysctl net.ipv4.tcp_available_congestion_control)\n",
+			congestion, strerror(reason));
 }
 
 /* ------------------------------------------------------------------------------------- socket options to carry */
@@ -240,6 +259,16 @@ static bool is_unbound_tcp(int fd)
 	       port_of((struct sockaddr *)&name, length) == 0;
 }
 
+/* An MPTCP socket that has no subflow yet takes any name, and only a TCP socket tells whether there is such a one. */
+static void set_congestion(int tcp, int mptcp)
+{
+	socklen_t length = strlen(congestion);
+
+	if (setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
+	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0)
+		say_once_of_congestion(errno);
+}
+
 /* Put an MPTCP socket in the place of the TCP socket *fd*, or leave *fd* alone and say why. */
 static void swap(int fd, int port)
 {
@@ -256,6 +285,8 @@ static void swap(int fd, int port)
 	else if (fcntl(mptcp, F_SETFL, status_flags) != 0 ||
 		 dup3(mptcp, fd, (descriptor_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0)
 		say_once(port, "the MPTCP socket cannot take the TCP socket's place", errno);
+	else if (congestion != NULL)
+		set_congestion(fresh, mptcp);
 	if (fresh >= 0)
 		close(fresh);
 	if (mptcp >= 0)
@@ -328,16 +359,21 @@ static size_t count(char *const environment[])
 	return length;
 }
 
-/* Copy *environment* with this library's two entries added; *copy* has room for count() + 3. */
+#define OWN_ENTRIES 3
+
+/* Copy *environment* with this library's entries added; *copy* has room for count() + OWN_ENTRIES + 1. */
 static void add_own_entries(char *const environment[], char **copy)
 {
 	for (size_t i = 0; environment != NULL && environment[i] != NULL; i++)
-		if (!is_entry(environment[i], PRELOAD) && !is_entry(environment[i], PORTS))
+		if (!is_entry(environment[i], PRELOAD) && !is_entry(environment[i], PORTS) &&
+		    !is_entry(environment[i], CONGESTION))
 			*copy++ = environment[i];
 	if (preload_entry != NULL)
 		*copy++ = preload_entry;
 	if (ports_entry != NULL)
 		*copy++ = ports_entry;
+	if (congestion_entry != NULL)
+		*copy++ = congestion_entry;
 	*copy = NULL;
 }
 
@@ -345,26 +381,51 @@ static void add_own_entries(char *const environment[], char **copy)
  * its workers with root's real and its own user's effective ids, and a worker then takes on the latter by itself.
  * Starting it with its real ids grants nothing: whoever has an id as the real one may take it on at any time.
  * By system call, because the C library's functions may wait for other threads, which a forked child has not. */
-static void match_effective_to_real_ids(void)
-{
 #ifdef SYS_setresuid32 /* 32-bit ports, where the plain numbers are those of the 16-bit calls */
-	syscall(SYS_setresuid32, -1, getuid(), -1);
-	syscall(SYS_setresgid32, -1, getgid(), -1);
+#define SETRESUID SYS_setresuid32
+#define SETRESGID SYS_setresgid32
 #else
-	syscall(SYS_setresuid, -1, getuid(), -1);
-	syscall(SYS_setresgid, -1, getgid(), -1);
+#define SETRESUID SYS_setresuid
+#define SETRESGID SYS_setresgid
 #endif
+
+struct ids {
+	uid_t user;
+	gid_t group;
+};
+
+/* Returns the effective ids as they were. */
+static struct ids match_effective_to_real_ids(void)
+{
+	struct ids before = { geteuid(), getegid() };
+
+	syscall(SETRESUID, -1, getuid(), -1);
+	syscall(SETRESGID, -1, getgid(), -1);
+	return before;
+}
+
+/* After an exec that failed. The group comes first, while the user may still change it. */
+static void restore_effective_ids(struct ids before)
+{
+	int saved = errno;
+
+	syscall(SETRESGID, -1, before.group, -1);
+	syscall(SETRESUID, -1, before.user, -1);
+	errno = saved;
 }
 
 int execve(const char *path, char *const argv[], char *const envp[])
 {
 	start();
 	if (names_own_program(path)) {
-		char *copy[count(envp) + 3]; /* on the stack: malloc may be locked between fork and exec */
+		char *copy[count(envp) + OWN_ENTRIES + 1]; /* on the stack: malloc may be locked between fork and exec */
+		struct ids ids;
 
 		add_own_entries(envp, copy);
-		match_effective_to_real_ids();
-		return real_execve(path, argv, copy);
+		ids = match_effective_to_real_ids();
+		real_execve(path, argv, copy);
+		restore_effective_ids(ids);
+		return -1;
 	}
 	return real_execve(path, argv, envp);
 }
@@ -378,11 +439,14 @@ int execvpe(const char *file, char *const argv[], char *const envp[])
 {
 	start();
 	if (finds_own_program(file)) {
-		char *copy[count(envp) + 3];
+		char *copy[count(envp) + OWN_ENTRIES + 1];
+		struct ids ids;
 
 		add_own_entries(envp, copy);
-		match_effective_to_real_ids();
-		return real_execvpe(file, argv, copy);
+		ids = match_effective_to_real_ids();
+		real_execvpe(file, argv, copy);
+		restore_effective_ids(ids);
+		return -1;
 	}
 	return real_execvpe(file, argv, envp);
 }
@@ -468,9 +532,12 @@ __attribute__((constructor)) static void start(void)
 
 	preload_entry = keep_entry(PRELOAD);
 	ports_entry = keep_entry(PORTS);
+	congestion_entry = keep_entry(CONGESTION);
 	ports = ports_entry == NULL ? NULL : ports_entry + sizeof PORTS;
+	congestion = congestion_entry == NULL ? NULL : congestion_entry + sizeof CONGESTION;
 	/* Any object of this library tells where it was loaded from. */
 	if (preload_entry != NULL && dladdr(own_program, &library) != 0)
 		hide_from_children(preload_entry + sizeof PRELOAD, library.dli_fname);
 	unsetenv(PORTS);
+	unsetenv(CONGESTION);
 }

@@ -1,0 +1,29 @@
+"""Signals that are noted when they come, and acted on when there is time."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from types import FrameType
+
+
+class NotedSignals:
+    """The signals that came and were not yet acted on, oldest first."""
+
+    def __init__(self, numbers: Iterable[signal.Signals]) -> None:
+        self._came: list[signal.Signals] = []
+        self.note(numbers)
+
+    def note(self, numbers: Iterable[signal.Signals]) -> None:
+        """From now on note these, too, in place of their default actions."""
+        for number in numbers:
+            signal.signal(number, self._add)
+
+    def _add(self, number: int, _frame: FrameType | None) -> None:
+        self._came.append(signal.Signals(number))
+
+    def __bool__(self) -> bool:
+        return bool(self._came)
+
+    def pop(self) -> signal.Signals:
+        return self._came.pop(0)
