@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from mptcp_bench.testbed import LiveNode, Process
 from mptcp_bench.testbed.services import SQUID_CONFIG, mptcp_command, wait_until
@@ -29,6 +32,12 @@ class Fetched:
     """Of the answer; of the proxy's answer to CONNECT where that was refused."""
     sha256: str
     size: int
+
+
+def needs_open_checkout() -> None:
+    """Skip, loudly, where another user could not start the checkout's programs: home directories are private."""
+    if not all(directory.stat().st_mode & 0o001 for directory in Path(sys.executable).absolute().parents):
+        pytest.skip(f"NOT TESTED: other users may not enter {Path(sys.executable).parent}")
 
 
 def curl(url: str, proxy: str, *, mptcp: bool, tunnel: bool, options: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from proxying import needs_open_checkout
 
 from mptcp_bench.testbed.services import program
 
@@ -117,6 +118,7 @@ def test_a_file_that_is_not_there_or_no_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    needs_open_checkout()
     secret = tmp_path / "squid.conf"
     secret.write_text(GOOD)
     secret.chmod(0)
