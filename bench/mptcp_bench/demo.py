@@ -2,7 +2,7 @@
 
 1. plain TCP straight to the origin, over Ethernet, then over Wi-Fi;
 2. Multipath TCP through the proxy: both links at once;
-3. the same while the throttler enforces conf/policy.yaml: Ethernet 5 Mbit/s once two subflows are active.
+3. the same while the throttler enforces conf/policy.yaml: as shipped, Ethernet 5 Mbit/s once two subflows are active.
 
 All of it is real: Squid, Apache, wget, the kernel's MPTCP, HTB. Only the links are emulated.
 """
@@ -25,10 +25,11 @@ from .download import Download, fetch, wget
 from .live import Path as NetworkPath
 from .live import View
 from .recorder import Recorder, mean_rate
-from .testbed import TWO_PATHS, Testbed
+from .shipped import POLICY, ethernet_cap
+from .testbed import TWO_PATHS, LiveNode, Testbed
 from .testbed.features import missing
 from .testbed.services import (
-    REPOSITORY,
+    PROXY_PORT,
     Origin,
     Proxy,
     start_origin,
@@ -38,9 +39,7 @@ from .testbed.services import (
 )
 from .testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
-POLICY = REPOSITORY / "conf" / "policy.yaml"
-CAP = 5_000_000
-"""What conf/policy.yaml says of Ethernet."""
+SYSCTL = Path("/proc/sys/net/ipv4")
 TOLERANCE = 0.05
 ETHERNET = NetworkPath("eth0", "Ethernet", "#1f6fb4", ETHERNET_RATE)
 WIFI = NetworkPath("wlan0", "Wi-Fi", "#d9730d", WIFI_RATE)
@@ -87,38 +86,49 @@ class Phase:
         return int(sum(self.expected.values()) / 8 * PAYLOAD_SHARE * self.seconds)
 
 
-PHASES = (
-    Phase(
-        "tcp-ethernet",
-        "TCP, Ethernet",
-        "TCP over Ethernet",
-        "straight to the origin",
-        6,
-        1.0,
-        {"eth0": ETHERNET_RATE},
-        "eth0",
-    ),
-    Phase("tcp-wifi", "TCP, Wi-Fi", "TCP over Wi-Fi", "straight to the origin", 6, 1.0, {"wlan0": WIFI_RATE}, "wlan0"),
-    Phase(
-        "mptcp",
-        "MPTCP",
-        "MPTCP through the proxy",
-        "no policy: both links at once",
-        9,
-        1.0,
-        {"eth0": ETHERNET_RATE, "wlan0": WIFI_RATE},
-    ),
-    Phase(
-        "mptcp-policy",
-        "MPTCP, policy",
-        "MPTCP through the proxy + policy",
-        "Ethernet 5 Mbit/s once two subflows are active",
-        16,
-        5.0,
-        {"eth0": CAP, "wlan0": WIFI_RATE},
-        policy=True,
-    ),
-)
+def phases(cap: int) -> tuple[Phase, ...]:
+    """Return the downloads; *cap* is what the policy leaves Ethernet, in bits per second."""
+    return (
+        Phase(
+            "tcp-ethernet",
+            "TCP, Ethernet",
+            "TCP over Ethernet",
+            "straight to the origin",
+            6,
+            1.0,
+            {"eth0": ETHERNET_RATE},
+            "eth0",
+        ),
+        Phase(
+            "tcp-wifi",
+            "TCP, Wi-Fi",
+            "TCP over Wi-Fi",
+            "straight to the origin",
+            6,
+            1.0,
+            {"wlan0": WIFI_RATE},
+            "wlan0",
+        ),
+        Phase(
+            "mptcp",
+            "MPTCP",
+            "MPTCP through the proxy",
+            "no policy: both links at once",
+            9,
+            1.0,
+            {"eth0": ETHERNET_RATE, "wlan0": WIFI_RATE},
+        ),
+        Phase(
+            "mptcp-policy",
+            "MPTCP, policy",
+            "MPTCP through the proxy + policy",
+            f"Ethernet {cap / 1e6:g} Mbit/s once two subflows are active",
+            16,
+            5.0,
+            {"eth0": min(cap, ETHERNET_RATE), "wlan0": WIFI_RATE},
+            policy=True,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,8 @@ class Outcome:
     download: Download
     steady: Mapping[str, float]
     complaints: tuple[str, ...]
+    congestion_control: tuple[str, ...] = ()
+    """What the proxy's subflows to the client used; empty where the download did not go through the proxy."""
 
 
 def judge(phase: Phase, download: Download, steady: Mapping[str, float]) -> tuple[str, ...]:
@@ -162,6 +174,13 @@ class Stage:
     view: View
 
 
+def congestion_control(proxy: LiveNode) -> frozenset[str]:
+    """Return the congestion control of the subflows between *proxy* and its client, as ss(8) tells."""
+    shown = proxy.run(["ss", "-Htin", "state", "established", "sport", "=", f":{PROXY_PORT}"]).stdout
+    known = (SYSCTL / "tcp_available_congestion_control").read_text().split()
+    return frozenset(word for word in shown.split() if word in known)
+
+
 def measure(stage: Stage, phase: Phase) -> Outcome:
     """Run one download and judge it."""
     recorder, view = stage.recorder, stage.view
@@ -169,6 +188,14 @@ def measure(stage: Stage, phase: Phase) -> Outcome:
     source = client.address(phase.source) if phase.source else None
     through = stage.proxy if phase.multipath else None
     argv = wget(stage.origin.url(phase.key), proxy=through, source=source, multipath=phase.multipath)
+    controls: frozenset[str] = frozenset()
+
+    def watch() -> None:
+        nonlocal controls
+        if through is not None and not controls:
+            controls = congestion_control(through.node)
+        view.refresh()
+
     view.begin(f"{phase.title}: {phase.subtitle}")
     download = fetch(
         stage.testbed,
@@ -178,7 +205,7 @@ def measure(stage: Stage, phase: Phase) -> Outcome:
         lambda: recorder.now,
         label=phase.key,
         timeout=4 * phase.seconds + 10,
-        watch=view.refresh,
+        watch=watch,
     )
     start, end = download.start + phase.settle, download.end - 0.3
     complaints: tuple[str, ...] = ()
@@ -186,9 +213,11 @@ def measure(stage: Stage, phase: Phase) -> Outcome:
         complaints = (f"over after {download.end - download.start:.1f} s, before a steady state",)
         start = download.start
     steady = {path.device: mean_rate(recorder.samples, path.device, start, end) for path in PATHS}
-    outcome = Outcome(phase, download, steady, (*complaints, *judge(phase, download, steady)))
+    found = tuple(sorted(controls))
+    outcome = Outcome(phase, download, steady, (*complaints, *judge(phase, download, steady)), found)
     sign = "[green]✓[/]" if not outcome.complaints else "[red]✗[/]"
-    view.finish(f"{sign} {phase.title}: {download.goodput / 1e6:.1f} Mbit/s of payload")
+    by = f", congestion control of the proxy towards the client: {', '.join(found)}" if found else ""
+    view.finish(f"{sign} {phase.title}: {download.goodput / 1e6:.1f} Mbit/s of payload{by}")
     for complaint in outcome.complaints:
         view.finish(f"    [red]{complaint}[/]")
     return outcome
@@ -219,7 +248,7 @@ def table(outcomes: list[Outcome]) -> Table:
     return result
 
 
-def draw(target: Path, recorder: Recorder, outcomes: list[Outcome]) -> None:
+def draw(target: Path, recorder: Recorder, outcomes: list[Outcome], cap: int) -> None:
     """Write the picture."""
     bands = [
         plot.Band(
@@ -237,7 +266,7 @@ def draw(target: Path, recorder: Recorder, outcomes: list[Outcome]) -> None:
         recorder.samples,
         PATHS,
         bands=bands,
-        levels=[plot.Level(n, CAP, "cap on Ethernet: 5 Mbit/s", ETHERNET.color) for n in capped],
+        levels=[plot.Level(n, cap, f"cap on Ethernet: {cap / 1e6:g} Mbit/s", ETHERNET.color) for n in capped],
         title="Four downloads over an Ethernet link of 100 Mbit/s and a Wi-Fi link of 30 Mbit/s",
         subtitle="wget from Apache; Multipath TCP ends at the proxy, which goes on by plain TCP. "
         "Shown are bytes on the wire at the client, mean over 0.3 s.",
@@ -255,6 +284,7 @@ def save(output: Path, recorder: Recorder, outcomes: list[Outcome]) -> None:
                 "steady": {d: round(r) for d, r in o.steady.items()},
                 "expected": dict(o.phase.expected),
                 "complaints": list(o.complaints),
+                "congestion_control": list(o.congestion_control),
                 **asdict(o.download),
             }
             for o in outcomes
@@ -281,28 +311,30 @@ def run(output: Path, console: Console) -> None:
     output.mkdir(parents=True, exist_ok=True)
     for old in (*output.glob("*.log"), *output.glob("demo.json"), *output.glob("*.png"), *output.glob("*.csv")):
         old.unlink()
+    cap = ethernet_cap()
     with Testbed(TWO_PATHS) as testbed:
         try:
-            _downloads(testbed, output, console)
+            _downloads(testbed, output, console, cap)
         finally:
             save_logs(output, testbed)
 
 
-def _downloads(testbed: Testbed, output: Path, console: Console) -> None:
+def _downloads(testbed: Testbed, output: Path, console: Console, cap: int) -> None:
     console.print("Building client, core, proxy and origin; starting Apache and the proxy …", style="dim")
-    origin = start_origin(testbed["origin"], {phase.key: phase.size for phase in PHASES})
+    planned = phases(cap)
+    origin = start_origin(testbed["origin"], {phase.key: phase.size for phase in planned})
     proxy = start_proxy(testbed["proxy"])
     outcomes = []
     recorder = Recorder(testbed["client"], [path.device for path in PATHS])
     with recorder, View(console, recorder, PATHS) as view:
         stage = Stage(testbed, origin, proxy, recorder, view)
-        for phase in PHASES:
+        for phase in planned:
             if phase.policy:
                 start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], POLICY))
             outcomes.append(measure(stage, phase))
             view.rest(PAUSE)
     picture = output / "throughput.png"
-    draw(picture, recorder, outcomes)
+    draw(picture, recorder, outcomes, cap)
     save(output, recorder, outcomes)
     console.print()
     console.print(table(outcomes))

@@ -22,13 +22,14 @@ class Protocol:
     """… that became plain TCP."""
     joins: int
     """Joined subflows that were established, counted at the client."""
-    origin_capable: int
-    """SYNs with MP_CAPABLE that reached the origin."""
+    proxy_requested: int
+    """MPTCP connections that the proxy asked for. It has no business to: towards the origin it speaks plain TCP."""
+    # Counted where the SYN leaves: an origin that listens on plain TCP counts no MP_CAPABLE that it is sent.
 
     def complaint(self, *, multipath: bool) -> str | None:
         """Return what is wrong for a download that should, or should not, be Multipath TCP."""
-        if self.origin_capable:
-            return f"{self.origin_capable} SYNs with an MPTCP option reached the origin"
+        if self.proxy_requested:
+            return f"the proxy sent {self.proxy_requested} SYNs with MP_CAPABLE towards the origin"
         if multipath and not self.requested:
             return "the client opened no MPTCP connection"
         if multipath and self.fallbacks:
@@ -58,24 +59,24 @@ class Download:
 
 
 class Counting:
-    """Differences of the protocol counters of client and origin since it was made."""
+    """Differences of the protocol counters of client and proxy since it was made."""
 
     def __init__(self, testbed: Testbed) -> None:
-        self._client, self._origin = testbed["client"], testbed["origin"]
-        self._before = self._client.mib(), self._origin.mib()
+        self._client, self._proxy = testbed["client"], testbed["proxy"]
+        self._before = self._client.mib(), self._proxy.mib()
 
     def read(self) -> Protocol:
-        client, origin = self._client.mib(), self._origin.mib()
+        client, proxy = self._client.mib(), self._proxy.mib()
 
         def more(name: str) -> int:
             return client.get(name, 0) - self._before[0].get(name, 0)
 
-        capable = "MPTcpExtMPCapableSYNRX"
+        asked = "MPTcpExtMPCapableSYNTX"
         return Protocol(
-            requested=more("MPTcpExtMPCapableSYNTX"),
+            requested=more(asked),
             fallbacks=more("MPTcpExtMPCapableFallbackSYNACK") + more("MPTcpExtMPFallbackTokenInit"),
             joins=more("MPTcpExtMPJoinSynAckRx"),
-            origin_capable=origin.get(capable, 0) - self._before[1].get(capable, 0),
+            proxy_requested=proxy.get(asked, 0) - self._before[1].get(asked, 0),
         )
 
 

@@ -18,6 +18,10 @@ from .recorder import Recorder, rates
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 HISTORY = 60
+"""Samples, where the terminal is wide enough."""
+BAR = 20
+_BESIDE = 52
+"""Columns that label, rate, bar and the gaps between them take."""
 PLAIN_INTERVAL = 2.0
 
 
@@ -93,9 +97,6 @@ class View(AbstractContextManager["View"]):
                 self.refresh()
             time.sleep(0.05)
 
-    def note(self, line: str) -> None:
-        self._console.print(line, style="dim", highlight=False)
-
     def refresh(self) -> None:
         now = time.monotonic()
         if self._live is not None:
@@ -108,17 +109,19 @@ class View(AbstractContextManager["View"]):
 
     def _render(self) -> RenderableType:
         current: Mapping[str, float] = self._recorder.current()
-        history = rates(self._recorder.latest(HISTORY + 1))
+        room = max(8, min(HISTORY, self._console.width - _BESIDE))
+        history = rates(self._recorder.latest(room + 1))
         table = Table.grid(padding=(0, 1))
         top = max(path.rate for path in self._paths)
         for path in self._paths:
             rate = current[path.device]
-            past = sparkline([r.bits[path.device] for r in history], top).rjust(HISTORY)
+            past = sparkline([r.bits[path.device] for r in history], top).rjust(room)
             table.add_row(
                 Text(path.label, style=f"bold {path.color}"),
                 Text(f"{rate / 1e6:6.1f} Mbit/s", style=path.color),
-                Text(bar(rate / top, 25), style=path.color),
+                Text(bar(rate / top, BAR), style=path.color),
                 Text(past, style=path.color),
             )
-        elapsed = f"{time.monotonic() - self._started:5.1f} s" if self._started else ""
-        return Group(Text(f"▶ {self._title}  {elapsed}", style="bold"), table)
+        elapsed = f"{time.monotonic() - self._started:4.1f} s" if self._started else ""
+        title = Text(f"▶ {elapsed}  {self._title}", style="bold", no_wrap=True, overflow="ellipsis")
+        return Group(title, table)

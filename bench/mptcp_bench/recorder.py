@@ -59,6 +59,22 @@ def mean_rate(samples: Sequence[Sample], device: str, start: float, end: float) 
     return 8 * octets / (times[last] - times[first])
 
 
+def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: float, end: float) -> float:
+    """Return the greatest mean bits/s of *device* over any *window* seconds between *start* and *end*."""
+    within = [sample for sample in samples if start <= sample.time <= end]
+    times = [sample.time for sample in within]
+    found = []
+    for sample in within:
+        # A window is never shorter than asked for: the reading that ends it may be late, not early.
+        last = bisect_left(times, sample.time + window - 1e-6)
+        if last < len(within):
+            octets = within[last].octets[device] - sample.octets[device]
+            found.append(8 * octets / (times[last] - sample.time))
+    if not found:
+        raise ValueError(f"no {window:g} s of samples between {start:.2f} s and {end:.2f} s")
+    return max(found)
+
+
 def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:
     """Return the longest time, in seconds, in which *devices* together stayed below *floor* bits/s."""
     names = tuple(devices)

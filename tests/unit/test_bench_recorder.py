@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from mptcp_bench import live, plot, provenance
-from mptcp_bench.demo import CAP, PATHS, PHASES, judge
+from mptcp_bench.demo import PATHS, judge, phases
 from mptcp_bench.download import Download, Protocol
-from mptcp_bench.recorder import Sample, longest_gap, mean_rate, rates
+from mptcp_bench.recorder import Sample, greatest_rate, longest_gap, mean_rate, rates
+from mptcp_bench.shipped import ethernet_cap
+from mptcp_bench.testbed import TestbedError
 
-MPTCP = Protocol(requested=1, fallbacks=0, joins=1, origin_capable=0)
-TCP = Protocol(requested=0, fallbacks=0, joins=0, origin_capable=0)
+CAP = 5_000_000
+PHASES = phases(CAP)
+MPTCP = Protocol(requested=1, fallbacks=0, joins=1, proxy_requested=0)
+TCP = Protocol(requested=0, fallbacks=0, joins=0, proxy_requested=0)
 POLICY = PHASES[-1]
 GOOD = {"eth0": 4.9e6, "wlan0": 29.5e6}
 
@@ -46,6 +50,34 @@ def test_longest_gap_is_the_longest_not_the_sum() -> None:
     assert longest_gap(samples(0, 1, 2, 3), ["eth0"], 1.0, 0.0, 1.0) == 0.0
 
 
+def test_greatest_rate_finds_a_burst_that_the_mean_hides() -> None:
+    recorded = samples(0, 100, 200, 1_200, 1_300, 1_400, 1_500)
+    assert mean_rate(recorded, "eth0", 0.0, 1.0) == pytest.approx(8 * 1500 / 0.6)
+    assert greatest_rate(recorded, "eth0", 0.2, 0.0, 1.0) == pytest.approx(8 * 1100 / 0.2)
+    assert greatest_rate(recorded, "eth0", 0.2, 0.3, 1.0) == pytest.approx(8 * 200 / 0.2)
+    with pytest.raises(ValueError, match="no 2 s of samples"):
+        greatest_rate(recorded, "eth0", 2, 0.0, 1.0)
+
+
+def test_the_cap_is_what_the_policy_says(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    rules = "version: 1\npaths: {ethernet: {subflow: initial}, other: {subflow: joined}}\nrules:\n"
+    policy.write_text(
+        f"{rules}  - {{name: a, paths: [other], throttle: {{rate: 1 Mbit/s}}}}\n"
+        "  - {name: b, paths: [ethernet], throttle: {rate: 3 Mbit/s, ceil: 4 Mbit/s}}\n"
+    )
+    assert ethernet_cap(policy) == 4_000_000
+    assert phases(4_000_000)[-1].expected["eth0"] == 4_000_000
+    assert "Ethernet 4 Mbit/s" in phases(4_000_000)[-1].subtitle
+    policy.write_text(f"{rules}  - {{name: a, paths: [other], throttle: {{rate: 1 Mbit/s}}}}\n")
+    with pytest.raises(TestbedError, match=r"policy\.yaml: no rule throttles the path 'ethernet'"):
+        ethernet_cap(policy)
+    policy.write_text("version: 1\nrules: 7\n")
+    with pytest.raises(TestbedError, match=r"read the policy: .*policy\.yaml"):
+        ethernet_cap(policy)
+    assert ethernet_cap() > 0
+
+
 def test_a_download_as_it_should_be() -> None:
     assert judge(POLICY, download(MPTCP), GOOD) == ()
 
@@ -56,7 +88,7 @@ def test_a_download_as_it_should_be() -> None:
         (TCP, GOOD, "opened no MPTCP connection"),
         (replace(MPTCP, fallbacks=1), GOOD, "fell back to plain TCP"),
         (replace(MPTCP, joins=0), GOOD, "no second subflow"),
-        (replace(MPTCP, origin_capable=1), GOOD, "reached the origin"),
+        (replace(MPTCP, proxy_requested=1), GOOD, "towards the origin"),
         (MPTCP, {**GOOD, "eth0": 100e6}, "Ethernet carried 100.0 Mbit/s .* instead of 5 "),
         (MPTCP, {**GOOD, "eth0": 0.94 * CAP}, "Ethernet carried 4.7"),
         (MPTCP, {**GOOD, "eth0": 1.06 * CAP}, "Ethernet carried 5.3"),

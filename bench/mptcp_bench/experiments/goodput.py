@@ -19,9 +19,9 @@ from rich.console import Console
 
 from ..download import Download, Protocol, fetch
 from ..recorder import Recorder, mean_rate
+from ..shipped import POLICY, ethernet_cap
 from ..testbed import TWO_PATHS, Testbed, TestbedError
 from ..testbed.services import (
-    REPOSITORY,
     Origin,
     Proxy,
     mptcp_command,
@@ -34,8 +34,6 @@ from ..testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from . import Result
 from .scene import Aim, aims_table, missed, need, payload_share
 
-POLICY = REPOSITORY / "conf" / "policy.yaml"
-CAP = 5_000_000
 DEVICES = ("eth0", "wlan0")
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
@@ -84,6 +82,7 @@ def run(console: Console, seed: int, quick: bool) -> Result:
     """Measure every case, in an order drawn anew for each round."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize")
     rounds = 1 if quick else 3
+    cap = ethernet_cap()
     draw = random.Random(seed)
     measured: list[Measurement] = []
     with Testbed(TWO_PATHS) as testbed:
@@ -98,7 +97,7 @@ def run(console: Console, seed: int, quick: bool) -> Result:
                         if case.policy is policy:
                             measured.append(measure(testbed, origin, proxy, case))
                             show(console, number + 1, measured[-1])
-    aims = [aim for case in CASES for aim in judge(case, [m for m in measured if m.case == case])]
+    aims = [aim for case in CASES for aim in judge(case, [m for m in measured if m.case == case], cap)]
     data: dict[str, Any] = {
         "rounds": rounds,
         "aims": [{**asdict(aim), "met": aim.met} for aim in aims],
@@ -145,7 +144,7 @@ def measure(testbed: Testbed, origin: Origin, proxy: Proxy, case: Case) -> Measu
 def check(case: Case, download: Download) -> None:
     """Raise where the download was not of the kind it should be: its rate would say nothing."""
     seen = download.protocol
-    if seen.origin_capable or seen.fallbacks:
+    if seen.proxy_requested or seen.fallbacks:
         raise TestbedError(f"{case.name}: {seen.complaint(multipath=True)}")
     if seen.requested != (1 if case.multipath else 0):
         raise TestbedError(f"{case.name}: the client asked for {seen.requested} MPTCP connections")
@@ -153,14 +152,14 @@ def check(case: Case, download: Download) -> None:
         raise TestbedError(f"{case.name}: {1 + seen.joins} subflows instead of {case.subflows}")
 
 
-def judge(case: Case, measured: list[Measurement]) -> list[Aim]:
-    """Return the aims of *case* with the medians of *measured*."""
+def judge(case: Case, measured: list[Measurement], cap: int) -> list[Aim]:
+    """Return the aims of *case* with the medians of *measured*; *cap* is Ethernet's."""
     share = payload_share(case.family, multipath=case.multipath)
     goodput = statistics.median(m.goodput for m in measured)
     equal = Aim(f"{case.name}: SHA-256 equal", float(all(m.digest_ok for m in measured)), least=1)
     if case.policy and case.subflows == 2 and case.multipath:
         # Rates of the worst round, not the median: a cap holds or it does not.
-        eth0 = max((m.steady["eth0"] / CAP for m in measured), key=lambda ratio: abs(ratio - 1))
+        eth0 = max((m.steady["eth0"] / cap for m in measured), key=lambda ratio: abs(ratio - 1))
         wlan0 = min(m.steady["wlan0"] / WIFI_RATE for m in measured)
         return [
             Aim(f"{case.name}: Ethernet / its cap", eth0, least=0.95, most=1.05),

@@ -22,6 +22,8 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck
 from mptcp_throttler.shaping.model import Ownership
 
+from .announcement import announced_ports
+
 PORT = Ownership().listen_ports[0]
 _GIVE_UP_SECONDS = 3.0
 _SO_TIMESTAMPNS = 35
@@ -81,11 +83,11 @@ class PolledSets:
         self._seen: set[FourTuple] = set()
         self._loop = asyncio.new_event_loop()
 
-    def appeared(self) -> float | None:
-        """Return the time if an entry is there that was not before."""
+    def appeared(self, client_port: int) -> float | None:
+        """Return the time if an entry is there, and was not before, whose subflow has *client_port*."""
         fresh = self._loop.run_until_complete(self._netfilter.read_entries()).keys() - self._seen
         self._seen |= fresh
-        return time.time() if fresh else None
+        return time.time() if any(entry.remote_port == client_port for entry in fresh) else None
 
 
 class AnnouncedElements:
@@ -97,33 +99,36 @@ class AnnouncedElements:
         self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _NFNLGRP_NFTABLES)
         self._socket.setblocking(False)
 
-    def appeared(self) -> float | None:
-        """Return the time if a new element was announced."""
+    def appeared(self, client_port: int) -> float | None:
+        """Return the time if an element was announced whose subflow has *client_port*."""
         with suppress(BlockingIOError):
             while True:
-                data = self._socket.recv(1 << 16)
-                if any(kind == _NEWSETELEM for kind, _, _ in messages(data)):
-                    return time.time()
+                for kind, _, body in messages(self._socket.recv(1 << 16)):
+                    if kind == _NEWSETELEM and client_port in announced_ports(body):
+                        return time.time()
         return None
 
 
 def watch(entries: PolledSets | AnnouncedElements, signals: Capture, wire: Wire, count: int) -> list[dict[str, float]]:
     """Return one sample for each of *count* connections."""
     samples: list[dict[str, float]] = []
-    initial_port, deadline = 0, time.time() + 30
+    initial_port, joined_port, opened, deadline = 0, 0, 0.0, time.time() + 30
     while len(samples) < count and time.time() < deadline:
         for segment in signals.read():
             kinds = {type(option) for option in segment.options}
-            if MpCapable in kinds and segment.destination_port == PORT:
-                initial_port = segment.source_port
-            if MpJoinAck in kinds:
-                found = None
+            # The SYN and, a round trip later, the third ACK carry the option: the first of the two counts.
+            if MpCapable in kinds and segment.destination_port == PORT and segment.source_port != initial_port:
+                initial_port, opened = segment.source_port, segment.time
+            # Sent again until it is acknowledged (RFC 8684, 3.2); only the first can be waited for.
+            if MpJoinAck in kinds and initial_port != joined_port:
+                joined_port, found = initial_port, None
                 while found is None and time.time() < segment.time + _GIVE_UP_SECONDS:
-                    found = entries.appeared()
+                    found = entries.appeared(initial_port)
                 if found is None:
                     continue
                 passed = [n for t, port, n in wire.drain() if port == initial_port and segment.time < t <= found]
-                samples.append({"delay_ms": 1000 * (found - segment.time), "bytes": sum(passed)})
+                sample = {"delay_ms": 1000 * (found - segment.time), "bytes": sum(passed)}
+                samples.append({**sample, "age_ms": 1000 * (segment.time - opened)})
                 deadline = time.time() + 30
         wire.drain()
     return samples

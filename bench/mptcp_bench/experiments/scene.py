@@ -76,6 +76,18 @@ def need(*features: str) -> None:
         raise TestbedError("this host cannot run the experiment:\n" + "\n".join(f"  - {r}" for r in lacking))
 
 
+BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
+"""The throttler's netfilter adapters and what each needs."""
+
+
+def backends() -> list[str]:
+    """Return the netfilter adapters that this host has all for; raise where there is none."""
+    found = [name for name, needs in BACKENDS.items() if all(missing(feature) is None for feature in needs)]
+    if not found:
+        raise TestbedError("this host has neither legacy iptables with ipset nor nftables")
+    return found
+
+
 DUMPS = (
     "ip -d link show dev wan0",
     "tc qdisc show",

@@ -132,7 +132,7 @@ def program(name: str) -> str:
     beside = Path(sysconfig.get_path("scripts")) / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise TestbedError(f"start {name}: not installed in {beside.parent}; run './run setup'")
+        raise TestbedError(f"start {name}: not installed in {beside.parent}; sudo ./run test installs it")
     return found
 
 

@@ -1,0 +1,29 @@
+"""The policy of conf/policy.yaml, which the demo and the experiments enforce: what it caps Ethernet to.
+
+Read from the file, so that demo and experiments expect what an operator who edits the rate has asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mptcp_throttler.policy.load import PolicyError, load_policy
+
+from .testbed.commands import TestbedError
+from .testbed.services import REPOSITORY
+
+POLICY = REPOSITORY / "conf" / "policy.yaml"
+PATH = "ethernet"
+"""Its name for the path over Ethernet."""
+
+
+def ethernet_cap(policy: Path = POLICY) -> int:
+    """Return the most bits per second that *policy* gives Ethernet: the ceil of its first throttling rule for it."""
+    try:
+        rules = load_policy(policy.read_text(), str(policy)).rules
+    except (OSError, PolicyError) as error:
+        raise TestbedError(f"read the policy: {error}") from error
+    for rule in rules:
+        if rule.throttle is not None and (rule.paths is None or PATH in rule.paths):
+            return rule.throttle.ceil
+    raise TestbedError(f"{policy}: no rule throttles the path '{PATH}'; that it is throttled is what is to be shown")
