@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import socket
 import struct
 import sys
@@ -137,7 +138,8 @@ def watch(entries: PolledSets | AnnouncedElements, signals: Capture, wire: Wire,
 def main(backend: str, count: int, output: Path) -> None:
     signals, wire = Capture("wan0", [PORT]), Wire()
     entries = PolledSets() if backend == "iptables" else AnnouncedElements()
-    threading.Thread(target=serve, daemon=True).start()
+    # A process of its own: threads would make the watch wait for the interpreter, 5 ms at a time.
+    multiprocessing.get_context("spawn").Process(target=serve, daemon=True).start()
     output.write_text(json.dumps(watch(entries, signals, wire, count)))
 
 

@@ -68,6 +68,7 @@ class IptablesNetfilter:
                     ) from error
         for is_ipv6 in (False, True):
             missing = [self._rule(n, v6, port) for n, v6, port in self._sets() if v6 is is_ipv6]
+            await asyncio.sleep(0)  # reading a table takes milliseconds: let a new subflow in between
             await _edit_postrouting(is_ipv6, keep=missing)
 
     async def read_entries(self) -> dict[FourTuple, Target]:
