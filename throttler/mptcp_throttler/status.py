@@ -120,6 +120,7 @@ def snapshot(
             "tracker": asdict(tracker.counters),
             "reconciler": asdict(reconciler.counters),
             "entries": len(planner.entries.actual),
+            "tables": dict(tracker.table_sizes),
         },
     }
 
