@@ -215,6 +215,10 @@ def test_cubic_is_selected_inside_and_the_host_is_as_before(
     host = Path("/proc/sys/net/ipv4")
     names = ("tcp_allowed_congestion_control", "tcp_congestion_control")
     before = [(host / name).read_text() for name in names]
+    try:
+        congestion.ALLOWED.open("r+").close()
+    except PermissionError:
+        pytest.skip("NOT TESTED: in a container the list of allowed congestion controls cannot be changed")
     testbed = make_testbed()
     inside = testbed["proxy"].run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
     if "cubic" in congestion.AVAILABLE.read_text().split():
