@@ -27,7 +27,7 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
 def congestion_controls(node: LiveNode, expression: Sequence[str]) -> list[str]:
     """Return the one of each established TCP socket that ss(8) finds."""
     text = node.run(["ss", "-HtinO", "state", "established", *expression]).stdout
-    return re.findall(r"\b(bbr|cubic|reno)\b", text)
+    return re.findall(r"\b(bbr|cubic|reno)\b(?!:)", text)  # "bbr:(…)" are its figures
 
 
 @contextmanager
