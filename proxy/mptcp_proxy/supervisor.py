@@ -49,6 +49,8 @@ _CHILDREN_GRACE = 5.0
 """Seconds that workers without a parent, or Squid when its supervision failed, have to finish."""
 _DESCRIPTORS = 65536
 """Squid makes tables of this length, so that "unlimited" is not wanted. Two descriptors for each transfer."""
+_STOPPED_WHILE_STARTING = 1
+"""How Squid may end when it is told to while a worker is still starting: not a failure of what was asked for."""
 _READY_INTERVAL = 0.1
 """Seconds between two looks whether Squid is ready for a signal."""
 _TROUBLE = (OSError, subprocess.SubprocessError, NetlinkError)
@@ -266,7 +268,7 @@ class _Supervisor:
         status = 128 - status if status < 0 else status
         if self._stop_at_latest is not None:
             say(f"Squid has ended ({how})")
-            return status
+            return 0 if status == _STOPPED_WHILE_STARTING else status
         say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}")
         return status or 1
 

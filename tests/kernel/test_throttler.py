@@ -502,7 +502,7 @@ def test_only_our_bits_of_the_mark_are_changed(site: Site) -> None:
         [*mangle, "-A", "OUTPUT", "-p", "tcp", "--sport", str(PORT), "-j", "MARK", "--set-mark", "0x12000034"]
     )
     try:
-        with running(site), connection(site) as (_, proxy):
+        with running(site), connection(site) as (client, proxy):
             until(lambda: len(site.entries()) == 1)
             for mark in ("0x12010034", "0x12000034"):
                 site.proxy.run([*mangle, "-A", "POSTROUTING", "-m", "mark", "--mark", mark])
@@ -510,6 +510,7 @@ def test_only_our_bits_of_the_mark_are_changed(site: Site) -> None:
             def both_counted() -> bool:
                 """Both subflows have carried data past the counters; a few bytes may all go by one of them."""
                 proxy.sendall(bytes(20_000))
+                client.recv(1 << 20)
                 listing = site.proxy.run([*mangle, "-nvxL", "POSTROUTING"]).stdout
                 counts = [int(line.split()[0]) for line in listing.splitlines() if "mark match" in line]
                 return len(counts) == 2 and all(counts)
