@@ -5,7 +5,7 @@ is checked first; a bad one is refused and the old settings stay in force. Squid
 that a worker which it has to start again in the meantime cannot stumble over the operator's half-edited file.
 
 Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads. The exit status is
-Squid's; where Squid ends by itself it is never 0.
+Squid's, but 0 for a stop that came while Squid was starting; where Squid ends by itself it is never 0.
 """
 
 from __future__ import annotations
