@@ -1,0 +1,108 @@
+"""What a path does to the packets that cross it, one direction at a time: as data, checked when made.
+
+Rates are integer bits per second as tc-tbf(8) counts them (IP packet plus 14 bytes), times integer microseconds,
+probabilities floats from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class PathError(ValueError):
+    """A path that cannot be emulated: the text names the value and what is allowed."""
+
+
+def _probability(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise PathError(f"{name} {value!r}: a probability is 0 to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class UniformLoss:
+    """Each packet is lost with the same probability, whatever became of the others."""
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        _probability("loss", self.probability)
+
+    @property
+    def mean(self) -> float:
+        return self.probability
+
+
+@dataclass(frozen=True, slots=True)
+class GilbertElliott:
+    """Two-state Markov chain, with the parameter names of tc-netem(8) ``loss gemodel``.
+
+    In the good state a packet is lost with probability 1-k, in the bad state with 1-h. After each packet the chain
+    goes from good to bad with probability p, from bad to good with r.
+    """
+
+    p: float
+    r: float
+    one_minus_h: float = 1.0
+    one_minus_k: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("p", "r", "one_minus_h", "one_minus_k"):
+            _probability(name, getattr(self, name))
+        if self.p + self.r == 0:
+            raise PathError("p and r are both 0: the chain would never leave the state it is in")
+
+    @property
+    def mean(self) -> float:
+        """The share of packets lost in the long run."""
+        bad = self.p / (self.p + self.r)
+        return bad * self.one_minus_h + (1 - bad) * self.one_minus_k
+
+
+Loss = UniformLoss | GilbertElliott
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """One direction of a path. A packet is first delayed or lost, then waits for its turn at *rate*."""
+
+    rate: int | None = None
+    """Bits per second; None leaves it unshaped."""
+    delay: int = 0
+    """Microseconds."""
+    jitter: int = 0
+    """Microseconds: the delay is drawn evenly from delay ± jitter; packets keep their order all the same."""
+    loss: Loss | None = None
+    queue_ms: int = 50
+    """How long a packet may wait for its turn at *rate*; the queue is drop-tail."""
+    mtu: int = 1500
+    """Of the device that sends in this direction."""
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and self.rate < 8_000:
+            raise PathError(f"rate {self.rate} bit/s: at least 8000 is needed")
+        if not 0 <= self.delay <= 10_000_000:
+            raise PathError(f"delay {self.delay} µs: 0 to 10 seconds is possible")
+        if not 0 <= self.jitter <= self.delay:
+            raise PathError(f"jitter {self.jitter} µs: 0 to the delay, {self.delay} µs")
+        if not 576 <= self.mtu <= 9000:
+            raise PathError(f"mtu {self.mtu}: 576 to 9000 is possible")
+
+    @property
+    def impaired(self) -> bool:
+        """Whether there is more to it than a rate."""
+        return bool(self.delay or self.loss is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A path between client and core, with a router of its own that does to packets what *down* and *up* say."""
+
+    name: str
+    down: Direction = field(default_factory=Direction)
+    """Towards the client."""
+    up: Direction = field(default_factory=Direction)
+
+    @property
+    def rtt(self) -> int:
+        """Microseconds without any queue."""
+        return self.down.delay + self.up.delay
