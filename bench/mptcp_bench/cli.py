@@ -1,8 +1,9 @@
-"""``mptcp-bench``: the demo, the experiments, and clearing up after a run that was killed."""
+"""``mptcp-bench``: the demo, the paper's experiments and our own, their report, and clearing up after a killed run."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -15,10 +16,12 @@ from rich.console import Console
 
 from . import provenance
 from .experiments import EXPERIMENTS
+from .paper import parameters, results, scenarios
 from .testbed import TestbedError
 from .testbed.ownership import remove_stale, runs
 
 INTERRUPTED = 130
+ALL = "all"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,8 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mptcp-bench: interrupted; everything it made is removed", file=sys.stderr)
         return INTERRUPTED
-    except TestbedError as error:
-        print(f"mptcp-bench: {error}", file=sys.stderr)
+    except (TestbedError, parameters.ParameterError, results.ResultError) as error:
+        for line in str(error).splitlines():
+            print(f"mptcp-bench: {line}", file=sys.stderr)
         return 1
     return code
 
@@ -54,16 +58,30 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--output", type=Path, default=provenance.RESULTS / "demo", metavar="DIR")
     demo.set_defaults(command=_demo)
 
-    run = commands.add_parser("run", help="run one experiment")
-    run.add_argument("name", choices=sorted(EXPERIMENTS), metavar="NAME", help=", ".join(EXPERIMENTS))
-    run.add_argument("--seed", type=int, default=1, help="for whatever the experiment draws at random")
-    run.add_argument("--quick", action="store_true", help="fewer repetitions: to see that it works")
+    run = commands.add_parser("run", help="run an experiment: result.json and a figure")
+    names = [*scenarios.NAMES, *EXPERIMENTS, ALL]
+    run.add_argument("name", choices=names, metavar="NAME", help=f"one of mptcp-bench list; {ALL}: the paper's seven")
+    run.add_argument("--seed", type=int, default=1, help="for whatever is drawn at random: order, losses, jitter")
+    run.add_argument("--quick", action="store_true", help="less of everything: to see that it works")
     run.add_argument("--json", action="store_true", help="the JSON document on stdout, the tables on stderr")
     run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
+    run.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the paper's experiments"
+    )
+    run.add_argument("--inventory", type=Path, metavar="FILE", help="real hosts, by ssh, in place of namespaces")
     run.set_defaults(command=_run)
 
-    commands.add_parser("list", help="list the experiments and the testbeds that exist").set_defaults(command=_list)
-    commands.add_parser("cleanup", help="remove what runs that were killed left behind").set_defaults(command=_cleanup)
+    report = commands.add_parser("report", help="one HTML page of all that the paper's experiments gave")
+    report.add_argument("directory", type=Path, nargs="?", default=provenance.RESULTS, metavar="DIR")
+    report.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in DIR")
+    report.set_defaults(command=_report)
+
+    commands.add_parser("list", help="list experiments, parameters, and the testbeds that exist").set_defaults(
+        command=_list
+    )
+    cleanup = commands.add_parser("cleanup", help="remove what runs that were killed left behind")
+    cleanup.add_argument("--inventory", type=Path, metavar="FILE", help="on these real hosts too")
+    cleanup.set_defaults(command=_cleanup)
     return parser
 
 
@@ -79,6 +97,35 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.name in EXPERIMENTS:
+        if arguments.set or arguments.inventory:
+            raise TestbedError(f"run {arguments.name}: --set and --inventory are for the paper's experiments")
+        return _experiment(arguments)
+    return _paper(arguments)
+
+
+def _paper(arguments: argparse.Namespace) -> int:
+    from .paper import session
+
+    console = Console(stderr=arguments.json)
+    order = session.Order(
+        parameters.Parameters.of(arguments.set, emulated=arguments.inventory is None),
+        arguments.seed,
+        arguments.quick,
+        arguments.output,
+        console,
+    )
+    names = scenarios.NAMES if arguments.name == ALL else (arguments.name,)
+    documents, failures = session.run_all(names, order)
+    if arguments.json:
+        json.dump(documents, sys.stdout, indent=1)
+        print()
+    for failure in failures:
+        print(f"mptcp-bench run {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _experiment(arguments: argparse.Namespace) -> int:
     experiment = EXPERIMENTS[arguments.name]
     console = Console(stderr=arguments.json)
     origin = provenance.collect(arguments.seed)
@@ -100,9 +147,28 @@ def _run(arguments: argparse.Namespace) -> int:
     return 1 if result.failures else 0
 
 
+def _report(arguments: argparse.Namespace) -> int:
+    from .paper.report import write_report
+
+    target = arguments.output or arguments.directory / "report.html"
+    missing = write_report(arguments.directory, target)
+    print(target)
+    if missing:
+        print(f"mptcp-bench report: not run yet: {', '.join(missing)}", file=sys.stderr)
+    return 0
+
+
 def _list(arguments: argparse.Namespace) -> int:
+    print("The paper's experiments:")
+    for scenario in scenarios.SCENARIOS.values():
+        print(f"  {scenario.key:15} {scenario.figure}: {scenario.question}")
+    print(f"  {scenarios.TABLE:15} Table 1: {scenarios.TABLE_QUESTION}")
+    print("their parameters, mptcp-bench run NAME --set PARAMETER=VALUE:")
+    for parameter in parameters.PARAMETERS:
+        print(f"  {parameter.name:20} {parameter.default:12} {parameter.meaning}")
+    print("Ours:")
     for experiment in EXPERIMENTS.values():
-        print(f"{experiment.name:15} {experiment.summary}")
+        print(f"  {experiment.name:15} {experiment.summary}")
     for run in runs():
         state = f"of process {run.pid}" if run.alive else "left by a run that is dead: mptcp-bench cleanup"
         print(f"testbed {run.id}: {len(run.namespaces)} namespaces, {state}")

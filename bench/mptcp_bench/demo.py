@@ -20,13 +20,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from . import plot, provenance
+from . import plot, provenance, style
 from .download import Download, fetch, wget
 from .live import Path as NetworkPath
 from .live import View
 from .recorder import Recorder, mean_rate
 from .shipped import POLICY, ethernet_cap
-from .testbed import TWO_PATHS, LiveNode, Testbed
+from .testbed import TWO_PATHS, Host, Testbed
 from .testbed.features import missing
 from .testbed.services import (
     PROXY_PORT,
@@ -41,8 +41,8 @@ from .testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 SYSCTL = Path("/proc/sys/net/ipv4")
 TOLERANCE = 0.05
-ETHERNET = NetworkPath("eth0", "Ethernet", "#1f6fb4", ETHERNET_RATE)
-WIFI = NetworkPath("wlan0", "Wi-Fi", "#d9730d", WIFI_RATE)
+ETHERNET = NetworkPath("eth0", style.ETHERNET.label, style.ETHERNET.color, ETHERNET_RATE)
+WIFI = NetworkPath("wlan0", style.WIFI.label, style.WIFI.color, WIFI_RATE)
 PATHS = (ETHERNET, WIFI)
 NEEDED = (
     "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb",
@@ -174,7 +174,7 @@ class Stage:
     view: View
 
 
-def congestion_control(proxy: LiveNode) -> frozenset[str]:
+def congestion_control(proxy: Host) -> frozenset[str]:
     """Return the congestion control of the subflows between *proxy* and its client, as ss(8) tells."""
     shown = proxy.run(["ss", "-Htin", "state", "established", "sport", "=", f":{PROXY_PORT}"]).stdout
     known = (SYSCTL / "tcp_available_congestion_control").read_text().split()
@@ -193,7 +193,7 @@ def measure(stage: Stage, phase: Phase) -> Outcome:
     def watch() -> None:
         nonlocal controls
         if through is not None and not controls:
-            controls = congestion_control(through.node)
+            controls = congestion_control(through.host)
         view.refresh()
 
     view.begin(f"{phase.title}: {phase.subtitle}")

@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import style
 from .live import Path as NetworkPath
 from .recorder import Sample, rates
-
-INK = "#222222"
-MUTED = "#6b6b6b"
-SMOOTHING = 3
-"""Samples in the moving mean: packets come in bursts of the queue's making."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +33,6 @@ class Level:
     color: str
 
 
-def _smooth(values: Sequence[float]) -> list[float]:
-    half = SMOOTHING // 2
-    windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
-    return [sum(window) / len(window) for window in windows]
-
-
 def throughput(
     target: Path,
     samples: Sequence[Sample],
@@ -54,34 +44,27 @@ def throughput(
     subtitle: str,
 ) -> None:
     """Draw *samples* into the PNG file *target*."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    mpl.rcParams.update({"font.family": "DejaVu Sans", "font.size": 10, "axes.edgecolor": MUTED})
-    figure, axes = plt.subplots(figsize=(13, 6.5), dpi=120)
+    figure = style.new_figure(13, 6.5)
+    axes = figure.subplots()
     figure.subplots_adjust(left=0.06, right=0.985, top=0.735, bottom=0.1)
     series = rates(samples)
     times = [rate.time for rate in series]
     top = max(path.rate for path in paths) / 1e6 * 1.12
     for band in bands:
-        axes.axvspan(band.start, band.end, color="#f2f4f7", zorder=0, linewidth=0)
+        axes.axvspan(band.start, band.end, color=style.BAND, zorder=0, linewidth=0)
         middle = (band.start + band.end) / 2
-        for text, height, style in (
-            (band.title, 1.145, {"weight": "bold", "color": INK, "fontsize": 10}),
-            (band.subtitle, 1.085, {"color": MUTED, "fontsize": 9}),
-            (band.result, 1.02, {"weight": "bold", "color": "#2b7a3f", "fontsize": 9.5}),
+        for text, height, look in (
+            (band.title, 1.145, {"weight": "bold", "color": style.INK, "fontsize": 10}),
+            (band.subtitle, 1.085, {"color": style.MUTED, "fontsize": 9}),
+            (band.result, 1.02, {"weight": "bold", "color": style.GOOD, "fontsize": 9.5}),
         ):
-            axes.text(middle, top * height, text, ha="center", va="bottom", **style)
+            axes.text(middle, top * height, text, ha="center", va="bottom", **look)
     for path in paths:
-        values = _smooth([rate.bits[path.device] / 1e6 for rate in series])
-        axes.fill_between(times, values, color=path.color, alpha=0.14, linewidth=0, zorder=2)
-        axes.plot(times, values, color=path.color, linewidth=2, label=path.label, zorder=3)
+        values = style.smooth([rate.bits[path.device] / 1e6 for rate in series])
+        style.draw_path(axes, times, values, style.PathStyle(path.label, path.color))
     for level in levels:
         band, rate = bands[level.band], level.rate / 1e6
-        dashes = (0, (4, 3))
-        axes.hlines(rate, band.start, band.end, colors=level.color, linestyles=dashes, linewidth=1, zorder=4)
+        axes.hlines(rate, band.start, band.end, colors=level.color, linestyles=style.DASHED, linewidth=1, zorder=4)
         axes.annotate(
             level.text,
             ((band.start + band.end) / 2, rate),
@@ -95,16 +78,10 @@ def throughput(
         )
     axes.set_xlim(bands[0].start - 0.4, bands[-1].end + 0.4)
     axes.set_ylim(0, top)
-    axes.set_xlabel("time in seconds", color=MUTED)
-    axes.set_ylabel("received by the client, Mbit/s", color=MUTED)
-    axes.tick_params(colors=MUTED)
-    axes.grid(axis="y", color="#d9dce1", linewidth=0.7, zorder=1)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.text(0.06, 0.945, title, fontsize=15, weight="bold", color=INK)
-    figure.text(0.06, 0.908, subtitle, fontsize=10, color=MUTED)
+    style.dress(axes, "time in seconds", "received by the client, Mbit/s")
+    style.heading(figure, title, subtitle, left=0.06)
     axes.legend(
         loc="upper left", bbox_to_anchor=(bands[1].start, top * 0.99), bbox_transform=axes.transData,
         frameon=False, fontsize=11, borderpad=0,
     )  # fmt: skip
-    figure.savefig(target)
-    plt.close(figure)
+    style.save(figure, target)

@@ -120,7 +120,7 @@ def test_clients_with_public_addresses_are_refused(
 def test_an_address_that_comes_later_is_refused_as_well(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
     """The address is the origin's, so that requests for it succeed before and after."""
     client, node = module_testbed["client"], module_testbed["proxy"]
-    address = [f"{origin.node.address('eth0')}/32", "dev", "lo"]
+    address = [f"{origin.host.address('eth0')}/32", "dev", "lo"]
 
     def becomes(status: int) -> None:
         wait_until(

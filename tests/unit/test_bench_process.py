@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_bench.agent.files import write_file
+from mptcp_bench.agent.processes import TMPFS, MountError, mount_script, nearest_existing
 from mptcp_bench.testbed.commands import TestbedError, run
-from mptcp_bench.testbed.process import TMPFS, mount_script, nearest_existing
-from mptcp_bench.testbed.services import write_file
 
 
 def test_a_failed_command_says_what_was_attempted_and_what_came_back() -> None:
@@ -50,7 +50,7 @@ def test_existing_target_is_not_covered_first(tmp_path: Path) -> None:
 
 
 def test_nothing_is_mounted_over_the_root() -> None:
-    with pytest.raises(TestbedError, match="nothing above it exists but /"):
+    with pytest.raises(MountError, match="nothing above it exists but /"):
         mount_script({"/no-such-directory/x": "/source"})
 
 

@@ -7,6 +7,10 @@ probabilities floats from 0 to 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
+
+QUEUE_LENGTH = 65_536
+"""Packets that may be under way in one direction at once, not counting those that wait for their turn at the rate."""
 
 
 class PathError(ValueError):
@@ -106,3 +110,17 @@ class Path:
     def rtt(self) -> int:
         """Microseconds without any queue."""
         return self.down.delay + self.up.delay
+
+    @property
+    def mtu(self) -> int:
+        """What the devices at both ends must be able to take."""
+        return max(self.down.mtu, self.up.mtu)
+
+
+def seed_of(seed: int, *place: str) -> int:
+    """Return the seed, 64 bits, of one generator: *place* says of which path, direction and impairment.
+
+    Each has its own, so that what one path loses does not depend on what crosses another.
+    """
+    text = "/".join((str(seed), *place))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")

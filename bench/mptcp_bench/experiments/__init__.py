@@ -49,5 +49,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("reaction", "From the MP_JOIN's third ACK on the wire to the entry in the kernel set", "reaction"),
         Experiment("control-plane", "Connections a second tracked with none lost, and their CPU", "control_plane"),
         Experiment("recovery", "kill -9 and restart in mid-transfer; nothing is left after clean-up", "recovery"),
+        Experiment(
+            "emulation", "Emulated paths: delay, loss, order, seed and full rate, against what was asked", "emulation"
+        ),
     )
 }

@@ -21,11 +21,11 @@ from typing import Any
 
 from rich.console import Console
 
+from ..agent.processes import with_mounts
 from ..download import Counting, wget
 from ..recorder import Recorder, greatest_rate, longest_gap, mean_rate
 from ..shipped import POLICY, ethernet_cap
 from ..testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError
-from ..testbed.process import mount_script
 from ..testbed.services import (
     Throttler,
     program,
@@ -173,4 +173,4 @@ def ours(node: LiveNode) -> dict[str, str]:
 def cleanup(node: LiveNode, config: Path) -> None:
     """Run ``mptcp-throttler cleanup`` where it sees the dead daemon's state."""
     argv = [program("mptcp-throttler"), "cleanup", "--config", str(config)]
-    node.run(["unshare", "--mount", "sh", "-c", mount_script(throttler_mounts(node)), "sh", *argv])
+    node.run(with_mounts(argv, throttler_mounts(node)))

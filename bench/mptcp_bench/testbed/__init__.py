@@ -1,15 +1,18 @@
 """Real Squid, Apache and clients on the real kernel: topologies as data, built in network namespaces.
 
 ``topologies`` declares, ``plan`` turns a topology into commands (pure), ``build`` runs and undoes them,
-``node`` is what a test holds in its hand, ``services`` starts Apache, the proxy and the throttler,
+``host`` says what a scenario needs of a host, ``node`` is the one in a namespace that a test holds in its hand,
+``services`` starts Apache, the proxy and the throttler on any host,
 ``ownership`` finds and removes what a killed run left, ``features`` says what this kernel lacks.
 """
 
-from .build import Testbed
+from ..agent.processes import TMPFS
+from .build import Testbed, lab_of
 from .commands import TestbedError
+from .host import ClientPath, Host, Lab, Program
 from .model import End, Endpoint, Limits, Link, Node, Route, RoutingRule, Topology, TopologyError
 from .node import InterfaceBytes, LiveNode
-from .process import TMPFS, Process
+from .process import Process
 from .topologies import TWO_PATHS, TWO_PATHS_TWO_INTERFACES, UNSHAPED, PathRate, paths
 
 __all__ = [
@@ -17,20 +20,25 @@ __all__ = [
     "TWO_PATHS",
     "TWO_PATHS_TWO_INTERFACES",
     "UNSHAPED",
+    "ClientPath",
     "End",
     "Endpoint",
+    "Host",
     "InterfaceBytes",
+    "Lab",
     "Limits",
     "Link",
     "LiveNode",
     "Node",
     "PathRate",
     "Process",
+    "Program",
     "Route",
     "RoutingRule",
     "Testbed",
     "TestbedError",
     "Topology",
     "TopologyError",
+    "lab_of",
     "paths",
 ]

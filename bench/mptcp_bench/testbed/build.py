@@ -12,12 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from . import congestion
+from . import congestion, hops
 from .commands import TestbedError, run
+from .host import ClientPath, Lab
 from .model import Topology
 from .node import LiveNode
 from .ownership import Run, claimed_run, delete_namespace
 from .plan import steps
+
+PATH_NAMES = {"eth0": "ethernet", "wlan0": "wifi"}
+"""What conf/policy.yaml calls the client's devices."""
 
 
 class Testbed(AbstractContextManager["Testbed"]):
@@ -25,8 +29,11 @@ class Testbed(AbstractContextManager["Testbed"]):
 
     __test__ = False  # pytest would take the name for a test class
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, *, seed: int = 1, emulator: hops.Kind | None = None) -> None:
+        """*seed* is for what emulated paths draw; *emulator* is for comparing: the best there is by default."""
         self.topology = topology
+        self.emulation = hops.emulation(topology, seed, emulator)
+        """What emulates the paths, and what it counted."""
         self._scope = ExitStack()
         self._nodes: dict[str, LiveNode] = {}
         self._run: Run | None = None
@@ -45,7 +52,9 @@ class Testbed(AbstractContextManager["Testbed"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._scope.close()
+        with self._scope:
+            if error is None:
+                self.check_emulation()
 
     def _build(self) -> None:
         topology = self.topology
@@ -57,13 +66,23 @@ class Testbed(AbstractContextManager["Testbed"]):
             run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
         if topology.congestion_control is not None:
             congestion.select(topology.congestion_control, namespaces.values())
-        for step in steps(topology, namespaces):
+        netem = self.emulation.kind == "netem"
+        seed = self.emulation.seed if self.emulation.repeatable else None
+        for step in steps(topology, namespaces, netem=netem, seed=seed):
             run(
                 ["ip", "netns", "exec", namespaces[step.node], *step.argv],
                 attempt=f"build {topology.name}: {step}",
             )
         for name, namespace in namespaces.items():
             self._nodes[name] = LiveNode(topology, name, namespace, self.directory, self._scope)
+        self.emulation.start(topology, self._nodes, self.directory)
+
+    def check_emulation(self) -> None:
+        """Raise TestbedError where an emulated path was not as asked: emulator gone, packets dropped unasked.
+
+        The end of a testbed does so by itself, unless something else went wrong already.
+        """
+        self.emulation.check()
 
     @property
     def claimed(self) -> Run:
@@ -91,3 +110,18 @@ class Testbed(AbstractContextManager["Testbed"]):
             return self._nodes[name]
         except KeyError:
             raise KeyError(f"no node {name!r}; there are {', '.join(self._nodes)}") from None
+
+
+def lab_of(testbed: Testbed) -> Lab:
+    """Return the client, proxy and origin of *testbed*; its paths are named as conf/policy.yaml names them."""
+    topology = testbed.topology
+    devices = topology.devices("client")
+    names = PATH_NAMES | {hop.client_device: hop.path.name for hop in topology.hops}
+    return Lab(
+        client=testbed["client"],
+        proxy=testbed["proxy"],
+        origin=testbed["origin"],
+        paths=tuple(ClientPath(names.get(device, device), device) for device in devices),
+        proxy_devices=topology.devices("proxy"),
+        emulated=True,
+    )

@@ -34,13 +34,14 @@ def run(
     except FileNotFoundError:
         raise TestbedError(f"{what}: the program {argv[0]!r} is not installed") from None
     except subprocess.TimeoutExpired as error:
-        raise TestbedError(f"{what}: no end after {timeout:g} s{_said(error.stdout, error.stderr)}") from None
+        raise TestbedError(f"{what}: no end after {timeout:g} s{said(error.stdout, error.stderr)}") from None
     if check and done.returncode != 0:
-        raise TestbedError(f"{what}: exit code {done.returncode}{_said(done.stdout, done.stderr)}")
+        raise TestbedError(f"{what}: exit code {done.returncode}{said(done.stdout, done.stderr)}")
     return done
 
 
-def _said(*outputs: str | bytes | None) -> str:
+def said(*outputs: str | bytes | None) -> str:
+    """Return the end of what a command said, indented, for an error message."""
     texts = [o.decode(errors="replace") if isinstance(o, bytes) else o for o in outputs if o]
     lines = "\n".join(texts).strip().splitlines()[-12:]
     return "".join(f"\n    {line}" for line in lines)

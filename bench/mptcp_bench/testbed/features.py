@@ -23,6 +23,15 @@ _TRIALS: dict[str, tuple[str, str]] = {
     "ingress": ("tc qdisc add dev lo clsact", "tc clsact (CONFIG_NET_CLS_ACT)"),
     "ifb": ("ip link add ifb0 type ifb || ip link show ifb0", "IFB (CONFIG_IFB)"),
     "netem": ("tc qdisc add dev lo root netem delay 1ms", "tc-netem (CONFIG_NET_SCH_NETEM)"),
+    "netem-seed": (
+        "tc qdisc add dev lo root netem delay 1ms seed 1 && tc qdisc show dev lo | grep -qw 'seed 1'",
+        "tc-netem with a seed (kernel and iproute2 from 6.6)",
+    ),
+    "nfqueue": (
+        "nft 'add table inet t; add chain inet t c; add rule inet t c queue num 0'"
+        " || iptables-legacy -A FORWARD -j NFQUEUE || iptables -A FORWARD -j NFQUEUE",
+        "NFQUEUE (CONFIG_NFT_QUEUE or CONFIG_NETFILTER_XT_TARGET_NFQUEUE)",
+    ),
     "ipset": (
         "ipset create s4 hash:ip,port,ip skbinfo counters"
         " && ipset create s6 hash:ip,port,ip family inet6 skbinfo counters",
@@ -34,7 +43,7 @@ _TRIALS: dict[str, tuple[str, str]] = {
     ),
     "nftables": ("nft add table inet t", "nf_tables (CONFIG_NF_TABLES_INET) or the nft program"),
 }  # fmt: skip
-_PROGRAMS = ("squid", "apache2", "wget", "curl", "mptcpize", "ethtool", "tcpdump", "ss", "gcc")
+_PROGRAMS = ("squid", "apache2", "wget", "curl", "mptcpize", "ethtool", "tcpdump", "ss", "gcc", "ssh", "sshd", "sudo")
 
 
 @cache

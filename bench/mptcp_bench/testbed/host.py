@@ -19,6 +19,11 @@ class Program(Protocol):
     name: str
 
     @property
+    def pid(self) -> int:
+        """Its process id on that host."""
+        ...
+
+    @property
     def running(self) -> bool: ...
     @property
     def returncode(self) -> int | None: ...
@@ -54,7 +59,13 @@ class Host(Protocol):
         name: str | None = None,
         mounts: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Program: ...
+    ) -> Program:
+        """Start a program as root; it is ended when the host is left, at the latest.
+
+        *mounts* maps directories to what the program alone shall see there: a directory of that host, or ``TMPFS``.
+        """
+        ...
+
     def agent(self, module: str, *arguments: str) -> list[str]:
         """Return the argv that runs ``mptcp_bench.agent.MODULE`` there."""
         ...
@@ -67,7 +78,17 @@ class Host(Protocol):
         """Write *text* to file *name* below :attr:`directory`, with the directories above it."""
         ...
 
-    def read(self, path: Path) -> bytes: ...
+    def place(self, file: Path) -> Path:
+        """Return where *file* of this machine is there, copied below :attr:`directory` if need be.
+
+        What is below :attr:`directory` already is on that host.
+        """
+        ...
+
+    def read(self, path: Path) -> bytes:
+        """Return what file *path* of that host holds; TestbedError where it cannot be read."""
+        ...
+
     def address(self, device: str, family: int = 4) -> str:
         """Return the address of *device*, family 4 or 6, as text; KeyError where there is none."""
         ...
@@ -80,9 +101,17 @@ class Host(Protocol):
         """Return the protocol counters by the names nstat(8) gives them: TcpRetransSegs, MPTcpExtMPJoinAckRx, …"""
         ...
 
-    def changed(self, do: Sequence[str], undo: Sequence[str]) -> AbstractContextManager[None]: ...
-    def sysctl(self, key: str, value: str) -> AbstractContextManager[None]: ...
-    def at_end(self, callback: Callable[[], object]) -> None: ...
+    def changed(self, do: Sequence[str], undo: Sequence[str]) -> AbstractContextManager[None]:
+        """Run *do*, and *undo* at the end of the scope."""
+        ...
+
+    def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
+        """Set a sysctl and put the old value back."""
+        ...
+
+    def at_end(self, callback: Callable[[], object]) -> None:
+        """Call *callback* when the host is left, before what was started earlier is ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import ip_interface
 
+from ..emulation.model import Direction, Path
+
 MAX_DEVICE_NAME = 15
 """IFNAMSIZ - 1, linux/if.h."""
 MAX_PM_LIMIT = 8
@@ -61,6 +63,8 @@ class Route:
     device: str
     table: int | None = None
     metric: int | None = None
+    mtu: int | None = None
+    """For packets on this route, where it is less than the device's."""
 
     @property
     def family(self) -> int:
@@ -109,6 +113,28 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Hop:
+    """The router of an emulated path, between client and core: it does to packets what *path* says."""
+
+    node: str
+    path: Path
+    client_device: str
+    """Of the node ``client``: where the path begins."""
+    down: str = "lan"
+    """The hop's device towards the client."""
+    up: str = "wan"
+
+    @property
+    def directions(self) -> tuple[tuple[str, str, Direction], ...]:
+        """Name, sending device, and what is to happen."""
+        return (("down", self.down, self.path.down), ("up", self.up, self.path.up))
+
+    @property
+    def impaired(self) -> bool:
+        return self.path.down.impaired or self.path.up.impaired
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     """Nodes and links. Checked when made, so that a mistake is told before anything is built."""
 
@@ -117,6 +143,7 @@ class Topology:
     links: tuple[Link, ...]
     congestion_control: str | None = "cubic"
     """Wanted in every namespace; where the kernel lacks it, what is there is kept. None keeps it anyhow."""
+    hops: tuple[Hop, ...] = ()
 
     def __post_init__(self) -> None:
         names = [node.name for node in self.nodes]
@@ -137,6 +164,12 @@ class Topology:
             seen.add((end.node, end.device))
         for node in self.nodes:
             self._check_node(node, seen)
+        for hop in self.hops:
+            for place in (("client", hop.client_device), (hop.node, hop.down), (hop.node, hop.up)):
+                if place not in seen:
+                    raise TopologyError(f"topology {self.name}, path {hop.path.name}: no device {':'.join(place)}")
+            if [h.path.name for h in self.hops].count(hop.path.name) > 1:
+                raise TopologyError(f"topology {self.name}: two paths are called {hop.path.name!r}")
         for link in self.links:
             for rate in (link.rate_ab, link.rate_ba):
                 if rate is not None and rate < 8_000:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .commands import run
+from ..agent import counters
+from .commands import TestbedError, run
+from .installed import program
 from .model import Topology
 from .ownership import NAMESPACES
 from .plan import node_steps
@@ -110,27 +113,49 @@ class LiveNode:
 
     def counters(self) -> dict[str, InterfaceBytes]:
         """Return the counters of all devices, read at one moment."""
-        lines = os.pread(self._counters, 65536, 0).decode().splitlines()[2:]
-        result = {}
-        for line in lines:
-            device, _, rest = line.partition(":")
-            fields = rest.split()
-            result[device.strip()] = InterfaceBytes(int(fields[0]), int(fields[8]))
-        return result
+        text = os.pread(self._counters, 65536, 0).decode()
+        return {device: InterfaceBytes(*octets) for device, octets in counters.devices(text).items()}
 
     def interface_bytes(self, device: str) -> InterfaceBytes:
         return self.counters()[device]
 
+    def service_address(self, family: int = 4) -> str:
+        """Return the address of the first device that has one of *family*: what the node serves is reached there."""
+        for device in self._topology.devices(self.name):
+            address = self._topology.end(self.name, device).address(family)
+            if address is not None:
+                return address
+        raise KeyError(f"{self.name} has no IPv{family} address")
+
+    def agent(self, module: str, *arguments: str) -> list[str]:
+        """Return the argv that runs ``mptcp_bench.agent.MODULE``."""
+        return [sys.executable, "-m", f"{counters.__package__}.{module}", *arguments]
+
+    def program(self, name: str) -> str:
+        """Return the path of one of our own commands."""
+        return program(name)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write *text* to file *name* of the testbed's directory."""
+        target = self.directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        return target
+
+    def place(self, file: Path) -> Path:
+        """Return *file*: namespaces share the file system."""
+        return file
+
+    def read(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise TestbedError(f"[{self.name}] read {path}: {error.strerror}") from None
+
     def mib(self) -> dict[str, int]:
-        """Return the namespace's protocol counters by the names nstat(8) gives them: MPTcpExtMPJoinAckRx, …"""
+        """Return the protocol counters by the names nstat(8) gives them: TcpRetransSegs, MPTcpExtMPJoinAckRx, …"""
         with self.entered():
-            text = Path("/proc/thread-self/net/netstat").read_text()
-        lines = [line.split() for line in text.splitlines()]
-        return {
-            names[0].rstrip(":") + name: int(value)
-            for names, values in zip(lines[::2], lines[1::2], strict=True)
-            for name, value in zip(names[1:], values[1:], strict=True)
-        }
+            return counters.read_protocols()
 
     @contextmanager
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:

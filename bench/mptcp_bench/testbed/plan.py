@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .model import End, Link, Node, Topology
+from ..emulation import netem as netem_qdisc
+from ..emulation.model import seed_of
+from .model import End, Hop, Link, Node, Topology
 
 COMMON_SYSCTLS = (
     # Two paths with policy routing: the reverse path of a packet is not the route of its destination.
@@ -25,7 +27,8 @@ COMMON_SYSCTLS = (
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.mptcp.enabled", "1"),
 )
-ETHERNET_FRAME = 1514
+ETHERNET_HEADER = 14
+ETHERNET_FRAME = 1500 + ETHERNET_HEADER
 FIRST_INDEX = 1001
 
 
@@ -40,10 +43,13 @@ class Step:
         return f"[{self.node}] {' '.join(self.argv)}"
 
 
-def tbf(rate: int, queue_ms: int) -> tuple[str, ...]:
-    """Return the arguments of tc-tbf(8) for a drop-tail queue of *queue_ms* at *rate* bits per second."""
-    burst = max(2 * ETHERNET_FRAME, rate * 2 // 8_000)
-    queue = max(10 * ETHERNET_FRAME, rate * queue_ms // 8_000)
+def tbf(rate: int, queue_ms: int, frame: int = ETHERNET_FRAME) -> tuple[str, ...]:
+    """Return the arguments of tc-tbf(8) for a drop-tail queue of *queue_ms* at *rate* bits per second.
+
+    A packet that is larger than *frame* bytes may find no room in the bucket, ever.
+    """
+    burst = max(2 * frame, rate * 2 // 8_000)
+    queue = max(10 * frame, rate * queue_ms // 8_000)
     return ("tbf", "rate", f"{rate}bit", "burst", str(burst), "limit", str(queue + burst))
 
 
@@ -74,7 +80,8 @@ def node_steps(node: Node) -> Iterator[Step]:
     for route in node.routes:
         table = ("table", str(route.table)) if route.table is not None else ()
         metric = ("metric", str(route.metric)) if route.metric is not None else ()
-        where = (route.destination, "via", route.via, "dev", route.device, *table, *metric)
+        mtu = ("mtu", str(route.mtu)) if route.mtu is not None else ()
+        where = (route.destination, "via", route.via, "dev", route.device, *table, *metric, *mtu)
         yield Step(node.name, ("ip", f"-{route.family}", "route", "add", *where))
     for rule in node.rules:
         source = ("from", rule.source) if rule.source is not None else ()
@@ -88,8 +95,30 @@ def node_steps(node: Node) -> Iterator[Step]:
         yield Step(node.name, ("ip", "mptcp", "endpoint", "add", *what))
 
 
-def steps(topology: Topology, namespaces: dict[str, str]) -> tuple[Step, ...]:
-    """Return all steps, in order; *namespaces* maps node names to namespace names, which exist already."""
+def hop_steps(hop: Hop, *, netem: bool = False, seed: int | None = None) -> Iterator[Step]:
+    """Return what makes a path's rates and, with *netem*, all else of it: first delay and loss, then the rate.
+
+    *seed* is None where this netem cannot be seeded.
+    """
+    for name, device, direction in hop.directions:
+        add = ("tc", "qdisc", "add", "dev", device)
+        where: tuple[str, ...] = ("root",)
+        if netem and direction.impaired:
+            own_seed = None if seed is None else seed_of(seed, hop.path.name, name)
+            yield Step(hop.node, (*add, "root", "handle", "1:", *netem_qdisc.arguments(direction, own_seed)))
+            where = ("parent", "1:1", "handle", "10:")
+        if direction.rate is not None:
+            shaper = tbf(direction.rate, direction.queue_ms, direction.mtu + ETHERNET_HEADER)
+            yield Step(hop.node, (*add, *where, *shaper))
+
+
+def steps(
+    topology: Topology, namespaces: dict[str, str], *, netem: bool = False, seed: int | None = None
+) -> tuple[Step, ...]:
+    """Return all steps, in order; *namespaces* maps node names to namespace names, which exist already.
+
+    Without *netem* the paths of the topology's hops have their rates and nothing else.
+    """
     result: list[Step] = []
     for node in topology.nodes:
         settings = (*COMMON_SYSCTLS, *node.sysctls)
@@ -97,6 +126,8 @@ def steps(topology: Topology, namespaces: dict[str, str]) -> tuple[Step, ...]:
         result.append(Step(node.name, ("ip", "link", "set", "lo", "up")))
     for number, link in enumerate(topology.links):
         result.extend(_link_steps(link, number, namespaces[link.b.node]))
+    for hop in topology.hops:
+        result.extend(hop_steps(hop, netem=netem, seed=seed))
     for node in topology.nodes:
         result.extend(node_steps(node))
     return tuple(result)

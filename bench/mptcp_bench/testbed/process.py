@@ -3,65 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..agent.processes import MountError, kill_tree, with_mounts
 from .commands import TestbedError
-
-TMPFS = "tmpfs"
-"""In place of a source directory: an empty file system of the process's own."""
-
-
-def nearest_existing(target: Path) -> Path:
-    """Return *target* or the closest directory above it that exists."""
-    while not target.is_dir():
-        target = target.parent
-    return target
-
-
-def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
-    """Return shell commands that make *mounts* (target to source) and become the program in ``"$@"``.
-
-    They run in a mount namespace of their own. Where a target does not exist, a tmpfs is laid over the
-    closest directory that does, so that nothing has to be made on the host.
-    """
-    lines = ["set -e"]
-    covered: set[Path] = set()
-    for name in sorted(mounts):
-        target, source = Path(name), os.fspath(mounts[name])
-        existing = nearest_existing(target)
-        if existing == Path("/"):
-            raise TestbedError(f"mount over {target}: nothing above it exists but /")
-        if existing != target and existing not in covered:
-            covered.add(existing)
-            lines.append(f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(existing))}")
-        lines.append(f"mkdir -p {shlex.quote(name)}")
-        if source == TMPFS:
-            lines.append(f"mount -t tmpfs -o mode=1777 tmpfs {shlex.quote(name)}")
-        else:
-            lines.append(f"mount --bind {shlex.quote(source)} {shlex.quote(name)}")
-    return "\n".join([*lines, 'exec "$@"'])
-
-
-def descendants(pid: int) -> tuple[int, ...]:
-    """Return the ids of the processes below *pid*, children before grandchildren."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # proc(5): the name in parentheses may hold anything; state and parent follow the last one.
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        below = children.get(waiting.pop(0), [])
-        found += below
-        waiting += below
-    return tuple(found)
 
 
 class Process:
@@ -81,14 +30,15 @@ class Process:
         self.namespace = namespace
         self.argv = tuple(argv)
         self.log = log
-        command = ["ip", "netns", "exec", namespace]
-        if mounts:
-            command += ["unshare", "--mount", "sh", "-c", mount_script(mounts), "sh"]
+        try:
+            command = ["ip", "netns", "exec", namespace, *with_mounts(list(argv), mounts or {})]
+        except MountError as error:
+            raise TestbedError(f"start {name}: {error}") from None
         # Every wrapper ends in exec, so the process id is the program's own.
         with log.open("ab") as output:
             try:
                 self._popen = subprocess.Popen(
-                    [*command, *argv],
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -136,11 +86,9 @@ class Process:
 
     def kill_tree(self) -> None:
         """SIGKILL for it and all that it started and that still is its offspring."""
-        offspring = descendants(self.pid)
-        self.kill()
-        for pid in offspring:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if self.running:
+            kill_tree(self.pid)
+        self._popen.wait(10)
 
     def stop(self, grace: float = 5.0) -> int:
         """SIGTERM, SIGKILL after *grace* seconds; return the exit code."""

@@ -6,8 +6,13 @@
                    ├── core (routes, shapes) ┤
     client ─wlan0──┘                        └── origin (eth0)
 
+A path that is given as ``emulation.model.Path`` has a router of its own, a hop, which shapes, delays and loses::
+
+    client ──eth0── lan hop1 wan ── core
+
 Path *i* (from 1) is the client network 10.77.i.0/24 and fd77:i::/64; conf/policy.yaml tells paths apart by
-these. The proxy is 10.77.8.2, the origin 10.77.9.2; the core is .1 everywhere.
+these. The proxy is 10.77.8.2, the origin 10.77.9.2; the core is .1 everywhere, or the hop where
+there is one; between hop and core is network 32 + i.
 """
 
 from __future__ import annotations
@@ -15,13 +20,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .model import End, Endpoint, Link, Node, Route, RoutingRule, Topology, TopologyError
+from ..emulation.model import Path
+from .model import End, Endpoint, Hop, Link, Node, Route, RoutingRule, Topology, TopologyError
 
 MBIT = 1_000_000
 ETHERNET_RATE = 100 * MBIT
 WIFI_RATE = 30 * MBIT
 MAX_PATHS = 7
-"""Networks 1 to 7 are paths; 8, 9 and the tens from 18 are the proxy's and the origin's."""
+"""Networks 1 to 7 are paths; 8, 9 and those from 18 are the proxy's and the origin's; those from 33 the hops'."""
+
+FORWARDING = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
 
 PROXY_ADDRESS = "10.77.8.2"
 PROXY_ADDRESS6 = "fd77:8::2"
@@ -53,15 +61,52 @@ def _defaults(device: str, gateway: int) -> tuple[Route, ...]:
     return tuple(Route("default", via, device) for via in _host(gateway, 1))
 
 
+def _plain_link(i: int, rate: PathRate | int | None, queue_ms: int, offloads: bool) -> Link:
+    both = rate if isinstance(rate, PathRate) else PathRate(rate, rate)
+    return Link(
+        End("client", _device(i), _net(i, 2)),
+        End("core", f"to-{_device(i)}", _net(i, 1)),
+        rate_ab=both.up,
+        rate_ba=both.down,
+        queue_ms=queue_ms,
+        offloads=offloads,
+    )
+
+
+def _hop_parts(i: int, path: Path) -> tuple[Hop, Node, tuple[Link, Link], tuple[Route, ...]]:
+    """Return the hop of path *i*, its node, its links to client and core, and the core's routes to the client."""
+    hop, between = Hop(f"hop{i}", path, _device(i)), 32 + i
+    links = (
+        Link(End("client", _device(i), _net(i, 2)), End(hop.node, hop.down, _net(i, 1)), mtu=path.mtu),
+        Link(
+            End(hop.node, hop.up, _net(between, 2)),
+            End("core", f"to-{_device(i)}", _net(between, 1)),
+            mtu=max(1500, path.mtu),
+        ),
+    )
+    routes = list(_defaults(hop.up, between))
+    if path.down.mtu < path.mtu:
+        # A device refuses what is larger than its MTU when it receives, too: the lesser MTU is the route's.
+        for client, bits in zip(_host(i, 2), (32, 128), strict=True):
+            routes.append(Route(f"{client}/{bits}", client, hop.down, mtu=path.down.mtu))
+    node = Node(hop.node, routes=tuple(routes), sysctls=FORWARDING)
+    networks = (f"10.77.{i}.0/24", f"fd77:{i}::/64")
+    to_client = tuple(
+        Route(network, via, f"to-{_device(i)}") for network, via in zip(networks, _host(between, 2), strict=True)
+    )
+    return hop, node, links, to_client
+
+
 def paths(
-    rates: Sequence[PathRate | int | None],
+    rates: Sequence[Path | PathRate | int | None],
     *,
     proxy_interfaces: bool = False,
     offloads: bool = False,
     queue_ms: int = 50,
     name: str | None = None,
 ) -> Topology:
-    """Return client, core, proxy and origin with one path for each of *rates* (an int holds for both ways).
+    """Return client, core, proxy and origin with one path for each of *rates* (an int holds for both ways,
+    and is shaped where it leaves the sender; a :class:`Path` gets a hop, and its own *queue_ms* hold there).
 
     The first path is where the client's connections open, the others are joined. With *proxy_interfaces*
     the proxy keeps its one address but has an interface for each path (wan0, wan1, …), and traffic of path
@@ -70,23 +115,26 @@ def paths(
     count = len(rates)
     if not 1 <= count <= MAX_PATHS:
         raise TopologyError(f"{count} paths: 1 to {MAX_PATHS} are possible")
-    rate = [r if isinstance(r, PathRate) else PathRate(r, r) for r in rates]
     numbers = range(1, count + 1)
-    links = [
-        Link(
-            End("client", _device(i), _net(i, 2)),
-            End("core", f"to-{_device(i)}", _net(i, 1)),
-            rate_ab=rate[i - 1].up,
-            rate_ba=rate[i - 1].down,
-            queue_ms=queue_ms,
-            offloads=offloads,
-        )
-        for i in numbers
-    ]
+    links: list[Link] = []
+    hops: list[Hop] = []
+    hop_nodes: list[Node] = []
+    core_routes: list[Route] = []
+    client_mtu: dict[int, int] = {}
+    for i, rate in zip(numbers, rates, strict=True):
+        if not isinstance(rate, Path):
+            links.append(_plain_link(i, rate, queue_ms, offloads))
+            continue
+        hop, node, hop_links, to_client = _hop_parts(i, rate)
+        links += hop_links
+        hops.append(hop)
+        hop_nodes.append(node)
+        core_routes += to_client
+        if rate.up.mtu < rate.mtu:
+            client_mtu[i] = rate.up.mtu
     links.append(Link(End("proxy", "wan0", _net(8, 2)), End("core", "to-proxy", _net(8, 1)), offloads=offloads))
     links.append(Link(End("origin", "eth0", _net(9, 2)), End("core", "to-origin", _net(9, 1)), offloads=offloads))
     proxy_routes = list(_defaults("wan0", 8))
-    core_routes: list[Route] = []
     core_rules: list[RoutingRule] = []
     if proxy_interfaces:
         for i in numbers[1:]:
@@ -111,8 +159,8 @@ def paths(
             for i in numbers
             for via in _host(i, 1)
             for route in (
-                Route("default", via, _device(i), metric=100 * i),
-                Route("default", via, _device(i), table=100 + i),
+                Route("default", via, _device(i), metric=100 * i, mtu=client_mtu.get(i)),
+                Route("default", via, _device(i), table=100 + i, mtu=client_mtu.get(i)),
             )
         ),
         rules=tuple(
@@ -127,16 +175,17 @@ def paths(
             for offset, address in enumerate(_host(i, 2))
         ),
     )
-    forwarding = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
     return Topology(
         name or f"{count}-paths",
         (
             client,
-            Node("core", routes=tuple(core_routes), rules=tuple(core_rules), sysctls=forwarding),
+            Node("core", routes=tuple(core_routes), rules=tuple(core_rules), sysctls=FORWARDING),
+            *hop_nodes,
             Node("proxy", routes=tuple(proxy_routes)),
             Node("origin", routes=_defaults("eth0", 9)),
         ),
         tuple(links),
+        hops=tuple(hops),
     )
 
 

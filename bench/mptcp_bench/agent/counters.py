@@ -1,0 +1,46 @@
+"""Reading the counters of the network namespace that this process is in: proc(5), nstat(8), ss(8)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+NET = Path("/proc/thread-self/net")
+_SKMEM = re.compile(r"skmem:\(r(\d+)")
+
+
+def devices(text: str) -> dict[str, tuple[int, int]]:
+    """Return bytes received and sent for each device of /proc/net/dev, with the Ethernet header."""
+    result = {}
+    for line in text.splitlines()[2:]:
+        device, _, rest = line.partition(":")
+        fields = rest.split()
+        result[device.strip()] = int(fields[0]), int(fields[8])
+    return result
+
+
+def protocols(*texts: str) -> dict[str, int]:
+    """Return the counters of /proc/net/snmp and /proc/net/netstat by the names that nstat(8) gives them."""
+    result = {}
+    for text in texts:
+        lines = [line.split() for line in text.splitlines()]
+        # zip(strict=) came with Python 3.10.
+        for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905
+            for name, value in zip(names[1:], values[1:]):  # noqa: B905
+                result[names[0].rstrip(":") + name] = int(value)
+    return result
+
+
+def read_devices() -> dict[str, tuple[int, int]]:
+    return devices((NET / "dev").read_text())
+
+
+def read_protocols() -> dict[str, int]:
+    return protocols((NET / "snmp").read_text(), (NET / "netstat").read_text())
+
+
+def mptcp_receive_memory() -> int:
+    """Return the bytes that the MPTCP sockets hold for their readers, most of them out of order (ss -m, ``r``)."""
+    shown = subprocess.run(["ss", "-HMnm"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    return sum(map(int, _SKMEM.findall(shown.stdout.decode(errors="replace"))))

@@ -1,0 +1,48 @@
+"""The files that an origin serves: bytes that follow from name and size alone, so that every host makes the same.
+
+``python3 -m agent.files DIRECTORY NAME=SIZE …`` fills DIRECTORY, which is made where it is missing, and prints a JSON
+object of names and SHA-256s. SIZE is in bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+BLOCK = 1 << 20
+"""Bytes that are made, hashed and written at a time."""
+
+
+def write_file(path: Path, size: int) -> str:
+    """Fill *path* with *size* bytes that depend on its name alone; return their SHA-256 in hex."""
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for block in range(0, size, BLOCK):
+            seed = f"{path.name}:{block}".encode()
+            data = hashlib.shake_128(seed).digest(min(BLOCK, size - block))
+            digest.update(data)
+            file.write(data)
+    # The web server's workers run as another user.
+    path.chmod(0o644)
+    return digest.hexdigest()
+
+
+def main(arguments: list[str]) -> int:
+    directory = Path(arguments[0])
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    made = {}
+    for argument in arguments[1:]:
+        name, _, size = argument.rpartition("=")
+        try:
+            made[name] = write_file(directory / name, int(size))
+        except OSError as error:
+            print(f"make {directory / name} of {size} bytes: {error.strerror}", file=sys.stderr)
+            return 1
+    print(json.dumps(made))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

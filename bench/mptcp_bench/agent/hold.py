@@ -1,0 +1,283 @@
+"""What a driver has on a host reached by ssh: its programs, its changes and its files, held as long as it lives.
+
+The driver talks to one such process on each host: requests on its standard input and answers on its standard output,
+a JSON object on a line each. When the input ends, because the driver is done, was killed or lost its network, the
+programs are ended (SIGTERM, SIGKILL after ``GRACE`` seconds, with all that they started), the changes are undone, last
+made first, and the directory is removed. So nothing of a run outlives its driver.
+
+A journal in the directory, locked as long as this process lives, has every change before it is made; from it, and from
+the mark that every program carries in its environment, ``remains`` does the same for a holder that was killed itself.
+
+Requests have ``do`` and ``id``; the answer has the same ``id``, and ``error`` where it failed:
+
+=========  ====================================  ==========================================================
+``do``     fields                                answer
+=========  ====================================  ==========================================================
+run        argv, input, timeout                  code, out, err once it ended
+start      argv, env, mounts, log                pid; a line ``{"ended": pid, "code": …}`` once it ended
+signal     pid, number, tree                     nothing more
+write      path, text                            nothing more
+read       path, offset, size                    data (base64), at most size bytes
+change     argv, undo, timeout                   change, its number
+undo       change, timeout                       nothing more
+=========  ====================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from .processes import MountError, descendants, kill_tree, with_mounts
+
+GRACE = 10.0
+"""Seconds that the programs have to end by themselves."""
+BEAT = 30.0
+"""Seconds between lines without meaning: on a dead connection they end it, by TCP's own timeout, tcp(7)."""
+UNDOING = 60.0
+"""Seconds that undoing one change may take when the driver is gone."""
+JOURNAL = "journal"
+MARK = "MPTCP_BENCH_RUN"
+"""Environment variable of all that is started, with the run's directory: so ``remains`` knows it again."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+PR_SET_CHILD_SUBREAPER = 36
+"""linux/prctl.h"""
+
+
+class Refused(Exception):
+    """A request that failed, in words for the driver."""
+
+
+def place() -> dict[str, str]:
+    """Return what tells this boot and this network namespace from all others, as far as anything does."""
+    return {"boot": BOOT_ID.read_text().strip(), "network": os.readlink("/proc/self/ns/net")}
+
+
+def run(argv: list[str], text: str | None, timeout: float) -> tuple[int, str, str]:
+    """Run a command to its end; where it takes longer than *timeout* seconds, end it and raise :class:`Refused`."""
+    try:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Refused(_not_started(argv, error)) from None
+    try:
+        out, err = child.communicate(None if text is None else text.encode(), timeout)
+    except subprocess.TimeoutExpired:
+        kill_tree(child.pid)
+        out, err = child.communicate()
+        raise Refused(f"no end after {timeout:g} s{_end_of(out + err)}") from None
+    return child.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def _not_started(argv: list[str], error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"the program {argv[0]!r} is not installed"
+    return f"{argv[0]}: {error.strerror}"
+
+
+def _exit(code: int, out: str, err: str) -> str:
+    return f"exit code {code}{_end_of((out + err).encode())}"
+
+
+def _end_of(output: bytes) -> str:
+    return "".join(f"\n    {line}" for line in output.decode(errors="replace").splitlines()[-12:])
+
+
+class Holder:
+    """Programs and changes, from a driver's requests to their end."""
+
+    def __init__(self, directory: Path, run_id: str, answers: IO[bytes]) -> None:
+        self.directory = directory
+        self._answers = answers
+        self._writing = threading.Lock()
+        self._noting = threading.Lock()
+        self._changing = threading.Lock()
+        self._programs: dict[int, subprocess.Popen[bytes]] = {}
+        self._changes: dict[int, list[str]] = {}
+        self._count = 0
+        self._journal = (directory / JOURNAL).open("a")
+        fcntl.flock(self._journal, fcntl.LOCK_EX)
+        self._note({"run": run_id, "pid": os.getpid(), **place()})
+
+    def answer(self, line: dict[str, Any]) -> None:
+        with self._writing, suppress(OSError):  # nobody may be left to listen
+            self._answers.write(json.dumps(line).encode() + b"\n")
+            self._answers.flush()
+
+    def _note(self, entry: dict[str, Any]) -> None:
+        with self._noting:
+            self._journal.write(json.dumps(entry) + "\n")
+            self._journal.flush()
+
+    def serve(self, requests: IO[bytes]) -> None:
+        """Do what *requests* ask for until they end."""
+        for line in requests:
+            request = json.loads(line)
+            if request["do"] in ("run", "change", "undo"):
+                # These take their time, and others must not wait for them.
+                threading.Thread(target=self._respond, args=(request,), daemon=True).start()
+            else:
+                self._respond(request)
+
+    def _respond(self, request: dict[str, Any]) -> None:
+        try:
+            found = getattr(self, f"_do_{request['do']}")(request)
+        except Refused as reason:
+            found = {"error": str(reason)}
+        except OSError as error:
+            found = {"error": f"{error.filename or request['do']}: {error.strerror}"}
+        except Exception as error:
+            # Whatever it is, the driver must not wait for an answer for ever.
+            found = {"error": f"{type(error).__name__}: {error}"}
+        self.answer({"id": request["id"], **found})
+
+    def _do_run(self, request: dict[str, Any]) -> dict[str, Any]:
+        code, out, err = run(request["argv"], request["input"], request["timeout"])
+        return {"code": code, "out": out, "err": err}
+
+    def _do_start(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            argv = with_mounts(request["argv"], request["mounts"])
+        except MountError as error:
+            raise Refused(str(error)) from None
+        with open(request["log"], "ab") as log:
+            try:
+                program = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **request["env"]},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise Refused(_not_started(argv, error)) from None
+        self._programs[program.pid] = program
+        threading.Thread(target=self._wait, args=(program,), daemon=True).start()
+        return {"pid": program.pid}
+
+    def _wait(self, program: subprocess.Popen[bytes]) -> None:
+        self.answer({"ended": program.pid, "code": program.wait()})
+
+    def _do_signal(self, request: dict[str, Any]) -> dict[str, Any]:
+        program = self._programs[request["pid"]]
+        if request["tree"]:
+            below = descendants(program.pid)
+            program.send_signal(request["number"])
+            for pid in below:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, request["number"])
+        else:
+            program.send_signal(request["number"])
+        return {}
+
+    def _do_write(self, request: dict[str, Any]) -> dict[str, Any]:
+        path = Path(request["path"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(request["text"])
+        return {}
+
+    def _do_read(self, request: dict[str, Any]) -> dict[str, Any]:
+        with open(request["path"], "rb") as file:
+            file.seek(request["offset"])
+            return {"data": base64.b64encode(file.read(request["size"])).decode()}
+
+    def _do_change(self, request: dict[str, Any]) -> dict[str, Any]:
+        with self._changing:
+            self._count += 1
+            number = self._count
+            # Before it is made: undoing what was not done is harmless, the reverse is not.
+            self._changes[number] = request["undo"]
+            self._note({"change": number, "undo": request["undo"]})
+            code, out, err = run(request["argv"], None, request["timeout"])
+            if code != 0:
+                with suppress(Refused):
+                    self._undo(number, request["timeout"])
+                raise Refused(_exit(code, out, err))
+            return {"change": number}
+
+    def _do_undo(self, request: dict[str, Any]) -> dict[str, Any]:
+        with self._changing:
+            self._undo(request["change"], request["timeout"])
+        return {}
+
+    def _undo(self, number: int, timeout: float) -> None:
+        code, out, err = run(self._changes.pop(number), None, timeout)
+        self._note({"undone": number})
+        if code != 0:
+            raise Refused(_exit(code, out, err))
+
+    def end(self) -> list[str]:
+        """End the programs, undo the changes, remove the directory; return what could not be done."""
+        left = []
+        for program in self._programs.values():
+            if program.poll() is None:
+                program.terminate()
+        deadline = time.monotonic() + GRACE
+        while any(p.poll() is None for p in self._programs.values()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        # What the programs left behind has become our own offspring.
+        for pid in descendants(os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with self._changing:
+            for number in sorted(self._changes, reverse=True):
+                undo = self._changes[number]
+                try:
+                    self._undo(number, UNDOING)
+                except Refused as reason:
+                    left.append(f"{' '.join(undo)}: {reason}")
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return left
+
+
+def main(directory: str, run_id: str) -> int:
+    """Hold what the driver asks for, below *directory*, until its requests end."""
+    # sshd gives root /usr/bin:/bin and not much more.
+    os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
+    os.environ[MARK] = directory
+    os.umask(0o022)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    # Neither a program nor a stray print() may write into the conversation.
+    sys.stdout = sys.stderr
+    holder = Holder(Path(directory), run_id, answers)
+
+    def beat() -> None:
+        while True:
+            time.sleep(BEAT)
+            holder.answer({})
+
+    def over(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, over)
+    # Written to a driver that is gone, an answer is an error to be passed over.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    threading.Thread(target=beat, daemon=True).start()
+    holder.answer({"held": directory, "pid": os.getpid()})
+    with suppress(KeyboardInterrupt, OSError, ValueError):
+        holder.serve(requests)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    holder.answer({"left": holder.end()})
+    # The threads that wait for commands, now killed, need no waiting for.
+    os._exit(0)

@@ -1,0 +1,94 @@
+"""Processes of this host: the mounts that one of them alone sees, and who descends from whom.
+
+Used by the testbed's namespaces and by ``hold`` on hosts reached by ssh, so that a program finds the same on both.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+TMPFS = "tmpfs"
+"""In place of a source directory: an empty file system of the process's own."""
+
+
+class MountError(Exception):
+    """A private mount that cannot be made."""
+
+
+def nearest_existing(target: Path) -> Path:
+    """Return *target* or the closest directory above it that exists."""
+    while not target.is_dir():
+        target = target.parent
+    return target
+
+
+def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
+    """Return shell commands that make *mounts* (target to source) and become the program in ``"$@"``.
+
+    They run in a mount namespace of their own. Where a target does not exist, a tmpfs is laid over the
+    closest directory that does, so that nothing has to be made on the host.
+    """
+    lines = ["set -e"]
+    covered: set[Path] = set()
+    for name in sorted(mounts):
+        target, source = Path(name), os.fspath(mounts[name])
+        existing = nearest_existing(target)
+        if existing == Path("/"):
+            raise MountError(f"mount over {target}: nothing above it exists but /")
+        if existing != target and existing not in covered:
+            covered.add(existing)
+            lines.append(f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(existing))}")
+        lines.append(f"mkdir -p {shlex.quote(name)}")
+        if source == TMPFS:
+            lines.append(f"mount -t tmpfs -o mode=1777 tmpfs {shlex.quote(name)}")
+        else:
+            lines.append(f"mount --bind {shlex.quote(source)} {shlex.quote(name)}")
+    return "\n".join([*lines, 'exec "$@"'])
+
+
+def with_mounts(argv: list[str], mounts: Mapping[str, str | os.PathLike[str]]) -> list[str]:
+    """Return *argv* made to run where it alone sees *mounts*; its process id is that of the whole."""
+    return ["unshare", "--mount", "sh", "-c", mount_script(mounts), "sh", *argv] if mounts else argv
+
+
+def descendants(pid: int) -> tuple[int, ...]:
+    """Return the ids of the processes below *pid*, children before grandchildren."""
+    children: dict[int, list[int]] = {}
+    for process in _processes():
+        with suppress(OSError):
+            # proc(5): the name in parentheses may hold anything; state and parent follow the last one.
+            parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(process)
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(0), [])
+        found += below
+        waiting += below
+    return tuple(found)
+
+
+def marked(mark: str) -> tuple[int, ...]:
+    """Return the ids of the processes that were started with *mark*, ``NAME=value``, in their environment."""
+    found = []
+    for process in _processes():
+        with suppress(OSError):
+            if mark.encode() in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+                found.append(process)
+    return tuple(found)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL for *pid* and all its offspring."""
+    for victim in (*descendants(pid), pid):
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]

@@ -1,0 +1,132 @@
+"""One download on the client, watched: ``python3 -m agent.transfer SPECIFICATION RESULT``.
+
+SPECIFICATION is a JSON object: ``argv``, a program that writes what it downloads to its standard output;
+``devices``, whose received bytes are sampled; ``interval`` in seconds; ``memory``, whether to sample the memory of
+MPTCP sockets too; ``timeout`` in seconds. The file RESULT gets a JSON object with the fields of
+``transfer.Observation``. Samples and download are on one clock, that of this host, and nothing is sent to the driver
+while it measures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from . import counters
+
+LEAD = 0.3
+"""Seconds sampled before the download begins and after it has ended."""
+JOINED = "MPTcpExtMPJoinSynAckRx"
+CHUNK = 1 << 18
+
+
+class Sampler(threading.Thread):
+    """Reads the counters at a steady pace until it is told to stop."""
+
+    def __init__(self, devices: list[str], interval: float, memory: bool) -> None:
+        super().__init__(daemon=True)
+        self.samples: list[tuple[float, list[int], int]] = []
+        """Seconds, bytes received by each device, joins seen."""
+        self.memory: list[tuple[float, int]] = []
+        self.error: str | None = None
+        self._devices, self._interval, self._with_memory = devices, interval, memory
+        self._stop_asked = threading.Event()
+        self._joins = counters.read_protocols().get(JOINED, 0)
+
+    def run(self) -> None:
+        due, joins = time.monotonic(), 0
+        try:
+            while not self._stop_asked.wait(max(0.0, due - time.monotonic())):
+                seen = counters.read_devices()
+                # Once one has joined there is nothing left to learn from the longer of the two files.
+                if not joins:
+                    joins = counters.read_protocols().get(JOINED, 0) - self._joins
+                self.samples.append((time.monotonic(), [seen[d][0] for d in self._devices], joins))
+                if self._with_memory:
+                    self.memory.append((time.monotonic(), counters.mptcp_receive_memory()))
+                # From the start, not from the last reading: lateness must not add up.
+                due += self._interval
+        except (OSError, KeyError, ValueError) as error:
+            self.error = f"{type(error).__name__}: {error}"
+
+    def stop(self) -> None:
+        self._stop_asked.set()
+        self.join()
+
+
+def download(argv: list[str], timeout: float) -> dict[str, Any]:
+    """Run *argv* and hash what it writes; it is killed after *timeout* seconds."""
+    digest, octets, first = hashlib.sha256(), 0, None
+    started = time.monotonic()
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        output, complaints = process.stdout.fileno(), process.stderr
+        assert complaints is not None
+        errors: list[bytes] = []
+        # Read beside the output: a client that says more than a pipe holds would wait for ever.
+        reader = threading.Thread(target=lambda: errors.append(complaints.read()), daemon=True)
+        reader.start()
+        guard = threading.Timer(timeout, process.kill)
+        guard.start()
+        try:
+            while chunk := os.read(output, CHUNK):
+                first = first if first is not None else time.monotonic()
+                digest.update(chunk)
+                octets += len(chunk)
+            status = process.wait()
+        finally:
+            process.kill()
+            guard.cancel()
+    ended = time.monotonic()
+    reader.join()
+    return {
+        "started": started,
+        "first_byte": first,
+        "ended": ended,
+        "timed_out": ended - started >= timeout,
+        "status": status,
+        "octets": octets,
+        "sha256": digest.hexdigest(),
+        "said": b"".join(errors).decode(errors="replace")[-2000:],
+    }
+
+
+def observe(specification: dict[str, Any]) -> dict[str, Any]:
+    """Return everything that is known of one download; times are seconds since it was started."""
+    sampler = Sampler(specification["devices"], specification["interval"], specification["memory"])
+    before = counters.read_protocols()
+    sampler.start()
+    time.sleep(LEAD)
+    result = download(specification["argv"], specification["timeout"])
+    time.sleep(LEAD)
+    sampler.stop()
+    after = counters.read_protocols()
+    zero = result["started"]
+    for key in ("started", "first_byte", "ended"):
+        if result[key] is not None:
+            result[key] -= zero
+    changed = {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
+    return {
+        **result,
+        "samples": [[t - zero, *octets] for t, octets, _ in sampler.samples],
+        "joined": next((t - zero for t, _, joins in sampler.samples if joins), None),
+        "memory": [[t - zero, octets] for t, octets in sampler.memory],
+        "counters": changed,
+        "sampling_error": sampler.error,
+    }
+
+
+def main() -> None:
+    specification, result = sys.argv[1:]
+    Path(result).write_text(json.dumps(observe(json.loads(specification))))
+
+
+if __name__ == "__main__":
+    main()

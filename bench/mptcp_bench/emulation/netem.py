@@ -1,0 +1,40 @@
+"""A direction of a path in the words of tc-netem(8), for kernels that have it. Pure.
+
+Rate is not netem's: a TBF below it shapes, as it does everywhere else. Where packets have jitter, netem is given a rate
+far above any link's all the same: with a rate it counts a packet's delay from when the one before it leaves at the
+earliest, so that order is kept, where it would reorder otherwise (net/sched/sch_netem.c, netem_enqueue).
+"""
+
+from __future__ import annotations
+
+from .model import QUEUE_LENGTH, Direction, GilbertElliott, Loss
+
+ORDERING_RATE = "100gbit"
+"""A full packet takes 0.12 µs."""
+
+
+def _percent(probability: float) -> str:
+    return f"{100 * probability:.10g}%"
+
+
+def _loss(loss: Loss) -> tuple[str, ...]:
+    if isinstance(loss, GilbertElliott):
+        chain = (loss.p, loss.r, loss.one_minus_h, loss.one_minus_k)
+        return ("loss", "gemodel", *map(_percent, chain))
+    return ("loss", "random", _percent(loss.probability))
+
+
+def arguments(direction: Direction, seed: int | None = None) -> tuple[str, ...]:
+    """Return the qdisc and its arguments. *seed* needs kernel and iproute2 from 6.6; None leaves it out."""
+    words: list[str] = ["netem", "limit", str(QUEUE_LENGTH)]
+    if direction.delay:
+        words += ["delay", f"{direction.delay}us"]
+    if direction.jitter:
+        words += [f"{direction.jitter}us"]
+    if direction.loss is not None:
+        words += _loss(direction.loss)
+    if direction.jitter:
+        words += ["rate", ORDERING_RATE]
+    if seed is not None:
+        words += ["seed", str(seed)]
+    return tuple(words)

@@ -1,0 +1,118 @@
+"""A path in the words of our own emulator, for kernels without netem: its arguments, its rules, its counters. Pure.
+
+The program (``native/``) gets the packets that the hop forwards from two NFQUEUEs, one for each direction; see its
+first comment for how. ``testbed.hops`` builds and runs it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path as File
+
+from .model import Direction, GilbertElliott, Path, seed_of
+
+SOURCES = tuple(sorted((File(__file__).parent / "native").glob("*.c")))
+COMPILER_FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
+LIBRARIES = ("-lnetfilter_queue", "-lmnl")
+QUEUES = {"down": 0, "up": 1}
+READY = "ready"
+"""What it says when the queues are bound."""
+
+_COUNTERS = struct.Struct("=5Q")
+"""``struct counters`` of native/emulator.c."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Packets of one direction since the start."""
+
+    seen: int
+    lost: int
+    """As asked."""
+    passed: int
+    late: int
+    """Of these, more than 1 ms after their time."""
+    dropped: int
+    """Not as asked: by the emulator or the kernel, for want of room."""
+
+
+def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str, ...]:
+    """Return the chain of *direction*, called *name*: loss first, so that what is lost takes no place in the order."""
+    words: list[str] = []
+    if isinstance(direction.loss, GilbertElliott):
+        loss = direction.loss
+        words += ["gemodel", *map(repr, map(float, (loss.p, loss.r, loss.one_minus_h, loss.one_minus_k)))]
+    elif direction.loss is not None:
+        words += ["random", repr(float(direction.loss.probability))]
+    if direction.loss is not None:
+        words += [str(seed_of(seed, path, name, "loss"))]
+    if direction.delay:
+        words += ["delay", str(direction.delay), str(direction.jitter), str(seed_of(seed, path, name, "delay"))]
+    return tuple(words)
+
+
+def impaired(path: Path) -> dict[str, Direction]:
+    """Return the directions that need the emulator, in the order in which it counts them."""
+    return {name: d for name, d in (("down", path.down), ("up", path.up)) if d.impaired}
+
+
+def arguments(path: Path, seed: int) -> tuple[str, ...]:
+    """Return the emulator's arguments behind the name of its counters' file."""
+    words: list[str] = []
+    for name, direction in impaired(path).items():
+        words += ["queue", str(QUEUES[name]), *elements(path.name, name, direction, seed)]
+    return tuple(words)
+
+
+Command = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Commands, in the hop's namespace, that hand what it forwards to the queues; and those that undo them."""
+
+    do: tuple[Command, ...]
+    undo: tuple[Command, ...]
+
+
+def _nftables(devices: dict[str, str]) -> Rules:
+    rules = [f'oifname "{device}" queue num {QUEUES[name]}' for name, device in devices.items()]
+    chain = "; ".join(["type filter hook forward priority filter", *rules])
+    # One command is one transaction: there is nothing to undo.
+    return Rules((("nft", f"table inet emulation {{ chain forward {{ {chain}; }}; }}"),), ())
+
+
+def _iptables(variant: str, devices: dict[str, str]) -> Rules:
+    programs = (f"iptables{variant}", f"ip6tables{variant}")
+    do = [
+        (program, "-A", "FORWARD", "-o", device, "-j", "NFQUEUE", "--queue-num", str(QUEUES[name]))
+        for program in programs
+        for name, device in devices.items()
+    ]
+    return Rules(tuple(do), tuple((program, "-F", "FORWARD") for program in programs))
+
+
+def rules(devices: dict[str, str]) -> tuple[Rules, ...]:
+    """Return what to try, best first; *devices* maps directions to sending devices.
+
+    Kernels may lack nftables' queue expression, iptables' legacy tables (from 6.17), or either program.
+    """
+    return (_nftables(devices), _iptables("-legacy", devices), _iptables("", devices))
+
+
+def counts(path: Path, counters: bytes, kernel: str) -> dict[str, Counts]:
+    """Read the emulator's counters, and the kernel's from the text of /proc/net/netfilter/nfnetlink_queue.
+
+    That file has a line for each queue: number, port id, waiting, copy mode, copy range, dropped because the queue
+    was full, dropped because the socket was, last id (net/netfilter/nfnetlink_queue.c, seq_show).
+    """
+    dropped: dict[int, int] = {}
+    for line in kernel.splitlines():
+        fields = line.split()
+        dropped[int(fields[0])] = int(fields[5]) + int(fields[6])
+    result: dict[str, Counts] = {}
+    for place, name in enumerate(impaired(path)):
+        seen, lost, passed, late, full = _COUNTERS.unpack_from(counters, place * _COUNTERS.size)
+        result[name] = Counts(seen, lost, passed, late, full + dropped.get(QUEUES[name], 0))
+    return result

@@ -1,0 +1,219 @@
+"""Measuring what a path does to packets, by the kernel's clock at both ends and with nothing of the emulator.
+
+- ``Ping``: ICMP echo (RFC 792), answered by the far kernel; the round trip is from the kernel's time stamp of
+  sending to that of receiving (SO_TIMESTAMPING, Documentation/networking/timestamping.rst), so that a slow Python
+  costs nothing.
+- ``Receiver``: numbered datagrams, in the order of their arrival.
+- as a program, in a namespace: the sender of numbered datagrams, and of a load at a given rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ..testbed import LiveNode, Program
+
+SO_TIMESTAMPING = 37
+"""asm-generic/socket.h; SCM_TIMESTAMPING is the same."""
+TX_SOFTWARE, RX_SOFTWARE, REPORT_SOFTWARE, WITH_ID, STAMP_ONLY = 1 << 1, 1 << 3, 1 << 4, 1 << 7, 1 << 11
+"""linux/net_tstamp.h, SOF_TIMESTAMPING_…"""
+SO_RCVBUFFORCE, UDP_SEGMENT = 33, 103
+IP_RECVERR = 11
+ECHO_REQUEST, ECHO_REPLY = 8, 0
+RECEIVE_BUFFER = 64 << 20
+DISCARD = 9
+"""RFC 863: nobody listens there."""
+DATAGRAM = 1472
+"""The most that fits into an MTU of 1500: 1514 bytes as the shapers count them."""
+FRAME = 1514
+_NUMBER = struct.Struct("!Q")
+
+
+def _checksum(data: bytes) -> int:
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+def _echo_request(identifier: int, number: int) -> bytes:
+    # 56 bytes of data, as ping(8) has them.
+    rest = struct.pack("!HH", identifier, number) + bytes(56)
+    return struct.pack("!BBH", ECHO_REQUEST, 0, _checksum(bytes((ECHO_REQUEST, 0, 0, 0)) + rest)) + rest
+
+
+def _stamp(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
+    """Return nanoseconds since the epoch."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPING):
+            seconds, nanoseconds = struct.unpack_from("@qq", data)
+            return int(seconds) * 1_000_000_000 + int(nanoseconds)
+    return None
+
+
+@dataclass(slots=True)
+class Ping:
+    """Echo requests from *source* on *node* to *target*, both IPv4."""
+
+    node: LiveNode
+    source: str
+    target: str
+    sent: dict[int, int] = field(default_factory=dict)
+    received: dict[int, int] = field(default_factory=dict)
+
+    def run(self, count: int, interval: float, linger: float = 0.5) -> list[float]:
+        """Send *count*, one every *interval* seconds, and return the round trips in milliseconds, in order of sending.
+
+        Requests that got no answer within *linger* seconds after the last are left out.
+        """
+        if not 0 < count <= 1 << 16:
+            raise ValueError(f"{count} echo requests: their numbers have 16 bits")
+        identifier = os.getpid() & 0xFFFF
+        with self.node.entered():
+            channel = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        with channel:
+            flags = TX_SOFTWARE | RX_SOFTWARE | REPORT_SOFTWARE | WITH_ID | STAMP_ONLY
+            channel.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, flags)
+            channel.bind((self.source, 0))
+            channel.setblocking(False)
+            start = time.monotonic()
+            for number in range(count):
+                channel.sendto(_echo_request(identifier, number), (self.target, 0))
+                self._read(channel, identifier, start + (number + 1) * interval)
+            self._read(channel, identifier, time.monotonic() + linger)
+        answered = (n for n in range(count) if n in self.sent and n in self.received)
+        return [(self.received[n] - self.sent[n]) / 1e6 for n in answered]
+
+    def _read(self, channel: socket.socket, identifier: int, until: float) -> None:
+        while (wait := until - time.monotonic()) > 0:
+            if not select.select([channel], [], [], wait)[0]:
+                return
+            self._take_sent(channel)
+            try:
+                packet, ancillary, _, _ = channel.recvmsg(256, 256)
+            except BlockingIOError:
+                continue
+            icmp = packet[(packet[0] & 0x0F) * 4 :]
+            kind, _, _, ident, number = struct.unpack_from("!BBHHH", icmp)
+            stamp = _stamp(ancillary)
+            if kind == ECHO_REPLY and ident == identifier and stamp is not None:
+                self.received[number] = stamp
+
+    def _take_sent(self, channel: socket.socket) -> None:
+        while True:
+            try:
+                _, ancillary, _, _ = channel.recvmsg(1, 512, socket.MSG_ERRQUEUE)
+            except BlockingIOError:
+                return
+            stamp = _stamp(ancillary)
+            for level, kind, data in ancillary:
+                if (level, kind) == (socket.IPPROTO_IP, IP_RECVERR) and stamp is not None:
+                    # struct sock_extended_err: ee_data, behind two numbers of 4 bytes and an ee_info, counts sends.
+                    self.sent[struct.unpack_from("@IBBBBII", data)[6]] = stamp
+
+
+class Receiver:
+    """Numbered datagrams on *node*, in the order of their arrival."""
+
+    def __init__(self, node: LiveNode, address: str) -> None:
+        with node.entered():
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        # A burst must not be lost here: what is lost shall have been lost on the path.
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
+        self._socket.bind((address, 0))
+        self.address, self.port = self._socket.getsockname()
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def numbers(self, sender: Program, silence: float = 0.5) -> list[int]:
+        """Return the numbers that came until *sender* had ended and none came for *silence* seconds."""
+        self._socket.settimeout(silence)
+        numbers: list[int] = []
+        ended = False
+        while True:
+            try:
+                numbers.append(_NUMBER.unpack_from(self._socket.recv(2048))[0])
+            except TimeoutError:
+                if ended:
+                    return numbers
+                ended = not sender.running
+
+
+def send_command(source: str, target: str, port: int, count: int, per_second: int, size: int) -> list[str]:
+    """Return the argv of a program that sends *count* numbered datagrams of *size* bytes."""
+    return [sys.executable, "-m", __name__, "send", source, target, *map(str, (port, count, per_second, size))]
+
+
+def load_command(source: str, target: str, rate: int, burst: int, seconds: float) -> list[str]:
+    """Return the argv of a program that loads a path with full packets.
+
+    *rate* is in bits per second as the shapers count, *burst* the packets that are sent at once.
+    """
+    return [sys.executable, "-m", __name__, "load", source, target, str(rate), str(burst), str(seconds)]
+
+
+def _send(source: str, target: str, port: int, count: int, per_second: int, size: int) -> None:
+    channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    channel.bind((source, 0))
+    channel.connect((target, port))
+    start = time.monotonic()
+    filling = bytes(size - _NUMBER.size)
+    sent = 0
+    while sent < count:
+        due = min(count, int((time.monotonic() - start) * per_second) + 1)
+        for number in range(sent, due):
+            channel.send(_NUMBER.pack(number) + filling)
+        sent = due
+        time.sleep(0.001)
+
+
+def _load(source: str, target: str, rate: int, burst: int, seconds: float) -> None:
+    channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    channel.bind((source, 0))
+    # One call for many datagrams, udp(7): what the sender costs shall not be what is measured.
+    channel.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, DATAGRAM)
+    channel.connect((target, DISCARD))
+    data = bytes(DATAGRAM * burst)
+    interval = burst * FRAME * 8 / rate
+    start = time.monotonic()
+    sent = 0
+    while (elapsed := time.monotonic() - start) < seconds:
+        for _ in range(int(elapsed / interval) + 1 - sent):
+            with suppress(ConnectionRefusedError):
+                channel.send(data)
+            sent += 1
+        time.sleep(max(0.0, start + sent * interval - time.monotonic()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers(required=True, dest="command")
+    send = commands.add_parser("send")
+    load = commands.add_parser("load")
+    for command, numbers in ((send, ("port", "count", "per_second", "size")), (load, ("rate", "burst"))):
+        command.add_argument("source")
+        command.add_argument("target")
+        for name in numbers:
+            command.add_argument(name, type=int)
+    send.set_defaults(do=_send)
+    load.add_argument("seconds", type=float)
+    load.set_defaults(do=_load)
+    chosen = vars(parser.parse_args())
+    chosen.pop("command")
+    chosen.pop("do")(**chosen)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""How long the proxy takes to turn MPTCP into TCP and back: from the two sides' connections to intervals.
+
+A request of a client and the proxy's request to the origin are told to be the same by the target in their first line
+(RFC 9112, 3.2), so each request needs a target of its own and a connection of its own on both sides. Header sections
+differ between the two sides, bodies do not: since a body is the end of its stream, a byte of it is as far from the end
+on one side as on the other. A byte's delay is from when it and all before it had come in, which is when the proxy can
+have read it, to when it first went out. Pure: connections in, seconds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from .conversion_packets import CaptureError
+from .conversion_streams import Connection, Stream
+
+NANOSECOND = 1e-9
+LONGEST_HEADER = 16_384
+"""More than any header section of this experiment: what exceeds it is not one response to one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Octets of content that a request and its response carry."""
+
+    up: int
+    down: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request on its way through the proxy and back. All times are seconds."""
+
+    target: str
+    multipath: bool
+    """Whether the client's connection was Multipath TCP."""
+    origin_asked: bool
+    """Whether the proxy asked the origin for Multipath TCP, which it has no business to."""
+    subflows: int
+    """Of the client's connection."""
+    handshake: float
+    """Client's SYN in → its third ACK in: the client's round trip, and the little that the proxy's kernel takes."""
+    answer: float
+    """Client's SYN in → SYN/ACK out: the proxy's kernel alone."""
+    request_wait: float
+    """Client's third ACK in → the request's header section complete."""
+    syn: float
+    """Client's third ACK in → SYN to the origin out: the paper's conversion of a SYN."""
+    syn_whole: float
+    """Client's SYN in → SYN to the origin out."""
+    syn_own: float
+    """Request's header section in → SYN to the origin out: what the proxy itself takes."""
+    request: float
+    """Request's header section in → the same to the origin out; the handshake with the origin is part of it."""
+    request_own: float
+    """The same without the wait for the origin's SYN/ACK."""
+    response: float
+    """First byte of the origin's response in → first byte of the response to the client out."""
+    up: tuple[float, ...]
+    """For each segment of the request's content: in → its last byte out."""
+    down: tuple[float, ...]
+    """For each segment that carries content of the response: in → its last byte out."""
+
+
+def target(head: bytes) -> str | None:
+    """Return the target in the request line that begins *head*, without scheme and host; None where there is none."""
+    line, newline, _ = head.partition(b"\r\n")
+    words = line.split(b" ")
+    if not newline or len(words) != 3 or not words[2].startswith(b"HTTP/"):
+        return None
+    try:
+        parts = urlsplit(words[1].decode("ascii"))
+    except ValueError:  # not ASCII, or a host that is none
+        return None
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+def exchanges(
+    clients: Iterable[Connection], origins: Iterable[Connection], bodies: Mapping[str, Body]
+) -> tuple[Exchange, ...]:
+    """Return the exchange of every target in *bodies*, in that order.
+
+    *clients* and *origins* are the connections of the two sides of the proxy; others than those of *bodies* are
+    passed over.
+
+    :raises CaptureError: a request is missing on a side, seen twice, or its connection was not seen as a whole
+    """
+    sides = _by_target(clients, bodies, "clients"), _by_target(origins, bodies, "the origin")
+    return tuple(_exchange(name, sides[0][name], sides[1][name], body) for name, body in bodies.items())
+
+
+def _by_target(connections: Iterable[Connection], bodies: Mapping[str, Body], side: str) -> dict[str, Connection]:
+    found: dict[str, Connection] = {}
+    for connection in connections:
+        name = target(connection.head)
+        if name is None or name not in bodies:
+            continue
+        if name in found:
+            raise CaptureError(f"request {name}: on two connections with {side}")
+        found[name] = connection
+    missing = [name for name in bodies if name not in found]
+    if missing:
+        raise CaptureError(
+            f"{len(missing)} of {len(bodies)} requests, such as {missing[0]}, open no connection of their own with "
+            f"{side}: connections are used again, or the capture has gaps"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Relay:
+    """One direction of an exchange: a stream in, the same content in a stream out."""
+
+    arrivals: Stream
+    departures: Stream
+    header: int
+    """Octets of the header section that came in."""
+    shift: int
+    """To be added to the place of a byte of content, to have its place in the stream out."""
+
+    @classmethod
+    def of(cls, what: str, arrivals: Stream, departures: Stream, body: int) -> _Relay:
+        for side, stream in (("in", arrivals), ("out", departures)):
+            if not stream.whole:
+                raise CaptureError(f"{what}: the stream {side} has gaps")
+            if not body < stream.total <= body + LONGEST_HEADER:
+                raise CaptureError(f"{what}: {stream.total} bytes {side}, which are no header section and {body} bytes")
+        return cls(arrivals, departures, arrivals.total - body, departures.total - arrivals.total)
+
+    def header_in(self) -> int:
+        return _known(self.arrivals.arrived(self.header - 1))
+
+    def header_out(self) -> int:
+        return _known(self.departures.seen(self.header - 1 + self.shift))
+
+    def segments(self) -> tuple[float, ...]:
+        """Return the delay of each segment that carries content."""
+        return tuple(
+            NANOSECOND
+            * (_known(self.departures.seen(piece.end - 1 + self.shift)) - _known(self.arrivals.arrived(piece.end - 1)))
+            for piece in self.arrivals.pieces
+            if piece.end > self.header
+        )
+
+
+def _known(time: int | None) -> int:
+    assert time is not None, "the stream is whole"
+    return time
+
+
+def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> Exchange:
+    if client.fallen:
+        raise CaptureError(f"request {name}: the client's connection fell back to plain TCP in mid-transfer")
+    if client.syn_ack is None or client.ack is None or origin.syn_ack is None:
+        raise CaptureError(f"request {name}: a handshake is missing")
+    up = _Relay.of(f"request {name}", client.up, origin.up, body.up)
+    down = _Relay.of(f"response to {name}", origin.down, client.down, body.down)
+    complete, sent = up.header_in(), up.header_out()
+    first_in, first_out = _known(origin.down.arrived(0)), _known(client.down.seen(0))
+    exchange = Exchange(
+        target=name,
+        multipath=client.multipath,
+        origin_asked=origin.asked,
+        subflows=client.subflows,
+        handshake=NANOSECOND * (client.ack - client.syn),
+        answer=NANOSECOND * (client.syn_ack - client.syn),
+        request_wait=NANOSECOND * (complete - client.ack),
+        syn=NANOSECOND * (origin.syn - client.ack),
+        syn_whole=NANOSECOND * (origin.syn - client.syn),
+        syn_own=NANOSECOND * (origin.syn - complete),
+        request=NANOSECOND * (sent - complete),
+        request_own=NANOSECOND * (sent - complete - (origin.syn_ack - origin.syn)),
+        response=NANOSECOND * (first_out - first_in),
+        up=up.segments(),
+        down=down.segments(),
+    )
+    _check(exchange)
+    return exchange
+
+
+def _check(exchange: Exchange) -> None:
+    """Raise where something goes out before it came in: clocks or analysis are wrong."""
+    for name in ("handshake", "answer", "request_wait", "syn", "syn_own", "request", "request_own", "response"):
+        if getattr(exchange, name) < 0:
+            raise CaptureError(f"request {exchange.target}: {name} took {getattr(exchange, name):.9f} s")
+    for direction in ("up", "down"):
+        least = min(getattr(exchange, direction), default=0.0)
+        if least < 0:
+            raise CaptureError(
+                f"request {exchange.target}: a segment {direction} went out {-least:.9f} s before it came"
+            )

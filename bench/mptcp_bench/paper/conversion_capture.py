@@ -1,0 +1,111 @@
+"""Capturing both sides of the proxy with tcpdump(8) on its own host, so that one clock stamps what comes and goes.
+
+Only as much of each packet is kept as holds the headers, the TCP options and a request line. tcpdump writes through its
+own buffer, without ``-U`` or ``--immediate-mode``, which would wake it for each packet on the processor that is
+measured; in return it is given a moment at the end to take what the kernel still holds. A capture with a single packet
+dropped is no capture.
+
+On a host whose interfaces coalesce segments (GRO, TSO) the stamps are those of the coalesced ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from ..testbed.commands import TestbedError
+from ..testbed.host import Host, Program
+from ..testbed.services import wait_until
+from .conversion_packets import CaptureError, Packet, read_capture
+
+SNAPSHOT = 320
+"""Octets of each frame: 14 of Ethernet, up to 40 of IP and 60 of TCP, the rest for a request line."""
+BUFFER = 16_384
+"""KiB of kernel buffer."""
+DRAIN = 1.5
+"""Seconds until tcpdump has been given what was captured: longer than its read timeout of one second."""
+_COUNTS = re.compile(r"^(\d+) packets? (captured|received by filter|dropped by kernel|dropped by interface)$", re.M)
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """tcpdump on one interface."""
+
+    host: Host
+    device: str
+    file: Path
+    process: Program
+
+    def finish(self) -> list[Packet]:
+        """End it and return what it captured.
+
+        :raises CaptureError: the kernel dropped packets, tcpdump failed, or its file cannot be read
+        """
+        name = f"{self.host.name}:{self.device}"
+        if not self.process.running:
+            raise CaptureError(f"tcpdump on {name} ended with {self.process.returncode}{self.process.tail()}")
+        if self.process.stop() != 0:
+            raise CaptureError(f"tcpdump on {name} did not end in order{self.process.tail()}")
+        lost = dropped(self.process.output())
+        if lost is None:
+            raise CaptureError(f"tcpdump on {name} did not say how much it captured{self.process.tail()}")
+        if lost:
+            raise CaptureError(f"tcpdump on {name}: {lost} packets were dropped; the run says nothing")
+        return list(read_capture(self.host.read(self.file), name))
+
+
+def dropped(said: str) -> int | None:
+    """Return how many packets were lost by what tcpdump *said* at its end; None where it did not say."""
+    counts = {what: int(number) for number, what in _COUNTS.findall(said)}
+    if "captured" not in counts or "dropped by kernel" not in counts:
+        return None
+    return counts["dropped by kernel"] + counts.get("dropped by interface", 0)
+
+
+def device_towards(host: Host, address: str) -> str:
+    """Return the interface by which *host* reaches *address*.
+
+    :raises TestbedError: it has no route
+    """
+    routes = json.loads(host.run(["ip", "-json", "route", "get", address]).stdout)
+    if not routes or "dev" not in routes[0]:
+        raise TestbedError(f"{host.name}: no route to {address}")
+    return str(routes[0]["dev"])
+
+
+@contextmanager
+def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[list[Packet]]:
+    """Capture what matches *expression*, pcap-filter(7), on *devices*; the list is filled at the end, in no order.
+
+    :raises CaptureError: as :meth:`Capture.finish`; not where the scope is left by an error of its own
+    """
+    packets: list[Packet] = []
+    running: list[Capture] = []
+    try:
+        for device in devices:
+            running.append(_start(host, device, expression))
+        yield packets
+        time.sleep(DRAIN)
+        for capture in running:
+            packets += capture.finish()
+    finally:
+        for capture in running:
+            capture.process.stop()
+            host.run(["rm", "-f", str(capture.file)], check=False)
+
+
+def _start(host: Host, device: str, expression: str) -> Capture:
+    # Debian's AppArmor profile lets tcpdump write files of this name only.
+    file = host.directory / f"{host.name}-{device}-{next(_numbers)}.pcap"
+    options = ["-n", "-Z", "root", "-i", device, "-s", str(SNAPSHOT), "-B", str(BUFFER)]
+    argv = ["tcpdump", *options, "--time-stamp-precision=nano", "-w", str(file), expression]
+    process = host.popen(argv, name="tcpdump")
+    wait_until(lambda: "listening on" in process.output(), f"tcpdump on {host.name}:{device} listens", process=process)
+    return Capture(host, device, file, process)

@@ -1,0 +1,150 @@
+"""What the paper says of Table 1, judged by what was measured. The verdicts are as in ``claims``; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .conversion import ANSWER, MPTCP, OWN_SYN, REFERENCES, TCP
+from .quantities import show
+from .results import BULK, DATA, DOWN, STREAM, SYN, UP, Judgement, Result, Verdict
+from .statistics import percentile, pooled
+
+SAME_SIZE = 2.0
+"""Two machines ten years apart: a median within this factor of the paper's is the same."""
+PERCENTILES = (50, 95, 99)
+_FASTER = (
+    "The paper's proxy was a guest of ESXi, short of memory and processor time, as its authors say, and behind a "
+    "network card; this one is {} times as fast. "
+)
+
+
+class _Missing(Exception):
+    """A distribution that was not measured."""
+
+
+def judge(result: Result) -> tuple[Verdict, ...]:
+    """Return a verdict for each thing that the paper says of the conversion delay."""
+    verdicts = []
+    for name, claim in _CLAIMS.items():
+        try:
+            verdicts.append(claim(result))
+        except _Missing as missing:
+            verdicts.append(Verdict(name, "", f"Not measured: {missing}.", "not judged"))
+    return tuple(verdicts)
+
+
+def _values(result: Result, kind: str, direction: str, case: str = MPTCP) -> tuple[float, ...]:
+    values = pooled(result, f"{kind} {direction}", case)
+    if not values:
+        raise _Missing(f"{kind} {direction}, {result.case(case).title}")
+    return values
+
+
+def _mean(result: Result, metric: str, case: str = MPTCP) -> float:
+    found = result.statistic(case, metric)
+    if found is None:
+        raise _Missing(f"{metric}, {result.case(case).title}")
+    return found.mean
+
+
+def _told(values: tuple[float, ...]) -> str:
+    middle, *tail = (show(percentile(values, percent), "s") for percent in PERCENTILES)
+    return f"{middle} at the median, p95 {tail[0]}, p99 {tail[1]} (n = {len(values)})"
+
+
+def _paper(kind: str) -> float:
+    return next(reference.value for reference in REFERENCES if reference.where == kind)
+
+
+def _against(paper: float, measured: float) -> tuple[Judgement, float]:
+    """Return what to say of a median beside the paper's, and how many times it is shorter."""
+    ratio = paper / measured
+    return "holds" if 1 / SAME_SIZE <= ratio <= SAME_SIZE else "differs" if ratio > 1 else "fails", ratio
+
+
+def _why(verdict: Judgement, ratio: float, more: str) -> str:
+    if verdict == "differs":
+        return f"{_FASTER.format(f'{ratio:.0f}')}{more}"
+    return "" if verdict == "holds" else f"{1 / ratio:.1f} times the paper's: this host is slower, or was busy."
+
+
+def _syn(result: Result) -> Verdict:
+    values = _values(result, SYN, UP)
+    plain = percentile(_values(result, SYN, UP, TCP), 50)
+    verdict, ratio = _against(_paper(SYN), percentile(values, 50))
+    return Verdict(
+        "syn",
+        "From the client's connection to the SYN towards the origin: 8.5 ms (0.0078341 + 0.0006805 s).",
+        f"Client's third ACK in to SYN out: {_told(values)}. By plain TCP through the same proxy {show(plain, 's')}: "
+        "the time is Squid's, Multipath TCP has little part in it.",
+        verdict,
+        _why(verdict, ratio, "What remains is Squid reading the request, deciding, and connecting."),
+    )
+
+
+def _data(result: Result) -> Verdict:
+    up, down = _values(result, DATA, UP), _values(result, DATA, DOWN)
+    bulk = _values(result, BULK, DOWN)
+    verdict, ratio = _against(_paper(DATA), max(percentile(up, 50), percentile(down, 50)))
+    return Verdict(
+        "data",
+        "A data segment takes 23.4 ms through the proxy (0.0153311 + 0.0080645 s).",
+        f"Request in to request out: {_told(up)}. Response in to response out: {_told(down)}. In 1 MB downloads, which "
+        f"come faster than the client's paths take them: {_told(bulk)}.",
+        verdict,
+        _why(
+            verdict,
+            ratio,
+            "Times like the paper's are had where data waits: in bulk downloads it stands in the proxy's send buffer "
+            "until the client's window opens. The paper does not say whether its segments did.",
+        ),
+    )
+
+
+def _slower(result: Result) -> Verdict:
+    syn = percentile(_values(result, SYN, UP), 50)
+    up, down = (percentile(_values(result, DATA, direction), 50) for direction in (UP, DOWN))
+    streams = {
+        name: percentile(values, 50)
+        for name, direction in (("up", UP), ("down", DOWN))
+        if (values := pooled(result, f"{STREAM} {direction}", MPTCP))
+    }
+    told = " and ".join(f"{show(value, 's')} {name}" for name, value in streams.items())
+    held = min(up, down) > syn
+    return Verdict(
+        "data-slower",
+        "Data takes longer than the SYN, since it has to go up to the application and down again.",
+        f"Medians: SYN {show(syn, 's')}, request {show(up, 's')}, response {show(down, 's')}; segments of a transfer "
+        f"that waits for nobody {told or 'were not measured'}.",
+        "holds" if held else "differs",
+        ""
+        if held
+        else "Squid sends the SYN only after it has read and understood the whole request: that SYN goes through the "
+        "application as well, and through more of it than a piece of content, which is read and written.",
+    )
+
+
+def _user_space(result: Result) -> Verdict:
+    kernel, own = _mean(result, ANSWER), _mean(result, OWN_SYN)
+    passage = percentile(_values(result, STREAM, DOWN), 50)
+    held = SAME_SIZE * passage >= own
+    return Verdict(
+        "user-space",
+        "What takes the time is the passage between kernel and user space, read() and write() and the memory for them.",
+        f"A segment of content goes up to Squid and down again in {show(passage, 's')} at the median, the kernel alone "
+        f"answers a client's SYN in {show(kernel, 's')}. From the request's last byte to the SYN towards the origin "
+        f"Squid takes {show(own, 's')}.",
+        "holds" if held else "differs",
+        ""
+        if held
+        else "Content passes by the same system calls in a fraction of the time. The rest is what Squid does "
+        "with a request before it connects: understanding it, its access rules, choosing where to go.",
+    )
+
+
+_CLAIMS: dict[str, Callable[[Result], Verdict]] = {
+    "syn": _syn,
+    "data": _data,
+    "data-slower": _slower,
+    "user-space": _user_space,
+}

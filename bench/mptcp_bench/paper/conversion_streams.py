@@ -1,0 +1,268 @@
+"""From captured segments to connections: when each was opened, and when each byte of it was first sent.
+
+A client's MPTCP connection is one connection here, whatever its subflows: a join's SYN carries the proxy's token
+(RFC 8684, 3.2), and a byte's place in the stream is its data sequence number by the mapping of the subflow that carried
+it (3.3.1). A plain connection has TCP's sequence numbers instead. Only version 1: the kernels that speak version 0
+are not in this testbed. Retransmissions and reinjections are left out: a byte counts when it is first seen.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from mptcp_throttler.mptcp.keys import initial_data_sequence, token
+from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinSyn, MpJoinSynAck
+
+from .conversion_packets import ACK, SYN, Packet
+
+_32, _64 = (1 << 32) - 1, (1 << 64) - 1
+UP, DOWN = 0, 1
+"""From the end that opened the connection, and to it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """Bytes [start, end) of a stream, first seen in one segment."""
+
+    start: int
+    end: int
+    time: int
+    """Nanoseconds since the epoch."""
+
+
+class Stream:
+    """The bytes of one direction of a connection, counted from 0, each with the time when it was first seen."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+        self._arrived: list[int] | None = None
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """In the order of the stream; they do not overlap."""
+        return tuple(self._pieces)
+
+    @property
+    def total(self) -> int:
+        """Bytes up to the last that was seen."""
+        return self._pieces[-1].end if self._pieces else 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether every byte up to the last was seen."""
+        return sum(piece.end - piece.start for piece in self._pieces) == self.total
+
+    def add(self, start: int, end: int, time: int) -> None:
+        """Add a segment's bytes [start, end); those that were seen before keep their time. Call in order of time."""
+        self._arrived = None
+        index = self._index(start)
+        at = max(start, self._pieces[index].end) if index >= 0 else start
+        new = []
+        for piece in self._pieces[index + 1 :]:
+            if piece.start >= end:
+                break
+            if at < piece.start:
+                new.append(Piece(at, piece.start, time))
+            at = piece.end
+        if at < end:
+            new.append(Piece(at, end, time))
+        for piece in new:
+            insort(self._pieces, piece)
+
+    def seen(self, offset: int) -> int | None:
+        """Return when the byte at *offset* was first seen; None where it was not."""
+        index = self._index(offset)
+        return self._pieces[index].time if index >= 0 and offset < self._pieces[index].end else None
+
+    def arrived(self, offset: int) -> int | None:
+        """Return when the byte at *offset* and all before it had been seen: when a reader can have had it."""
+        if self._arrived is None:
+            self._arrived = list(accumulate((piece.time for piece in self._pieces), max))
+        index = self._index(offset)
+        return self._arrived[index] if index >= 0 and offset < self._pieces[index].end else None
+
+    def _index(self, offset: int) -> int:
+        return bisect_right(self._pieces, offset, key=lambda piece: piece.start) - 1
+
+
+@dataclass(slots=True)
+class Connection:
+    """One connection, with all of its subflows. Times are nanoseconds since the epoch."""
+
+    syn: int
+    """The first SYN."""
+    asked: bool
+    """Whether that SYN asked for Multipath TCP."""
+    syn_ack: int | None = None
+    ack: int | None = None
+    """The handshake's third segment."""
+    multipath: bool = False
+    """Whether both sides agreed on Multipath TCP."""
+    fallen: bool = False
+    """Whether it fell back to plain TCP later: data that no mapping covers, or an infinite mapping (3.7)."""
+    subflows: int = 1
+    """Those that were answered."""
+    head: bytes = b""
+    """The captured beginning of what was sent up."""
+    streams: tuple[Stream, Stream] = field(default_factory=lambda: (Stream(), Stream()))
+    _origins: list[int | None] = field(default_factory=lambda: [None, None])
+    """Data sequence number of the first byte of each direction."""
+
+    @property
+    def up(self) -> Stream:
+        return self.streams[UP]
+
+    @property
+    def down(self) -> Stream:
+        return self.streams[DOWN]
+
+    def learn_key(self, direction: int, option: MpCapable) -> None:
+        if option.sender_key is not None and self._origins[direction] is None:
+            self._origins[direction] = (initial_data_sequence(option.sender_key, option.version) + 1) & _64
+
+    def offset(self, direction: int, sequence: int, octets: int) -> int | None:
+        """Return the place in the stream of a data sequence number of 4 or 8 *octets*; None before the key is known."""
+        origin = self._origins[direction]
+        return None if origin is None else (sequence - origin) & (_64 if octets == 8 else _32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    """Bytes of a subflow, counted from its SYN, and their place in the connection's stream."""
+
+    subflow: int
+    length: int
+    offset: int
+
+
+@dataclass(slots=True)
+class _Flow:
+    """One TCP connection: a subflow, or a plain connection."""
+
+    connection: Connection
+    initial: bool
+    sequences: list[int]
+    """The initial sequence number of each direction; -1 while it is not known."""
+    acknowledged: bool = False
+    mappings: tuple[list[_Mapping], list[_Mapping]] = field(default_factory=lambda: ([], []))
+
+
+class Leg:
+    """The connections to one server: what is captured of one side of the proxy. Feed it in order of time."""
+
+    def __init__(self, port: int, address: bytes | None = None) -> None:
+        """*address*: packed; None takes every server at *port*."""
+        self.connections: list[Connection] = []
+        self._port, self._address = port, address
+        self._flows: dict[tuple[bytes, int, bytes], _Flow] = {}
+        self._tokens: dict[int, Connection] = {}
+
+    def add(self, packet: Packet) -> None:
+        """Take account of a segment; those of other connections are passed over."""
+        if packet.destination_port == self._port and self._address in (None, packet.destination):
+            key = (packet.source, packet.source_port, packet.destination)
+            if packet.flags & (SYN | ACK) == SYN:
+                self._open(key, packet)
+            elif (flow := self._flows.get(key)) is not None:
+                self._follow(flow, UP, packet)
+        elif packet.source_port == self._port and self._address in (None, packet.source):
+            flow = self._flows.get((packet.destination, packet.destination_port, packet.source))
+            if flow is None:
+                return
+            if packet.flags & SYN:
+                self._answer(flow, packet)
+            else:
+                self._follow(flow, DOWN, packet)
+
+    def _open(self, key: tuple[bytes, int, bytes], packet: Packet) -> None:
+        known = self._flows.get(key)
+        if known is not None and known.sequences[UP] == packet.sequence:
+            return  # its SYN again
+        self._flows.pop(key, None)
+        join = next((o for o in packet.options if isinstance(o, MpJoinSyn)), None)
+        if join is None:
+            asked = any(isinstance(option, MpCapable) for option in packet.options)
+            connection: Connection | None = Connection(packet.time, asked)
+        else:
+            connection = self._tokens.get(join.token)
+        if connection is None:
+            return  # a join to a connection that was opened before the capture began
+        if join is None:
+            self.connections.append(connection)
+        self._flows[key] = _Flow(connection, join is None, [packet.sequence, -1])
+
+    def _answer(self, flow: _Flow, packet: Packet) -> None:
+        if flow.sequences[DOWN] >= 0:
+            return
+        flow.sequences[DOWN] = packet.sequence
+        connection = flow.connection
+        if not flow.initial:
+            connection.subflows += any(isinstance(option, MpJoinSynAck) for option in packet.options)
+            return
+        connection.syn_ack = packet.time
+        for option in packet.options:
+            if isinstance(option, MpCapable) and option.sender_key is not None and connection.asked:
+                connection.multipath = True
+                connection.learn_key(DOWN, option)
+                self._tokens[token(option.sender_key, option.version)] = connection
+
+    def _follow(self, flow: _Flow, direction: int, packet: Packet) -> None:
+        connection = flow.connection
+        if direction == UP and not flow.acknowledged and packet.flags & ACK and flow.sequences[DOWN] >= 0:
+            flow.acknowledged = True
+            if flow.initial:
+                connection.ack = packet.time
+        if connection.multipath:
+            self._map(flow, direction, packet)
+        if not packet.length or flow.sequences[direction] < 0:
+            return
+        # The SYN is number 0, the first byte number 1.
+        number = (packet.sequence - flow.sequences[direction]) & _32
+        start: int | None = number - 1
+        if connection.multipath:
+            start = _place(flow.mappings[direction], number)
+            if start is None:
+                connection.fallen = True
+        if start is None or start < 0:  # before the first byte: a keep-alive probe
+            return
+        if direction == UP and start == 0 and not connection.head:
+            connection.head = packet.payload
+        connection.streams[direction].add(start, start + packet.length, packet.time)
+
+    @staticmethod
+    def _map(flow: _Flow, direction: int, packet: Packet) -> None:
+        connection, mappings = flow.connection, flow.mappings[direction]
+        new = None
+        for option in packet.options:
+            if isinstance(option, MpCapable):
+                connection.learn_key(direction, option)
+                if option.data_length:
+                    new = _Mapping(1, option.data_length, 0)
+            elif isinstance(option, Dss) and option.data_sequence is not None:
+                if not option.data_length:
+                    connection.fallen = True
+                    continue
+                offset = connection.offset(direction, option.data_sequence, option.data_sequence_octets)
+                if offset is not None and option.subflow_sequence is not None:
+                    new = _Mapping(option.subflow_sequence, option.data_length, offset)
+        if new is not None and (not mappings or mappings[-1] != new):
+            mappings.append(new)
+
+
+def _place(mappings: list[_Mapping], number: int) -> int | None:
+    """Return the place in the connection's stream of the subflow's byte *number*; None where no mapping covers it."""
+    for mapping in reversed(mappings):
+        within = (number - mapping.subflow) & _32
+        if within < mapping.length:
+            return mapping.offset + within
+    return None
+
+
+def follow(packets: Iterable[Packet], *legs: Leg) -> None:
+    """Feed *packets*, in any order, to each of *legs* in order of time."""
+    for packet in sorted(packets, key=lambda packet: packet.time):
+        for leg in legs:
+            leg.add(packet)

@@ -1,0 +1,236 @@
+"""Running a scenario on a lab: every trial, repeated, and told whether it is a data point.
+
+A download that was not of the kind it should be (it fell back from Multipath TCP, a subflow was missing, the
+bytes differ, the emulator lost its grip) is a failed run: it stays in the result with its reason, counts for
+nothing, and is tried again a few times.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from ..download import wget
+from ..testbed.commands import TestbedError
+from ..testbed.host import Lab
+from ..testbed.mtu import mtu
+from ..testbed.services import (
+    Origin,
+    Proxy,
+    Throttler,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    write_throttler_config,
+)
+from ..transfer import Observation, observe
+from . import measures
+from .parameters import Parameters
+from .results import Case, Run
+from .scenarios import Expected, Scenario, Trial
+
+ATTEMPTS = 3
+"""How often a run is tried before its repetition goes without it."""
+OVERHEAD = 1.5
+"""Seconds that a run takes beside its download."""
+HEADERS = 1.08
+"""Bytes on the wire for each byte of payload, about: only for telling how long a download will take."""
+SLOWEST = 4.0
+"""A download that takes this many times what it should is broken off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be run: the trials of each repetition, in order."""
+
+    rounds: tuple[tuple[Trial, ...], ...]
+    quick: bool
+
+    def size(self, trial: Trial) -> int:
+        return trial.quick if self.quick else trial.size
+
+
+def plan(scenario: Scenario, parameters: Parameters, seed: int, quick: bool) -> Plan:
+    """Return the runs of *scenario*, in an order drawn from *seed*."""
+    draw = random.Random(seed)
+    trials = [trial for trial in scenario.trials if trial.in_quick or not quick]
+    count = parameters.repetitions or (scenario.quick_repetitions if quick else scenario.repetitions)
+    return Plan(
+        tuple(tuple(trials) if scenario.ordered else tuple(draw.sample(trials, len(trials))) for _ in range(count)),
+        quick,
+    )
+
+
+def seconds(trial: Trial, size: int, parameters: Parameters) -> float:
+    """Return about how long a download should take."""
+    ethernet, wifi = parameters.rate("ethernet"), parameters.rate("wifi")
+    if trial.alone is not None:
+        rate = parameters.rate(trial.alone)
+    else:
+        rate = wifi + (min(parameters.cap, ethernet) if trial.throttled else ethernet)
+    return size * 8 * HEADERS / rate
+
+
+def estimate(planned: Plan, parameters: Parameters) -> float:
+    """Return about how many seconds a plan takes."""
+    return sum(OVERHEAD + seconds(t, planned.size(t), parameters) for trials in planned.rounds for t in trials)
+
+
+def case(trial: Trial, parameters: Parameters, size: int) -> Case:
+    """Return what the result file says of *trial*."""
+    values: dict[str, str | int | float | bool | None] = {"size": size}
+    if trial.receive_buffer is not None:
+        values["receive_buffer"] = trial.receive_buffer
+    if trial.mtu is not None:
+        values["mtu"] = trial.mtu
+    return Case(
+        trial.key,
+        trial.title,
+        values,
+        kind=trial.kind,
+        path=trial.alone,
+        caps={"ethernet": float(parameters.cap)} if trial.throttled else {},
+        at=float(trial.receive_buffer) if trial.kind == "sweep" and trial.receive_buffer else None,
+    )
+
+
+def complaint(trial: Trial, seen: Observation, digest: str) -> str | None:
+    """Return why a download is no data point, None where it is one."""
+    if seen.timed_out:
+        return f"no end after {seen.ended:.0f} s"
+    if seen.status != 0:
+        said = seen.said.splitlines()
+        return f"the client's program ended with {seen.status}: {said[-1] if said else 'it said nothing'}"
+    if seen.sha256 != digest:
+        return "the bytes received are not those the origin has (SHA-256)"
+    if seen.proxy_counters.get("MPTcpExtMPCapableSYNTX", 0):
+        return "the proxy asked the origin for Multipath TCP"
+    if seen.requested != 1:
+        return f"the client asked for {seen.requested} Multipath TCP connections instead of one"
+    if trial.expected is Expected.FALLBACK:
+        return None if seen.fallbacks else "the connection did not fall back to plain TCP"
+    if seen.fallbacks:
+        return "the connection fell back to plain TCP"
+    if not seen.joins:
+        return "no second subflow was established"
+    return None
+
+
+def policy(lab: Lab, cap: int) -> str:
+    """Return the policy of Figures 6 and 7 for the client of *lab*: *cap* bits/s for Ethernet once Wi-Fi is there too.
+
+    JSON is YAML.
+    """
+    paths = {path.name: {"clients": [lab.client.address(path.device, 4)]} for path in lab.paths}
+    rule = {
+        "name": "spare-ethernet",
+        "paths": ["ethernet"],
+        "when": {"min_subflows": 2},
+        "throttle": {"rate": f"{cap} bit/s"},
+    }
+    return json.dumps({"version": 1, "paths": paths, "rules": [rule]}, indent=1)
+
+
+@contextmanager
+def configured(lab: Lab, trial: Trial) -> Iterator[None]:
+    """Have the client's receive buffer and MTU as *trial* asks, and put them back."""
+    client = lab.client
+    with ExitStack() as stack:
+        if trial.receive_buffer is not None:
+            key = "net.ipv4.tcp_rmem"
+            least, initial, _ = map(int, client.run(["sysctl", "-n", key]).stdout.split())
+            most = trial.receive_buffer
+            stack.enter_context(client.sysctl(key, f"{min(least, most)} {min(initial, most)} {most}"))
+        if trial.mtu is not None:
+            for path in lab.paths:
+                stack.enter_context(mtu(client, path.device, trial.mtu))
+        yield
+
+
+class Engine:
+    """Runs one scenario."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        parameters: Parameters,
+        planned: Plan,
+        *,
+        advance: Callable[[float], None] = lambda seconds: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """*advance* is told how many seconds of :func:`estimate` are done; *check* raises where emulation failed."""
+        self._scenario, self._parameters, self._plan = scenario, parameters, planned
+        self._advance, self._check = advance, check
+        self._throttler: Throttler | None = None
+
+    def runs(self, lab: Lab) -> Iterator[Run]:
+        """Start origin and proxy on *lab*, run everything that is planned, and yield each run when it is over.
+
+        Raises TestbedError where origin or proxy do not start.
+        """
+        sizes = {self._plan.size(trial) for trials in self._plan.rounds for trial in trials}
+        origin = start_origin(lab.origin, {f"{size}.bin": size for size in sorted(sizes)}, ports=(80,))
+        proxy = start_proxy(lab.proxy, arguments=("--congestion-control", self._parameters.congestion_control))
+        done = 0.0
+        for number, trials in enumerate(self._plan.rounds, 1):
+            for trial in trials:
+                expected = seconds(trial, self._plan.size(trial), self._parameters)
+                for _ in range(ATTEMPTS):
+                    run = self._one(lab, origin, proxy, trial, number, done)
+                    yield run
+                    if run.valid:
+                        break
+                done += expected + OVERHEAD
+                self._advance(done)
+
+    def _one(self, lab: Lab, origin: Origin, proxy: Proxy, trial: Trial, number: int, done: float) -> Run:
+        name = f"{self._plan.size(trial)}.bin"
+        expected = seconds(trial, self._plan.size(trial), self._parameters)
+        source = lab.client.address(lab.path(trial.alone).device) if trial.alone else None
+        through = None if trial.alone else proxy
+        argv = wget(origin.url(name), proxy=through, source=source, multipath=True)
+        try:
+            with configured(lab, trial):
+                self._throttle(lab, trial)
+                seen = observe(
+                    lab,
+                    argv,
+                    timeout=SLOWEST * expected + 20,
+                    interval=self._scenario.interval,
+                    memory=self._scenario.memory,
+                    watch=lambda elapsed: self._advance(done + min(elapsed, expected)),
+                )
+            self._check()
+        except TestbedError as error:
+            return Run(trial.key, number, valid=False, reason=str(error))
+        wrong = complaint(trial, seen, origin.digests[name])
+        return Run(
+            trial.key,
+            number,
+            valid=wrong is None,
+            reason=wrong or "",
+            start=0.0,
+            end=seen.ended,
+            series=measures.series(seen),
+            values={} if wrong else measures.values(seen, trial, self._parameters.cap),
+        )
+
+    def _throttle(self, lab: Lab, trial: Trial) -> None:
+        """Have the throttler run, or not, as *trial* asks."""
+        if self._throttler is not None and (trial.fresh_throttler or not trial.throttled):
+            self._throttler.process.stop()
+            self._throttler = None
+        if self._throttler is None and trial.throttled:
+            rules = lab.proxy.write("paper-policy.yaml", policy(lab, self._parameters.cap))
+            config = write_throttler_config(lab.proxy, rules, interfaces=lab.proxy_devices)
+            self._throttler = start_throttler(lab.proxy, config)
+
+
+def cases(scenario: Scenario, planned: Plan, parameters: Parameters) -> tuple[Case, ...]:
+    """Return the cases of the result file, in the order in which the figure shows them."""
+    run = {trial.key for trials in planned.rounds for trial in trials}
+    return tuple(case(trial, parameters, planned.size(trial)) for trial in scenario.trials if trial.key in run)

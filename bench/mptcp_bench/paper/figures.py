@@ -1,0 +1,226 @@
+"""The picture of a result, as PNG and SVG: ``draw``. What each scenario's picture is made of is in ``FIGURES``.
+
+A picture is rows of parts, laid out in inches: at 100 dots per inch 920 wide, so that it can be read at the
+width of a page. Headings, legends and axes have room of their own; nothing is written over data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from .. import style
+from .figures_parts import bars, delays, sweep
+from .figures_time import Scales, beginning, held, over_time
+from .results import (
+    DURATION,
+    OUT_OF_ORDER,
+    RETRANSMISSION_SHARE,
+    RETRANSMISSIONS,
+    Case,
+    Result,
+)
+from .statistics import representative
+
+WIDTH = 9.2
+LEFT, RIGHT, BETWEEN = 0.78, 0.15, 0.85
+HEADING = 0.8
+CAPTIONS = 0.52
+"""Above every part: its title and a line about it."""
+AXIS = 0.52
+"""Below every part: ticks and label."""
+LEGEND_ROW, LEGEND_COLUMNS = 0.22, 3
+STEM = "figure"
+PNG_DPI = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One pair of axes."""
+
+    draw: Callable[[Any], None]
+    share: float = 1.0
+    """Of the width of its row, beside the others'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    height: float
+    """Inches of the axes alone."""
+    parts: tuple[Part, ...]
+    aside: float = 0.0
+    """Inches on the right that are left to the part's own legend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that makes a figure, before any of it is drawn."""
+
+    subtitle: str
+    rows: tuple[Row, ...]
+    legend: bool = True
+
+
+def _panels(result: Result, until: float | None = None) -> tuple[Part, ...]:
+    """Return a panel for each case, or, *until* that many seconds, for each that has a cap.
+
+    Panels with a cap have one scale, those without have one: a cap would leave nothing to see on the others'.
+    """
+    cases = result.of_kind("panel")
+    capped = [case for case in cases if case.caps]
+    scales = {True: Scales.of(result, capped), False: Scales.of(result, [case for case in cases if not case.caps])}
+
+    def part(case: Case) -> Part:
+        return Part(lambda axes: over_time(axes, result, case, scales[bool(case.caps)], until))
+
+    return tuple(map(part, cases if until is None else capped))
+
+
+def _in_rows(parts: Sequence[Part], height: float) -> tuple[Row, ...]:
+    """Return *parts* in rows of two; one alone has the row to itself."""
+    return tuple(Row(height, tuple(parts[i : i + 2])) for i in range(0, len(parts), 2))
+
+
+def _wire(result: Result) -> str:
+    """Return the line below the title."""
+    runs = [run for case in result.of_kind("panel") if (run := representative(result.valid(case.key)))]
+    steps = [b - a for run in runs if run.series for a, b in zip(run.series.times, run.series.times[1:], strict=False)]
+    mean = f", mean over {style.SMOOTHING * sorted(steps)[len(steps) // 2]:.1g} s" if steps else ""
+    return f"Bytes on the wire at the client{mean}. Bold: the run of median goodput; faint: the other runs."
+
+
+def throughput(result: Result) -> Picture:
+    """Return throughput over time, a panel for each case."""
+    return Picture(_wire(result), _in_rows(_panels(result), 2.6))
+
+
+def transfers(result: Result) -> Picture:
+    """Return throughput over time, how long the transfers took, and a close look at the caps taking hold."""
+    done = Part(lambda axes: bars(axes, result, result.of_kind("panel"), DURATION))
+    rows = _in_rows((*_panels(result), done), 2.2)
+    if (until := beginning(result, result.of_kind("panel"))) is not None:
+        rows += _in_rows(_panels(result, until), 1.8)
+    return Picture(_wire(result), rows)
+
+
+def buffers(result: Result) -> Picture:
+    """Return throughput and the receiver's memory over time, retransmissions, and goodput against buffer size."""
+    cases = result.of_kind("panel")
+    rows = list(_in_rows(_panels(result), 2.4))
+    if any(OUT_OF_ORDER in run.series.extra for run in result.runs if run.valid and run.series):
+        scales = Scales.of(result, cases, extra=OUT_OF_ORDER)
+
+        def memory(case: Case) -> Part:
+            return Part(lambda axes: held(axes, result, case, OUT_OF_ORDER, scales))
+
+        rows += _in_rows([memory(case) for case in cases], 1.3)
+    has_share = any(s.metric == RETRANSMISSION_SHARE for s in result.summary)
+    again = RETRANSMISSION_SHARE if has_share else RETRANSMISSIONS
+    last = [Part(lambda axes: bars(axes, result, cases, again), 0.4)]
+    if result.of_kind("sweep"):
+        last.insert(0, Part(lambda axes: sweep(axes, result), 0.6))
+    return Picture(_wire(result), (*rows, Row(2.3 if len(last) > 1 else 1.5, tuple(last))))
+
+
+def conversion(result: Result) -> Picture:
+    """Return the distributions of delays, a row for each kind of segment."""
+    kinds = dict.fromkeys(name.split()[0] for run in result.runs if run.valid for name in run.distributions)
+
+    def part(kind: str) -> Part:
+        return Part(lambda axes: delays(axes, result, kind))
+
+    rows = tuple(Row(1.9, (part(kind),), aside=3.2) for kind in kinds)
+    return Picture("From packet timestamps on both sides of the proxy. Dots: median, p95, p99.", rows, legend=False)
+
+
+FIGURES: dict[str, Callable[[Result], Picture]] = {
+    "fig2": throughput,
+    "fig3": throughput,
+    "fig4": buffers,
+    "fig5": buffers,
+    "fig6": transfers,
+    "fig7": throughput,
+    "table1": conversion,
+}
+
+
+def figure(result: Result) -> Any:
+    """Return the matplotlib figure of *result*; a scenario that is not listed is drawn as throughput over time."""
+    picture = FIGURES.get(result.scenario, throughput)(result)
+    # Drawn twice: how much room the legend takes is known only when all axes are.
+    entries = len(_entries(_compose(result, picture, 0.0))) if picture.legend else 0
+    below = 0.08 + LEGEND_ROW * ceil(entries / LEGEND_COLUMNS)
+    drawn = _compose(result, picture, below)
+    if entries:
+        _legend(drawn, below / drawn.get_figheight())
+    return drawn
+
+
+def _compose(result: Result, picture: Picture, below: float) -> Any:
+    """Return heading and rows, with *below* inches of nothing at the bottom."""
+    height = HEADING + sum(CAPTIONS + row.height + AXIS for row in picture.rows) + below
+    drawn = style.new_figure(WIDTH, height)
+    title = f"{result.paper}: {result.title}"
+    style.heading(drawn, title if result.complete else f"{title} (incomplete)", picture.subtitle, left=0.018, size=13)
+    top = height - HEADING
+    for row in picture.rows:
+        top -= CAPTIONS + row.height
+        _draw_row(drawn, row, top / height, height)
+        top -= AXIS
+    return drawn
+
+
+def _draw_row(drawn: Any, row: Row, bottom: float, height: float) -> None:
+    width = WIDTH - LEFT - RIGHT - row.aside - BETWEEN * (len(row.parts) - 1)
+    whole = sum(part.share for part in row.parts)
+    left = LEFT
+    for part in row.parts:
+        own = width * part.share / whole
+        part.draw(drawn.add_axes((left / WIDTH, bottom, own / WIDTH, row.height / height)))
+        left += own + BETWEEN
+
+
+def _entries(drawn: Any) -> dict[str, Any]:
+    """Return the lines of all axes by what they mean, each once."""
+    found: dict[str, Any] = {}
+    for axes in drawn.axes:
+        for line, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, line)
+    return found
+
+
+def _legend(drawn: Any, top: float) -> None:
+    """Write what the lines mean, below everything."""
+    entries = _entries(drawn)
+    drawn.legend(
+        entries.values(), entries.keys(), loc="upper left", bbox_to_anchor=(LEFT / WIDTH - 0.012, top),
+        ncols=LEGEND_COLUMNS, frameon=False, fontsize=9, labelcolor=style.INK, borderaxespad=0, handlelength=2.2,
+        columnspacing=2,
+    )  # fmt: skip
+
+
+def svg(result: Result) -> bytes:
+    """Return the picture as SVG."""
+    target = BytesIO()
+    style.save(figure(result), target)
+    return target.getvalue()
+
+
+def draw(result: Result, directory: Path) -> tuple[Path, Path]:
+    """Write ``figure.png`` and ``figure.svg`` into *directory*, and return where they are.
+
+    :raises OSError: as the file system says
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    drawn = figure(result)
+    png, vector = (directory / f"{STEM}.{ending}" for ending in ("png", "svg"))
+    style.save(drawn, png, dpi=PNG_DPI)
+    style.save(drawn, vector)
+    return png, vector
+
+
+__all__ = ["FIGURES", "STEM", "Picture", "draw", "figure", "svg"]

@@ -1,0 +1,190 @@
+"""What happens over time: throughput of each path, and bytes held by the receiver. One pair of axes a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mptcp_throttler.policy.units import format_rate
+
+from .. import style
+from .quantities import show
+from .results import GOODPUT, JOINED, TIME_TO_THROTTLE, Case, Result, Run, Series, metric, rate
+from .statistics import mean_interval, representative
+
+COMPARABLE = 3.0
+"""Panels have one time axis where the longest takes at most this many times what the shortest takes."""
+HEADROOM = 1.08
+FAINT = 0.28
+CLOSE, CLOSEST = 4.0, 0.2
+"""Times the moment at which the cap is in force, and seconds: how much of a transfer to look at closely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """Where the axes of several panels end, so that they can be compared."""
+
+    longest: float
+    """Seconds; 0 where each panel has its own."""
+    greatest: float
+    """Mbit/s, or kB."""
+
+    @classmethod
+    def of(cls, result: Result, cases: Iterable[Case], extra: str | None = None) -> Scales:
+        """Return the scales for throughput, or for the series *extra*."""
+        shown = [(case, run) for case in cases for run in _runs(result, case)]
+        ends = {case.key: max(run.end for other, run in shown if other == case) for case, _ in shown}
+        together = bool(ends) and max(ends.values()) <= COMPARABLE * min(ends.values())
+        if extra is not None:
+            tops = [max(run.series.extra.get(extra, ()), default=0.0) / 1e3 for _, run in shown if run.series]
+        else:
+            tops = [max(_total(case, run.series), default=0.0) for case, run in shown if run.series]
+            tops += [level for _, _, level in _levels(result)]
+        return cls(max(ends.values()) if together else 0.0, HEADROOM * max([*tops, 1.0]))
+
+    def apply(self, axes: Any, runs: Sequence[Run]) -> None:
+        # Two samples past the end, for the curve to come down: a rate is the mean of what went before.
+        steps = [run.series.times[-1] / len(run.series.times) for run in runs if run.series]
+        axes.set_xlim(0, 1.02 * (self.longest or max(run.end for run in runs)) + 2 * max(steps))
+        axes.set_ylim(0, self.greatest)
+
+
+def _runs(result: Result, case: Case) -> tuple[Run, ...]:
+    return tuple(run for run in result.valid(case.key) if run.series is not None and run.series.times)
+
+
+def _paths(case: Case, series: Series) -> Iterator[tuple[style.PathStyle, list[float]]]:
+    """Yield how a path looks, and its smoothed Mbit/s."""
+    for name, values in series.paths.items():
+        if case.path in (None, name):
+            look = style.PATHS.get(name) or style.PathStyle(name, style.THIRD)
+            yield look, style.smooth([value / 1e6 for value in values])
+
+
+def _total(case: Case, series: Series) -> list[float]:
+    return [sum(values) for values in zip(*(values for _, values in _paths(case, series)), strict=True)]
+
+
+def _levels(result: Result) -> Iterator[tuple[str, str, float]]:
+    """Yield label, colour and Mbit/s on the wire of every baseline that was measured."""
+    for case in result.of_kind("baseline"):
+        means = []
+        for run in result.valid(case.key):
+            if case.path is not None and rate(case.path) in run.values:
+                means.append(run.values[rate(case.path)] / 1e6)
+            elif run.series is not None and (during := _during(case, run, run.series)):
+                means.append(sum(during) / len(during))
+        if means:
+            look = style.PATHS.get(case.path or "")
+            mean = mean_interval(means).mean
+            yield f"{case.title}: {show(1e6 * mean, 'bit/s')}", look.color if look else style.MUTED, mean
+
+
+def _during(case: Case, run: Run, series: Series) -> list[float]:
+    """Return the sums of all paths while the download ran, not smoothed: a mean needs no help."""
+    used = [values for name, values in series.paths.items() if case.path in (None, name)]
+    rates = (sum(values) / 1e6 for values in zip(*used, strict=True))
+    return [rate for time, rate in zip(series.times, rates, strict=True) if 0 < time <= run.end]
+
+
+def caption(axes: Any, title: str, text: str) -> None:
+    """Write a title and a line about it above *axes*."""
+    lines = [(title, 10, "bold", style.INK), *([(text, 9, "normal", style.MUTED)] if text else [])]
+    for number, (words, size, weight, color) in enumerate(reversed(lines)):
+        axes.annotate(
+            words, (0, 1), xycoords="axes fraction", xytext=(0, 6 + 13 * number), textcoords="offset points",
+            fontsize=size, weight=weight, color=color, annotation_clip=False,
+        )  # fmt: skip
+
+
+def nothing(axes: Any) -> None:
+    """Say that there is no data point."""
+    axes.text(0.5, 0.5, "no data point yet", transform=axes.transAxes, ha="center", color=style.MUTED)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def _outcome(result: Result, case: Case, runs: Sequence[Run]) -> str:
+    values = result.values(case.key, GOODPUT)
+    count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
+    if not values:
+        return count
+    found = mean_interval(values)
+    return f"{show(found.mean, 'bit/s', found.half)} of payload, {count}"
+
+
+def beginning(result: Result, cases: Iterable[Case]) -> float | None:
+    """Return until when, in seconds, to look closely for a cap to be seen taking hold; None where there is no need."""
+    runs = [run for case in cases for run in _runs(result, case)]
+    taken = [run.values[JOINED] + run.values[TIME_TO_THROTTLE] for run in runs if TIME_TO_THROTTLE in run.values]
+    if not taken:
+        return None
+    until = max(CLOSE * max(taken), CLOSEST)
+    return until if COMPARABLE * until < max(run.end for run in runs) else None
+
+
+def over_time(axes: Any, result: Result, case: Case, scales: Scales, until: float | None = None) -> None:
+    """Draw the throughput of each path of *case*, all of it or *until* that many seconds."""
+    runs = _runs(result, case)
+    if until is None:
+        caption(axes, case.title, _outcome(result, case, runs))
+    else:
+        caption(axes, case.title, f"the first {show(until, 's')} of it")
+    style.dress(axes, "seconds since the request", "Mbit/s")
+    chosen = representative(runs)
+    if chosen is None or chosen.series is None:
+        nothing(axes)
+        return
+    for run in runs:
+        if run is not chosen and run.series is not None:
+            for look, values in _paths(case, run.series):
+                axes.plot(run.series.times, values, color=look.color, alpha=FAINT, linewidth=0.8, zorder=2)
+    drawn = list(_paths(case, chosen.series))
+    for look, values in drawn:
+        style.draw_path(axes, chosen.series.times, values, look)
+    if len(drawn) > 1:
+        total = _total(case, chosen.series)
+        axes.plot(chosen.series.times, total, color="#9a9a9a", linewidth=0.9, label="both paths", zorder=4)
+    if case.path is None:
+        for label, color, level in _levels(result):
+            axes.axhline(level, color=color, linestyle=style.DASHED, linewidth=1.3, label=label, zorder=5)
+    for name, cap in case.caps.items():
+        look = style.PATHS.get(name) or style.PathStyle(name, style.INK)
+        label = f"cap on {look.label}: {format_rate(round(cap))}"
+        axes.axhline(cap / 1e6, color=style.INK, linestyle=style.DOTTED, linewidth=1.3, label=label, zorder=5)
+    _marks(axes, chosen)
+    scales.apply(axes, runs)
+    if until is not None:
+        axes.set_xlim(0, until)
+
+
+def _marks(axes: Any, run: Run) -> None:
+    """Mark when the second subflow joined and when the cap was in force, where it ever was."""
+    joined, taken = run.values.get(JOINED), run.values.get(TIME_TO_THROTTLE)
+    if joined is None or taken is None:
+        return
+    axes.axvline(joined, color=style.FOURTH, linestyle=style.DOTTED, linewidth=1.2, label="second subflow joined")
+    axes.axvline(joined + taken, color=style.FOURTH, linewidth=1.2, label="cap in force")
+
+
+def held(axes: Any, result: Result, case: Case, name: str, scales: Scales) -> None:
+    """Draw the series *name*, bytes at the receiver, of *case*."""
+    runs = [run for run in _runs(result, case) if run.series is not None and name in run.series.extra]
+    values = result.values(case.key, name)
+    text = f"greatest: {show(max(values), 'B')}" if values else ""
+    caption(axes, f"{case.title}: {metric(name).title.partition(',')[0]}", text)
+    style.dress(axes, "seconds since the request", "kB")
+    chosen = representative(runs)
+    if chosen is None or chosen.series is None:
+        nothing(axes)
+        return
+    for run in runs:
+        if run.series is not None:
+            bold = run is chosen
+            octets = [value / 1e3 for value in run.series.extra[name]]
+            axes.plot(
+                run.series.times, octets, color=style.FOURTH, linewidth=1.4 if bold else 0.8,
+                alpha=1 if bold else FAINT, zorder=3 if bold else 2,
+            )  # fmt: skip
+    scales.apply(axes, runs)

@@ -1,0 +1,94 @@
+"""From an observation to the numbers of a run: rates, shares, retransmissions, time to throttle. Pure."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from ..recorder import mean_rate
+from ..transfer import Observation
+from .results import (
+    DURATION,
+    GOODPUT,
+    JOINED,
+    OUT_OF_ORDER,
+    OUT_OF_ORDER_SEGMENTS,
+    RETRANSMISSION_SHARE,
+    RETRANSMISSIONS,
+    TIME_TO_THROTTLE,
+    Series,
+    rate,
+    share,
+)
+from .scenarios import Trial
+
+SETTLE = 1.0
+"""Seconds from the start of a download that are left out of the rates, at most a quarter of it."""
+THROTTLED_SETTLE = 5.0
+"""The same where a cap falls on a running transfer, at most half of it."""
+WINDOW = 0.1
+"""Seconds over which a rate must be below a cap for the cap to be in force."""
+TOLERANCE = 1.5
+"""… with this factor: a window this short holds few packets."""
+
+
+def series(seen: Observation) -> Series:
+    """Return rates by path, and receive memory where it was sampled."""
+    found = seen.rates
+    names = list(seen.samples[0].octets) if seen.samples else []
+    # The memory is sampled with every reading but the last may be missing; a rate ends where a reading was taken.
+    memory = [octets for _, octets in seen.memory][1 : len(found) + 1]
+    return Series(
+        times=tuple(r.time for r in found),
+        paths={name: tuple(r.bits[name] for r in found) for name in names},
+        extra={OUT_OF_ORDER: tuple(map(float, memory))} if found and len(memory) == len(found) else {},
+    )
+
+
+def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
+    """Return the seconds from the second subflow to the cap on *path* being in force for good.
+
+    It is in force from the end of the last window of WINDOW seconds that carried more than the cap allows. Resolution:
+    one sample. None where there was no second subflow.
+    """
+    if seen.joined is None:
+        return None
+    last = seen.joined
+    samples = [s for s in seen.samples if s.time <= seen.ended]
+    for number, first in enumerate(samples):
+        window = next((s for s in samples[number + 1 :] if s.time - first.time >= WINDOW - 1e-3), None)
+        if window is None:
+            break
+        bits = 8 * (window.octets[path] - first.octets[path])
+        if bits > TOLERANCE * cap * (window.time - first.time):
+            # What exceeded the cap came somewhere in this window: its last sample with a rate above it tells.
+            above = [
+                b.time
+                for a, b in pairwise(s for s in samples if first.time <= s.time <= window.time)
+                if 8 * (b.octets[path] - a.octets[path]) > TOLERANCE * cap * (b.time - a.time)
+            ]
+            last = max(last, *above) if above else last
+    return last - seen.joined
+
+
+def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
+    """Return the numbers of a run by metric, in SI units; *cap* is bits per second."""
+    result = {GOODPUT: seen.goodput, DURATION: seen.ended}
+    first, last = seen.samples[0].octets, seen.samples[-1].octets
+    received = {path: last[path] - first[path] for path in first}
+    total = sum(received.values())
+    settle = min(THROTTLED_SETTLE, seen.ended / 2) if trial.throttled else min(SETTLE, seen.ended / 4)
+    for path, octets in received.items():
+        result[share(path)] = octets / total if total else 0.0
+        result[rate(path)] = mean_rate(seen.samples, path, settle, seen.ended)
+    sender = seen.origin_counters if trial.alone else seen.proxy_counters
+    result[RETRANSMISSIONS] = float(sender.get("TcpRetransSegs", 0))
+    if segments := sender.get("TcpOutSegs", 0):
+        result[RETRANSMISSION_SHARE] = result[RETRANSMISSIONS] / segments
+    if seen.memory:
+        result[OUT_OF_ORDER] = float(max(octets for _, octets in seen.memory))
+        result[OUT_OF_ORDER_SEGMENTS] = float(seen.counters.get("MPTcpExtOFOQueue", 0))
+    if seen.joined is not None:
+        result[JOINED] = seen.joined
+        if trial.throttled and (taken := time_to_throttle(seen, "ethernet", cap)) is not None:
+            result[TIME_TO_THROTTLE] = taken
+    return result

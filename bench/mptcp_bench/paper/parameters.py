@@ -1,0 +1,203 @@
+"""What of a scenario can be set from the command line: ``--set wifi.rate=30mbit --set wifi.rtt=40ms``.
+
+The defaults are the paper's testbed as far as it tells: a Raspberry Pi Model B with Ethernet (about 94 Mbit/s of
+payload, short RTT) and Wi-Fi. Wi-Fi's rate and RTT are chosen so that the paper's "maximum of 0.48 MB" of receive
+buffer comes out: 2 × (100 + 20 Mbit/s) × 16 ms (section 3.3).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mptcp_throttler.policy.units import parse_rate
+
+from ..emulation.model import Direction, GilbertElliott, Loss, Path, PathError, UniformLoss
+
+MILLISECOND = 1_000
+"""Microseconds."""
+_TIME = re.compile(r"(\d{1,7}(?:\.\d{1,3})?) *(us|µs|ms|s)")
+_MICROSECONDS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000}
+
+
+class ParameterError(ValueError):
+    """A setting that is not possible: the text names the parameter, the value and what is allowed."""
+
+
+def parse_time(text: str) -> int:
+    """Return a time such as ``16 ms`` in microseconds."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f'{text!r} is not a time; write a number and us, ms or s (e.g. "16 ms")')
+    return round(float(found[1]) * _MICROSECONDS[found[2]])
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        raise ValueError(f"{text!r} is not a percentage") from None
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text!r}: 0 % to 100 % is allowed")
+    return value
+
+
+def parse_loss(text: str) -> Loss | None:
+    """Return ``1%``: uniform loss; ``p,r,1-h,1-k``: four percentages of the Gilbert-Elliott model; ``0``: none."""
+    numbers = [_percent(part) for part in text.split(",")]
+    if len(numbers) == 1:
+        return UniformLoss(numbers[0]) if numbers[0] else None
+    if len(numbers) != 4:
+        raise ValueError(f'{text!r}: one percentage ("1%") or four, p,r,1-h,1-k of the Gilbert-Elliott model')
+    return GilbertElliott(*numbers)
+
+
+def _whole(lowest: int, highest: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.strip().isdecimal() or not lowest <= int(text) <= highest:
+            raise ValueError(f"{text!r}: a whole number from {lowest} to {highest} is allowed")
+        return int(text)
+
+    return parse
+
+
+def _word(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r}: {', '.join(words)} are possible")
+        return text
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One thing that can be set."""
+
+    name: str
+    default: str
+    parse: Callable[[str], object]
+    meaning: str
+    emulation: bool = True
+    """Whether it is a property of the emulated paths, which real hosts have as they are."""
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    *(
+        Parameter(f"{path}.{name}", default, parse, meaning)
+        for path, defaults in (
+            ("ethernet", ("100 Mbit/s", "2 ms", "0 ms", "0%", "1500")),
+            ("wifi", ("20 Mbit/s", "16 ms", "2 ms", "0%", "1500")),
+        )
+        for (name, parse, meaning), default in zip(
+            (
+                ("rate", parse_rate, "of the link, in each direction"),
+                ("rtt", parse_time, "without queues, half of it in each direction"),
+                ("jitter", parse_time, "delay drawn evenly from ± this much, in each direction, order kept"),
+                ("loss", parse_loss, 'towards the client: "1%", or p,r,1-h,1-k for Gilbert-Elliott'),
+                ("mtu", _whole(576, 9000), "in both directions"),
+            ),
+            defaults,
+            strict=True,
+        )
+    ),
+    Parameter("queue", "50 ms", parse_time, "how long a packet may wait at a link's shaper (drop-tail)"),
+    Parameter("cap", "5 Mbit/s", parse_rate, "what the throttler leaves Ethernet in fig6 and fig7", emulation=False),
+    Parameter(
+        "congestion-control",
+        "bbr",
+        _word("bbr", "cubic", "reno"),
+        "of the proxy towards clients",
+        emulation=False,
+    ),
+    Parameter("repetitions", "0", _whole(0, 1000), "of each case; 0: as the scenario has it", emulation=False),
+)
+_BY_NAME: Mapping[str, Parameter] = {p.name: p for p in PARAMETERS}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """A setting for every parameter, as text that :attr:`Parameter.parse` takes."""
+
+    texts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, settings: Sequence[str] = (), *, emulated: bool = True) -> Parameters:
+        """Return the defaults changed by *settings*, each ``NAME=VALUE``. Raises ParameterError for all at once."""
+        texts = {p.name: p.default for p in PARAMETERS}
+        wrong = []
+        for setting in settings:
+            name, equals, value = setting.partition("=")
+            name = name.strip()
+            parameter = _BY_NAME.get(name)
+            if parameter is None:
+                close = difflib.get_close_matches(name, texts, n=1)
+                meant = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(texts)}"
+                wrong.append(f"--set {setting}: no parameter {name!r}{meant}")
+            elif not equals:
+                wrong.append(f"--set {setting}: write {name}=VALUE, such as {name}={parameter.default}")
+            elif parameter.emulation and not emulated:
+                wrong.append(f"--set {setting}: real hosts have the links they have; only emulated paths can be set")
+            else:
+                try:
+                    parameter.parse(value)
+                except ValueError as error:
+                    wrong.append(f"--set {setting}: {error}")
+                else:
+                    texts[name] = value.strip()
+        if not wrong:
+            try:
+                for path in ("ethernet", "wifi"):
+                    cls(texts).path(path)
+            except PathError as error:
+                wrong.append(f"--set: {path}: {error}")
+        if wrong:
+            raise ParameterError("\n".join(wrong))
+        return cls(texts)
+
+    def _integer(self, name: str) -> int:
+        value = _BY_NAME[name].parse(self.texts[name])
+        assert isinstance(value, int)
+        return value
+
+    @property
+    def cap(self) -> int:
+        """Bits per second."""
+        return self._integer("cap")
+
+    @property
+    def congestion_control(self) -> str:
+        return self.texts["congestion-control"]
+
+    @property
+    def repetitions(self) -> int:
+        return self._integer("repetitions")
+
+    def rate(self, path: str) -> int:
+        """Bits per second."""
+        return self._integer(f"{path}.rate")
+
+    def path(self, name: str) -> Path:
+        """Return *name* as the emulation takes it."""
+        loss = parse_loss(self.texts[f"{name}.loss"])
+        half = self._integer(f"{name}.rtt") // 2
+        jitter = self._integer(f"{name}.jitter")
+        queue = max(1, self._integer("queue") // MILLISECOND)
+        rate, mtu = self.rate(name), self._integer(f"{name}.mtu")
+        return Path(
+            name,
+            down=Direction(rate, half, jitter, loss, queue_ms=queue, mtu=mtu),
+            up=Direction(rate, half, jitter, queue_ms=queue, mtu=mtu),
+        )
+
+    def receive_buffer_needed(self) -> float:
+        """Return 2 × sum of bandwidth × greatest RTT, in bytes (RFC 6182, 5.3; section 3.3 of the paper)."""
+        paths = [self.path(name) for name in ("ethernet", "wifi")]
+        bandwidth = sum(path.down.rate or 0 for path in paths) / 8
+        return 2 * bandwidth * max(path.rtt for path in paths) / 1e6
+
+    def document(self, *, emulated: bool) -> dict[str, str]:
+        """Return what the result file says of them."""
+        return {p.name: self.texts[p.name] for p in PARAMETERS if (emulated or not p.emulation)}

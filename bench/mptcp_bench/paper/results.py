@@ -1,0 +1,325 @@
+"""The result document: what one experiment of the paper measured, as frozen dataclasses and as JSON.
+
+One file, ``results/SCENARIO/result.json``, holds everything that the figure and the report need: no other file is read
+to draw or to judge. Rules: SI units throughout (seconds, bits per second, bytes, shares from 0 to 1), units for people
+at the edges; a run that is no data point stays in the file with the reason; a file is replaced in one step, so that an
+interrupted experiment leaves the runs that were completed. The JSON keys are the field names below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ..provenance import Provenance
+
+FILE = "result.json"
+
+ETHERNET = "ethernet"
+WIFI = "wifi"
+
+GOODPUT = "goodput"
+DURATION = "duration"
+TIME_TO_THROTTLE = "time_to_throttle"
+JOINED = "joined"
+RETRANSMISSIONS = "retransmissions"
+RETRANSMISSION_SHARE = "retransmission_share"
+OUT_OF_ORDER = "out_of_order_bytes"
+"""Metric, and name of the extra series: bytes that the receiver's MPTCP sockets hold. The client reads what is in
+order at once, so that nearly all of them wait for a gap to close."""
+OUT_OF_ORDER_SEGMENTS = "out_of_order_segments"
+"""Segments that went through the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
+
+SYN, DATA, STREAM, BULK = "syn", "data", "stream", "bulk"
+"""Kinds of distribution: connections; short requests and responses; segments of a transfer that waits for nobody, and
+of one that comes faster than the client's paths take it."""
+UP, DOWN = "up", "down"
+"""Of a distribution: ``syn up`` is from the client towards the origin, ``data down`` from the origin to the client."""
+
+Scalar = str | int | float | bool | None
+Judgement = Literal["holds", "fails", "differs", "not judged"]
+Kind = Literal["panel", "baseline", "sweep"]
+
+
+class ResultError(Exception):
+    """A file that is no result, or a result that contradicts itself: one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a number among the values of a run is."""
+
+    key: str
+    title: str
+    unit: str
+    """``bit/s``, ``s``, ``B``, ``ratio``, ``count`` or a word to print as it is."""
+
+
+def share(path: str) -> str:
+    """Return the name of the metric: the share of all bytes received that came over *path*."""
+    return f"share_{path}"
+
+
+def rate(path: str) -> str:
+    """Return the name of the metric: bits per second on the wire over *path* once the download was steady."""
+    return f"rate_{path}"
+
+
+METRICS: Mapping[str, Metric] = {
+    m.key: m
+    for m in (
+        Metric(GOODPUT, "goodput", "bit/s"),
+        Metric(DURATION, "completion time", "s"),
+        Metric(share(ETHERNET), "share of Ethernet", "ratio"),
+        Metric(share(WIFI), "share of Wi-Fi", "ratio"),
+        Metric(rate(ETHERNET), "Ethernet on the wire, steady", "bit/s"),
+        Metric(rate(WIFI), "Wi-Fi on the wire, steady", "bit/s"),
+        Metric(JOINED, "second subflow joined after", "s"),
+        Metric(TIME_TO_THROTTLE, "time to throttle", "s"),
+        Metric(RETRANSMISSIONS, "retransmitted segments", "count"),
+        Metric(RETRANSMISSION_SHARE, "retransmitted / sent segments", "ratio"),
+        Metric(OUT_OF_ORDER, "receive memory, greatest", "B"),
+        Metric(OUT_OF_ORDER_SEGMENTS, "segments that came out of order", "count"),
+        Metric("median_syn_up", "client's connection established → SYN to origin, median", "s"),
+        Metric("median_data_up", "request in → out, handshake with origin within, median", "s"),
+        Metric("median_data_down", "segment of a short response in → out, median", "s"),
+        Metric("median_stream_up", "segment of an upload in → out, median", "s"),
+        Metric("median_stream_down", "segment of a download in → out, origin the slower, median", "s"),
+        Metric("median_bulk_down", "segment of a download in → out, client the slower, median", "s"),
+        Metric("handshake", "client's SYN in → its third ACK in", "s"),
+        Metric("answer", "client's SYN in → SYN/ACK out", "s"),
+        Metric("request_wait", "client's third ACK in → request in", "s"),
+        Metric("syn_whole", "client's SYN in → SYN to origin", "s"),
+        Metric("syn_own", "request in → SYN to origin", "s"),
+        Metric("request_own", "request in → out, without the origin's answer", "s"),
+        Metric("response", "first byte of the response in → out", "s"),
+    )
+}
+
+
+def metric(key: str) -> Metric:
+    """Return what is known of metric *key*; one that is not listed is shown under its own name without a unit."""
+    return METRICS.get(key) or Metric(key, key.replace("_", " "), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One setting of an experiment, run some number of times."""
+
+    key: str
+    title: str
+    parameters: dict[str, Scalar] = field(default_factory=dict)
+    """Those in which the case differs from the others."""
+    kind: Kind = "panel"
+    """``panel`` gets time plots of its own, ``baseline`` is a level in the others', ``sweep`` a point on the sweep."""
+    path: str | None = None
+    """The only path it uses; None where it may use them all."""
+    caps: dict[str, float] = field(default_factory=dict)
+    """Bits per second by path: what the policy allows."""
+    at: float | None = None
+    """Position on the axis of the sweep (bytes of receive buffer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values over time, each the mean of the interval that ends at its time."""
+
+    times: tuple[float, ...]
+    """Seconds since the client sent its request."""
+    paths: dict[str, tuple[float, ...]]
+    """Bits per second received by the client, by path."""
+    extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Other quantities at the same times, by name."""
+
+    def __post_init__(self) -> None:
+        for name, values in {**self.paths, **self.extra}.items():
+            if len(values) != len(self.times):
+                raise ValueError(f"series {name!r} has {len(values)} values for {len(self.times)} times")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One repetition of one case."""
+
+    case: str
+    repetition: int
+    valid: bool
+    """Whether it is a data point; if not, no figure and no statistic counts it."""
+    reason: str = ""
+    """Why it is no data point."""
+    start: float = 0.0
+    end: float = 0.0
+    """Seconds on the clock of the series: request sent, last byte received."""
+    series: Series | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    """By metric, in SI units."""
+    distributions: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Seconds, by kind and direction: ``syn up``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """Mean of one metric over the valid runs of one case, with its 95 % confidence interval (Student's t)."""
+
+    case: str
+    metric: str
+    unit: str
+    n: int
+    mean: float
+    low: float | None
+    high: float | None
+    """None where there are fewer than two values."""
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A claim of the paper beside what was measured."""
+
+    id: str
+    paper: str
+    """What the paper says, in our words."""
+    measured: str
+    """A sentence with figures."""
+    verdict: Judgement
+    why: str = ""
+    """For ``fails`` and ``differs``: what in a modern kernel, or in this testbed, makes it so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A value to compare with, drawn as a line."""
+
+    where: str
+    """A kind of distribution (seconds), or ``sweep`` (bytes)."""
+    value: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One experiment of the paper, rerun."""
+
+    provenance: Provenance
+    scenario: str
+    """``fig3``: name of the command, and of the directory."""
+    title: str
+    paper: str
+    """``Figure 3``."""
+    parameters: dict[str, Scalar]
+    seed: int
+    complete: bool
+    """False while it runs and where it was interrupted."""
+    repetitions: int
+    """Planned, of each case."""
+    cases: tuple[Case, ...]
+    runs: tuple[Run, ...]
+    summary: tuple[Statistic, ...] = ()
+    claims: tuple[Verdict, ...] = ()
+    references: tuple[Reference, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        keys = [case.key for case in self.cases]
+        if len(set(keys)) != len(keys):
+            raise ValueError("two cases have the same key")
+        for of, names in (("run", [r.case for r in self.runs]), ("statistic", [s.case for s in self.summary])):
+            for name in names:
+                if name not in keys:
+                    raise ValueError(f"{of} of case {name!r}; there are {', '.join(keys)}")
+
+    def case(self, key: str) -> Case:
+        """Return a case by its key; KeyError where there is none."""
+        for case in self.cases:
+            if case.key == key:
+                return case
+        raise KeyError(key)
+
+    def of_kind(self, kind: Kind) -> tuple[Case, ...]:
+        return tuple(case for case in self.cases if case.kind == kind)
+
+    def valid(self, case: str) -> tuple[Run, ...]:
+        """Return the runs of *case* that are data points."""
+        return tuple(run for run in self.runs if run.case == case and run.valid)
+
+    def failed(self) -> tuple[Run, ...]:
+        return tuple(run for run in self.runs if not run.valid)
+
+    def values(self, case: str, metric: str) -> tuple[float, ...]:
+        """Return *metric* of the valid runs of *case* that have it."""
+        return tuple(run.values[metric] for run in self.valid(case) if metric in run.values)
+
+    def statistic(self, case: str, metric: str) -> Statistic | None:
+        """Return a line of the summary, None where it is not there."""
+        return next((s for s in self.summary if (s.case, s.metric) == (case, metric)), None)
+
+
+def to_json(result: Result) -> str:
+    """Return *result* as JSON text.
+
+    :raises ResultError: where a number is not finite: JSON has no word for it, and no measurement gives one
+    """
+    try:
+        return json.dumps(asdict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    except ValueError as error:
+        raise ResultError(f"{result.scenario}: a number that is not finite cannot be written ({error})") from None
+
+
+def from_json(text: str | bytes, name: str) -> Result:
+    """Return the result in *text*, which is called *name* in errors.
+
+    :raises ResultError: one line: name, key, value, what is allowed
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(Result).validate_json(text, strict=True)
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False)
+        key = ".".join(map(str, first["loc"]))
+        given = repr(first["input"])
+        value = f" {given}" if key and first["type"] != "missing" and len(given) < 60 else ""
+        more = f" (and {len(others)} more)" if others else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise ResultError(f"{name}: {key + value + ': ' if key else ''}{message}{more}") from None
+
+
+def write(result: Result, target: Path) -> None:
+    """Replace *target* by *result* in one step; the directory is made where it is missing.
+
+    :raises OSError: as the file system says
+    """
+    text = to_json(result)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with open(handle, "w") as file:
+            # mkstemp's 0600 would hide the result of a run as root from the user.
+            os.fchmod(file.fileno(), 0o644)
+            file.write(text)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load(source: Path) -> Result:
+    """Read a result.
+
+    :raises ResultError: one line for people: file, key, value
+    """
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise ResultError(f"{source}: {error.strerror}") from None
+    return from_json(data, str(source))
+
+
+def find(directory: Path) -> Iterator[Path]:
+    """Yield the result files below *directory* (``SCENARIO/result.json``) in order of name."""
+    yield from sorted(directory.glob(f"*/{FILE}"))

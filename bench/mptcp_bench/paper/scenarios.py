@@ -1,0 +1,168 @@
+"""The paper's figures as data: which downloads, over what, how often. ``engine`` runs them, ``claims`` judges them.
+
+A trial is one kind of download; the trials of a scenario are run in turn, in an order drawn anew for each
+repetition unless the order is what the figure is about. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from .results import Kind
+
+MB = 1_000_000
+
+
+class Expected(enum.Enum):
+    """What the kernel's counters must say of a download; another outcome is a failed run, not a data point."""
+
+    MULTIPATH = "Multipath TCP over all paths"
+    FALLBACK = "Multipath TCP asked for, plain TCP got"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One kind of download. The client always asks for Multipath TCP."""
+
+    key: str
+    title: str
+    size: int
+    quick: int
+    """Size with ``--quick``."""
+    alone: str | None = None
+    """The only path, straight to the origin without the proxy; None: through the proxy, over all paths."""
+    receive_buffer: int | None = None
+    """The client's greatest receive buffer, bytes (``tcp_rmem``); None: the kernel's own."""
+    mtu: int | None = None
+    """Of the client's interfaces."""
+    throttled: bool = False
+    """Whether the throttler enforces the cap on Ethernet."""
+    fresh_throttler: bool = False
+    """Whether it is started anew for this download."""
+    kind: Kind = "panel"
+    in_quick: bool = True
+
+    @property
+    def expected(self) -> Expected:
+        return Expected.FALLBACK if self.alone else Expected.MULTIPATH
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One figure."""
+
+    key: str
+    figure: str
+    title: str
+    question: str
+    """What it asks, a line for ``mptcp-bench list``."""
+    trials: tuple[Trial, ...]
+    repetitions: int = 5
+    quick_repetitions: int = 2
+    ordered: bool = False
+    """Run the trials in the order given."""
+    interval: float = 0.1
+    """Seconds between samples."""
+    memory: bool = False
+    """Sample the receive memory of MPTCP sockets."""
+
+
+def _alone(path: str, name: str, size: int, quick: int) -> Trial:
+    return Trial(f"tcp-{path}", f"TCP, {name} alone", size, quick, alone=path)
+
+
+ETHERNET_ALONE = _alone("ethernet", "Ethernet", 90 * MB, 30 * MB)
+WIFI_ALONE = _alone("wifi", "Wi-Fi", 20 * MB, 7 * MB)
+BASELINES = tuple(replace(trial, kind="baseline") for trial in (ETHERNET_ALONE, WIFI_ALONE))
+SMALL_BUFFER, LARGE_BUFFER = 180_000, 720_000
+"""0.18 MB and 0.72 MB (Figure 4)."""
+SWEPT = (60_000, 120_000, 180_000, 240_000, 360_000, 480_000, 720_000, 1_440_000, 2_880_000, 5_760_000)
+QUICK_SWEPT = (60_000, 240_000, 480_000, 1_440_000)
+
+
+def _sweep(size: int) -> Trial:
+    title = f"buffer {size / MB:g} MB"
+    return Trial(
+        f"buffer-{size // 1000}",
+        title,
+        45 * MB,
+        20 * MB,
+        receive_buffer=size,
+        kind="sweep",
+        in_quick=size in QUICK_SWEPT,
+    )
+
+
+SCENARIOS: dict[str, Scenario] = {
+    s.key: s
+    for s in (
+        Scenario(
+            "fig2",
+            "Figure 2",
+            "Legacy TCP, client to origin without the proxy",
+            "What does each interface give alone, and does Multipath TCP fall back where the server has none?",
+            (ETHERNET_ALONE, WIFI_ALONE),
+        ),
+        Scenario(
+            "fig3",
+            "Figure 3",
+            "Multipath TCP through the proxy",
+            "Which share does each path get, and is the sum no less than single-path TCP?",
+            (*BASELINES, Trial("mptcp", "Multipath TCP through the proxy", 120 * MB, 40 * MB)),
+        ),
+        Scenario(
+            "fig4",
+            "Figure 4",
+            "Receive buffer",
+            "What do 0.18 MB and 0.72 MB of receive buffer cost, and where does more stop to help?",
+            (
+                Trial("small", "(a) receive buffer 0.18 MB", 100 * MB, 30 * MB, receive_buffer=SMALL_BUFFER),
+                Trial("large", "(b) receive buffer 0.72 MB", 100 * MB, 30 * MB, receive_buffer=LARGE_BUFFER),
+                *map(_sweep, SWEPT),
+            ),
+            memory=True,
+        ),
+        Scenario(
+            "fig5",
+            "Figure 5",
+            "MTU 1000 against 1500, receive buffer 0.72 MB",
+            "Does a small MTU make Multipath TCP unstable?",
+            (
+                Trial("mtu-1500", "MTU 1500", 100 * MB, 30 * MB, receive_buffer=LARGE_BUFFER, mtu=1500),
+                Trial("mtu-1000", "MTU 1000", 100 * MB, 30 * MB, receive_buffer=LARGE_BUFFER, mtu=1000),
+            ),
+            memory=True,
+        ),
+        Scenario(
+            "fig6",
+            "Figure 6",
+            "Throttled Ethernet, a file of 5 MB, first and repeated",
+            "How soon does the throttler act, and what does a short transfer pay for it?",
+            (
+                Trial("free", "not throttled", 5 * MB, 5 * MB),
+                Trial("first", "(a) throttled, first transfer", 5 * MB, 5 * MB, throttled=True, fresh_throttler=True),
+                Trial("repeated", "(b) throttled, repeated transfer", 5 * MB, 5 * MB, throttled=True),
+            ),
+            repetitions=10,
+            quick_repetitions=4,
+            ordered=True,
+            interval=0.01,
+        ),
+        Scenario(
+            "fig7",
+            "Figure 7",
+            "Throttled Ethernet, a file of 200 MB",
+            "Does the load move to Wi-Fi, and is the sum still more than single-path TCP over it?",
+            (
+                BASELINES[1],
+                Trial("free", "Multipath TCP, not throttled", 100 * MB, 30 * MB),
+                Trial("throttled", "Multipath TCP, Ethernet throttled", 200 * MB, 30 * MB, throttled=True),
+            ),
+            repetitions=3,
+        ),
+    )
+}
+TABLE = "table1"
+TABLE_QUESTION = "How long does the proxy take from a client's SYN or data to its own towards the origin, and back?"
+NAMES = (*SCENARIOS, TABLE)

@@ -1,0 +1,256 @@
+"""From the command line to the files of a scenario: a lab, the engine, progress, result.json and the figure.
+
+What is done is kept: the result is written after every run, and an interrupt still draws what there is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .. import provenance
+from ..experiments.scene import need
+from ..testbed import Testbed, TestbedError, lab_of
+from ..testbed.host import Lab
+from ..testbed.topologies import paths
+from . import claims, conversion, conversion_claims, engine
+from .figures import draw
+from .parameters import Parameters
+from .results import ETHERNET, FILE, GOODPUT, WIFI, Reference, Result, Run, Verdict, rate, write
+from .scenarios import SCENARIOS, TABLE
+from .statistics import percentile, summarise
+
+NEEDED = (
+    "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb",
+    "ethtool", "apache2", "squid", "wget", "curl", "tcpdump", "mptcpize",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to run and where to leave it."""
+
+    parameters: Parameters
+    seed: int
+    quick: bool
+    output: Path
+    console: Console
+    hosts: Callable[[], AbstractContextManager[Lab]] | None = None
+    """Real hosts in place of namespaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A lab, and how to tell that its paths were what they should be."""
+
+    lab: Lab
+    check: Callable[[], None] = lambda: None
+    """Raises TestbedError where the emulation of the paths failed."""
+    notes: tuple[str, ...] = ()
+
+
+@contextmanager
+def place(order: Order) -> Iterator[Place]:
+    """Build the paper's testbed in namespaces, or have the real hosts that *order* names."""
+    if order.hosts is not None:
+        with order.hosts() as lab:
+            yield Place(lab)
+        return
+    need(*NEEDED)
+    profiles = [order.parameters.path(name) for name in (ETHERNET, WIFI)]
+    with Testbed(paths(profiles), seed=order.seed) as testbed:
+        yield Place(lab_of(testbed), testbed.check_emulation)
+
+
+class Shown:
+    """Progress of one experiment: a bar with the time that is left; without a terminal, that time with every line."""
+
+    def __init__(self, console: Console, name: str, total: float) -> None:
+        self._console, self._name, self._total = console, name, total
+        self._started = time.monotonic()
+        self._done = 0.0
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:3.0f} %"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task(name, total=total)
+
+    def __enter__(self) -> Shown:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self, done: float) -> None:
+        """Take note that *done* seconds of the whole are done."""
+        self._done = min(done, self._total)
+        self._progress.update(self._task, completed=self._done)
+
+    def run(self, title: str, run: Run) -> None:
+        """Say how a run of the case called *title* went."""
+        text = said(run) if run.valid else f"[red]no data point: {run.reason}[/]"
+        left = "" if self._console.is_terminal else f"  [dim]{self._left()}[/]"
+        self._console.print(f"{self._name} {run.repetition}: {title}: {text}{left}", highlight=False, soft_wrap=True)
+
+    def _left(self) -> str:
+        if not self._done:
+            return ""
+        spent = time.monotonic() - self._started
+        return f"about {spent / self._done * (self._total - self._done):.0f} s left"
+
+
+def said(run: Run) -> str:
+    """Return what a data point showed, in a line."""
+    if GOODPUT in run.values:
+        over = ", ".join(f"{name} {run.values[rate(name)] / 1e6:.1f}" for name in (ETHERNET, WIFI))
+        return f"{run.values[GOODPUT] / 1e6:.1f} Mbit/s in {run.end:.1f} s ({over})"
+    parts = (f"{name} {1e3 * percentile(times, 50):.2f} ms" for name, times in run.distributions.items() if times)
+    return f"medians: {', '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """One experiment of the paper, ready to be run."""
+
+    result: Result
+    """Before anything was run."""
+    seconds: float
+    """About how long it takes."""
+    runs: Callable[[Place, Callable[[float], None]], Iterator[Run]]
+    """Does it, and tells a callback how many of these seconds are done."""
+    judge: Callable[[Result], tuple[Verdict, ...]]
+
+
+def checked(runs: Iterator[Run], check: Callable[[], None]) -> Iterator[Run]:
+    """Yield *runs*, those during which the emulation failed as no data points."""
+    for done in runs:
+        try:
+            check()
+        except TestbedError as error:
+            yield replace(done, valid=False, reason=str(error))
+        else:
+            yield done
+
+
+def prepare(name: str, order: Order) -> Rerun:
+    """Return the paper's experiment *name* as *order* wants it."""
+    parameters, emulated = order.parameters, order.hosts is None
+    common: dict[str, Any] = {
+        "provenance": provenance.collect(order.seed),
+        "scenario": name,
+        "parameters": dict(parameters.document(emulated=emulated)),
+        "seed": order.seed,
+        "complete": False,
+        "runs": (),
+    }
+    if name == TABLE:
+        repetitions = parameters.repetitions or conversion.rounds(quick=order.quick)
+        return Rerun(
+            Result(
+                title="Protocol conversion delay",
+                paper="Table 1",
+                repetitions=repetitions,
+                cases=conversion.cases(),
+                references=conversion.REFERENCES,
+                **common,
+            ),
+            conversion.estimate(repetitions, emulated=emulated),
+            lambda place, advance: checked(
+                conversion.runs(
+                    place.lab,
+                    congestion_control=parameters.congestion_control,
+                    repetitions=repetitions,
+                    seed=order.seed,
+                    advance=advance,
+                ),
+                place.check,
+            ),
+            conversion_claims.judge,
+        )
+    scenario = SCENARIOS[name]
+    planned = engine.plan(scenario, parameters, order.seed, order.quick)
+    needed = parameters.receive_buffer_needed()
+    swept = emulated and any(trial.kind == "sweep" for trial in scenario.trials)
+    return Rerun(
+        Result(
+            title=scenario.title,
+            paper=scenario.figure,
+            repetitions=len(planned.rounds),
+            cases=engine.cases(scenario, planned, parameters),
+            references=(Reference("sweep", needed, f"2 × sum of bandwidth × greatest RTT: {needed / 1e6:.2f} MB"),)
+            if swept
+            else (),
+            **common,
+        ),
+        engine.estimate(planned, parameters),
+        lambda place, advance: engine.Engine(scenario, parameters, planned, advance=advance, check=place.check).runs(
+            place.lab
+        ),
+        claims.judge,
+    )
+
+
+def run(name: str, order: Order) -> Result:
+    """Run the paper's experiment *name*, leave its files, and return the result.
+
+    Raises TestbedError where it cannot be run; KeyboardInterrupt passes, after what is done was saved and drawn.
+    """
+    rerun = prepare(name, order)
+    result, directory = rerun.result, order.output / name
+    try:
+        with place(order) as where, Shown(order.console, name, rerun.seconds) as shown:
+            result = replace(result, notes=where.notes)
+            for done in rerun.runs(where, shown.advance):
+                result = judged(replace(result, runs=(*result.runs, done)), rerun.judge)
+                write(result, directory / FILE)
+                shown.run(result.case(done.case).title, done)
+        result = replace(result, complete=True)
+        write(result, directory / FILE)
+    finally:
+        if any(run.valid for run in result.runs):
+            draw(result, directory)
+    return result
+
+
+def judged(result: Result, judge: Callable[[Result], tuple[Verdict, ...]]) -> Result:
+    """Return *result* with summary and claims as its runs have it."""
+    result = replace(result, summary=summarise(result.cases, result.runs))
+    return replace(result, claims=judge(result))
+
+
+def run_all(names: Sequence[str], order: Order) -> tuple[list[Any], list[str]]:
+    """Run the experiments *names* one after another, say what each showed, and go on after one that failed.
+
+    Return their result documents, and a line for each that has no data point in some case. A claim of the paper that
+    does not hold is a result, not a failure.
+    """
+    documents, failures = [], []
+    for name in names:
+        try:
+            result = run(name, order)
+        except TestbedError as error:
+            failures.append(f"{name}: {error}")
+            continue
+        documents.append(asdict(result))
+        for verdict in result.claims:
+            color = {"holds": "green", "differs": "yellow"}.get(verdict.verdict, "red")
+            order.console.print(f"  [{color}]{verdict.verdict}[/] {verdict.paper}", highlight=False, soft_wrap=True)
+            order.console.print(f"      {verdict.measured}", style="dim", highlight=False, soft_wrap=True)
+        order.console.print(f"{result.paper}: {order.output / name}", highlight=False, soft_wrap=True)
+        empty = [case.title for case in result.cases if not result.valid(case.key)]
+        failures += [f"{name}: no data point of: {'; '.join(empty)}"] if empty else []
+    return documents, failures

@@ -1,0 +1,289 @@
+"""One ssh session with the agent at its other end, and nothing else: every request and answer goes through it.
+
+It is the OpenSSH client that connects, so the user's configuration, keys, agent, jump hosts and known hosts hold. The
+agent's folder is sent as the session's first line and unpacked into a directory made by mkdtemp(3); from then on
+``agent.hold`` answers. When this process ends, however it ends, the session's input ends, and the agent takes back
+what it did.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shlex
+import subprocess
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from ..agent import hold
+from ..testbed.commands import TestbedError
+
+PREFIX = "mptcp-bench-"
+"""Of the directories on the hosts."""
+CONNECTING = 20.0
+"""Seconds for the agent to answer once ssh runs, beyond what ssh itself may take to connect."""
+ANSWERING = 30.0
+"""Seconds for an answer beyond what the command itself may take."""
+PYTHON = (3, 9)
+NO_PYTHON, NO_SUDO, OLD_PYTHON = 90, 91, 92
+
+_BEFORE = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none")
+_AFTER = (
+    *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
+    # One that the user has open may be used; none is left behind.
+    *("-o", "ControlMaster=no"),
+)
+_START = f"""\
+command -v python3 >/dev/null || exit {NO_PYTHON}
+if [ "$(id -u)" = 0 ]; then set --; else sudo -n true || exit {NO_SUDO}; set -- sudo -n; fi
+exec "$@" python3 -c "$CODE" "$RUN" "$PARENT"
+"""
+_CODE = f"""\
+import sys
+if sys.version_info < {PYTHON}: sys.exit({OLD_PYTHON})
+import base64, io, os, tempfile, zipfile
+folder = sys.stdin.buffer.readline()
+if not folder.endswith(b"\\n"): sys.exit(0)
+directory = tempfile.mkdtemp(prefix="{PREFIX}", dir=sys.argv[2] or None)
+os.chmod(directory, 0o755)
+zipfile.ZipFile(io.BytesIO(base64.b64decode(folder))).extractall(directory)
+os.chdir(directory)
+sys.path.insert(0, directory)
+from agent import hold
+hold.main(directory, sys.argv[1])
+"""
+_ADVICE = (
+    (r"Host key verification failed", "connect once by hand and confirm the host's key"),
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "the host's key is another than the known one; see known_hosts"),
+    (r"Permission denied", "the key is refused; ssh must log in without asking (ssh-copy-id, ssh-agent)"),
+    (r"Could not resolve hostname", "the name is unknown; mend it in the inventory or in ~/.ssh/config"),
+    (r"Connection refused", "no ssh server answers on that port"),
+    (r"timed out|No route to host|unreachable", "is the host switched on and connected?"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How a host is reached."""
+
+    destination: str
+    """As ssh(1) takes it: ``user@host``, or a Host of ssh_config(5)."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of ssh_config(5), by keyword."""
+    directory: str | None = None
+    """Where the run's directory is made; None is the host's own choice, mostly /tmp."""
+
+
+def packed_agent() -> bytes:
+    """Return the agent's folder as a ZIP archive."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for module in sorted(files(hold.__package__).iterdir(), key=lambda file: file.name):
+            if module.name.endswith(".py"):
+                packed.writestr(f"agent/{module.name}", module.read_bytes())
+    return archive.getvalue()
+
+
+def ssh_command(login: Login, run_id: str) -> list[str]:
+    """Return the argv that starts the agent on the host."""
+    variables = {"CODE": _CODE, "RUN": run_id, "PARENT": login.directory or ""}
+    script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + _START
+    options = [word for key, value in login.options.items() for word in ("-o", f"{key}={value}")]
+    # The login shell may be any; ssh_config(5) takes the first value that it is given for an option.
+    remote = f"exec sh -c {shlex.quote(script)}"
+    return ["ssh", *_BEFORE, *options, *_AFTER, "--", login.destination, remote]
+
+
+class Connection:
+    """A session with the agent on one host; any thread may ask."""
+
+    def __init__(self, name: str, login: Login, run_id: str) -> None:
+        """Connect, or raise TestbedError with one line that says why not and what to do. *name* is for people."""
+        self.name, self.login = name, login
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the session
+        try:
+            self._ssh = subprocess.Popen(
+                ssh_command(login, run_id),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                # Ctrl-C at the terminal must reach us alone: we end the session in order.
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            self._said.close()
+            raise TestbedError(f"{name}: connect to {login.destination}: the program ssh is not installed") from None
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._exits: dict[int, int] = {}
+        self._held: dict[str, Any] | None = None
+        self._left: list[str] | None = None
+        self._lost = False
+        self._count = 0
+        self._reader = threading.Thread(target=self._read, name=f"ssh-{name}", daemon=True)
+        self._reader.start()
+        try:
+            self._begin()
+        except BaseException:
+            self._ssh.kill()
+            self._ssh.wait()
+            raise
+
+    def _begin(self) -> None:
+        self._send(base64.b64encode(packed_agent()))
+        with self._changed:
+            timeout = CONNECTING + _seconds(self.login.options.get("ConnectTimeout", ""), 10)
+            self._changed.wait_for(lambda: self._held is not None or self._lost, timeout)
+            held = self._held
+        if held is None:
+            raise TestbedError(self._why_not(timeout))
+        self.directory: str = held["held"]
+
+    def _why_not(self, timeout: float) -> str:
+        """Return why the agent does not answer: one line with what to do."""
+        where = f"{self.name}: {self.login.destination}"
+        try:
+            code = self._ssh.wait(1)
+        except subprocess.TimeoutExpired:
+            return f"{where}: no answer within {timeout:g} s{self._last_words()}"
+        said = self._last_words()
+        version = ".".join(map(str, PYTHON))
+        if code == NO_PYTHON:
+            return f"{where}: there is no python3; install it there (Python {version} or newer)"
+        if code == OLD_PYTHON:
+            return f"{where}: its python3 is too old; Python {version} or newer is needed there"
+        if code == NO_SUDO:
+            return f"{where}: root is needed there{said}; let this user run sudo without a password, or log in as root"
+        advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, self._all_words())), None)
+        return f"{where}: ssh cannot connect{said}" + (f"; {advice}" if advice else "")
+
+    def _all_words(self) -> str:
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace")
+
+    def _last_words(self) -> str:
+        lines = [line.strip() for line in self._all_words().splitlines() if line.strip()]
+        # "Host key verification failed." and the like come last; banners come first.
+        return f": {lines[-1].rstrip('.')}" if lines else ""
+
+    def _send(self, line: bytes) -> None:
+        assert self._ssh.stdin is not None
+        try:
+            with self._sending:
+                self._ssh.stdin.write(line + b"\n")
+                self._ssh.stdin.flush()
+        except OSError:
+            with self._changed:
+                # The reader will say so too, but perhaps later than somebody waits for an answer.
+                self._changed.wait_for(lambda: self._lost, 5)
+
+    def _read(self) -> None:
+        assert self._ssh.stdout is not None
+        for line in self._ssh.stdout:
+            try:
+                answer = json.loads(line)
+            except ValueError:
+                continue  # a login shell that greets
+            if not isinstance(answer, dict):
+                continue
+            with self._changed:
+                if "id" in answer:
+                    self._answers[answer["id"]] = answer
+                elif "ended" in answer:
+                    self._exits[answer["ended"]] = answer["code"]
+                elif "held" in answer:
+                    self._held = answer
+                elif "left" in answer:
+                    self._left = answer["left"]
+                self._changed.notify_all()
+        with self._changed:
+            self._lost = True
+            self._changed.notify_all()
+
+    @property
+    def lost(self) -> bool:
+        return self._lost
+
+    def ask(self, do: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
+        """Have the agent do something that may take *timeout* seconds, and return its answer.
+
+        Raises TestbedError where the connection is lost, and :class:`Refused` with the agent's words where it failed.
+        """
+        with self._changed:
+            self._count += 1
+            number = self._count
+        self._send(json.dumps({"id": number, "do": do, "timeout": timeout, **fields}).encode())
+        with self._changed:
+            self._changed.wait_for(lambda: number in self._answers or self._lost, timeout + ANSWERING)
+            answer = self._answers.pop(number, None)
+        if answer is None:
+            raise TestbedError(self._no_answer(timeout + ANSWERING))
+        if "error" in answer:
+            raise Refused(answer["error"])
+        return answer
+
+    def _no_answer(self, waited: float) -> str:
+        where = f"{self.name}: {self.login.destination}"
+        if self._lost:
+            return f"{where}: the connection was lost{self._last_words()}"
+        return f"{where}: no answer within {waited:g} s"
+
+    def exit_code(self, pid: int, timeout: float = 0.0) -> int | None:
+        """Return how the program *pid* ended, waiting up to *timeout* seconds; None where it has not.
+
+        Raises TestbedError where the connection is lost: nobody will ever tell.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: pid in self._exits or self._lost, timeout)
+            if pid in self._exits:
+                return self._exits[pid]
+        if self._lost:
+            raise TestbedError(self._no_answer(0))
+        return None
+
+    def close(self) -> None:
+        """End the session; raise TestbedError where something on the host could not be taken back."""
+        assert self._ssh.stdin is not None
+        was_lost = self._lost
+        with suppress(OSError):
+            self._ssh.stdin.close()
+        limit = hold.GRACE + hold.UNDOING + ANSWERING
+        deadline = time.monotonic() + limit
+        self._reader.join(limit)
+        try:
+            self._ssh.wait(max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._ssh.kill()
+            self._ssh.wait()
+        said = self._last_words()
+        self._said.close()
+        if self._left:
+            raise TestbedError(f"{self.name}: {self.login.destination}: not undone: " + "; ".join(self._left))
+        if self._left is None and not was_lost:
+            raise TestbedError(
+                f"{self.name}: {self.login.destination}: nothing says that all was undone there{said}; "
+                "mptcp-bench cleanup --inventory FILE sees to it"
+            )
+
+
+class Refused(Exception):
+    """The agent did not do what it was asked for; the text is its reason."""
+
+
+def _seconds(text: str, otherwise: float) -> float:
+    return float(text) if re.fullmatch(r"\d{1,4}", text) else otherwise
+
+
+def exchange(name: str, what: Sequence[str], reason: Refused) -> TestbedError:
+    """Return the error for people: the host, what was attempted, why it failed."""
+    return TestbedError(f"[{name}] {' '.join(what)}: {reason}")

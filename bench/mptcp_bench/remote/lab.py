@@ -1,0 +1,181 @@
+"""The hosts of an inventory made ready for an experiment, and left as they were found.
+
+Everything that can be wrong with the hosts is looked for before anything is started, and told at once, a line each.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from ..testbed.commands import TestbedError
+from ..testbed.host import Lab
+from ..testbed.installed import REPOSITORY
+from ..testbed.model import Limits
+from ..testbed.services import PROXY_PORT
+from .connection import PREFIX
+from .inventory import Inventory, Part
+from .ssh import SshHost
+
+MULTIPATH = REPOSITORY / "bench" / "rpi" / "multipath"
+HTTP_PORT = 80
+PROGRAMS = {
+    "client": {"ip": "iproute2", "ss": "iproute2", "sysctl": "procps", "wget": "wget", "mptcpize": "mptcpize"},
+    "proxy": {"ip": "iproute2", "ss": "iproute2", "sysctl": "procps", "squid": "squid"},
+    "origin": {"ss": "iproute2", "apache2": "apache2-bin"},
+}
+"""What each host needs, and the Debian package that has it."""
+OWN_COMMANDS = ("mptcp-proxy", "mptcp-throttler")
+PORTS = {"proxy": PROXY_PORT, "origin": HTTP_PORT}
+LIMITS = Limits()
+_ENABLED = "net.mptcp.enabled"
+
+
+@contextmanager
+def remote_lab(inventory: Inventory) -> Iterator[Lab]:
+    """Connect to the hosts of *inventory*, check them, set up the client, and undo it all at the end.
+
+    Raises TestbedError where a host cannot be reached or lacks something: one line for each thing, with the host and
+    what to do.
+    """
+    run_id = secrets.token_hex(6)
+    with ExitStack() as stack:
+        hosts = {part.name: stack.enter_context(_host(part, run_id)) for part in inventory.parts}
+        for host in hosts.values():
+            remains = _remains(host)
+            # Another run there would be disturbed by this one, and this one by it.
+            if remains.live:
+                raise TestbedError(remains.in_the_way())
+        problems = [problem for part in inventory.parts for problem in _problems(inventory, part, hosts[part.name])]
+        if problems:
+            raise TestbedError("the hosts are not ready:\n" + "\n".join(f"  {problem}" for problem in problems))
+        client, proxy, origin = (hosts[part.name] for part in inventory.parts)
+        stack.enter_context(_set_up_proxy(proxy))
+        script = ["sh", str(client.place(MULTIPATH))]
+        devices = [path.device for path in inventory.paths]
+        stack.enter_context(client.changed([*script, "up", *devices], [*script, "down"]))
+        _check_first_path(inventory, client, proxy)
+        yield Lab(client, proxy, origin, inventory.paths, inventory.proxy.devices, emulated=False)
+
+
+def cleanup(inventory: Inventory) -> tuple[str, ...]:
+    """Undo what runs that were killed left on the hosts of *inventory*; return a line for each thing done or left.
+
+    A run whose driver is gone undoes everything by itself; what this finds is where that was killed too. Hosts that
+    cannot be reached are told as such; the others are cleaned all the same.
+    """
+    lines = []
+    for part in inventory.parts:
+        try:
+            with _host(part, secrets.token_hex(6)) as host:
+                remains = _remains(host)
+                lines += [f"{host.name}: removed what a killed run left in {path}" for path in remains.removed]
+                lines += [f"{host.name}: not undone: {what}" for what in remains.left]
+                if remains.live:
+                    lines.append(remains.in_the_way())
+        except TestbedError as error:
+            lines.append(str(error))
+    return tuple(lines)
+
+
+def _host(part: Part, run_id: str) -> SshHost:
+    return SshHost(
+        part.name,
+        part.login,
+        run_id,
+        devices=part.devices,
+        addresses=part.addresses,
+        commands=part.commands,
+    )
+
+
+class _Remains:
+    """What ``agent.remains`` found on a host, and took back."""
+
+    def __init__(self, host: SshHost, removed: list[str], left: list[str], live: list[int]) -> None:
+        self.host, self.removed, self.left, self.live = host, removed, left, live
+
+    def in_the_way(self) -> str:
+        processes = ", ".join(map(str, self.live))
+        return (
+            f"{self.host.name}: {self.host.login.destination}: another run of mptcp-bench is under way there (process "
+            f"{processes}); if its driver is gone, it ends within 20 minutes, or at once by: kill {processes}"
+        )
+
+
+def _remains(host: SshHost) -> _Remains:
+    asked = host.run(host.agent("remains", str(host.directory.parent), PREFIX, host.run_id), timeout=300)
+    return _Remains(host, **json.loads(asked.stdout))
+
+
+def _problems(inventory: Inventory, part: Part, host: SshHost) -> Iterator[str]:
+    where = f"{part.name}: {part.login.destination}"
+    for program, package in PROGRAMS[part.name].items():
+        if not host.has(program):
+            yield f"{where}: the program {program} is not installed (Debian package {package})"
+    if part.name == "proxy":
+        for name in OWN_COMMANDS:
+            try:
+                host.program(name)
+            except TestbedError as error:
+                yield str(error)
+    if part.name in ("client", "proxy") and host.run(["sysctl", "-n", _ENABLED], check=False).returncode != 0:
+        yield f"{where}: its kernel has no Multipath TCP (CONFIG_MPTCP)"
+    yield from _interface_problems(inventory, part, host)
+    port = PORTS.get(part.name)
+    if port is not None and host.has("ss"):
+        listening = host.run(["ss", "-Hltnp", "sport", "=", f":{port}"]).stdout.split()
+        if listening:
+            yield f"{where}: port {port} is taken by {listening[-1]}; stop it for the experiment"
+
+
+def _interface_problems(inventory: Inventory, part: Part, host: SshHost) -> Iterator[str]:
+    links = host.links()
+    keys = {
+        "client": {path.device: f"client.paths.{path.name}" for path in inventory.paths},
+        "proxy": {device: f"proxy.interfaces[{i}]" for i, device in enumerate(inventory.proxy.devices)},
+        "origin": dict.fromkeys(inventory.origin.devices, "origin.interface"),
+    }[part.name]
+    for device, key in keys.items():
+        where = inventory.at(key)
+        if device not in links:
+            there = ", ".join(sorted(set(links) - {"lo"})) or "none"
+            yield f"{where}: {part.login.destination} has no interface {device}; it has {there}"
+        elif not links[device].up:
+            yield f"{where}: {device} of {part.login.destination} is down or not connected"
+        elif links[device].address(4) is None:
+            yield f"{where}: {device} of {part.login.destination} has no IPv4 address"
+
+
+@contextmanager
+def _set_up_proxy(proxy: SshHost) -> Iterator[None]:
+    """Have the proxy's kernel accept Multipath TCP with as many subflows as it can."""
+    words = proxy.run(["ip", "mptcp", "limits", "show"]).stdout.split()
+    before = dict(zip(words[::2], words[1::2], strict=False))
+    command = ["ip", "mptcp", "limits", "set"]
+    after = {"subflows": str(LIMITS.subflows), "add_addr_accepted": str(LIMITS.add_addr_accepted)}
+
+    def argv(values: dict[str, str]) -> list[str]:
+        return [*command, *(word for name in after for word in (name, values[name]))]
+
+    with proxy.sysctl(_ENABLED, "1"), proxy.changed(argv(after), argv(before)):
+        yield
+
+
+def _check_first_path(inventory: Inventory, client: SshHost, proxy: SshHost) -> None:
+    """Raise TestbedError where connections would open over another path than the first."""
+    address = proxy.service_address()
+    shown = client.run(["ip", "-j", "route", "get", address], check=False)
+    device = json.loads(shown.stdout)[0].get("dev") if shown.returncode == 0 else None
+    first = inventory.paths[0]
+    if device == first.device:
+        return
+    where = inventory.at(f"client.paths.{first.name}")
+    if device is None:
+        raise TestbedError(f"{inventory.at('proxy')}: the client has no route to {address}")
+    raise TestbedError(
+        f"{where}: connections to the proxy open over {device}, not over {first.device}: "
+        f"put the path of {device} first, or give the route over {first.device} the lower metric"
+    )

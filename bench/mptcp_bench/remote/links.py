@@ -1,0 +1,40 @@
+"""The interfaces of a host, from what ``ip -j address show`` prints: pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_FAMILIES = {"inet": 4, "inet6": 6}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One interface and the addresses by which others can reach it."""
+
+    name: str
+    up: bool
+    """Switched on, and with a carrier where the device tells."""
+    addresses: tuple[tuple[int, str], ...]
+    """Family and text, those first that the kernel would choose: no link-local, temporary or deprecated ones."""
+
+    def address(self, family: int) -> str | None:
+        return next((text for kind, text in self.addresses if kind == family), None)
+
+
+def parse_links(text: str) -> dict[str, Link]:
+    """Return the interfaces by name."""
+    # Older versions of ip(8) leave an empty object for what they do not show.
+    return {link["ifname"]: _link(link) for link in json.loads(text) if "ifname" in link}
+
+
+def _link(shown: Mapping[str, Any]) -> Link:
+    usable = (
+        address
+        for address in shown.get("addr_info", [])
+        if address.get("scope") == "global" and not address.get("temporary") and not address.get("deprecated")
+    )
+    addresses = tuple((_FAMILIES[a["family"]], a["local"]) for a in usable if a.get("family") in _FAMILIES)
+    return Link(shown["ifname"], "UP" in shown["flags"] and "NO-CARRIER" not in shown["flags"], addresses)

@@ -1,0 +1,268 @@
+"""A host reached by ssh, with the same face as a namespace of the testbed: see ``testbed.host``."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..agent import counters
+from ..testbed.commands import TestbedError, said
+from .connection import Connection, Login, Refused, exchange
+from .links import Link, parse_links
+
+PIECE = 1 << 20
+"""Bytes of a file that are read at a time."""
+CHANGING = 60.0
+"""Seconds that a change, or undoing it, may take."""
+ENDING = 10.0
+
+
+class SshProgram:
+    """A program on a host. Its output goes to :attr:`log` there; :meth:`stop` ends it."""
+
+    def __init__(self, host: SshHost, connection: Connection, name: str, pid: int, log: Path) -> None:
+        self.name = name
+        self.pid = pid
+        self.log = log
+        self._host = host
+        self._connection = connection
+
+    @property
+    def returncode(self) -> int | None:
+        return self._connection.exit_code(self.pid)
+
+    @property
+    def running(self) -> bool:
+        return self.returncode is None
+
+    def output(self) -> str:
+        return self._host.read(self.log).decode(errors="replace")
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the end of the log, indented, for an error message."""
+        return "".join(f"\n    {line}" for line in self.output().splitlines()[-lines:])
+
+    def signal(self, number: int) -> None:
+        self._signal(number)
+
+    def _signal(self, number: int, *, tree: bool = False) -> None:
+        if self.running:
+            self._connection.ask("signal", pid=self.pid, number=int(number), tree=tree)
+
+    def wait(self, timeout: float) -> int:
+        code = self._connection.exit_code(self.pid, timeout)
+        if code is None:
+            raise TestbedError(f"[{self._host.name}] {self.name}: still runs after {timeout:g} s{self.tail()}")
+        return code
+
+    def kill(self) -> None:
+        """End it as a crash would: SIGKILL, no clean-up of its own."""
+        self._signal(signal.SIGKILL)
+        self.wait(ENDING)
+
+    def kill_tree(self) -> None:
+        """SIGKILL for it and all that it started and that still is its offspring."""
+        self._signal(signal.SIGKILL, tree=True)
+        self.wait(ENDING)
+
+    def stop(self, grace: float = 5.0) -> int:
+        """SIGTERM, SIGKILL after *grace* seconds; return the exit code."""
+        self._signal(signal.SIGTERM)
+        if self._connection.exit_code(self.pid, grace) is None:
+            self.kill()
+        return self.wait(ENDING)
+
+
+class SshHost(AbstractContextManager["SshHost"]):
+    """A host for the length of a ``with``: left, it is as it was."""
+
+    def __init__(
+        self,
+        name: str,
+        login: Login,
+        run_id: str,
+        *,
+        devices: Sequence[str] = (),
+        addresses: Mapping[int, str] | None = None,
+        commands: Path | None = None,
+    ) -> None:
+        """*name* is its part: client, proxy or origin. *devices* are its interfaces that others reach it by.
+
+        *addresses*, by family, go before what its devices say of :meth:`service_address`; *commands* is the directory
+        there that has our own commands, None where PATH finds them.
+        """
+        self.name = name
+        self.login = login
+        self.run_id = run_id
+        self._devices = tuple(devices)
+        self._addresses = dict(addresses or {})
+        self._commands = commands
+        self._scope = ExitStack()
+        self._logs = 0
+        self._placed: dict[Path, Path] = {}
+        self._connected: Connection | None = None
+
+    def __enter__(self) -> Self:
+        self._connected = Connection(self.name, self.login, self.run_id)
+        self._scope.callback(self._connected.close)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._scope.close()
+
+    @property
+    def _connection(self) -> Connection:
+        if self._connected is None:
+            raise TestbedError(f"{self.name}: not connected yet; use it in a with statement")
+        return self._connected
+
+    @property
+    def directory(self) -> Path:
+        return Path(self._connection.directory)
+
+    def run(
+        self, argv: Sequence[str], *, check: bool = True, timeout: float = 30, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as root and wait for it; the one option is ``input``, text for its standard input."""
+        text = options.pop("input", None)
+        if options:
+            raise TypeError(f"over ssh a command cannot have {', '.join(options)}")
+        try:
+            ended = self._connection.ask("run", argv=list(argv), input=text, timeout=timeout)
+        except Refused as reason:
+            raise exchange(self.name, argv, reason) from None
+        done = subprocess.CompletedProcess(list(argv), ended["code"], ended["out"], ended["err"])
+        if check and done.returncode != 0:
+            raise TestbedError(
+                f"[{self.name}] {' '.join(argv)}: exit code {done.returncode}{said(done.stdout, done.stderr)}"
+            )
+        return done
+
+    def popen(
+        self,
+        argv: Sequence[str],
+        *,
+        name: str | None = None,
+        mounts: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> SshProgram:
+        label = name or Path(argv[0]).name
+        self._logs += 1
+        log = self.directory / f"{self.name}-{label}-{self._logs}.log"
+        try:
+            started = self._connection.ask(
+                "start", argv=list(argv), mounts=dict(mounts or {}), env=dict(env or {}), log=str(log)
+            )
+        except Refused as reason:
+            raise TestbedError(f"[{self.name}] start {label}: {reason}") from None
+        program = SshProgram(self, self._connection, label, started["pid"], log)
+        self.at_end(program.stop)
+        return program
+
+    def agent(self, module: str, *arguments: str) -> list[str]:
+        # The folder is found through the working directory, which is the run's.
+        return ["python3", "-m", f"agent.{module}", *arguments]
+
+    def has(self, program: str) -> bool:
+        """Say whether *program* is on PATH there, which is that of root."""
+        return self.run(["sh", "-c", f"command -v {shlex.quote(program)}"], check=False).returncode == 0
+
+    def program(self, name: str) -> str:
+        where = str(self._commands / name) if self._commands is not None else name
+        found = self.run(["sh", "-c", f"command -v {shlex.quote(where)}"], check=False).stdout.strip()
+        if not found:
+            advice = "is that where it is installed there?" if self._commands else "give its directory as 'commands'"
+            raise TestbedError(f"{self.name}: {self.login.destination}: there is no program {where}; {advice}")
+        return found
+
+    def write(self, name: str, text: str) -> Path:
+        target = self.directory / name
+        try:
+            self._connection.ask("write", path=str(target), text=text)
+        except Refused as reason:
+            raise TestbedError(f"[{self.name}] write {target}: {reason}") from None
+        return target
+
+    def place(self, file: Path) -> Path:
+        if file.is_relative_to(self.directory):
+            return file
+        return self.write(f"{self.name}-{file.name}", file.read_text())
+
+    def read(self, path: Path) -> bytes:
+        pieces = []
+        offset = 0
+        while True:
+            try:
+                answer = self._connection.ask("read", path=str(path), offset=offset, size=PIECE)
+            except Refused as reason:
+                raise TestbedError(f"[{self.name}] read {path}: {reason}") from None
+            piece = base64.b64decode(answer["data"])
+            pieces.append(piece)
+            offset += len(piece)
+            if len(piece) < PIECE:
+                return b"".join(pieces)
+
+    def links(self) -> dict[str, Link]:
+        """Return the host's interfaces by name, as ``ip address`` shows them now."""
+        return parse_links(self.run(["ip", "-j", "address", "show"]).stdout)
+
+    def address(self, device: str, family: int = 4) -> str:
+        link = self.links().get(device)
+        found = link.address(family) if link is not None else None
+        if found is None:
+            raise KeyError(f"{self.name}:{device} has no IPv{family} address")
+        return found
+
+    def service_address(self, family: int = 4) -> str:
+        if family in self._addresses:
+            return self._addresses[family]
+        links = self.links()
+        for device in self._devices:
+            found = links[device].address(family) if device in links else None
+            if found is not None:
+                return found
+        raise KeyError(f"{self.name} has no IPv{family} address on {', '.join(self._devices)}")
+
+    def mib(self) -> dict[str, int]:
+        return counters.protocols(*(self.read(counters.NET / name).decode() for name in ("snmp", "netstat")))
+
+    @contextmanager
+    def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
+        """Run *do*, and *undo* at the end of the scope, even where that end is the driver's own."""
+        try:
+            made = self._connection.ask("change", argv=list(do), undo=list(undo), timeout=CHANGING)
+        except Refused as reason:
+            raise exchange(self.name, do, reason) from None
+        try:
+            yield
+        finally:
+            try:
+                self._connection.ask("undo", change=made["change"], timeout=CHANGING)
+            except Refused as reason:
+                raise exchange(self.name, undo, reason) from None
+
+    @contextmanager
+    def sysctl(self, key: str, value: str) -> Iterator[None]:
+        before = self.run(["sysctl", "-n", key]).stdout.strip()
+        with self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"]):
+            yield
+
+    def at_end(self, callback: Callable[[], object]) -> None:
+        def called() -> None:
+            # On a lost connection the agent does it all by itself.
+            if not self._connection.lost:
+                callback()
+
+        self._scope.callback(called)

@@ -1,0 +1,84 @@
+"""How every figure looks: colours of the paths, type, axes, and how a rate over time is drawn.
+
+Matplotlib is loaded with the first figure, and without pyplot: no window, no state shared between figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+INK = "#222222"
+MUTED = "#6b6b6b"
+GRID = "#d9dce1"
+BAND = "#f2f4f7"
+GOOD = "#2b7a3f"
+THIRD, FOURTH = "#2b7a3f", "#7d4fb0"
+"""For what is no path: far from the paths' colours, and from each other for the colour-blind."""
+DASHED = (0, (4, 3))
+DOTTED = (0, (1, 1.6))
+SMOOTHING = 3
+"""Samples in the moving mean: packets come in bursts of the queue's making."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathStyle:
+    """How one path is shown, everywhere."""
+
+    label: str
+    color: str
+
+
+ETHERNET = PathStyle("Ethernet", "#1f6fb4")
+WIFI = PathStyle("Wi-Fi", "#d9730d")
+PATHS: Mapping[str, PathStyle] = {"ethernet": ETHERNET, "wifi": WIFI}
+
+
+def smooth(values: Sequence[float], window: int = SMOOTHING) -> list[float]:
+    """Return the centred moving mean of *values* over *window* samples, fewer at the ends."""
+    half = window // 2
+    windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
+    return [sum(part) / len(part) for part in windows]
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of that many inches."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams.update(
+        # The salt makes the ids in an SVG, and thereby the file, the same each time.
+        {"font.family": "DejaVu Sans", "font.size": 10, "axes.edgecolor": MUTED, "svg.hashsalt": "mptcp-bench"}
+    )
+    return Figure(figsize=(width, height))
+
+
+def heading(figure: Any, title: str, subtitle: str, *, left: float, size: float = 15) -> None:
+    """Write title and subtitle above everything; *left* is a share of the width."""
+    height = figure.get_figheight()
+    figure.text(left, 1 - 0.36 / height, title, fontsize=size, weight="bold", color=INK)
+    figure.text(left, 1 - 0.6 / height, subtitle, fontsize=min(10, size * 0.72), color=MUTED)
+
+
+def dress(axes: Any, x: str, y: str) -> None:
+    """Give *axes* their labels, with units, and take away what is not needed."""
+    axes.set_xlabel(x, color=MUTED)
+    axes.set_ylabel(y, color=MUTED)
+    axes.tick_params(colors=MUTED, which="both")
+    axes.grid(axis="y", color=GRID, linewidth=0.7, zorder=1)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_path(axes: Any, times: Sequence[float], values: Sequence[float], path: PathStyle) -> None:
+    """Draw a path's rate over time, with the area below it; its label is for the legend."""
+    axes.fill_between(times, values, color=path.color, alpha=0.14, linewidth=0, zorder=2)
+    axes.plot(times, values, color=path.color, linewidth=2, label=path.label, zorder=3)
+
+
+def save(figure: Any, target: Path | BinaryIO, *, dpi: int = 120) -> None:
+    """Write *figure* into *target*: the ending says in which format, SVG where there is none. It holds no date."""
+    kind = target.suffix.removeprefix(".") if isinstance(target, Path) else "svg"
+    figure.savefig(target, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)

@@ -1,0 +1,137 @@
+"""Running a topology's path emulation: netem where the kernel has it, else our emulator, one process for each hop.
+
+Both follow the same ``emulation.model.Path`` and neither is silent about failing: an emulator that ended, or packets
+that were dropped and not asked to be, make :meth:`Emulation.check` raise, and with it the end of the testbed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ..emulation import userspace
+from ..emulation.userspace import Counts
+from .commands import TestbedError, run
+from .features import missing
+from .model import Hop, Topology
+from .node import LiveNode
+from .process import Process
+
+Kind = Literal["netem", "user space"]
+START = 5.0
+"""Seconds within which an emulator is ready."""
+
+
+def choose(topology: Topology, wanted: Kind | None = None) -> Kind | None:
+    """Return what shall emulate the paths of *topology*: what is *wanted*, else the best there is; None: nothing."""
+    if not any(hop.impaired for hop in topology.hops):
+        return None
+    return wanted or ("netem" if missing("netem") is None else "user space")
+
+
+def build(directory: Path) -> Path:
+    """Compile the emulator into *directory* and return it."""
+    program = directory / "emulator"
+    sources = [str(source) for source in userspace.SOURCES]
+    try:
+        run(["gcc", *userspace.COMPILER_FLAGS, "-o", str(program), *sources, *userspace.LIBRARIES])
+    except TestbedError as error:
+        needs = "gcc and the headers of libnetfilter_queue and libmnl (Debian: libnetfilter-queue-dev libmnl-dev)"
+        raise TestbedError(f"build the path emulator, which needs {needs}: {error}") from None
+    return program
+
+
+def _queue_forwarded(node: LiveNode, devices: dict[str, str]) -> None:
+    """Hand what *node* forwards to the emulator; *devices* maps directions to sending devices."""
+    refused = []
+    for rules in userspace.rules(devices):
+        for command in rules.do:
+            done = node.run(command, check=False)
+            if done.returncode != 0:
+                refused.append(f"{command[0]}: {(done.stderr or done.stdout).strip()}")
+                break
+        else:
+            return
+        for command in rules.undo:
+            node.run(command, check=False)
+    raise TestbedError(f"[{node.name}] hand forwarded packets to the path emulator: " + "; ".join(refused))
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    hop: Hop
+    node: LiveNode
+    process: Process
+    counters: Path
+
+    def counts(self) -> dict[str, Counts]:
+        with self.node.entered():
+            kernel = Path("/proc/thread-self/net/netfilter/nfnetlink_queue").read_text()
+        return userspace.counts(self.hop.path, self.counters.read_bytes(), kernel)
+
+
+@dataclass(slots=True)
+class Emulation:
+    """The emulated paths of a testbed."""
+
+    kind: Kind | None
+    """None: no path has more to it than a rate."""
+    seed: int
+    repeatable: bool
+    """Whether the seed holds: netem takes one from kernel and iproute2 6.6 on."""
+    _running: list[_Running] = field(default_factory=list)
+
+    def start(self, topology: Topology, nodes: Mapping[str, LiveNode], directory: Path) -> None:
+        """Start what the qdiscs of the plan do not do."""
+        if self.kind != "user space":
+            return
+        program = build(directory)
+        for hop in topology.hops:
+            if hop.impaired:
+                self._running.append(self._start(hop, nodes[hop.node], program))
+
+    def _start(self, hop: Hop, node: LiveNode, program: Path) -> _Running:
+        counters = node.directory / f"{hop.node}-counters"
+        arguments = userspace.arguments(hop.path, self.seed)
+        process = node.popen([str(program), str(counters), *arguments], name="emulator")
+        deadline = time.monotonic() + START
+        while userspace.READY not in process.output().split():
+            if not process.running or time.monotonic() > deadline:
+                raise TestbedError(f"start the emulator of path {hop.path.name}: it is not ready{process.tail()}")
+            time.sleep(0.005)
+        devices = {name: device for name, device, direction in hop.directions if direction.impaired}
+        _queue_forwarded(node, devices)
+        return _Running(hop, node, process, counters)
+
+    def counts(self) -> dict[str, dict[str, Counts]]:
+        """Return what the emulator counted: by path, by direction. Empty with netem, which counts otherwise."""
+        return {one.hop.path.name: one.counts() for one in self._running}
+
+    @property
+    def processes(self) -> dict[str, Process]:
+        """The emulators by path."""
+        return {one.hop.path.name: one.process for one in self._running}
+
+    def check(self) -> None:
+        """Raise where a path was not what it was asked to be since the start."""
+        for one in self._running:
+            where = f"path {one.hop.path.name}"
+            if not one.process.running:
+                raise TestbedError(
+                    f"{where}: the emulator ended with {one.process.returncode}; the run is void{one.process.tail()}"
+                )
+            for name, count in one.counts().items():
+                if count.dropped:
+                    raise TestbedError(
+                        f"{where}, {name}: {count.dropped} of {count.seen + count.dropped} packets were dropped and "
+                        f"not asked to be: more were under way than the emulator holds; the run is void"
+                    )
+
+
+def emulation(topology: Topology, seed: int, wanted: Kind | None = None) -> Emulation:
+    """Return the emulation of *topology*, not started."""
+    kind = choose(topology, wanted)
+    return Emulation(kind, seed, repeatable=kind != "netem" or missing("netem-seed") is None)

@@ -1,0 +1,22 @@
+"""Where what belongs to this project is on this machine: the checkout, its configuration, its commands."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from pathlib import Path
+
+from .commands import TestbedError
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+SQUID_CONFIG = REPOSITORY / "conf" / "squid.conf"
+THROTTLER_CONFIG = REPOSITORY / "conf" / "throttler.yaml"
+
+
+def program(name: str) -> str:
+    """Return the path of one of our own commands: beside this interpreter, else on PATH."""
+    beside = Path(sysconfig.get_path("scripts")) / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise TestbedError(f"start {name}: not installed in {beside.parent}; sudo ./run test installs it")
+    return found

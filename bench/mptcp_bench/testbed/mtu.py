@@ -1,0 +1,39 @@
+"""Another MTU for a while, without losing IPv6 for good.
+
+Below 1280 bytes (RFC 8200, 5) the kernel takes IPv6 off an interface with all its addresses and routes, and does not
+give them back (``addrconf_notify`` of net/ipv6/addrconf.c). So they are saved before and restored afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .host import Host
+
+_SET = """\
+ip -6 address save dev "$1" >"$2.address" && ip -6 route save table all type unicast dev "$1" >"$2.route" &&
+ip link set dev "$1" mtu "$3"
+"""
+_UNDO = """\
+ip link set dev "$1" mtu "$3" || exit 1
+for object in address route; do
+    [ ! -s "$2.$object" ] || ip -6 $object restore <"$2.$object" || exit 1
+done
+"""
+
+
+@contextmanager
+def mtu(host: Host, device: str, value: int) -> Iterator[None]:
+    """Have *device* of *host* an MTU of *value* bytes until the end of the scope."""
+    before = host.run(["cat", f"/sys/class/net/{device}/mtu"]).stdout.strip()
+    if before == str(value):
+        yield
+        return
+    saved = str(host.directory / f"{host.name}-{device}")
+
+    def argv(script: str, size: object) -> list[str]:
+        return ["sh", "-c", script, "sh", device, saved, str(size)]
+
+    with host.changed(argv(_SET, value), argv(_UNDO, before)):
+        yield

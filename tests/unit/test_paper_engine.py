@@ -1,0 +1,137 @@
+"""Planning the runs of a scenario, telling a data point from a failed run, and the numbers of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from mptcp_bench.paper import engine, measures
+from mptcp_bench.paper.parameters import Parameters
+from mptcp_bench.paper.scenarios import SCENARIOS, Trial
+from mptcp_bench.recorder import Sample
+from mptcp_bench.transfer import Observation
+
+CAP = 5_000_000
+THROUGH = Trial("mptcp", "through the proxy", 10, 10)
+ALONE = Trial("tcp-wifi", "alone", 10, 10, alone="wifi")
+SEEN = Observation(
+    ended=4.0,
+    first_byte=0.1,
+    status=0,
+    timed_out=False,
+    octets=10_000_000,
+    sha256="same",
+    said="",
+    samples=(),
+    memory=(),
+    joined=0.1,
+    counters={"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPJoinSynAckRx": 1},
+    proxy_counters={},
+    origin_counters={},
+)
+FELL_BACK = {"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPCapableFallbackSYNACK": 1}
+
+
+def samples(*rates: tuple[float, float], interval: float = 0.1) -> tuple[Sample, ...]:
+    """Return counters of ``ethernet`` and ``wifi`` that went at *rates*, bits/s."""
+    octets = {"ethernet": 0, "wifi": 0}
+    found = [Sample(0.0, dict(octets))]
+    for number, (ethernet, wifi) in enumerate(rates, 1):
+        octets["ethernet"] += round(ethernet * interval / 8)
+        octets["wifi"] += round(wifi * interval / 8)
+        found.append(Sample(number * interval, dict(octets)))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("key", SCENARIOS)
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_plan_has_every_trial_as_often_as_it_says(key: str, quick: bool) -> None:
+    scenario = SCENARIOS[key]
+    planned = engine.plan(scenario, Parameters.of(), 1, quick)
+    count = scenario.quick_repetitions if quick else scenario.repetitions
+    wanted = [trial.key for trial in scenario.trials if trial.in_quick or not quick]
+    assert Counter(t.key for trials in planned.rounds for t in trials) == dict.fromkeys(wanted, count)
+    assert [case.key for case in engine.cases(scenario, planned, Parameters.of())] == wanted
+
+
+def test_the_order_is_drawn_from_the_seed_unless_it_matters() -> None:
+    fig4, fig6 = SCENARIOS["fig4"], SCENARIOS["fig6"]
+    assert engine.plan(fig4, Parameters.of(), 1, False) == engine.plan(fig4, Parameters.of(), 1, False)
+    assert engine.plan(fig4, Parameters.of(), 1, False) != engine.plan(fig4, Parameters.of(), 2, False)
+    for trials in engine.plan(fig6, Parameters.of(), 1, False).rounds:
+        assert [t.key for t in trials] == ["free", "first", "repeated"]
+
+
+def test_repetitions_can_be_set() -> None:
+    assert len(engine.plan(SCENARIOS["fig2"], Parameters.of(["repetitions=7"]), 1, True).rounds) == 7
+
+
+def test_all_of_the_paper_is_quick_enough() -> None:
+    plans = [engine.plan(scenario, Parameters.of(), 1, True) for scenario in SCENARIOS.values()]
+    assert sum(engine.estimate(planned, Parameters.of()) for planned in plans) < 480
+
+
+@pytest.mark.parametrize(
+    ("trial", "change", "said"),
+    [
+        (THROUGH, {}, None),
+        (ALONE, {"counters": FELL_BACK}, None),
+        (THROUGH, {"counters": FELL_BACK}, "fell back to plain TCP"),
+        (THROUGH, {"counters": {**SEEN.counters, "MPTcpExtDSSNoMatchTCPFallback": 1}}, "fell back"),
+        (THROUGH, {"proxy_counters": {"MPTcpExtMPCapableFallbackACK": 1}}, "fell back"),
+        (THROUGH, {"proxy_counters": {"MPTcpExtInfiniteMapTx": 1}}, "fell back"),
+        (THROUGH, {"proxy_counters": {"MPTcpExtMPCapableSYNTX": 1}}, "asked the origin for Multipath TCP"),
+        (THROUGH, {"counters": {"MPTcpExtMPCapableSYNTX": 1}}, "no second subflow"),
+        (THROUGH, {"counters": {}}, "asked for 0 Multipath TCP connections"),
+        (ALONE, {}, "did not fall back"),
+        (THROUGH, {"sha256": "other"}, "SHA-256"),
+        (THROUGH, {"status": 8, "said": "Saving\nERROR 503"}, "ended with 8: ERROR 503"),
+        (THROUGH, {"status": -9, "timed_out": True}, "no end after 4 s"),
+    ],
+)
+def test_what_is_no_data_point(trial: Trial, change: dict[str, object], said: str | None) -> None:
+    found = engine.complaint(trial, replace(SEEN, **change), "same")  # type: ignore[arg-type]
+    assert found is None if said is None else said in (found or "")
+
+
+def test_a_cap_in_force_from_the_start_takes_no_time() -> None:
+    seen = replace(SEEN, joined=0.1, samples=samples((90e6, 0), *[(5e6, 20e6)] * 30))
+    assert measures.time_to_throttle(seen, "ethernet", CAP) == pytest.approx(0.0)
+
+
+def test_time_to_throttle_ends_with_the_last_excess() -> None:
+    seen = replace(SEEN, joined=0.1, samples=samples(*[(90e6, 0)] * 9, *[(5e6, 20e6)] * 20))
+    assert measures.time_to_throttle(seen, "ethernet", CAP) == pytest.approx(0.8)
+
+
+def test_no_second_subflow_no_time_to_throttle() -> None:
+    seen = replace(SEEN, joined=None, samples=samples(*[(90e6, 0)] * 9))
+    assert measures.time_to_throttle(seen, "ethernet", CAP) is None
+
+
+def test_a_packet_more_than_the_cap_within_a_sample_is_no_excess() -> None:
+    bursts = [(30e6, 20e6) if number % 10 == 0 else (2e6, 20e6) for number in range(200)]
+    seen = replace(SEEN, joined=0.0, ended=2.0, samples=samples(*bursts, interval=0.01))
+    assert measures.time_to_throttle(seen, "ethernet", CAP) == pytest.approx(0.0)
+
+
+def test_values_of_a_run() -> None:
+    seen = replace(
+        SEEN,
+        samples=samples(*[(30e6, 10e6)] * 42),
+        memory=tuple((0.1 * n, 1000 * n) for n in range(43)),
+        proxy_counters={"TcpRetransSegs": 5, "TcpOutSegs": 1000},
+        origin_counters={"TcpRetransSegs": 7, "TcpOutSegs": 70},
+    )
+    values = measures.values(seen, THROUGH, CAP)
+    assert values["goodput"] == 20_000_000
+    assert values["share_ethernet"] == pytest.approx(0.75)
+    assert values["rate_wifi"] == pytest.approx(10e6)
+    assert values["retransmission_share"] == 0.005
+    assert values["out_of_order_bytes"] == 42_000
+    assert "time_to_throttle" not in values
+    assert measures.values(seen, ALONE, CAP)["retransmission_share"] == 0.1
+    series = measures.series(seen)
+    assert len(series.times) == len(series.paths["wifi"]) == len(series.extra["out_of_order_bytes"]) == 42

@@ -1,0 +1,185 @@
+"""The report: one valid page that fetches nothing, escapes everything, and leaves nothing out."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from paper_examples import EXAMPLES, fig2, fig3, fig4, incomplete, table1
+
+from mptcp_bench.cli import main
+from mptcp_bench.paper import results
+from mptcp_bench.paper.figures import svg
+from mptcp_bench.paper.report import report, write_report
+from mptcp_bench.paper.results import Result, ResultError
+
+VOID = {"meta", "img", "br", "link", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Reads a page: its text, its references, and whether every element is closed where it should be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.ids: list[str] = []
+        self.words: list[str] = []
+        self.cells: list[list[str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        assert not [name for name, _ in attrs if name.startswith("on")]
+        if tag == "tr":
+            self.cells.append([])
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, self.getpos()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "style":
+            assert "url(" not in data
+            assert "@import" not in data
+            return
+        self.words.append(data)
+        if self.cells and "tr" in self.open:
+            self.cells[-1].append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def page(*shown: Result) -> Page:
+    figures = {n: svg(result) for n, result in enumerate(shown) if any(run.valid for run in result.runs)}
+    text = report(shown, figures)
+    assert text.lower().startswith("<!doctype html>")
+    read = Page(text)
+    assert read.open == []
+    return read
+
+
+def test_the_page_fetches_nothing_and_runs_nothing() -> None:
+    read = page(*(make() for make in EXAMPLES))
+    assert not {"script", "link", "iframe", "object", "base"} & set(read.tags)
+    assert all(re.match(r"#[\w-]+$|data:image/svg\+xml;base64,", reference) for reference in read.references)
+    inner = [r for r in read.references if r.startswith("#")]
+    assert {r.removeprefix("#") for r in inner} <= set(read.ids)
+    assert len(set(read.ids)) == len(read.ids) == 7
+
+
+def test_the_figures_within_fetch_nothing() -> None:
+    pictures = [r for r in page(fig3(), table1()).references if r.startswith("data:")]
+    assert len(pictures) == 2
+    for picture in pictures:
+        text = base64.b64decode(picture.partition(",")[2]).decode()
+        assert all(r.startswith("#") for r in re.findall(r'(?:xlink:)?href="([^"]*)"', text))
+        assert "<script" not in text
+
+
+def test_everything_is_said_of_an_experiment() -> None:
+    text = page(fig3()).text
+    assert "2 claims: 1 holds 1 differs" in text
+    for words in (
+        "Figure 3: MPTCP through the proxy",
+        "MPTCP gives no less than TCP on the better path.",
+        "113 against 92 Mbit/s.",
+        "The kernel's scheduler fills every path whose window has room.",
+        "15 data points of 15 planned; 1 run failed",
+        "1 × MPTCP through the proxy: fell back to plain TCP",
+        "The links are emulated.",
+        "mptcp-bench run fig3 --seed 7",
+        "0123456789abcdef0123456789abcdef01234567",
+        "6.18.44",
+        "2026-01-02T03:04:05+00:00",
+    ):
+        assert words in text, words
+
+
+def test_statistics_are_mean_interval_and_count() -> None:
+    result = fig3()
+    line = result.statistic("mptcp", "goodput")
+    assert line is not None
+    assert line.high is not None
+    (cells,) = [row for row in page(result).cells if row[0] == "goodput"]
+    expected = f"{line.mean / 1e6:.1f} ± {(line.high - line.mean) / 1e6:.1f} Mbit/s (n = 5)"
+    assert cells[1] == expected
+    assert len(cells) == 4
+
+
+def test_the_sweep_has_a_row_for_each_point() -> None:
+    rows = page(fig4()).cells
+    assert len([row for row in rows if row[0].startswith("buffer ")]) == 10
+
+
+def test_delays_stand_beside_the_papers() -> None:
+    rows = page(table1()).cells
+    (syn,) = [row for row in rows if row[0] == "syn, client → origin" and row[1] == "plain TCP"]
+    assert syn[2] == "1200"
+    assert syn[-1] == "8.50 ms"
+    (bulk,) = [row for row in rows if row[0] == "bulk, origin → client" and row[1] == "plain TCP"]
+    assert bulk[-1] == "—"
+
+
+def test_texts_are_escaped_and_an_interrupted_experiment_is_flagged() -> None:
+    read = page(incomplete())
+    assert "script" not in read.tags
+    assert read.text.count('<script>alert(1)</script> & "quoted"') >= 6
+    assert "was interrupted or is still running" in read.text
+    assert "No run is a data point" in read.text
+    assert "img" not in read.tags
+
+
+def test_missing_experiments_are_named() -> None:
+    text = page(fig2(), table1()).text
+    assert "Not run yet: Figure 3" in text
+    assert "(fig7)" in text
+    assert "(table1)" not in text
+    assert "Not run yet" not in page(*(make() for make in EXAMPLES)).text
+
+
+def test_files_are_found_put_in_order_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, result in (("a", table1()), ("b", fig3()), ("c", fig2())):
+        results.write(result, tmp_path / name / results.FILE)
+    (tmp_path / "goodput.json").write_text("{}")
+    assert write_report(tmp_path, tmp_path / "out" / "r.html") == ("fig4", "fig5", "fig6", "fig7")
+    written = (tmp_path / "out" / "r.html").read_text()
+    assert [id.partition("-")[0] for id in Page(written).ids] == ["fig2", "fig3", "table1"]
+    assert main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").read_text() == written
+    assert str(tmp_path / "report.html") in capsys.readouterr().out
+
+
+def test_two_results_of_one_experiment_are_both_shown() -> None:
+    ids = page(fig3(), replace(fig3(), seed=8)).ids
+    assert len(ids) == len(set(ids)) == 2
+
+
+def test_every_file_that_is_wrong_is_told_and_no_page_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / results.FILE).write_text("{")
+    assert main(["report", str(tmp_path)]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(": Invalid JSON")[0] for line in told] == [
+        f"mptcp-bench: {tmp_path}/{name}/result.json" for name in ("a", "b")
+    ]
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_directory_without_a_result_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match=r"no NAME/result\.json in it"):
+        write_report(tmp_path, tmp_path / "r.html")
