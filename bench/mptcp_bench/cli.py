@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -106,14 +107,19 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _paper(arguments: argparse.Namespace) -> int:
     from .paper import session
+    from .remote import read_inventory, remote_lab
 
-    console = Console(stderr=arguments.json)
+    hosts = None
+    if arguments.inventory is not None:
+        inventory = read_inventory(arguments.inventory)
+        hosts = partial(remote_lab, inventory)
     order = session.Order(
-        parameters.Parameters.of(arguments.set, emulated=arguments.inventory is None),
+        parameters.Parameters.of(arguments.set, emulated=hosts is None),
         arguments.seed,
         arguments.quick,
         arguments.output,
-        console,
+        Console(stderr=arguments.json),
+        hosts,
     )
     names = scenarios.NAMES if arguments.name == ALL else (arguments.name,)
     documents, failures = session.run_all(names, order)
@@ -176,9 +182,11 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
-    removed = remove_stale()
-    for run in removed:
-        print(f"removed testbed {run.id} of process {run.pid}")
-    if not removed:
-        print("nothing was left behind")
+    left = [f"removed testbed {run.id} of process {run.pid}" for run in remove_stale()]
+    if arguments.inventory is not None:
+        from .remote import cleanup, read_inventory
+
+        left += cleanup(read_inventory(arguments.inventory))
+    for line in left or ["nothing was left behind"]:
+        print(line)
     return 0

@@ -74,7 +74,10 @@ class Direction:
     delay: int = 0
     """Microseconds."""
     jitter: int = 0
-    """Microseconds: the delay is drawn evenly from delay ± jitter; packets keep their order all the same."""
+    """Microseconds: the delay is drawn evenly from delay ± jitter; packets keep their order all the same.
+
+    A packet waits for the one before it: the closer they follow each other, the nearer is the delay to delay + jitter.
+    """
     loss: Loss | None = None
     queue_ms: int = 50
     """How long a packet may wait for its turn at *rate*; the queue is drop-tail."""

@@ -61,12 +61,15 @@ def place(order: Order) -> Iterator[Place]:
     """Build the paper's testbed in namespaces, or have the real hosts that *order* names."""
     if order.hosts is not None:
         with order.hosts() as lab:
-            yield Place(lab)
+            yield Place(lab, notes=("Real hosts, reached by ssh; their links are what they are.",))
         return
     need(*NEEDED)
     profiles = [order.parameters.path(name) for name in (ETHERNET, WIFI)]
     with Testbed(paths(profiles), seed=order.seed) as testbed:
-        yield Place(lab_of(testbed), testbed.check_emulation)
+        notes = [f"Network namespaces on one host; delay, jitter and loss by {testbed.emulation.kind}."]
+        if not testbed.emulation.repeatable:
+            notes.append("The seed does not reach netem, which takes one from kernel and iproute2 6.6 on.")
+        yield Place(lab_of(testbed), testbed.check_emulation, tuple(notes))
 
 
 class Shown:

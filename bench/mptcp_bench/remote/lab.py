@@ -22,8 +22,15 @@ from .ssh import SshHost
 MULTIPATH = REPOSITORY / "bench" / "rpi" / "multipath"
 HTTP_PORT = 80
 PROGRAMS = {
-    "client": {"ip": "iproute2", "ss": "iproute2", "sysctl": "procps", "wget": "wget", "mptcpize": "mptcpize"},
-    "proxy": {"ip": "iproute2", "ss": "iproute2", "sysctl": "procps", "squid": "squid"},
+    "client": {
+        "ip": "iproute2",
+        "ss": "iproute2",
+        "sysctl": "procps",
+        "wget": "wget",
+        "curl": "curl",
+        "mptcpize": "mptcpize",
+    },
+    "proxy": {"ip": "iproute2", "ss": "iproute2", "sysctl": "procps", "squid": "squid", "tcpdump": "tcpdump"},
     "origin": {"ss": "iproute2", "apache2": "apache2-bin"},
 }
 """What each host needs, and the Debian package that has it."""

@@ -19,6 +19,7 @@ from mptcp_bench.emulation.model import Direction, GilbertElliott, Path, Uniform
 from mptcp_bench.experiments.emulation import ends, lost_of, reordered
 from mptcp_bench.experiments.emulation_probe import Ping
 from mptcp_bench.testbed import LiveNode, Testbed, TestbedError, lab_of, paths
+from mptcp_bench.testbed.features import missing
 from mptcp_bench.testbed.hops import Kind
 from mptcp_bench.testbed.ownership import NAMESPACES
 
@@ -36,7 +37,11 @@ def emulated(request: pytest.FixtureRequest, require: Require) -> Iterator[Emula
     """Build a testbed of paths, by each kind of emulation that this kernel can have."""
     require("root", "namespaces", "veth", "tbf", "ethtool")
     kind: Kind = request.param
-    require(*(("netem",) if kind == "netem" else ("nfqueue", "gcc")))
+    if kind == "netem" and (reason := missing("netem")) is not None:
+        # Not a failure in CI either: the emulator in user space is there for kernels without it.
+        pytest.skip(f"NOT TESTED, emulation by netem: {reason}")
+    if kind == "user space":
+        require("nfqueue", "gcc")
     with ExitStack() as stack:
 
         def make(*profiles: Path, seed: int = 1) -> Testbed:
