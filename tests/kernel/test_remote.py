@@ -20,8 +20,10 @@ import pytest
 from ssh_hosts import PARTS, PORT, USER, SshHosts, plain, start
 
 from mptcp_bench.agent.processes import TMPFS
+from mptcp_bench.paper.results import FILE, load
 from mptcp_bench.remote import SshHost, cleanup, read_inventory, remote_lab
 from mptcp_bench.testbed import Testbed, TestbedError
+from mptcp_bench.testbed.installed import program
 from mptcp_bench.testbed.services import start_origin, start_proxy, start_throttler, wait_until, write_throttler_config
 from mptcp_bench.transfer import observe
 
@@ -172,6 +174,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from mptcp_bench.remote import read_inventory, remote_lab
+from mptcp_bench.testbed.installed import program
 from mptcp_bench.testbed.services import start_origin, start_proxy, start_throttler, write_throttler_config
 
 with remote_lab(read_inventory(Path(sys.argv[1]))) as lab, lab.client.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
@@ -225,6 +228,24 @@ def test_cleanup_takes_back_what_even_the_agent_could_not(hosts: SshHosts) -> No
             f"{part}: removed what a killed run left" for part in PARTS
         ]
         assert cleanup(read_inventory(hosts.inventory())) == ()
+
+
+def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Path) -> None:
+    """The command line, in a namespace from which the hosts are reached by ssh alone."""
+    inventory = ["--inventory", str(hosts.inventory())]
+    argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--set", "repetitions=1", *inventory]
+    done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = load(tmp_path / "fig6" / FILE)
+    assert result.complete
+    assert [run.case for run in result.runs if run.valid] == ["free", "first", "repeated"]
+    assert "wifi.rate" not in result.parameters, "nobody told what the real links are"
+    assert "Real hosts" in result.notes[0]
+    refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False)
+    assert refused.returncode == 1
+    assert "real hosts have the links they have" in refused.stderr
+    cleaned = hosts.core.run([program("mptcp-bench"), "cleanup", *inventory])
+    assert cleaned.stdout == "nothing was left behind\n"
 
 
 def test_two_runs_do_not_share_hosts(hosts: SshHosts) -> None:

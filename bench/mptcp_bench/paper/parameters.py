@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from mptcp_throttler.policy.units import parse_rate
 
@@ -80,13 +81,13 @@ class Parameter:
     default: str
     parse: Callable[[str], object]
     meaning: str
-    emulation: bool = True
-    """Whether it is a property of the emulated paths, which real hosts have as they are."""
+    real: Literal["set", "told", "refused"] = "refused"
+    """On real hosts, which have the links they have: it can be set all the same; it tells what the link is; neither."""
 
 
 PARAMETERS: tuple[Parameter, ...] = (
     *(
-        Parameter(f"{path}.{name}", default, parse, meaning)
+        Parameter(f"{path}.{name}", default, parse, meaning, real="told" if name in ("rate", "rtt") else "refused")
         for path, defaults in (
             ("ethernet", ("100 Mbit/s", "2 ms", "0 ms", "0%", "1500")),
             ("wifi", ("20 Mbit/s", "16 ms", "2 ms", "0%", "1500")),
@@ -104,15 +105,15 @@ PARAMETERS: tuple[Parameter, ...] = (
         )
     ),
     Parameter("queue", "50 ms", parse_time, "how long a packet may wait at a link's shaper (drop-tail)"),
-    Parameter("cap", "5 Mbit/s", parse_rate, "what the throttler leaves Ethernet in fig6 and fig7", emulation=False),
+    Parameter("cap", "5 Mbit/s", parse_rate, "what the throttler leaves Ethernet in fig6 and fig7", real="set"),
     Parameter(
         "congestion-control",
         "bbr",
         _word("bbr", "cubic", "reno"),
         "of the proxy towards clients",
-        emulation=False,
+        real="set",
     ),
-    Parameter("repetitions", "0", _whole(0, 1000), "of each case; 0: as the scenario has it", emulation=False),
+    Parameter("repetitions", "0", _whole(0, 1000), "of each case; 0: as the scenario has it", real="set"),
 )
 _BY_NAME: Mapping[str, Parameter] = {p.name: p for p in PARAMETERS}
 
@@ -122,11 +123,14 @@ class Parameters:
     """A setting for every parameter, as text that :attr:`Parameter.parse` takes."""
 
     texts: Mapping[str, str]
+    known: frozenset[str]
+    """Those that hold: of real links nothing is known but what was told."""
 
     @classmethod
     def of(cls, settings: Sequence[str] = (), *, emulated: bool = True) -> Parameters:
         """Return the defaults changed by *settings*, each ``NAME=VALUE``. Raises ParameterError for all at once."""
         texts = {p.name: p.default for p in PARAMETERS}
+        known = {p.name for p in PARAMETERS if emulated or p.real == "set"}
         wrong = []
         for setting in settings:
             name, equals, value = setting.partition("=")
@@ -138,8 +142,8 @@ class Parameters:
                 wrong.append(f"--set {setting}: no parameter {name!r}{meant}")
             elif not equals:
                 wrong.append(f"--set {setting}: write {name}=VALUE, such as {name}={parameter.default}")
-            elif parameter.emulation and not emulated:
-                wrong.append(f"--set {setting}: real hosts have the links they have; only emulated paths can be set")
+            elif parameter.real == "refused" and not emulated:
+                wrong.append(f"--set {setting}: real hosts have the links they have; this can be set of emulated ones")
             else:
                 try:
                     parameter.parse(value)
@@ -147,15 +151,16 @@ class Parameters:
                     wrong.append(f"--set {setting}: {error}")
                 else:
                     texts[name] = value.strip()
+                    known.add(name)
         if not wrong:
             try:
                 for path in ("ethernet", "wifi"):
-                    cls(texts).path(path)
+                    cls(texts, frozenset(known)).path(path)
             except PathError as error:
                 wrong.append(f"--set: {path}: {error}")
         if wrong:
             raise ParameterError("\n".join(wrong))
-        return cls(texts)
+        return cls(texts, frozenset(known))
 
     def _integer(self, name: str) -> int:
         value = _BY_NAME[name].parse(self.texts[name])
@@ -192,12 +197,17 @@ class Parameters:
             up=Direction(rate, half, jitter, queue_ms=queue, mtu=mtu),
         )
 
-    def receive_buffer_needed(self) -> float:
-        """Return 2 × sum of bandwidth × greatest RTT, in bytes (RFC 6182, 5.3; section 3.3 of the paper)."""
+    def receive_buffer_needed(self) -> float | None:
+        """Return 2 × sum of bandwidth × greatest RTT, in bytes (RFC 6182, 5.3; section 3.3 of the paper).
+
+        None where the links are real and nobody told their rates and RTTs.
+        """
+        if not {f"{path}.{what}" for path in ("ethernet", "wifi") for what in ("rate", "rtt")} <= self.known:
+            return None
         paths = [self.path(name) for name in ("ethernet", "wifi")]
         bandwidth = sum(path.down.rate or 0 for path in paths) / 8
         return 2 * bandwidth * max(path.rtt for path in paths) / 1e6
 
-    def document(self, *, emulated: bool) -> dict[str, str]:
+    def document(self) -> dict[str, str]:
         """Return what the result file says of them."""
-        return {p.name: self.texts[p.name] for p in PARAMETERS if (emulated or not p.emulation)}
+        return {p.name: self.texts[p.name] for p in PARAMETERS if p.name in self.known}

@@ -155,7 +155,7 @@ def prepare(name: str, order: Order) -> Rerun:
     common: dict[str, Any] = {
         "provenance": provenance.collect(order.seed),
         "scenario": name,
-        "parameters": dict(parameters.document(emulated=emulated)),
+        "parameters": dict(parameters.document()),
         "seed": order.seed,
         "complete": False,
         "runs": (),
@@ -187,7 +187,7 @@ def prepare(name: str, order: Order) -> Rerun:
     scenario = SCENARIOS[name]
     planned = engine.plan(scenario, parameters, order.seed, order.quick)
     needed = parameters.receive_buffer_needed()
-    swept = emulated and any(trial.kind == "sweep" for trial in scenario.trials)
+    swept = any(trial.kind == "sweep" for trial in scenario.trials)
     return Rerun(
         Result(
             title=scenario.title,
@@ -195,7 +195,7 @@ def prepare(name: str, order: Order) -> Rerun:
             repetitions=len(planned.rounds),
             cases=engine.cases(scenario, planned, parameters),
             references=(Reference("sweep", needed, f"2 × sum of bandwidth × greatest RTT: {needed / 1e6:.2f} MB"),)
-            if swept
+            if swept and needed is not None
             else (),
             **common,
         ),
