@@ -35,7 +35,7 @@ from mptcp_bench.paper.conversion import (
     workloads,
 )
 from mptcp_bench.paper.conversion_analysis import Body, Exchange, exchanges, target
-from mptcp_bench.paper.conversion_claims import judge
+from mptcp_bench.paper.conversion_claims import CLAIMS
 from mptcp_bench.paper.conversion_packets import CaptureError
 from mptcp_bench.paper.conversion_streams import Leg, follow
 from mptcp_bench.paper.results import Result, Run
@@ -231,7 +231,7 @@ def result(scale: float, **only: tuple[Exchange, ...]) -> Result:
 
 
 def verdicts(measured: Result) -> dict[str, str]:
-    return {verdict.id: verdict.verdict for verdict in judge(measured)}
+    return {verdict.id: verdict.verdict for verdict in CLAIMS.judge(measured)}
 
 
 def test_a_run_has_the_distributions_that_the_figure_draws() -> None:
@@ -253,7 +253,7 @@ def test_a_real_origin_is_not_slowed_down() -> None:
 
 @pytest.mark.parametrize(("scale", "verdict"), [(1, "differs"), (30, "holds"), (500, "fails")])
 def test_the_verdict_follows_the_figures(scale: float, verdict: str) -> None:
-    told = {v.id: v for v in judge(result(scale))}
+    told = {v.id: v for v in CLAIMS.judge(result(scale))}
     assert (told["syn"].verdict, told["data"].verdict) == (verdict, verdict)
     assert bool(told["syn"].why) is (verdict != "holds")
     assert "Multipath" in told["syn"].measured

@@ -61,7 +61,7 @@ def test_the_order_is_drawn_from_the_seed_unless_it_matters() -> None:
     assert engine.plan(fig4, Parameters.of(), 1, False) == engine.plan(fig4, Parameters.of(), 1, False)
     assert engine.plan(fig4, Parameters.of(), 1, False) != engine.plan(fig4, Parameters.of(), 2, False)
     for trials in engine.plan(fig6, Parameters.of(), 1, False).rounds:
-        assert [t.key for t in trials] == ["free", "first", "repeated"]
+        assert [t.key for t in trials] == ["tcp-wifi", "free", "first", "repeated"]
 
 
 def test_repetitions_can_be_set() -> None:

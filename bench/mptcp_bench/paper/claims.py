@@ -1,18 +1,10 @@
-"""What the paper says of each figure, judged by what was measured.
-
-``holds``: measured so. ``fails``: measured otherwise, and nothing about the kernels explains it. ``differs``:
-measured otherwise because a kernel of today works otherwise than the paper's Linux 3.14 with MPTCP 0.89; why is said.
-``not judged``: too few data points. The reasons are about mechanisms, the verdicts about figures: no verdict is
-written down here without a comparison that decides it.
-"""
+"""What the paper says of its Figures 2 to 7, judged by what was measured: one function for each claim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from mptcp_throttler.policy.units import approximate_rate, approximate_size
 
+from .judging import Claims, Finding, Measured, Missing, either, separate
 from .results import (
     DURATION,
     ETHERNET,
@@ -22,14 +14,12 @@ from .results import (
     RETRANSMISSIONS,
     TIME_TO_THROTTLE,
     WIFI,
-    Judgement,
-    Result,
     Statistic,
-    Verdict,
     rate,
     share,
 )
 
+CLAIMS = Claims()
 UNUSED = 0.05
 """Share of all bytes below which a path is "almost fully underutilized"."""
 SATISFACTORY = 0.8
@@ -41,60 +31,6 @@ SLIGHT = 0.5
 ON_TIME = 0.1
 """Share of a transfer's time by which a cap that is in force was in force from its start."""
 CAP_TOLERANCE = 0.05
-
-
-class Missing(Exception):
-    """What was measured is not enough to judge; the text says what is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was measured about a claim."""
-
-    measured: str
-    verdict: Judgement
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Something that the paper says."""
-
-    id: str
-    paper: str
-    """In our words."""
-    find: Callable[[Measured], Finding]
-    """Raises Missing where what it needs was not measured."""
-
-
-CLAIMS: dict[str, list[Claim]] = {}
-"""By scenario."""
-
-
-def _claim(scenario: str, id: str, paper: str) -> Callable[[Callable[[Measured], Finding]], None]:
-    def enter(find: Callable[[Measured], Finding]) -> None:
-        CLAIMS.setdefault(scenario, []).append(Claim(id, paper, find))
-
-    return enter
-
-
-class Measured:
-    """The summary of a result, for claims to ask."""
-
-    def __init__(self, result: Result) -> None:
-        self.result = result
-
-    def __call__(self, case: str, metric: str) -> Statistic:
-        found = self.result.statistic(case, metric)
-        if found is None:
-            raise Missing(f"{metric.replace('_', ' ')} of {case} was not measured")
-        return found
-
-    def mean(self, case: str, metric: str) -> float:
-        return self(case, metric).mean
-
-    def valid(self, case: str) -> int:
-        return len(self.result.valid(case))
 
 
 def mbit(statistic: Statistic) -> str:
@@ -111,25 +47,7 @@ def _milliseconds(statistic: Statistic) -> str:
     return f"{1e3 * statistic.mean:.0f}{half} ms"
 
 
-def _separate(low: Statistic, high: Statistic) -> bool:
-    """Say whether *low* is below *high*: their 95 % intervals do not touch; of fewer than three runs, all values.
-
-    Raises Missing where two runs overlap: that says nothing.
-    """
-    if low.high is not None and high.low is not None and min(low.n, high.n) >= 3:
-        return low.high < high.low
-    if max(low.values) < min(high.values):
-        return True
-    if min(low.values) > max(high.values) or min(low.n, high.n) == max(low.n, high.n) == 1:
-        return False
-    raise Missing(f"{low.case} and {high.case} overlap, and fewer than three runs cannot tell")
-
-
-def _either(condition: bool, otherwise: Judgement = "fails") -> Judgement:
-    return "holds" if condition else otherwise
-
-
-@_claim(
+@CLAIMS.of(
     "fig2",
     "fallback",
     "The server does not know Multipath TCP: the client's attempt fails and one plain TCP connection carries all.",
@@ -142,31 +60,31 @@ def _fig2_fallback(m: Measured) -> Finding:
     return Finding(
         f"In {asked} of {asked + len(others)} downloads the client sent MP_CAPABLE, got none back and fell back "
         "(MPTcpExtMPCapableFallbackSYNACK).",
-        _either(not others),
+        either(not others),
     )
 
 
-@_claim(
+@CLAIMS.of(
     "fig2", "alone", "Each interface gives its own link's throughput; Ethernet several times that of Wi-Fi (Figure 2)."
 )
 def _fig2_alone(m: Measured) -> Finding:
     ethernet, wifi = m("tcp-ethernet", GOODPUT), m("tcp-wifi", GOODPUT)
     return Finding(
         f"Ethernet {mbit(ethernet)}, Wi-Fi {mbit(wifi)} of payload.",
-        _either(_separate(wifi, ethernet)),
+        either(separate(wifi, ethernet)),
     )
 
 
-@_claim("fig3", "capacity", "Multipath TCP offers no less capacity than a legacy TCP session.")
+@CLAIMS.of("fig3", "capacity", "Multipath TCP offers no less capacity than a legacy TCP session.")
 def _fig3_capacity(m: Measured) -> Finding:
     both, alone = m("mptcp", GOODPUT), m("tcp-ethernet", GOODPUT)
     return Finding(
         f"{mbit(both)} over both paths, {mbit(alone)} by TCP over Ethernet: {both.mean / alone.mean:.2f} times.",
-        _either(both.mean >= alone.mean),
+        either(both.mean >= alone.mean),
     )
 
 
-@_claim(
+@CLAIMS.of(
     "fig3",
     "ethernet-first",
     "The largest percentage of packets goes over Ethernet, which has more capacity and the shorter RTT.",
@@ -175,17 +93,17 @@ def _fig3_ethernet_first(m: Measured) -> Finding:
     ethernet, wifi = m("mptcp", share(ETHERNET)), m("mptcp", share(WIFI))
     return Finding(
         f"Ethernet carried {ethernet.mean:.0%} of the bytes, Wi-Fi {wifi.mean:.0%}.",
-        _either(ethernet.mean > wifi.mean),
+        either(ethernet.mean > wifi.mean),
     )
 
 
-@_claim("fig3", "wifi-unused", "Wi-Fi remains almost fully underutilized as long as Ethernet is not congested.")
+@CLAIMS.of("fig3", "wifi-unused", "Wi-Fi remains almost fully underutilized as long as Ethernet is not congested.")
 def _fig3_wifi_unused(m: Measured) -> Finding:
     wifi, alone = m("mptcp", rate(WIFI)), m("tcp-wifi", rate(WIFI))
     part = m.mean("mptcp", share(WIFI))
     return Finding(
         f"Wi-Fi carried {mbit(wifi)}, {wifi.mean / alone.mean:.0%} of what it gives alone, {part:.0%} of the bytes.",
-        _either(part < UNUSED, "differs"),
+        either(part < UNUSED, "differs"),
         ""
         if part < UNUSED
         else "The scheduler of today's Linux gives a segment to the subflow that will have sent its queue soonest, so "
@@ -195,27 +113,27 @@ def _fig3_wifi_unused(m: Measured) -> Finding:
     )
 
 
-@_claim("fig4", "small-degrades", "With 0.18 MB, less than required, the service is degraded.")
+@CLAIMS.of("fig4", "small-degrades", "With 0.18 MB, less than required, the service is degraded.")
 def _fig4_small_degrades(m: Measured) -> Finding:
     small, large = m("small", GOODPUT), m("large", GOODPUT)
     return Finding(
         f"{mbit(small)} with 0.18 MB, {mbit(large)} with 0.72 MB.",
-        _either(_separate(small, large)),
+        either(separate(small, large)),
     )
 
 
-@_claim(
+@CLAIMS.of(
     "fig4", "small-loses", "A buffer that is too small makes the receiver lose data, which has to be retransmitted."
 )
 def _fig4_small_loses(m: Measured) -> Finding:
     small, large = m("small", RETRANSMISSIONS), m("large", RETRANSMISSIONS)
     shares = m("small", RETRANSMISSION_SHARE), m("large", RETRANSMISSION_SHARE)
-    held = _separate(shares[1], shares[0])
+    held = separate(shares[1], shares[0])
     return Finding(
         f"Segments retransmitted by the proxy: {small.mean:.0f} with 0.18 MB ({shares[0].mean:.2%}), {large.mean:.0f} "
         f"with 0.72 MB ({shares[1].mean:.2%}). Greatest receive memory in use: "
         f"{approximate_size(m.mean('small', OUT_OF_ORDER))} and {approximate_size(m.mean('large', OUT_OF_ORDER))}.",
-        _either(held, "differs"),
+        either(held, "differs"),
         ""
         if held
         else "A receiver of today never advertises more than it can hold: the connection's window (RFC 8684, 3.3.1) "
@@ -224,7 +142,9 @@ def _fig4_small_loses(m: Measured) -> Finding:
     )
 
 
-@_claim("fig4", "large-suffices", "With 0.72 MB the wired path is stable and Wi-Fi achieves a satisfactory throughput.")
+@CLAIMS.of(
+    "fig4", "large-suffices", "With 0.72 MB the wired path is stable and Wi-Fi achieves a satisfactory throughput."
+)
 def _fig4_large_suffices(m: Measured) -> Finding:
     wifi, ethernet = m("large", rate(WIFI)), m("large", rate(ETHERNET))
     most = max(statistic.mean for statistic in m.result.summary if statistic.metric == rate(WIFI))
@@ -232,11 +152,11 @@ def _fig4_large_suffices(m: Measured) -> Finding:
         raise Missing("Wi-Fi carried nothing with any buffer")
     return Finding(
         f"Ethernet {mbit(ethernet)}, Wi-Fi {mbit(wifi)}: {wifi.mean / most:.0%} of its most with any buffer.",
-        _either(wifi.mean >= SATISFACTORY * most),
+        either(wifi.mean >= SATISFACTORY * most),
     )
 
 
-@_claim(
+@CLAIMS.of(
     "fig4",
     "required",
     "The buffer required is at most 2 × sum of bandwidth × greatest RTT, 0.48 MB in the paper's testbed.",
@@ -256,7 +176,7 @@ def _fig4_required(m: Measured) -> Finding:
     return Finding(
         f"Computed {approximate_size(needed)}. Goodput is {SATURATED:.0%} of its greatest, {best / 1e6:.1f} Mbit/s, "
         f"with {approximate_size(enough)}; the next smaller buffer tried was {approximate_size(before)}.",
-        _either(held, "differs"),
+        either(held, "differs"),
         ""
         if held
         else "tcp_rmem counts the kernel's memory for a packet, not its payload, and the window is about half of it; "
@@ -264,7 +184,7 @@ def _fig4_required(m: Measured) -> Finding:
     )
 
 
-@_claim("fig5", "lower", "Smaller packets lower the throughput.")
+@CLAIMS.of("fig5", "lower", "Smaller packets lower the throughput.")
 def _fig5_lower(m: Measured) -> Finding:
     small, full = m("mtu-1000", GOODPUT), m("mtu-1500", GOODPUT)
     # IPv4 and TCP headers with timestamps and DSS, 80 bytes; the shapers count 14 more (experiments/scene.py).
@@ -272,20 +192,20 @@ def _fig5_lower(m: Measured) -> Finding:
     ratio = small.mean / full.mean
     return Finding(
         f"{mbit(small)} with MTU 1000, {mbit(full)} with 1500: {ratio:.3f}; headers alone make {headers:.3f}.",
-        _either(_separate(small, full)),
+        either(separate(small, full)),
     )
 
 
-@_claim("fig5", "unstable", "With MTU 1000 the receiver drops packets and the connection loses its stability.")
+@CLAIMS.of("fig5", "unstable", "With MTU 1000 the receiver drops packets and the connection loses its stability.")
 def _fig5_unstable(m: Measured) -> Finding:
     small, full = m("mtu-1000", RETRANSMISSION_SHARE), m("mtu-1500", RETRANSMISSION_SHARE)
     rates = m("mtu-1000", GOODPUT), m("mtu-1500", GOODPUT)
     headers = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
-    held = _separate(full, small) and rates[0].mean < 0.95 * headers * rates[1].mean
+    held = separate(full, small) and rates[0].mean < 0.95 * headers * rates[1].mean
     return Finding(
         f"Retransmitted: {small.mean:.2%} of the segments with MTU 1000, {full.mean:.2%} with 1500; goodput is "
         f"{rates[0].mean / rates[1].mean / headers:.3f} of what the headers leave.",
-        _either(held, "differs"),
+        either(held, "differs"),
         ""
         if held
         else "The paper's Raspberry Pi Model B (700 MHz, Ethernet behind USB) was short of processor time for half as "
@@ -293,7 +213,9 @@ def _fig5_unstable(m: Measured) -> Finding:
     )
 
 
-@_claim("fig6", "first-escapes", "The first transfer runs for a while before the queueing disciplines are configured.")
+@CLAIMS.of(
+    "fig6", "first-escapes", "The first transfer runs for a while before the queueing disciplines are configured."
+)
 def _fig6_first_escapes(m: Measured) -> Finding:
     first, duration = m("first", TIME_TO_THROTTLE), m("first", DURATION)
     again = m("repeated", TIME_TO_THROTTLE)
@@ -301,7 +223,7 @@ def _fig6_first_escapes(m: Measured) -> Finding:
     return Finding(
         f"The cap is in force {_milliseconds(first)} after the second subflow joined in the first transfer, "
         f"{_milliseconds(again)} in the repeated one; the first takes {duration.mean:.2f} s.",
-        _either(held, "differs"),
+        either(held, "differs"),
         ""
         if held
         else "Classes are made when the policy is loaded and a subflow costs one entry in a set, set within "
@@ -309,7 +231,9 @@ def _fig6_first_escapes(m: Measured) -> Finding:
     )
 
 
-@_claim("fig6", "small-impact", "On the first transfer of 5 MB the throttling has a miniature impact on delivery time.")
+@CLAIMS.of(
+    "fig6", "small-impact", "On the first transfer of 5 MB the throttling has a miniature impact on delivery time."
+)
 def _fig6_small_impact(m: Measured) -> Finding:
     free, first = m("free", DURATION), m("first", DURATION)
     cap = m.result.case("first").caps[ETHERNET]
@@ -317,15 +241,16 @@ def _fig6_small_impact(m: Measured) -> Finding:
     held = more <= SLIGHT
     return Finding(
         f"{free.mean:.2f} s not throttled, {first.mean:.2f} s with Ethernet at {approximate_rate(cap)}: +{more:.2f} s.",
-        _either(held, "differs"),
+        either(held, "differs"),
         ""
         if held
         else "The paper's first transfer was over before its throttle was in place. Here the cap holds from the start, "
-        "so that most of 5 MB has to take the slower path: that is what the policy asks for.",
+        "so that most of 5 MB has to take the slower path, as the policy asks; and what was given to Ethernet before the "
+        "cap fell blocks the head of the line, so that Wi-Fi waits.",
     )
 
 
-@_claim(
+@CLAIMS.of(
     "fig6",
     "repeated-throttled",
     "A repeated transfer finds the policy installed and is throttled without the first one's overhead.",
@@ -336,28 +261,48 @@ def _fig6_repeated_throttled(m: Measured) -> Finding:
     return Finding(
         f"Ethernet carries {repeated.mean:.0%} of a repeated transfer ({free.mean:.0%} when not throttled); the "
         f"cap is in force after {_milliseconds(again)} of {duration.mean:.2f} s.",
-        _either(_separate(repeated, free) and again.mean <= ON_TIME * duration.mean),
+        either(separate(repeated, free) and again.mean <= ON_TIME * duration.mean),
     )
 
 
-@_claim("fig7", "cap", "Ethernet is held at the limit that the operator chose.")
+@CLAIMS.of(
+    "fig6",
+    "no-less",
+    "A throttled connection has no less capacity than a single-path TCP session, here over Wi-Fi (section 3.4).",
+)
+def _fig6_no_less(m: Measured) -> Finding:
+    alone, repeated = m("tcp-wifi", GOODPUT), m("repeated", GOODPUT)
+    held = repeated.mean >= alone.mean
+    return Finding(
+        f"{mbit(repeated)} in the repeated transfer, {mbit(alone)} by TCP over Wi-Fi alone; Wi-Fi carried "
+        f"{mbit(m('repeated', rate(WIFI)))} while Ethernet was throttled.",
+        either(held),
+        ""
+        if held
+        else "The cap falls on a subflow in full flight. What the scheduler had given to it before has to pass at the "
+        "capped rate, and Wi-Fi waits for it (head-of-line blocking): a transfer this short has nothing left to make "
+        "up for it.",
+    )
+
+
+@CLAIMS.of("fig7", "cap", "Ethernet is held at the limit that the operator chose.")
 def _fig7_cap(m: Measured) -> Finding:
     ethernet, cap = m("throttled", rate(ETHERNET)), m.result.case("throttled").caps[ETHERNET]
     return Finding(
         f"{mbit(ethernet)} on the wire once steady, {ethernet.mean / cap:.3f} of its cap.",
-        _either(abs(ethernet.mean / cap - 1) <= CAP_TOLERANCE),
+        either(abs(ethernet.mean / cap - 1) <= CAP_TOLERANCE),
     )
 
 
-@_claim("fig7", "offload", "Data moves to Wi-Fi, which achieves a higher throughput than without the throttle.")
+@CLAIMS.of("fig7", "offload", "Data moves to Wi-Fi, which achieves a higher throughput than without the throttle.")
 def _fig7_offload(m: Measured) -> Finding:
     free, throttled = m("free", rate(WIFI)), m("throttled", rate(WIFI))
     parts = m.mean("free", share(WIFI)), m.mean("throttled", share(WIFI))
-    held = _separate(free, throttled)
+    held = separate(free, throttled)
     return Finding(
         f"Wi-Fi carries {parts[1]:.0%} of the bytes instead of {parts[0]:.0%}, {mbit(throttled)} on the wire "
         f"instead of {mbit(free)}.",
-        _either(held, "differs"),
+        either(held, "differs"),
         ""
         if held
         else "Its share rises as the paper says; its throughput cannot, since today's scheduler fills Wi-Fi without "
@@ -365,7 +310,7 @@ def _fig7_offload(m: Measured) -> Finding:
     )
 
 
-@_claim(
+@CLAIMS.of(
     "fig7",
     "inferior",
     "The whole is inferior to a transfer that is not throttled, by what the limit takes from Ethernet.",
@@ -374,27 +319,14 @@ def _fig7_inferior(m: Measured) -> Finding:
     free, throttled = m("free", GOODPUT), m("throttled", GOODPUT)
     return Finding(
         f"{mbit(throttled)} instead of {mbit(free)}.",
-        _either(_separate(throttled, free)),
+        either(separate(throttled, free)),
     )
 
 
-@_claim("fig7", "outperforms", "Multipath TCP still outperforms legacy TCP over the better remaining path.")
+@CLAIMS.of("fig7", "outperforms", "Multipath TCP still outperforms legacy TCP over the better remaining path.")
 def _fig7_outperforms(m: Measured) -> Finding:
     throttled, alone = m("throttled", GOODPUT), m("tcp-wifi", GOODPUT)
     return Finding(
         f"{mbit(throttled)} against {mbit(alone)} by TCP over Wi-Fi alone: {throttled.mean / alone.mean:.2f} times.",
-        _either(_separate(alone, throttled)),
+        either(separate(alone, throttled)),
     )
-
-
-def judge(result: Result) -> tuple[Verdict, ...]:
-    """Return a verdict for each claim about the scenario of *result*."""
-    measured = Measured(result)
-    verdicts = []
-    for claim in CLAIMS.get(result.scenario, ()):
-        try:
-            found = claim.find(measured)
-        except Missing as missing:
-            found = Finding(f"{missing}.", "not judged")
-        verdicts.append(Verdict(claim.id, claim.paper, found.measured, found.verdict, found.why))
-    return tuple(verdicts)

@@ -1,12 +1,11 @@
-"""What the paper says of Table 1, judged by what was measured. The verdicts are as in ``claims``; pure."""
+"""What the paper says of Table 1, judged by what was measured: one function for each claim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from .conversion import ANSWER, MPTCP, OWN_SYN, REFERENCES, TCP
+from .judging import Claims, Finding, Measured, Missing
 from .quantities import show
-from .results import BULK, DATA, DOWN, STREAM, SYN, UP, Judgement, Result, Verdict
+from .results import BULK, DATA, DOWN, STREAM, SYN, UP, Judgement, Result
 from .statistics import percentile, pooled
 
 SAME_SIZE = 2.0
@@ -18,33 +17,14 @@ _FASTER = (
 )
 
 
-class _Missing(Exception):
-    """A distribution that was not measured."""
-
-
-def judge(result: Result) -> tuple[Verdict, ...]:
-    """Return a verdict for each thing that the paper says of the conversion delay."""
-    verdicts = []
-    for name, claim in _CLAIMS.items():
-        try:
-            verdicts.append(claim(result))
-        except _Missing as missing:
-            verdicts.append(Verdict(name, "", f"Not measured: {missing}.", "not judged"))
-    return tuple(verdicts)
+CLAIMS = Claims()
 
 
 def _values(result: Result, kind: str, direction: str, case: str = MPTCP) -> tuple[float, ...]:
     values = pooled(result, f"{kind} {direction}", case)
     if not values:
-        raise _Missing(f"{kind} {direction}, {result.case(case).title}")
+        raise Missing(f"{kind} {direction} of {result.case(case).title} was not measured")
     return values
-
-
-def _mean(result: Result, metric: str, case: str = MPTCP) -> float:
-    found = result.statistic(case, metric)
-    if found is None:
-        raise _Missing(f"{metric}, {result.case(case).title}")
-    return found.mean
 
 
 def _told(values: tuple[float, ...]) -> str:
@@ -68,13 +48,14 @@ def _why(verdict: Judgement, ratio: float, more: str) -> str:
     return "" if verdict == "holds" else f"{1 / ratio:.1f} times the paper's: this host is slower, or was busy."
 
 
-def _syn(result: Result) -> Verdict:
-    values = _values(result, SYN, UP)
-    plain = percentile(_values(result, SYN, UP, TCP), 50)
+@CLAIMS.of(
+    "table1", "syn", "From the client's connection to the SYN towards the origin: 8.5 ms (0.0078341 + 0.0006805 s)."
+)
+def _syn(m: Measured) -> Finding:
+    values = _values(m.result, SYN, UP)
+    plain = percentile(_values(m.result, SYN, UP, TCP), 50)
     verdict, ratio = _against(_paper(SYN), percentile(values, 50))
-    return Verdict(
-        "syn",
-        "From the client's connection to the SYN towards the origin: 8.5 ms (0.0078341 + 0.0006805 s).",
+    return Finding(
         f"Client's third ACK in to SYN out: {_told(values)}. By plain TCP through the same proxy {show(plain, 's')}: "
         "the time is Squid's, Multipath TCP has little part in it.",
         verdict,
@@ -82,13 +63,12 @@ def _syn(result: Result) -> Verdict:
     )
 
 
-def _data(result: Result) -> Verdict:
-    up, down = _values(result, DATA, UP), _values(result, DATA, DOWN)
-    bulk = _values(result, BULK, DOWN)
+@CLAIMS.of("table1", "data", "A data segment takes 23.4 ms through the proxy (0.0153311 + 0.0080645 s).")
+def _data(m: Measured) -> Finding:
+    up, down = _values(m.result, DATA, UP), _values(m.result, DATA, DOWN)
+    bulk = _values(m.result, BULK, DOWN)
     verdict, ratio = _against(_paper(DATA), max(percentile(up, 50), percentile(down, 50)))
-    return Verdict(
-        "data",
-        "A data segment takes 23.4 ms through the proxy (0.0153311 + 0.0080645 s).",
+    return Finding(
         f"Request in to request out: {_told(up)}. Response in to response out: {_told(down)}. In 1 MB downloads, which "
         f"come faster than the client's paths take them: {_told(bulk)}.",
         verdict,
@@ -101,19 +81,20 @@ def _data(result: Result) -> Verdict:
     )
 
 
-def _slower(result: Result) -> Verdict:
-    syn = percentile(_values(result, SYN, UP), 50)
-    up, down = (percentile(_values(result, DATA, direction), 50) for direction in (UP, DOWN))
+@CLAIMS.of(
+    "table1", "data-slower", "Data takes longer than the SYN, since it has to go up to the application and down again."
+)
+def _slower(m: Measured) -> Finding:
+    syn = percentile(_values(m.result, SYN, UP), 50)
+    up, down = (percentile(_values(m.result, DATA, direction), 50) for direction in (UP, DOWN))
     streams = {
         name: percentile(values, 50)
         for name, direction in (("up", UP), ("down", DOWN))
-        if (values := pooled(result, f"{STREAM} {direction}", MPTCP))
+        if (values := pooled(m.result, f"{STREAM} {direction}", MPTCP))
     }
     told = " and ".join(f"{show(value, 's')} {name}" for name, value in streams.items())
     held = min(up, down) > syn
-    return Verdict(
-        "data-slower",
-        "Data takes longer than the SYN, since it has to go up to the application and down again.",
+    return Finding(
         f"Medians: SYN {show(syn, 's')}, request {show(up, 's')}, response {show(down, 's')}; segments of a transfer "
         f"that waits for nobody {told or 'were not measured'}.",
         "holds" if held else "differs",
@@ -124,13 +105,16 @@ def _slower(result: Result) -> Verdict:
     )
 
 
-def _user_space(result: Result) -> Verdict:
-    kernel, own = _mean(result, ANSWER), _mean(result, OWN_SYN)
-    passage = percentile(_values(result, STREAM, DOWN), 50)
+@CLAIMS.of(
+    "table1",
+    "user-space",
+    "What takes the time is the passage between kernel and user space, read() and write() and the memory for them.",
+)
+def _user_space(m: Measured) -> Finding:
+    kernel, own = m.mean(MPTCP, ANSWER), m.mean(MPTCP, OWN_SYN)
+    passage = percentile(_values(m.result, STREAM, DOWN), 50)
     held = SAME_SIZE * passage >= own
-    return Verdict(
-        "user-space",
-        "What takes the time is the passage between kernel and user space, read() and write() and the memory for them.",
+    return Finding(
         f"A segment of content goes up to Squid and down again in {show(passage, 's')} at the median, the kernel alone "
         f"answers a client's SYN in {show(kernel, 's')}. From the request's last byte to the SYN towards the origin "
         f"Squid takes {show(own, 's')}.",
@@ -140,11 +124,3 @@ def _user_space(result: Result) -> Verdict:
         else "Content passes by the same system calls in a fraction of the time. The rest is what Squid does "
         "with a request before it connects: understanding it, its access rules, choosing where to go.",
     )
-
-
-_CLAIMS: dict[str, Callable[[Result], Verdict]] = {
-    "syn": _syn,
-    "data": _data,
-    "data-slower": _slower,
-    "user-space": _user_space,
-}

@@ -140,6 +140,7 @@ SCENARIOS: dict[str, Scenario] = {
             "Throttled Ethernet, a file of 5 MB, first and repeated",
             "How soon does the throttler act, and what does a short transfer pay for it?",
             (
+                replace(BASELINES[1], size=5 * MB, quick=5 * MB),
                 Trial("free", "not throttled", 5 * MB, 5 * MB),
                 Trial("first", "(a) throttled, first transfer", 5 * MB, 5 * MB, throttled=True, fresh_throttler=True),
                 Trial("repeated", "(b) throttled, repeated transfer", 5 * MB, 5 * MB, throttled=True),

@@ -22,8 +22,9 @@ from ..testbed.host import Lab
 from ..testbed.topologies import paths
 from . import claims, conversion, conversion_claims, engine
 from .figures import draw
+from .judging import Claims
 from .parameters import Parameters
-from .results import ETHERNET, FILE, GOODPUT, WIFI, Reference, Result, Run, Verdict, rate, write
+from .results import ETHERNET, FILE, GOODPUT, WIFI, Reference, Result, Run, rate, write
 from .scenarios import SCENARIOS, TABLE
 from .statistics import percentile, summarise
 
@@ -135,7 +136,7 @@ class Rerun:
     """About how long it takes."""
     runs: Callable[[Place, Callable[[float], None]], Iterator[Run]]
     """Does it, and tells a callback how many of these seconds are done."""
-    judge: Callable[[Result], tuple[Verdict, ...]]
+    claims: Claims
 
 
 def checked(runs: Iterator[Run], check: Callable[[], None]) -> Iterator[Run]:
@@ -182,7 +183,7 @@ def prepare(name: str, order: Order) -> Rerun:
                 ),
                 place.check,
             ),
-            conversion_claims.judge,
+            conversion_claims.CLAIMS,
         )
     scenario = SCENARIOS[name]
     planned = engine.plan(scenario, parameters, order.seed, order.quick)
@@ -203,7 +204,7 @@ def prepare(name: str, order: Order) -> Rerun:
         lambda place, advance: engine.Engine(scenario, parameters, planned, advance=advance, check=place.check).runs(
             place.lab
         ),
-        claims.judge,
+        claims.CLAIMS,
     )
 
 
@@ -218,7 +219,7 @@ def run(name: str, order: Order) -> Result:
         with place(order) as where, Shown(order.console, name, rerun.seconds) as shown:
             result = replace(result, notes=where.notes)
             for done in rerun.runs(where, shown.advance):
-                result = judged(replace(result, runs=(*result.runs, done)), rerun.judge)
+                result = judged(replace(result, runs=(*result.runs, done)), rerun.claims)
                 write(result, directory / FILE)
                 shown.run(result.case(done.case).title, done)
         result = replace(result, complete=True)
@@ -229,10 +230,10 @@ def run(name: str, order: Order) -> Result:
     return result
 
 
-def judged(result: Result, judge: Callable[[Result], tuple[Verdict, ...]]) -> Result:
+def judged(result: Result, claims: Claims) -> Result:
     """Return *result* with summary and claims as its runs have it."""
     result = replace(result, summary=summarise(result.cases, result.runs))
-    return replace(result, claims=judge(result))
+    return replace(result, claims=claims.judge(result))
 
 
 def run_all(names: Sequence[str], order: Order) -> tuple[list[Any], list[str]]:
