@@ -45,10 +45,11 @@ class Sampler(threading.Thread):
         try:
             while not self._stop_asked.wait(max(0.0, due - time.monotonic())):
                 seen = counters.read_devices()
+                now = time.monotonic()
                 # Once one has joined there is nothing left to learn from the longer of the two files.
                 if not joins:
                     joins = counters.read_protocols().get(JOINED, 0) - self._joins
-                self.samples.append((time.monotonic(), [seen[d][0] for d in self._devices], joins))
+                self.samples.append((now, [seen[d][0] for d in self._devices], joins))
                 if self._with_memory:
                     self.memory.append((time.monotonic(), counters.mptcp_receive_memory()))
                 # From the start, not from the last reading: lateness must not add up.

@@ -245,8 +245,8 @@ def _fig6_small_impact(m: Measured) -> Finding:
         ""
         if held
         else "The paper's first transfer was over before its throttle was in place. Here the cap holds from the start, "
-        "so that most of 5 MB has to take the slower path, as the policy asks; and what was given to Ethernet before the "
-        "cap fell blocks the head of the line, so that Wi-Fi waits.",
+        "so that most of 5 MB has to take the slower path, as the policy asks; and what was given to Ethernet before "
+        "the cap fell blocks the head of the line, so that Wi-Fi waits.",
     )
 
 

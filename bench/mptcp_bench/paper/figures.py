@@ -72,7 +72,10 @@ def _panels(result: Result, until: float | None = None) -> tuple[Part, ...]:
     """
     cases = result.of_kind("panel")
     capped = [case for case in cases if case.caps]
-    scales = {True: Scales.of(result, capped), False: Scales.of(result, [case for case in cases if not case.caps])}
+    scales = {
+        True: Scales.of(result, capped, beginnings=until is not None),
+        False: Scales.of(result, [case for case in cases if not case.caps]),
+    }
 
     def part(case: Case) -> Part:
         return Part(lambda axes: over_time(axes, result, case, scales[bool(case.caps)], until))

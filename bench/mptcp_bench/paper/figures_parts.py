@@ -35,6 +35,10 @@ def _half(statistic: Statistic) -> float | None:
     return None if statistic.high is None else statistic.high - statistic.mean
 
 
+LEAST_SHARE = 0.001
+"""Where an axis of shares ends at the least: next to nothing shall look like it."""
+
+
 def bars(axes: Any, result: Result, cases: Sequence[Case], name: str) -> None:
     """Draw the means of metric *name* with their intervals; a dot for every run."""
     known = metric(name)
@@ -44,6 +48,8 @@ def bars(axes: Any, result: Result, cases: Sequence[Case], name: str) -> None:
         nothing(axes)
         return
     top = max(max(s.high or s.mean, *s.values, s.mean) for _, s in found)
+    if known.unit == "ratio":
+        top = max(top, LEAST_SHARE)
     factor, unit = scale(top, known.unit)
     style.dress(axes, UNITS.get(unit, unit), "")
     axes.grid(visible=False, axis="y")
@@ -65,6 +71,7 @@ def bars(axes: Any, result: Result, cases: Sequence[Case], name: str) -> None:
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             )  # fmt: skip
     axes.set_yticks([])
+    axes.locator_params(axis="x", nbins=5)
     axes.set_ylim(0.4 - len(found), 0.55)
     axes.set_xlim(0, 1.1 * top / factor or 1)
 

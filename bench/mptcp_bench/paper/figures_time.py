@@ -21,6 +21,10 @@ CLOSE, CLOSEST = 4.0, 0.2
 """Times the moment at which the cap is in force, and seconds: how much of a transfer to look at closely."""
 
 
+DRAINED = 0.2
+"""Seconds after a cap came into force in which the curve, a moving mean, still shows what passed before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scales:
     """Where the axes of several panels end, so that they can be compared."""
@@ -31,15 +35,18 @@ class Scales:
     """Mbit/s, or kB."""
 
     @classmethod
-    def of(cls, result: Result, cases: Iterable[Case], extra: str | None = None) -> Scales:
-        """Return the scales for throughput, or for the series *extra*."""
+    def of(cls, result: Result, cases: Iterable[Case], extra: str | None = None, *, beginnings: bool = True) -> Scales:
+        """Return the scales for throughput, or for the series *extra*.
+
+        Without *beginnings* what passed before a cap was in force may leave the panel: it has a closer look of its own.
+        """
         shown = [(case, run) for case in cases for run in _runs(result, case)]
         ends = {case.key: max(run.end for other, run in shown if other == case) for case, _ in shown}
         together = bool(ends) and max(ends.values()) <= COMPARABLE * min(ends.values())
         if extra is not None:
             tops = [max(run.series.extra.get(extra, ()), default=0.0) / 1e3 for _, run in shown if run.series]
         else:
-            tops = [max(_total(case, run.series), default=0.0) for case, run in shown if run.series]
+            tops = [_top(case, run.series, 0.0 if beginnings else _in_force(run)) for case, run in shown if run.series]
             tops += [level for _, _, level in _levels(result)]
         return cls(max(ends.values()) if together else 0.0, HEADROOM * max([*tops, 1.0]))
 
@@ -64,6 +71,19 @@ def _paths(case: Case, series: Series) -> Iterator[tuple[style.PathStyle, list[f
 
 def _total(case: Case, series: Series) -> list[float]:
     return [sum(values) for values in zip(*(values for _, values in _paths(case, series)), strict=True)]
+
+
+def _in_force(run: Run) -> float:
+    """Return when the cap was in force for good and its queues had drained, in seconds; 0 where there is none."""
+    if TIME_TO_THROTTLE not in run.values:
+        return 0.0
+    return run.values[JOINED] + run.values[TIME_TO_THROTTLE] + DRAINED
+
+
+def _top(case: Case, series: Series, since: float) -> float:
+    """Return the greatest Mbit/s over all paths from *since* on, seconds."""
+    totals = zip(series.times, _total(case, series), strict=True)
+    return max((total for time, total in totals if time >= since), default=0.0)
 
 
 def _levels(result: Result) -> Iterator[tuple[str, str, float]]:
