@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mptcp_bench.testbed import TWO_PATHS, Limits, LiveNode, Process, Testbed, Topology
-from mptcp_bench.testbed.installed import program
+from mptcp_bench.testbed.installed import REPOSITORY, program
 from mptcp_bench.testbed.ownership import namespace_processes
 from mptcp_bench.testbed.services import wait_until
 
@@ -176,6 +176,9 @@ def start(testbed: Testbed, *, sudoers: str = "ALL=(ALL:ALL) NOPASSWD: ALL") -> 
             "/etc": str(directory / f"{part}-etc"),
             "/run/sshd": str(directory / f"{part}-sshd"),
         }
+        if REPOSITORY.is_relative_to("/tmp"):
+            # Our own commands are there, and the host's /tmp would hide them. Mounts are made in order of name.
+            mounts |= {"/mnt": str(REPOSITORY), str(REPOSITORY): "/mnt"}
         argv = ["/usr/sbin/sshd", "-D", "-e", "-f", "/tmp/sshd_config"]
         daemons[part] = testbed[part].popen(argv, name="sshd", mounts=mounts)
         address = testbed[part].address(DEVICE[part])
