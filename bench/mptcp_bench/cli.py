@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 
@@ -40,6 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (TestbedError, parameters.ParameterError, results.ResultError) as error:
         for line in str(error).splitlines():
             print(f"mptcp-bench: {line}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        print(f"mptcp-bench: {place}{error.strerror or error}", file=sys.stderr)
         return 1
     return code
 
@@ -122,10 +126,13 @@ def _paper(arguments: argparse.Namespace) -> int:
         hosts,
     )
     names = scenarios.NAMES if arguments.name == ALL else (arguments.name,)
-    documents, failures = session.run_all(names, order)
-    if arguments.json:
-        json.dump(documents, sys.stdout, indent=1)
-        print()
+    documents: list[Any] = []
+    try:
+        failures = session.run_all(names, order, documents)
+    finally:
+        if arguments.json:
+            json.dump(documents, sys.stdout, indent=1)
+            print()
     for failure in failures:
         print(f"mptcp-bench run {failure}", file=sys.stderr)
     return 1 if failures else 0

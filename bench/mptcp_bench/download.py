@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .agent.counters import fallbacks
 from .testbed import Testbed, TestbedError
 from .testbed.services import Origin, Proxy, mptcp_command
 
@@ -72,9 +73,13 @@ class Counting:
             return client.get(name, 0) - self._before[0].get(name, 0)
 
         asked = "MPTcpExtMPCapableSYNTX"
+        added = [
+            {name: value - before.get(name, 0) for name, value in now.items()}
+            for before, now in zip(self._before, (client, proxy), strict=True)
+        ]
         return Protocol(
             requested=more(asked),
-            fallbacks=more("MPTcpExtMPCapableFallbackSYNACK") + more("MPTcpExtMPFallbackTokenInit"),
+            fallbacks=sum(map(fallbacks, added)),
             joins=more("MPTcpExtMPJoinSynAckRx"),
             proxy_requested=proxy.get(asked, 0) - self._before[1].get(asked, 0),
         )

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from .agent.counters import fallbacks
 from .recorder import Rate, Sample, rates
 from .testbed.commands import TestbedError
-from .testbed.host import Lab
+from .testbed.host import Lab, Program
 
 POLL = 0.1
 GRACE = 15.0
@@ -24,10 +25,9 @@ _numbers = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the agent saw. Times are seconds since the download was started."""
+    """What the agent saw. Times are seconds since the client's program was started; it ended at :attr:`ended`."""
 
     ended: float
-    first_byte: float | None
     status: int
     """Exit status of the client's program."""
     timed_out: bool
@@ -69,16 +69,20 @@ class Observation:
     @property
     def fallbacks(self) -> int:
         """Connections of client and proxy that became plain TCP, by whatever way: RFC 8684, 3.7."""
-        return sum(
-            value
-            for counters in (self.counters, self.proxy_counters)
-            for name, value in counters.items()
-            if name.startswith("MPTcpExt") and ("Fallback" in name or "InfiniteMap" in name)
-        )
+        return fallbacks(self.counters) + fallbacks(self.proxy_counters)
 
 
 def _added(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
+
+
+def still_there(lab: Lab, *programs: Program) -> None:
+    """Raise TestbedError where a host of *lab* cannot be reached any more, or one of *programs* has ended."""
+    for host in (lab.client, lab.proxy, lab.origin):
+        host.run(["true"])
+    for program in programs:
+        if not program.running:
+            raise TestbedError(f"{program.name} ended with {program.returncode}{program.tail()}")
 
 
 def observe(
@@ -125,7 +129,6 @@ def observe(
     names = [path.name for path in lab.paths]
     return Observation(
         ended=seen["ended"],
-        first_byte=seen["first_byte"],
         status=seen["status"],
         timed_out=seen["timed_out"],
         octets=seen["octets"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import random
 import subprocess
 import time
@@ -214,3 +215,23 @@ def test_the_script_needs_no_more_than_a_posix_shell() -> None:
     assert SCRIPT.stat().st_mode & 0o111
     assert Path("/bin/sh").resolve().name in ("dash", "bash")
     subprocess.run(["sh", "-n", str(SCRIPT)], check=True)
+
+
+def test_the_recorder_sees_what_passes(client: Client) -> None:
+    recorder = SCRIPT.with_name("recorder")
+    process = client.node.popen([str(recorder), "eth0", "wlan0"])
+    wait_until(lambda: len(process.output().splitlines()) > 2, "the recorder writes", process=process)
+    send = (
+        "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(bytes(1400), ('10.77.1.1', 9))"
+    )
+    client.node.run(["python3", "-c", send])
+    seen = len(process.output().splitlines())
+    wait_until(lambda: len(process.output().splitlines()) > seen + 2, "it goes on", process=process)
+    process.stop()
+    head, *lines = csv.reader(process.output().splitlines())
+    assert head == ["seconds", "eth0 received", "eth0 sent", "wlan0 received", "wlan0 sent"]
+    # 1442 bytes with UDP, IP and Ethernet headers, in one interval of about a tenth of a second.
+    assert max(float(line[2]) for line in lines) > 0.01
+    refused = client.node.run([str(recorder), "eth9"], check=False)
+    assert refused.returncode == 1
+    assert refused.stderr == "recorder: no interface eth9; name some of lo, eth0, wlan0\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -100,3 +101,11 @@ def test_series_have_a_value_for_each_time() -> None:
 
 def test_an_unknown_metric_keeps_its_name() -> None:
     assert metric("some_thing").title == "some thing"
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_not_finite_is_refused(constant: str) -> None:
+    text = re.sub(r'"mean": [\d.]+', f'"mean": {constant}', results.to_json(fig3()), count=1)
+    assert constant in text
+    with pytest.raises(ResultError, match=f"some.json: {constant} is no number"):
+        results.from_json(text, "some.json")

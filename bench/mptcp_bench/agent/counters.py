@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 NET = Path("/proc/thread-self/net")
@@ -30,6 +31,15 @@ def protocols(*texts: str) -> dict[str, int]:
             for name, value in zip(names[1:], values[1:]):  # noqa: B905
                 result[names[0].rstrip(":") + name] = int(value)
     return result
+
+
+def fallbacks(added: Mapping[str, int]) -> int:
+    """Return how many connections became plain TCP (RFC 8684, 3.7), by whatever way, as *added* counts tell."""
+    return sum(
+        value
+        for name, value in added.items()
+        if name.startswith("MPTcpExt") and ("Fallback" in name or "InfiniteMap" in name)
+    )
 
 
 def read_devices() -> dict[str, tuple[int, int]]:

@@ -64,7 +64,7 @@ class Sampler(threading.Thread):
 
 def download(argv: list[str], timeout: float) -> dict[str, Any]:
     """Run *argv* and hash what it writes; it is killed after *timeout* seconds."""
-    digest, octets, first = hashlib.sha256(), 0, None
+    digest, octets = hashlib.sha256(), 0
     started = time.monotonic()
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -78,7 +78,6 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
         guard.start()
         try:
             while chunk := os.read(output, CHUNK):
-                first = first if first is not None else time.monotonic()
                 digest.update(chunk)
                 octets += len(chunk)
             status = process.wait()
@@ -89,7 +88,6 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
     reader.join()
     return {
         "started": started,
-        "first_byte": first,
         "ended": ended,
         "timed_out": ended - started >= timeout,
         "status": status,
@@ -110,9 +108,8 @@ def observe(specification: dict[str, Any]) -> dict[str, Any]:
     sampler.stop()
     after = counters.read_protocols()
     zero = result["started"]
-    for key in ("started", "first_byte", "ended"):
-        if result[key] is not None:
-            result[key] -= zero
+    for key in ("started", "ended"):
+        result[key] -= zero
     changed = {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
     return {
         **result,

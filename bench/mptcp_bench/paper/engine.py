@@ -26,7 +26,7 @@ from ..testbed.services import (
     start_throttler,
     write_throttler_config,
 )
-from ..transfer import Observation, observe
+from ..transfer import Observation, observe, still_there
 from . import measures
 from .parameters import Parameters
 from .results import Case, Run
@@ -190,10 +190,10 @@ class Engine:
     def _one(self, lab: Lab, origin: Origin, proxy: Proxy, trial: Trial, number: int, done: float) -> Run:
         name = f"{self._plan.size(trial)}.bin"
         expected = seconds(trial, self._plan.size(trial), self._parameters)
-        source = lab.client.address(lab.path(trial.alone).device) if trial.alone else None
-        through = None if trial.alone else proxy
-        argv = wget(origin.url(name), proxy=through, source=source, multipath=True)
         try:
+            source = lab.client.address(lab.path(trial.alone).device) if trial.alone else None
+            through = None if trial.alone else proxy
+            argv = wget(origin.url(name), proxy=through, source=source, multipath=True)
             with configured(lab, trial):
                 self._throttle(lab, trial)
                 seen = observe(
@@ -205,8 +205,11 @@ class Engine:
                     watch=lambda elapsed: self._advance(done + min(elapsed, expected)),
                 )
             self._check()
-        except TestbedError as error:
-            return Run(trial.key, number, valid=False, reason=str(error))
+        except (TestbedError, KeyError) as error:
+            # An interface that has lost its address is a KeyError, with the words in its argument.
+            reason = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+            still_there(lab, origin.process, proxy.process)
+            return Run(trial.key, number, valid=False, reason=reason)
         wrong = complaint(trial, seen, origin.digests[name])
         return Run(
             trial.key,

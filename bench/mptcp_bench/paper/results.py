@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -130,7 +131,7 @@ class Series:
     """Values over time, each the mean of the interval that ends at its time."""
 
     times: tuple[float, ...]
-    """Seconds since the client sent its request."""
+    """Seconds since the client's program was started."""
     paths: dict[str, tuple[float, ...]]
     """Bits per second received by the client, by path."""
     extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -154,7 +155,7 @@ class Run:
     """Why it is no data point."""
     start: float = 0.0
     end: float = 0.0
-    """Seconds on the clock of the series: request sent, last byte received."""
+    """Seconds on the clock of the series: the client's program was started, had ended."""
     series: Series | None = None
     values: dict[str, float] = field(default_factory=dict)
     """By metric, in SI units."""
@@ -223,6 +224,8 @@ class Result:
     claims: tuple[Verdict, ...] = ()
     references: tuple[Reference, ...] = ()
     notes: tuple[str, ...] = ()
+    quick: bool = False
+    """Less of everything, to see that it works."""
 
     def __post_init__(self) -> None:
         keys = [case.key for case in self.cases]
@@ -277,6 +280,12 @@ def from_json(text: str | bytes, name: str) -> Result:
     """
     from pydantic import TypeAdapter, ValidationError
 
+    def refuse(constant: str) -> None:
+        raise ResultError(f"{name}: {constant} is no number that was measured")
+
+    # Python's JSON, and pydantic's, have words for what is not finite; everything after this counts on numbers.
+    with suppress(ValueError):
+        json.loads(text, parse_constant=refuse)
     try:
         return TypeAdapter(Result).validate_json(text, strict=True)
     except ValidationError as error:

@@ -5,10 +5,12 @@ What is done is kept: the result is written after every run, and an interrupt st
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .. import provenance
 from ..experiments.scene import need
+from ..provenance import Provenance
 from ..testbed import Testbed, TestbedError, lab_of
 from ..testbed.host import Lab
 from ..testbed.topologies import paths
-from . import claims, conversion, conversion_claims, engine
+from . import conversion, engine
 from .figures import draw
-from .judging import Claims
 from .parameters import Parameters
 from .results import ETHERNET, FILE, GOODPUT, WIFI, Reference, Result, Run, rate, write
 from .scenarios import SCENARIOS, TABLE
-from .statistics import percentile, summarise
+from .statistics import percentile
+from .verdicts import judged
 
 NEEDED = (
     "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb",
@@ -55,6 +58,20 @@ class Place:
     check: Callable[[], None] = lambda: None
     """Raises TestbedError where the emulation of the paths failed."""
     notes: tuple[str, ...] = ()
+    provenance: Callable[[Provenance], Provenance] = lambda driver: driver
+    """What is said of kernel and programs, where they are not the driver's."""
+
+
+def _of_hosts(lab: Lab, driver: Provenance) -> Provenance:
+    """Return *driver* with the kernels of the hosts, and the proxy's processors and Squid."""
+    kernels = {host.name: host.run(["uname", "-r"]).stdout.strip() for host in (lab.client, lab.proxy, lab.origin)}
+    squid = lab.proxy.run(["squid", "-v"]).stdout.splitlines()[0].removeprefix("Squid Cache: Version ")
+    return replace(
+        driver,
+        kernel=", ".join(f"{name} {kernel}" for name, kernel in kernels.items()),
+        processors=int(lab.proxy.run(["nproc"]).stdout),
+        squid=squid,
+    )
 
 
 @contextmanager
@@ -62,7 +79,8 @@ def place(order: Order) -> Iterator[Place]:
     """Build the paper's testbed in namespaces, or have the real hosts that *order* names."""
     if order.hosts is not None:
         with order.hosts() as lab:
-            yield Place(lab, notes=("Real hosts, reached by ssh; their links are what they are.",))
+            real = ("Real hosts, reached by ssh; their links are what they are.",)
+            yield Place(lab, notes=real, provenance=partial(_of_hosts, lab))
         return
     need(*NEEDED)
     profiles = [order.parameters.path(name) for name in (ETHERNET, WIFI)]
@@ -136,7 +154,6 @@ class Rerun:
     """About how long it takes."""
     runs: Callable[[Place, Callable[[float], None]], Iterator[Run]]
     """Does it, and tells a callback how many of these seconds are done."""
-    claims: Claims
 
 
 def checked(runs: Iterator[Run], check: Callable[[], None]) -> Iterator[Run]:
@@ -159,6 +176,7 @@ def prepare(name: str, order: Order) -> Rerun:
         "parameters": dict(parameters.document()),
         "seed": order.seed,
         "complete": False,
+        "quick": order.quick,
         "runs": (),
     }
     if name == TABLE:
@@ -183,7 +201,6 @@ def prepare(name: str, order: Order) -> Rerun:
                 ),
                 place.check,
             ),
-            conversion_claims.CLAIMS,
         )
     scenario = SCENARIOS[name]
     planned = engine.plan(scenario, parameters, order.seed, order.quick)
@@ -204,22 +221,27 @@ def prepare(name: str, order: Order) -> Rerun:
         lambda place, advance: engine.Engine(scenario, parameters, planned, advance=advance, check=place.check).runs(
             place.lab
         ),
-        claims.CLAIMS,
     )
 
 
 def run(name: str, order: Order) -> Result:
     """Run the paper's experiment *name*, leave its files, and return the result.
 
-    Raises TestbedError where it cannot be run; KeyboardInterrupt passes, after what is done was saved and drawn.
+    Raises TestbedError where it cannot be run, OSError where its files cannot be written; KeyboardInterrupt passes.
+    What is done was saved and drawn in each case.
     """
     rerun = prepare(name, order)
     result, directory = rerun.result, order.output / name
+    # What cannot be written is told now, not after the first run.
+    directory.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=directory).close()
     try:
         with place(order) as where, Shown(order.console, name, rerun.seconds) as shown:
-            result = replace(result, notes=where.notes)
+            result = replace(result, notes=where.notes, provenance=where.provenance(result.provenance))
             for done in rerun.runs(where, shown.advance):
-                result = judged(replace(result, runs=(*result.runs, done)), rerun.claims)
+                if not result.runs:
+                    _forget_figures(directory)
+                result = judged(replace(result, runs=(*result.runs, done)))
                 write(result, directory / FILE)
                 shown.run(result.case(done.case).title, done)
         result = replace(result, complete=True)
@@ -230,19 +252,19 @@ def run(name: str, order: Order) -> Result:
     return result
 
 
-def judged(result: Result, claims: Claims) -> Result:
-    """Return *result* with summary and claims as its runs have it."""
-    result = replace(result, summary=summarise(result.cases, result.runs))
-    return replace(result, claims=claims.judge(result))
+def _forget_figures(directory: Path) -> None:
+    """Remove the figures of an earlier result, which is about to be replaced."""
+    for figure in directory.glob("figure.*"):
+        figure.unlink()
 
 
-def run_all(names: Sequence[str], order: Order) -> tuple[list[Any], list[str]]:
+def run_all(names: Sequence[str], order: Order, documents: list[Any]) -> list[str]:
     """Run the experiments *names* one after another, say what each showed, and go on after one that failed.
 
-    Return their result documents, and a line for each that has no data point in some case. A claim of the paper that
-    does not hold is a result, not a failure.
+    Each result document is appended to *documents* when it is there. Return a line for each experiment that has no data
+    point in some case. A claim of the paper that does not hold is a result, not a failure.
     """
-    documents, failures = [], []
+    failures = []
     for name in names:
         try:
             result = run(name, order)
@@ -257,4 +279,4 @@ def run_all(names: Sequence[str], order: Order) -> tuple[list[Any], list[str]]:
         order.console.print(f"{result.paper}: {order.output / name}", highlight=False, soft_wrap=True)
         empty = [case.title for case in result.cases if not result.valid(case.key)]
         failures += [f"{name}: no data point of: {'; '.join(empty)}"] if empty else []
-    return documents, failures
+    return failures

@@ -1,0 +1,18 @@
+"""All that the paper says and that is judged, and a result with its verdicts. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from . import claims, conversion_claims
+from .judging import Claims
+from .results import Result
+from .statistics import summarise
+
+CLAIMS = Claims({**claims.CLAIMS, **conversion_claims.CLAIMS})
+
+
+def judged(result: Result) -> Result:
+    """Return *result* with summary and verdicts as its runs have them."""
+    result = replace(result, summary=summarise(result.cases, result.runs))
+    return replace(result, claims=CLAIMS.judge(result))
