@@ -18,7 +18,6 @@ THROUGH = Trial("mptcp", "through the proxy", 10, 10)
 ALONE = Trial("tcp-wifi", "alone", 10, 10, alone="wifi")
 SEEN = Observation(
     ended=4.0,
-    first_byte=0.1,
     status=0,
     timed_out=False,
     octets=10_000_000,

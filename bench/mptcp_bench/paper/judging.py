@@ -97,3 +97,13 @@ def separate(low: Statistic, high: Statistic) -> bool:
 
 def either(condition: bool, otherwise: Judgement = "fails") -> Judgement:
     return "holds" if condition else otherwise
+
+
+def explained(held: bool, mechanism: bool, why: str) -> tuple[Judgement, str]:
+    """Return the verdict on a claim that a kernel of today may be the reason for, and the reason.
+
+    It ``differs`` only where the *mechanism* that *why* names was itself measured; otherwise it just fails.
+    """
+    if held:
+        return "holds", ""
+    return ("differs", why) if mechanism else ("fails", "")

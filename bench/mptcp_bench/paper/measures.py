@@ -12,6 +12,7 @@ from .results import (
     JOINED,
     OUT_OF_ORDER,
     OUT_OF_ORDER_SEGMENTS,
+    RECEIVER_DROPS,
     RETRANSMISSION_SHARE,
     RETRANSMISSIONS,
     TIME_TO_THROTTLE,
@@ -21,6 +22,14 @@ from .results import (
 )
 from .scenarios import Trial
 
+DROPS = (
+    "TcpExtTCPRcvQDrop",
+    "TcpExtRcvPruned",
+    "TcpExtOfoPruned",
+    "TcpExtTCPBacklogDrop",
+    "MPTcpExtRcvPruned",
+)
+"""Counters of what a receiver throws away because it does not fit."""
 SETTLE = 1.0
 """Seconds from the start of a download that are left out of the rates, at most a quarter of it."""
 THROTTLED_SETTLE = 5.0
@@ -84,6 +93,7 @@ def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
     result[RETRANSMISSIONS] = float(sender.get("TcpRetransSegs", 0))
     if segments := sender.get("TcpOutSegs", 0):
         result[RETRANSMISSION_SHARE] = result[RETRANSMISSIONS] / segments
+    result[RECEIVER_DROPS] = float(sum(seen.counters.get(name, 0) for name in DROPS))
     if seen.memory:
         result[OUT_OF_ORDER] = float(max(octets for _, octets in seen.memory))
         result[OUT_OF_ORDER_SEGMENTS] = float(seen.counters.get("MPTcpExtOFOQueue", 0))

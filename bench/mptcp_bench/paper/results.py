@@ -28,6 +28,7 @@ GOODPUT = "goodput"
 DURATION = "duration"
 TIME_TO_THROTTLE = "time_to_throttle"
 JOINED = "joined"
+RECEIVER_DROPS = "receiver_drops"
 RETRANSMISSIONS = "retransmissions"
 RETRANSMISSION_SHARE = "retransmission_share"
 OUT_OF_ORDER = "out_of_order_bytes"
@@ -84,6 +85,7 @@ METRICS: Mapping[str, Metric] = {
         Metric(TIME_TO_THROTTLE, "time to throttle", "s"),
         Metric(RETRANSMISSIONS, "retransmitted segments", "count"),
         Metric(RETRANSMISSION_SHARE, "retransmitted / sent segments", "ratio"),
+        Metric(RECEIVER_DROPS, "segments that the receiver dropped", "count"),
         Metric(OUT_OF_ORDER, "receive memory, greatest", "B"),
         Metric(OUT_OF_ORDER_SEGMENTS, "segments that came out of order", "count"),
         Metric("median_syn_up", "client's connection established → SYN to origin, median", "s"),
