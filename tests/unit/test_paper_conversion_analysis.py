@@ -239,7 +239,8 @@ def test_a_run_has_the_distributions_that_the_figure_draws() -> None:
     run = run_of(MPTCP, 4, {SMALL.key: few, PACED.key: few, FAST.key: few, UPLOAD.key: few})
     assert (run.case, run.repetition, run.valid) == (MPTCP, 4, True)
     assert run.distributions["syn up"] == pytest.approx((300e-6, 900e-6))
-    assert set(run.distributions) == {"syn up", "data up", "data down", "stream up", "stream down", "bulk down"}
+    kinds = {"syn up", "syn-whole up", "data up", "data down", "stream up", "stream down", "bulk down"}
+    assert set(run.distributions) == kinds
     assert run.values["median_syn_up"] == pytest.approx(600e-6)
     assert len(run.distributions["stream up"]) == 4
 

@@ -7,7 +7,7 @@ first comment for how. ``testbed.hops`` builds and runs it.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path as File
 
 from .model import Direction, GilbertElliott, Path, seed_of
@@ -35,6 +35,13 @@ class Counts:
     """Of these, more than 1 ms after their time."""
     dropped: int
     """Not as asked: by the emulator or the kernel, for want of room."""
+
+    def since(self, before: Counts | None) -> Counts:
+        """Return what was added since *before*, None being the start."""
+        if before is None:
+            return self
+        now, then = astuple(self), astuple(before)
+        return Counts(*(a - b for a, b in zip(now, then, strict=True)))
 
 
 def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str, ...]:

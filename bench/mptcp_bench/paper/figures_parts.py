@@ -10,12 +10,13 @@ from typing import Any
 from .. import style
 from .figures_time import caption, nothing
 from .quantities import scale, show
-from .results import BULK, DATA, DOWN, GOODPUT, STREAM, SYN, UP, Case, Result, Statistic, metric
+from .results import BULK, DATA, DOWN, GOODPUT, STREAM, SYN, UP, WHOLE, Case, Result, Statistic, metric
 from .statistics import percentiles, pooled
 
 BAR = "#c3c9d3"
 KINDS = {
     SYN: "SYN: client's connection established → SYN to the origin",
+    WHOLE: "SYN: client's SYN → SYN to the origin, the client's handshake within",
     DATA: "Data: a short request, a short response",
     STREAM: "Data: a transfer that waits for nobody",
     BULK: "Data: a download that comes faster than the client's paths take it",

@@ -37,7 +37,7 @@ order at once, so that nearly all of them wait for a gap to close."""
 OUT_OF_ORDER_SEGMENTS = "out_of_order_segments"
 """Segments that went through the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
 
-SYN, DATA, STREAM, BULK = "syn", "data", "stream", "bulk"
+SYN, WHOLE, DATA, STREAM, BULK = "syn", "syn-whole", "data", "stream", "bulk"
 """Kinds of distribution: connections; short requests and responses; segments of a transfer that waits for nobody, and
 of one that comes faster than the client's paths take it."""
 UP, DOWN = "up", "down"
@@ -89,6 +89,7 @@ METRICS: Mapping[str, Metric] = {
         Metric(OUT_OF_ORDER, "receive memory, greatest", "B"),
         Metric(OUT_OF_ORDER_SEGMENTS, "segments that came out of order", "count"),
         Metric("median_syn_up", "client's connection established → SYN to origin, median", "s"),
+        Metric("median_syn-whole_up", "client's SYN in → SYN to origin, median", "s"),
         Metric("median_data_up", "request in → out, handshake with origin within, median", "s"),
         Metric("median_data_down", "segment of a short response in → out, median", "s"),
         Metric("median_stream_up", "segment of an upload in → out, median", "s"),

@@ -88,6 +88,7 @@ def place(order: Order) -> Iterator[Place]:
         notes = [f"Network namespaces on one host; delay, jitter and loss by {testbed.emulation.kind}."]
         if not testbed.emulation.repeatable:
             notes.append("The seed does not reach netem, which takes one from kernel and iproute2 6.6 on.")
+        notes += testbed.emulation.warnings
         yield Place(lab_of(testbed), testbed.check_emulation, tuple(notes))
 
 

@@ -60,6 +60,10 @@ def _queue_forwarded(node: LiveNode, devices: dict[str, str]) -> None:
     raise TestbedError(f"[{node.name}] hand forwarded packets to the path emulator: " + "; ".join(refused))
 
 
+LATE_SHARE, LATE_FEW = 0.02, 100
+"""Packets that came late, by ``userspace.Counts``, as a share and at the least, beyond which a run is void."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Running:
     hop: Hop
@@ -83,6 +87,8 @@ class Emulation:
     repeatable: bool
     """Whether the seed holds: netem takes one from kernel and iproute2 6.6 on."""
     _running: list[_Running] = field(default_factory=list)
+    _judged: dict[tuple[str, str], Counts] = field(default_factory=dict)
+    """What was counted when it was last checked: what failed one run must not fail the next."""
 
     def start(self, topology: Topology, nodes: Mapping[str, LiveNode], directory: Path) -> None:
         """Start what the qdiscs of the plan do not do."""
@@ -115,19 +121,32 @@ class Emulation:
         """The emulators by path."""
         return {one.hop.path.name: one.process for one in self._running}
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the emulators said that may make the paths differ from what was asked."""
+        said = (line for one in self._running for line in one.process.output().splitlines())
+        return tuple(dict.fromkeys(line for line in said if line != userspace.READY))
+
     def check(self) -> None:
-        """Raise where a path was not what it was asked to be since the start."""
+        """Raise where a path was not what it was asked to be since the last check."""
         for one in self._running:
             where = f"path {one.hop.path.name}"
             if not one.process.running:
                 raise TestbedError(
                     f"{where}: the emulator ended with {one.process.returncode}; the run is void{one.process.tail()}"
                 )
-            for name, count in one.counts().items():
+            for name, total in one.counts().items():
+                count = total.since(self._judged.get((one.hop.path.name, name)))
+                self._judged[one.hop.path.name, name] = total
                 if count.dropped:
                     raise TestbedError(
                         f"{where}, {name}: {count.dropped} of {count.seen + count.dropped} packets were dropped and "
                         f"not asked to be: more were under way than the emulator holds; the run is void"
+                    )
+                if count.late > max(LATE_FEW, LATE_SHARE * count.seen):
+                    raise TestbedError(
+                        f"{where}, {name}: {count.late} of {count.seen} packets came late: this host was too busy to "
+                        f"emulate the path; the run is void"
                     )
 
 
