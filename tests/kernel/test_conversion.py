@@ -134,7 +134,7 @@ def test_hosts_reached_by_ssh_alone(make_testbed: Callable[..., Testbed], requir
 
     assert [(run.case, run.valid, run.reason) for run in got] == [(MPTCP, True, ""), (TCP, True, "")]
     for run in got:
-        assert set(run.distributions) == {"syn up", "data up", "data down", "stream up", "bulk down"}
+        assert set(run.distributions) == {"syn up", "syn-whole up", "data up", "data down", "stream up", "bulk down"}
         assert all(0 < seconds < LONG for values in run.distributions.values() for seconds in values)
     assert hosts.changes() == {}
 

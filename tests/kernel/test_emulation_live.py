@@ -6,6 +6,7 @@ Figures are judged by ``mptcp-bench run emulation``; the bounds here are as loos
 from __future__ import annotations
 
 import errno
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -209,19 +210,47 @@ def test_an_error_of_the_run_is_not_hidden_by_the_emulators(user_space: None) ->
 
 
 def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> None:
-    testbed = Testbed(paths((Path("p", up=Direction(delay=10_000_000)),)), emulator="user space")
+    slow = Direction(delay=10_000_000)
+    testbed = Testbed(paths((Path("p", slow, slow),)), emulator="user space")
     with testbed:
         place = ends(testbed)["p"]
+        for node, source, target in (("client", place.client, place.core), ("core", place.core, place.client)):
+            with testbed[node].entered():
+                channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            with channel:
+                channel.bind((source, 0))
+                # A connected socket would be told of the closed port.
+                for _ in range(70_000):
+                    channel.sendto(b"x", (target, 9))
+        with void("path p, down: .* dropped and not asked to be.*; path p, up: .* dropped and not asked to be"):
+            testbed.check_emulation()
+        # What was void is told once: the next run is judged by itself, and so is the end.
+        testbed.check_emulation()
+
+
+def test_an_emulator_that_is_held_up_voids_the_run_in_which_it_was(user_space: None) -> None:
+    testbed = Testbed(paths((Path("p", up=Direction(delay=300_000)),)), emulator="user space")
+    with testbed:
+        place, emulator = ends(testbed)["p"], testbed.emulation.processes["p"]
+        ping = Ping(testbed["client"], place.client, place.core)
+        ping.run(1, 0.01)
         with testbed["client"].entered():
             channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with channel:
             channel.bind((place.client, 0))
-            # A connected socket would be told of the closed port.
-            for _ in range(70_000):
+            for _ in range(500):
                 channel.sendto(b"x", (place.core, 9))
-        with void("path p, up: .* packets were dropped and not asked to be"):
+        # All are in its hands: only what it has got hold of can be late by its own account.
+        deadline = time.monotonic() + 0.25
+        while testbed.emulation.counts()["p"]["up"].seen < 501 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        emulator.signal(signal.SIGSTOP)
+        time.sleep(0.5)
+        emulator.signal(signal.SIGCONT)
+        assert ping.run(1, 0.01)
+        with void("path p, up: .* packets came late"):
             testbed.check_emulation()
-        # What was void is told once: the next run is judged by itself, and so is the end.
+        assert ping.run(1, 0.01)
         testbed.check_emulation()
 
 

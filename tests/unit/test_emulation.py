@@ -204,6 +204,28 @@ def test_mean_run_of_a_chain_that_always_loses_when_bad_is_its_stay_there() -> N
     assert mean_run(UniformLoss(0.5)) == pytest.approx(2)
 
 
+def test_what_was_judged_before_is_no_fault_of_what_came_after() -> None:
+    before = userspace.Counts(seen=1_000, lost=10, passed=900, late=500, dropped=7)
+    assert before.since(None) == before
+    assert before.since(before).fault() is None
+    one_more = replace(before, dropped=8, seen=1_001)
+    assert "1 of 2 packets were dropped and not asked to be" in str(one_more.since(before).fault())
+
+
+@pytest.mark.parametrize(
+    ("passed", "late", "said"),
+    [
+        (100, 100, None),  # too few to judge by
+        (101, 101, "101 of 101 packets came late, let go more than 1 ms after they were due"),
+        (100_000, 2_000, None),
+        (100_000, 2_001, "2001 of 100000 packets came late"),
+    ],
+)
+def test_too_many_late_packets_are_a_fault(passed: int, late: int, said: str | None) -> None:
+    fault = userspace.Counts(seen=2 * passed, lost=passed, passed=passed, late=late, dropped=0).fault()
+    assert fault is None if said is None else fault is not None and fault.startswith(said)
+
+
 def test_reordered_counts_those_that_were_overtaken() -> None:
     assert reordered([0, 1, 5, 6]) == 0
     assert reordered([0, 5, 1, 2, 6]) == 2

@@ -19,20 +19,27 @@ QUEUES = {"down": 0, "up": 1}
 READY = "ready"
 """What it says when the queues are bound."""
 
+LATE_SHARE, LATE_FEW = 0.02, 100
+"""Packets that came late, as a share of those that passed and at the least, beyond which a path was not as asked."""
+
 _COUNTERS = struct.Struct("=5Q")
 """``struct counters`` of native/emulator.c."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Packets of one direction since the start."""
+    """Packets of one direction, since the start or between two moments."""
 
     seen: int
     lost: int
     """As asked."""
     passed: int
     late: int
-    """Of these, more than 1 ms after their time."""
+    """Of these, let go more than 1 ms after they were due.
+
+    Due is the moment at which the emulator got hold of a packet, plus its delay: how long the packet waited for the
+    emulator before that is not in it.
+    """
     dropped: int
     """Not as asked: by the emulator or the kernel, for want of room."""
 
@@ -42,6 +49,20 @@ class Counts:
             return self
         now, then = astuple(self), astuple(before)
         return Counts(*(a - b for a, b in zip(now, then, strict=True)))
+
+    def fault(self) -> str | None:
+        """Return in what way the path was not as asked while these were counted; None: it was."""
+        if self.dropped:
+            return (
+                f"{self.dropped} of {self.seen + self.dropped} packets were dropped and not asked to be: more were "
+                f"under way than the emulator holds"
+            )
+        if self.late > max(LATE_FEW, LATE_SHARE * self.passed):
+            return (
+                f"{self.late} of {self.passed} packets came late, let go more than 1 ms after they were due: this "
+                f"host was too busy to emulate the path"
+            )
+        return None
 
 
 def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str, ...]:

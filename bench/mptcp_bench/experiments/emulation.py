@@ -4,6 +4,8 @@ Nothing of the emulator's own counting is used: round trips and arrivals are mea
 by the devices' counters. On paths of 100 Mbit/s:
 
 - round-trip time, idle and with 80 % load in both directions: median within 0.5 ms, 99th percentile within 2 ms;
+  with jitter under load the median misses that, since each packet waits for the one before it (docs/emulation.md):
+  there the aim is a wider one, up to the longest delay, and says so;
 - loss of 100,000 packets, uniform and Gilbert-Elliott, in either direction: within 10 %; mean length of a burst too;
 - no packet before one that was sent earlier, with jitter too;
 - the same seed loses the same packets, another seed others;
@@ -200,10 +202,10 @@ def _delays(testbed: Testbed, count: int) -> tuple[list[Aim], dict[str, Any]]:
         data[path.name] = {"asked": asdict(want), "idle": asdict(idle), "loaded": asdict(loaded)}
         aims.append(_within(f"{path.name} each way: RTT idle, median", idle.median, want.median, MEDIAN_WITHIN, " ms"))
         aims.append(_within(f"{path.name} each way: RTT idle, p99", idle.p99, want.p99, P99_WITHIN, " ms"))
-        # With jitter a packet between others waits for the one before: anything up to the longest delay is right.
-        most = want.most if path.down.jitter else want.median
+        # With jitter a packet between others waits for the one before: the median nears the longest delay.
+        most, wider = (want.most, " (wider aim: up to the longest delay)") if path.down.jitter else (want.median, "")
         for name, value, margin in (("median", loaded.median, MEDIAN_WITHIN), ("p99", loaded.p99, P99_WITHIN)):
-            what = f"{path.name} each way: RTT with 80 % load, {name}"
+            what = f"{path.name} each way: RTT with 80 % load, {name}{wider}"
             aims.append(Aim(what, value, " ms", least=want.median - margin, most=most + margin))
     return aims, data
 

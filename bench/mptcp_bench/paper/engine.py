@@ -211,6 +211,8 @@ class Engine:
             still_there(lab, origin.process, proxy.process)
             return Run(trial.key, number, valid=False, reason=reason)
         wrong = complaint(trial, seen, origin.digests[name])
+        if wrong is not None:
+            still_there(lab, origin.process, proxy.process)
         return Run(
             trial.key,
             number,

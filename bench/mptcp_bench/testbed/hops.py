@@ -1,7 +1,8 @@
 """Running a topology's path emulation: netem where the kernel has it, else our emulator, one process for each hop.
 
-Both follow the same ``emulation.model.Path`` and neither is silent about failing: an emulator that ended, or packets
-that were dropped and not asked to be, make :meth:`Emulation.check` raise, and with it the end of the testbed.
+Both follow the same ``emulation.model.Path``. Ours is not silent about failing: where it ended, dropped packets that
+were not to be lost, or let too many go late, :meth:`Emulation.check` raises; so does the end of the testbed, unless
+that was told before.
 """
 
 from __future__ import annotations
@@ -58,10 +59,6 @@ def _queue_forwarded(node: LiveNode, devices: dict[str, str]) -> None:
         for command in rules.undo:
             node.run(command, check=False)
     raise TestbedError(f"[{node.name}] hand forwarded packets to the path emulator: " + "; ".join(refused))
-
-
-LATE_SHARE, LATE_FEW = 0.02, 100
-"""Packets that came late, by ``userspace.Counts``, as a share and at the least, beyond which a run is void."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,26 +125,25 @@ class Emulation:
         return tuple(dict.fromkeys(line for line in said if line != userspace.READY))
 
     def check(self) -> None:
-        """Raise where a path was not what it was asked to be since the last check."""
+        """Raise where a path was not what it was asked to be since the last check, or where its emulator ended.
+
+        Such are packets that were dropped and not asked to be, and too many that were late
+        (:meth:`userspace.Counts.fault`). That an emulator ended is told each time: nothing is right from then on.
+        """
+        faults = []
         for one in self._running:
-            where = f"path {one.hop.path.name}"
+            path = one.hop.path.name
             if not one.process.running:
-                raise TestbedError(
-                    f"{where}: the emulator ended with {one.process.returncode}; the run is void{one.process.tail()}"
-                )
+                ended = f"path {path}: the emulator ended with {one.process.returncode}"
+                raise TestbedError(f"{ended}; the run is void{one.process.tail()}")
             for name, total in one.counts().items():
-                count = total.since(self._judged.get((one.hop.path.name, name)))
-                self._judged[one.hop.path.name, name] = total
-                if count.dropped:
-                    raise TestbedError(
-                        f"{where}, {name}: {count.dropped} of {count.seen + count.dropped} packets were dropped and "
-                        f"not asked to be: more were under way than the emulator holds; the run is void"
-                    )
-                if count.late > max(LATE_FEW, LATE_SHARE * count.seen):
-                    raise TestbedError(
-                        f"{where}, {name}: {count.late} of {count.seen} packets came late: this host was too busy to "
-                        f"emulate the path; the run is void"
-                    )
+                fault = total.since(self._judged.get((path, name))).fault()
+                self._judged[path, name] = total
+                if fault is not None:
+                    faults.append(f"path {path}, {name}: {fault}")
+        # All were looked at before: what is left for later would void a run that it did not happen in.
+        if faults:
+            raise TestbedError("; ".join((*faults, "the run is void")))
 
 
 def emulation(topology: Topology, seed: int, wanted: Kind | None = None) -> Emulation:
