@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
-from ..mptcp.model import FourTuple, KernelSubflow, unmap
+from ..mptcp.model import FourTuple, KernelSubflow, TcpInfo, unmap
 from .netlink import NetlinkSocket, attributes
 
 _NETLINK_SOCK_DIAG = 4
@@ -25,9 +25,10 @@ _TOKEN_LOCAL, _FLAGS, _ID_REMOTE, _ID_LOCAL = 2, 8, 9, 10
 _FLAG_JOIN = 1 << 2 | 1 << 3
 _FLAG_BACKUP = 1 << 4
 """MPTCP_SUBFLOW_FLAG_BKUP_REM: the peer asked."""
-_BYTES_ACKED = struct.Struct("=QQ")
-_BYTES_ACKED_OFFSET = 120
-"""Of tcpi_bytes_acked, followed by tcpi_bytes_received, in struct tcp_info (linux/tcp.h)."""
+_COOKIE = struct.Struct("=Q")
+_COOKIE_OFFSET = 44
+_TCP_INFO = struct.Struct("=4x B 2x B 8x I 4x I 40x I 8x I 16x I Q 8x Q Q 8x I I 8x Q Q Q Q")
+"""struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.10 have all of it."""
 
 
 class SocketDiagnostics:
@@ -64,9 +65,7 @@ def parse(body: bytes) -> KernelSubflow | None:
     local_port, remote_port, local, remote = _SOCKET_ID.unpack_from(body, 4)
     flags = int.from_bytes(mptcp.get(_FLAGS, b""), "little")
     info = fields.get(_INFO, b"")
-    sent, received = 0, 0
-    if len(info) >= _BYTES_ACKED_OFFSET + _BYTES_ACKED.size:
-        sent, received = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)
+    tcp, sent, received = _tcp_info(info) if len(info) >= _TCP_INFO.size else (None, 0, 0)
     return KernelSubflow(
         token=int.from_bytes(mptcp[_TOKEN_LOCAL][:4], "little"),
         four_tuple=FourTuple(unmap(local[:size]), local_port, unmap(remote[:size]), remote_port),
@@ -76,4 +75,45 @@ def parse(body: bytes) -> KernelSubflow | None:
         backup=bool(flags & _FLAG_BACKUP),
         bytes_sent=sent,
         bytes_received=received,
+        cookie=_COOKIE.unpack_from(body, _COOKIE_OFFSET)[0],
+        tcp=tcp,
     )
+
+
+def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
+    """Return the socket's state, and the bytes that were acknowledged and received."""
+    (
+        backoff,
+        flags,
+        mss,
+        unacked,
+        rtt,
+        cwnd,
+        retransmissions,
+        pacing_rate,
+        acked,
+        received,
+        not_sent,
+        min_rtt,
+        delivery_rate,
+        busy,
+        receive_window_limited,
+        send_buffer_limited,
+    ) = _TCP_INFO.unpack_from(info)
+    state = TcpInfo(
+        rtt=rtt,
+        min_rtt=min_rtt,
+        mss=mss,
+        cwnd=cwnd,
+        unacked=unacked,
+        retransmissions=retransmissions,
+        backoff=backoff,
+        not_sent=not_sent,
+        pacing_rate=pacing_rate * 8,
+        delivery_rate=delivery_rate * 8,
+        application_limited=bool(flags & 1),
+        busy=busy,
+        receive_window_limited=receive_window_limited,
+        send_buffer_limited=send_buffer_limited,
+    )
+    return state, acked, received

@@ -148,6 +148,37 @@ class KernelEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class TcpInfo:
+    """How one subflow's socket is doing: of struct tcp_info (linux/tcp.h). Rates in bits/s, times in microseconds."""
+
+    rtt: int
+    """Smoothed round-trip time."""
+    min_rtt: int
+    mss: int
+    """Bytes of a segment that is sent."""
+    cwnd: int
+    """Congestion window, segments."""
+    unacked: int
+    """Segments sent and not yet acknowledged."""
+    retransmissions: int
+    """Segments, since the subflow began."""
+    backoff: int
+    """How often the retransmission timer ran out in a row."""
+    not_sent: int
+    """Bytes that were assigned to the subflow and are not sent yet."""
+    pacing_rate: int
+    """What the MPTCP scheduler takes for the subflow's rate."""
+    delivery_rate: int
+    """Of the last sample; see ``application_limited``."""
+    application_limited: bool
+    """The sample of ``delivery_rate`` was taken while there was too little to send."""
+    busy: int
+    """Time with data to send or in flight, since the subflow began; with it the two that follow."""
+    receive_window_limited: int
+    send_buffer_limited: int
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSubflow:
     """One MPTCP subflow as a socket-diagnostics dump shows it (tcp diag with INET_ULP_INFO_MPTCP)."""
 
@@ -158,8 +189,12 @@ class KernelSubflow:
     remote_id: int | None
     backup: bool
     bytes_sent: int = 0
+    """Acknowledged by the peer; with retransmissions counted once."""
     bytes_received: int = 0
     interface: str | None = None
+    cookie: int = 0
+    """The kernel's number of the socket, never used twice while the host is up; 0 while unknown."""
+    tcp: TcpInfo | None = None
 
 
 class EventKind(enum.Enum):
