@@ -16,8 +16,10 @@ from typing import Any
 
 from .kernel.netfilter import Backend, open_netfilter, remove_other_backends
 from .kernel.ports import KernelError, Netfilter
+from .kernel.socket_pacing import open_socket_pacing
 from .kernel.tc import HtbTrafficControl
-from .mptcp.model import Event, EventKind
+from .landing import Lander
+from .mptcp.model import Event, EventKind, FourTuple
 from .mptcp.tracker import Tracker, TrackerLimits
 from .observe import Observers
 from .policy.evaluate import evaluate
@@ -62,6 +64,8 @@ class Daemon:
         self._observers: Observers
         self._reconciler: Reconciler
         self._backend: Backend
+        self._lander: Lander | None = None
+        """None where sockets cannot be paced: caps then fall at once."""
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT, then leave the kernel as it was.
@@ -98,6 +102,8 @@ class Daemon:
         self._planner.set_policy(self._policy)
         status = StatusServer(self._settings.status_socket, self._snapshot)
         try:
+            # First of all: a connection that is accepted before can never be paced.
+            self._open_lander()
             await self._observers.open()
             await self._enforce()
             await self._reconciler.apply()
@@ -112,10 +118,26 @@ class Daemon:
                 self._every(self._settings.verify_interval, self._verify_and_resync),
                 self._follow_the_clock(),
                 self._reload_when_wanted(),
+                *([self._lander.run()] if self._lander is not None else []),
             )
         finally:
             await status.close()
+            if self._lander is not None:
+                await self._lander.close()
             self._observers.close()
+
+    def _open_lander(self) -> None:
+        pacing = open_socket_pacing(self._settings.ownership.listen_ports)
+        if pacing is not None:
+            look, siblings = self._observers.subflow, self._siblings
+            self._lander = Lander(self._planner, pacing, look, siblings, self._reconciler.wake)
+            self._lander.adopt(self._observers.subflows())
+
+    def _siblings(self, four_tuple: FourTuple) -> list[FourTuple]:
+        """Return the other active subflows of the connection of a capped one."""
+        connection = self._tracker.connections.get(self._planner.owner_of(four_tuple))
+        active = () if connection is None else connection.active
+        return [each.four_tuple for each in active if each.four_tuple != four_tuple]
 
     async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
         """Run *duties*, none of which ends by itself, until told to stop; the first that fails ends the daemon."""
@@ -140,6 +162,11 @@ class Daemon:
             elif log.isEnabledFor(logging.DEBUG):
                 log.debug("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
         self._decide(tokens)
+        self._plan_changed()
+
+    def _plan_changed(self) -> None:
+        if self._lander is not None:
+            self._lander.wake()
         self._reconciler.wake()
 
     def _decide(self, tokens: Iterable[int]) -> None:
@@ -165,7 +192,7 @@ class Daemon:
             await self._tc.limit_gso(await self._gso_limit())
         except KernelError as error:
             log.error("%s", error)
-        self._reconciler.wake()
+        self._plan_changed()
 
     async def _gso_limit(self) -> int | None:
         wanted = self._settings.gso_max_size
@@ -179,7 +206,7 @@ class Daemon:
         if events:
             self._changed(events)
         self._planner.expire(now)
-        self._reconciler.wake()
+        self._plan_changed()
 
     async def _verify(self) -> None:
         try:
@@ -237,6 +264,7 @@ class Daemon:
             planner=self._planner,
             observers=self._observers,
             reconciler=self._reconciler,
+            paced=self._lander is not None,
         )
 
     @asynccontextmanager

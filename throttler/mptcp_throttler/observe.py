@@ -20,7 +20,7 @@ from .kernel.capture import Capture
 from .kernel.pm_events import PathManagerEvents
 from .kernel.ports import KernelError
 from .kernel.sock_diag import SocketDiagnostics
-from .mptcp.model import Event, KernelSubflow
+from .mptcp.model import Event, FourTuple, KernelSubflow
 from .mptcp.tracker import Tracker
 
 log = logging.getLogger(__name__)
@@ -111,6 +111,10 @@ class Observers:
     def subflows(self) -> list[KernelSubflow]:
         """Return the subflows of the sockets that this host has now."""
         return list(self._diagnostics.subflows())
+
+    def subflow(self, four_tuple: FourTuple) -> KernelSubflow | None:
+        """Return one subflow as its socket is now, None where there is none. Raises KernelError."""
+        return self._diagnostics.subflow(four_tuple)
 
     def _with_interface(self, subflow: KernelSubflow, owners: dict[bytes, str]) -> KernelSubflow:
         return replace(subflow, interface=owners.get(subflow.four_tuple.local))

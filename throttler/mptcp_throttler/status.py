@@ -88,6 +88,7 @@ def snapshot(
     planner: Planner,
     observers: Observers,
     reconciler: Reconciler,
+    paced: bool,
 ) -> dict[str, Any]:
     """Return the whole status. Times are seconds since the epoch, rates bits/s, sizes bytes."""
     now = time.time()
@@ -102,6 +103,7 @@ def snapshot(
         "now": now,
         "interfaces": list(settings.interfaces),
         "netfilter": backend,
+        "paced": paced,
         "policy": {
             "source": str(settings.policy),
             "dry_run": policy.dry_run,
@@ -163,6 +165,8 @@ def _subflow(
         "rate": throttle.rate if throttle else None,
         "ceil": throttle.ceil if throttle else None,
         "classid": f"{planner.ownership.htb_major:x}:{target.minor:x}" if target else None,
+        "landing": subflow.four_tuple in planner.landing,
+        "pacing_limit": in_kernel.tcp.max_pacing_rate if in_kernel and in_kernel.tcp else None,
         "reason": verdict.reason if verdict else _why_no_verdict(subflow.state),
         "bytes_sent": in_kernel.bytes_sent if in_kernel else None,
         "bytes_received": in_kernel.bytes_received if in_kernel else None,

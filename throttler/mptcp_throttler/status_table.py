@@ -32,7 +32,7 @@ def print_status(status: dict[str, Any]) -> None:
                 ("initial" if subflow["initial"] else "joined") + (" backup" if subflow["backup"] else ""),
                 subflow["path"] or "-",
                 format_rate(subflow["rate"]) if subflow["rate"] else "-",
-                subflow["classid"] or "-",
+                "landing" if subflow["landing"] else subflow["classid"] or "-",
                 "-" if subflow["bytes_sent"] is None else approximate_size(subflow["bytes_sent"]),
                 subflow["reason"],
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 from functools import cache
 
 from .commands import run
@@ -42,6 +43,10 @@ _TRIALS: dict[str, tuple[str, str]] = {
         "legacy iptables (CONFIG_IP_NF_IPTABLES_LEGACY, CONFIG_IP_NF_MANGLE)",
     ),
     "nftables": ("nft add table inet t", "nf_tables (CONFIG_NF_TABLES_INET) or the nft program"),
+    "bpf-pacing": (
+        f"{sys.executable} -c 'from mptcp_throttler.kernel.socket_pacing import BpfSocketPacing as P; P([1]).close()'",
+        "BPF programs on TCP sockets (CONFIG_CGROUP_BPF) or libbpf 1",
+    ),
 }  # fmt: skip
 _PROGRAMS = ("squid", "apache2", "wget", "curl", "mptcpize", "ethtool", "tcpdump", "ss", "gcc", "ssh", "sshd", "sudo")
 

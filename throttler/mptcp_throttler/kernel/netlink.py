@@ -114,15 +114,29 @@ class NetlinkSocket:
             raise _refusal(failure, what)
 
     def ask(self, kind: int, payload: bytes, what: str) -> bytes:
-        """Send one request and return the payload of its single answer."""
+        """Send one request and return the payload of its single answer. Raises :class:`KernelError`."""
+        refused, body = self._answer(kind, payload, what)
+        if refused:
+            raise _refusal(body, what)
+        return body
+
+    def look_up(self, kind: int, payload: bytes, what: str) -> bytes | None:
+        """Do as :meth:`ask`, but return None where the kernel says that there is no such thing."""
+        refused, body = self._answer(kind, payload, what)
+        if not refused:
+            return body
+        if -int.from_bytes(body[:4], "little", signed=True) == errno.ENOENT:
+            return None
+        raise _refusal(body, what)
+
+    def _answer(self, kind: int, payload: bytes, what: str) -> tuple[bool, bytes]:
+        """Return whether the single answer to a request is an error, and its payload."""
         self._sequence += 1
         self._send(_HEADER.pack(16 + len(payload), kind, NLM_F_REQUEST, self._sequence, 0) + payload, what)
         while True:
             for answer, sequence, body in messages(self._receive(what)):
                 if sequence == self._sequence:
-                    if answer == NLMSG_ERROR:
-                        raise _refusal(body, what)
-                    return body
+                    return answer == NLMSG_ERROR, body
 
     def dump(self, kind: int, payload: bytes, what: str) -> Iterator[bytes]:
         """Yield the payload of each message of a dump."""

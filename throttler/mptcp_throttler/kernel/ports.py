@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from ..mptcp.model import FourTuple
-from ..shaping.model import ClassSpec, Target
+from ..shaping.model import ClassSpec, SocketLimit, Target
 
 
 class KernelError(Exception):
@@ -51,3 +51,16 @@ class Netfilter(Protocol):
 
     def close(self) -> None:
         """Release sockets and libraries; nothing in the kernel changes."""
+
+
+class SocketPacing(Protocol):
+    """Limits on single subflows' sockets, each named by its cookie."""
+
+    def limit(self, limits: Mapping[int, SocketLimit]) -> None:
+        """Set limits, in force about a round trip later. The map keeps them until they are forgotten."""
+
+    def forget(self, cookies: Iterable[int]) -> None:
+        """Set nothing more on these sockets; what is set stays."""
+
+    def close(self) -> None:
+        """End all setting."""

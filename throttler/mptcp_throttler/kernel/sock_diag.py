@@ -19,6 +19,7 @@ _ESTABLISHED = 1 << 1
 _REQUEST = struct.Struct("=BBBxI")
 _EXT_INFO = 1 << (2 - 1)
 _SOCKET_ID = struct.Struct("!HH16s16s")
+_ANY_INTERFACE, _NO_COOKIE = bytes(4), b"\xff" * 8
 _MESSAGE_BYTES = 72
 _INFO, _ULP_INFO, _ULP_INFO_MPTCP = 2, 19, 3
 _TOKEN_LOCAL, _FLAGS, _ID_REMOTE, _ID_LOCAL = 2, 8, 9, 10
@@ -27,7 +28,9 @@ _FLAG_BACKUP = 1 << 4
 """MPTCP_SUBFLOW_FLAG_BKUP_REM: the peer asked."""
 _COOKIE = struct.Struct("=Q")
 _COOKIE_OFFSET = 44
-_TCP_INFO = struct.Struct("=4x B 2x B 8x I 4x I 40x I 8x I 16x I Q 8x Q Q 8x I I 8x Q Q Q Q")
+_NO_PACING_LIMIT = 0xFFFFFFFF
+"""Bytes/s. The kernel's is the largest unsigned long; the socket option's, 32 bits wide, is this."""
+_TCP_INFO = struct.Struct("=4x B 2x B 8x I 4x I 40x I 8x I 16x I Q Q Q Q 8x I I 8x Q Q Q Q")
 """struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.10 have all of it."""
 
 
@@ -41,12 +44,21 @@ class SocketDiagnostics:
     def close(self) -> None:
         self._netlink.close()
 
+    def subflow(self, four_tuple: FourTuple) -> KernelSubflow | None:
+        """Return the one subflow; None where there is no such socket. Raises KernelError if the question fails."""
+        request = _REQUEST.pack(_AF_INET6 if four_tuple.is_ipv6 else _AF_INET, _TCP, _EXT_INFO, _ESTABLISHED)
+        # struct pads the addresses with zeros.
+        request += _SOCKET_ID.pack(four_tuple.local_port, four_tuple.remote_port, four_tuple.local, four_tuple.remote)
+        request += _ANY_INTERFACE + _NO_COOKIE
+        answer = self._netlink.look_up(_SOCK_DIAG_BY_FAMILY, request, "look up a TCP socket")
+        return None if answer is None else parse(answer)
+
     def subflows(self) -> Iterator[KernelSubflow]:
         """Yield every established MPTCP subflow of our listening ports. Raises KernelError if the dump fails."""
         for port in self._ports:
             for family in (_AF_INET, _AF_INET6):
                 request = _REQUEST.pack(family, _TCP, _EXT_INFO, _ESTABLISHED)
-                request += struct.pack("!HH", port, 0) + bytes(32) + struct.pack("=I", 0) + b"\xff" * 8
+                request += struct.pack("!HH", port, 0) + bytes(32) + _ANY_INTERFACE + _NO_COOKIE
                 for body in self._netlink.dump(_SOCK_DIAG_BY_FAMILY, request, "list TCP sockets"):
                     subflow = parse(body)
                     if subflow is not None:
@@ -91,6 +103,7 @@ def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
         cwnd,
         retransmissions,
         pacing_rate,
+        max_pacing_rate,
         acked,
         received,
         not_sent,
@@ -110,6 +123,7 @@ def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
         backoff=backoff,
         not_sent=not_sent,
         pacing_rate=pacing_rate * 8,
+        max_pacing_rate=None if max_pacing_rate >= _NO_PACING_LIMIT else max_pacing_rate * 8,
         delivery_rate=delivery_rate * 8,
         application_limited=bool(flags & 1),
         busy=busy,

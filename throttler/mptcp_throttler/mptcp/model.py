@@ -168,6 +168,8 @@ class TcpInfo:
     """Bytes that were assigned to the subflow and are not sent yet."""
     pacing_rate: int
     """What the MPTCP scheduler takes for the subflow's rate."""
+    max_pacing_rate: int | None
+    """The limit on it, SO_MAX_PACING_RATE; None without."""
     delivery_rate: int
     """Of the last sample; see ``application_limited``."""
     application_limited: bool

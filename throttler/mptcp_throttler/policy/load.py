@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from .model import Network, PathMatch, Policy, Rule, Share, Throttle, Window
+from .model import LandingKind, Network, PathMatch, Policy, Rule, Share, Throttle, Window
 from .problems import (
     DocumentError,
     Problem,
@@ -107,6 +107,7 @@ def _throttle(throttle: ThrottleSection) -> Throttle:
         ceil=throttle.rate if throttle.ceil is None else throttle.ceil,
         burst=throttle.burst,
         share=Share(throttle.share),
+        landing=LandingKind(throttle.landing),
     )
 
 

@@ -27,6 +27,14 @@ class Share(enum.Enum):
     """One cap for each MPTCP connection."""
 
 
+class LandingKind(enum.Enum):
+    """How a cap falls on a subflow that is sending."""
+
+    SOFT = "soft"
+    """In steps within a second, so that the connection's other paths go on."""
+    AT_ONCE = "at-once"
+
+
 @dataclass(frozen=True, slots=True)
 class Throttle:
     """A cap. HTB's terms, tc-htb(8)."""
@@ -38,6 +46,7 @@ class Throttle:
     burst: int | None
     """Bytes that may pass at once at full speed; None lets the planner choose."""
     share: Share
+    landing: LandingKind = LandingKind.SOFT
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from .fields import (
     parse_prefix,
     parse_time_zone,
 )
-from .model import Network, Share
+from .model import LandingKind, Network, Share
 from .problems import shown
 from .schedule import DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
 from .units import (
@@ -217,6 +217,12 @@ class ThrottleSection(Section):
         description="Among whom one cap is shared. path: all subflows the rule catches; client: a cap for "
         "each client address; connection: a cap for each connection.",
         examples=["client"],
+    )
+    landing: Annotated[str, one_of(*(kind.value for kind in LandingKind))] = Field(
+        default=LandingKind.SOFT.value,
+        description="How the cap falls on a subflow that is sending. soft: in steps, within a second, so that the "
+        "connection's other paths go on; at-once: at once, which stalls them for seconds.",
+        examples=["at-once"],
     )
 
     @field_validator("ceil")

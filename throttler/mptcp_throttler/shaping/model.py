@@ -40,6 +40,19 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class SocketLimit:
+    """What one subflow's socket may do; None is no limit."""
+
+    rate: int | None = None
+    """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler takes it for the rate of the path."""
+    not_sent: int | None = None
+    """TCP_NOTSENT_LOWAT, bytes: with more than that assigned and not yet sent, nothing more is assigned."""
+
+
+NO_LIMIT = SocketLimit()
+
+
+@dataclass(frozen=True, slots=True)
 class Ownership:
     """The names by which the throttler knows its own objects; docs/contract.md."""
 

@@ -6,6 +6,9 @@ client or a connection are made when first needed and go when nobody has used th
 
 A class keeps its minor number for as long as it lives, across reloads and, by :meth:`Planner.adopt`, across
 restarts of the daemon: the entries found in the kernel say which subflow was sent to which class.
+
+Where caps can land softly (:attr:`Planner.soft`), a subflow that comes to a cap gets its entry, and a cap that falls
+its new rate, only once :meth:`Planner.landed` was called for the subflows concerned.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..mptcp.model import FourTuple
-from ..policy.model import Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from ..policy.model import LandingKind, Policy, Rule, ScopeKey, Share, Throttle, Verdict
 from .delta import DeltaTracker
+from .landing import GENTLE
 from .model import FIRST_MINOR, LAST_MINOR, ClassSpec, Ownership, Target
 
 MTU = 1514
@@ -71,6 +75,9 @@ class _Cap:
 
     minor: int
     throttle: Throttle
+    """What the class has."""
+    wanted: Throttle
+    """What it is to have when its users have landed."""
     users: set[FourTuple] = field(default_factory=set)
     idle_since: float = 0.0
     room: int = 1
@@ -106,6 +113,12 @@ class Planner:
         self._dry_run = False
         self._used: set[int] = set()
         self._next = FIRST_MINOR
+        self.soft = False
+        """Somebody looks after :attr:`landing`."""
+        self.landing: set[FourTuple] = set()
+        """Subflows whose cap waits until they have landed."""
+        self.moved: set[FourTuple] = set()
+        """Subflows that came to a cap, left one, or whose cap changed, since somebody emptied this."""
 
     def minor_of(self, scope: ScopeKey) -> int | None:
         """Return the class of *scope*, None while it has none."""
@@ -120,8 +133,7 @@ class Planner:
         for scope, cap in self._caps.items():
             rule = self._rules.get(scope.rule)
             if rule is not None and rule.throttle is not None:
-                cap.throttle = rule.throttle
-                self.classes.want(cap.minor, cap.spec)
+                self._retune(cap, rule.throttle)
 
     def adopt(self, classes: Mapping[int, ClassSpec], entries: Mapping[FourTuple, Target]) -> None:
         """Take what the kernel holds as the actual state; later verdicts reuse the classes found there."""
@@ -178,10 +190,66 @@ class Planner:
         if previous is not None and previous != scope:
             self._release(four_tuple, now)
         cap = self._cap(scope, throttle, four_tuple, now)
-        cap.users.add(four_tuple)
-        self._fit(cap)
-        self._cap_of[four_tuple] = scope
+        self._retune(cap, throttle)
+        target = Target(cap.minor, self._marks[scope.rule])
+        if previous != scope:
+            cap.users.add(four_tuple)
+            self._fit(cap)
+            self._cap_of[four_tuple] = scope
+            self.moved.add(four_tuple)
+            found = self.entries.actual.get(four_tuple)
+            if self._lands(throttle) and (found is None or found.minor != cap.minor):
+                self.landing.add(four_tuple)
+        if four_tuple not in self.landing or four_tuple in self.entries.desired:
+            self.entries.want(four_tuple, target)
+
+    def _retune(self, cap: _Cap, throttle: Throttle) -> None:
+        """Give *cap* another throttle: now, or when the subflows that it would stop short have landed."""
+        if cap.wanted == throttle:
+            return
+        cap.wanted = throttle
+        self.moved |= cap.users
+        if cap.users and self._lands(throttle) and throttle.ceil < cap.throttle.ceil * GENTLE:
+            self.landing |= cap.users
+        else:
+            self._settle(cap)
+
+    def _lands(self, throttle: Throttle) -> bool:
+        return self.soft and throttle.landing is LandingKind.SOFT
+
+    def _settle(self, cap: _Cap) -> None:
+        cap.throttle = cap.wanted
+        self.classes.want(cap.minor, cap.spec)
+
+    def landed(self, four_tuple: FourTuple) -> None:
+        """Cap a subflow whose landing was waited for; unknown ones are fine."""
+        scope = self._cap_of.get(four_tuple)
+        if four_tuple not in self.landing or scope is None:
+            return
+        self.landing.discard(four_tuple)
+        cap = self._caps[scope]
+        if cap.throttle != cap.wanted and not cap.users & self.landing:
+            self._settle(cap)
         self.entries.want(four_tuple, Target(cap.minor, self._marks[scope.rule]))
+
+    def owner_of(self, four_tuple: FourTuple) -> int:
+        """Return the token of the connection of a capped subflow, 0 for one that is not."""
+        return self._owner.get(four_tuple, 0)
+
+    def ceil_of(self, four_tuple: FourTuple) -> int | None:
+        """Return the ceil, bits/s, of the soft cap that is or will be on a subflow; None where there is none."""
+        scope = self._cap_of.get(four_tuple)
+        wanted = None if scope is None else self._caps[scope].wanted
+        return wanted.ceil if wanted is not None and wanted.landing is LandingKind.SOFT else None
+
+    def sharers(self, four_tuple: FourTuple) -> frozenset[FourTuple]:
+        """Return all subflows that share the cap of *four_tuple*, which included."""
+        scope = self._cap_of.get(four_tuple)
+        return frozenset() if scope is None else frozenset(self._caps[scope].users)
+
+    def shared_caps(self) -> list[frozenset[FourTuple]]:
+        """Return the users of each cap that has more than one."""
+        return [frozenset(cap.users) for cap in self._caps.values() if len(cap.users) > 1]
 
     def _release(self, four_tuple: FourTuple, now: float) -> None:
         scope = self._cap_of.pop(four_tuple, None)
@@ -190,6 +258,10 @@ class Planner:
             cap = self._caps[scope]
             cap.users.discard(four_tuple)
             cap.idle_since = now
+            self.moved.add(four_tuple)
+            self.landing.discard(four_tuple)
+            if cap.throttle != cap.wanted and not cap.users & self.landing:
+                self._settle(cap)
             self._fit(cap)
         self.entries.drop(four_tuple)
 
@@ -201,7 +273,7 @@ class Planner:
                 minor = found.minor
             else:
                 minor = self._free_minor()
-            cap = self._caps[scope] = _Cap(minor, throttle, idle_since=now)
+            cap = self._caps[scope] = _Cap(minor, throttle, throttle, idle_since=now)
             self._used.add(minor)
             self.classes.want(minor, cap.spec)
         return cap

@@ -1,0 +1,156 @@
+"""The soft landing on real sockets: who is paced, from when to when, and that no limit outlives its reason."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_bench.testbed import Testbed
+from mptcp_bench.testbed.services import (
+    Origin,
+    Proxy,
+    Throttler,
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
+
+pytestmark = pytest.mark.kernel
+
+PATHS = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
+  wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
+"""
+UNCAPPED = PATHS + "rules: []\n"
+ETHERNET = re.compile(r"10\.77\.1\.|fd77:1:")
+
+
+def capped(throttle: str) -> str:
+    return PATHS + f"rules: [{{name: cap, paths: [ethernet], throttle: {{{throttle}}}}}]\n"
+
+
+@dataclass
+class Site:
+    """Origin, proxy and a throttler's configuration; its policy is changed by writing it anew."""
+
+    testbed: Testbed
+    origin: Origin
+    proxy: Proxy
+    policy: Path
+    config: Path
+
+    def start(self, policy: str) -> Throttler:
+        self.policy.write_text(policy)
+        return start_throttler(self.testbed["proxy"], self.config)
+
+    def reload(self, throttler: Throttler, policy: str) -> None:
+        self.policy.write_text(policy)
+        throttler.process.signal(signal.SIGHUP)
+
+    @contextmanager
+    def transfer(self, family: int) -> Iterator[None]:
+        """A download of a few seconds, on both paths from here on."""
+        url = self.origin.url("big", family=family)
+        command = ["curl", "-s", "-m", "30", "-o", "/dev/null", "-x", self.proxy.url(family), url]
+        client = self.testbed["client"].popen(mptcp_command(command))
+        try:
+            wait_until(lambda: len(self.limits()) == 2, "the download has both its subflows")
+            yield
+        finally:
+            client.kill()
+
+    def limits(self) -> dict[bool, int | None]:
+        """Return the pacing limit, bits/s, of the Ethernet subflow (True) and of the other, as ss(8) shows them."""
+        found: dict[bool, int | None] = {}
+        listing = self.testbed["proxy"].run(["ss", "-tinH", "sport", "=", ":3128"]).stdout
+        for line in listing.replace("\n\t", " ").splitlines():
+            pacing = re.search(r"pacing_rate \d+bps(?:/(\d+)bps)?", line)
+            if pacing is not None:
+                found[bool(ETHERNET.search(line))] = int(pacing[1]) if pacing[1] else None
+        return found
+
+    def capped_subflows(self, throttler: Throttler) -> int:
+        connections = throttler.status()["connections"]
+        return sum(1 for each in connections for subflow in each["subflows"] if subflow["classid"] is not None)
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "bpf-pacing")
+    testbed = make_module_testbed()
+    policy = testbed.directory / "policy.yaml"
+    config = write_throttler_config(testbed["proxy"], policy)
+    policy.write_text(UNCAPPED)
+    # The proxy's sockets have to be accepted under a throttler.
+    return Site(
+        testbed, start_origin(testbed["origin"], {"big": 400_000_000}), start_proxy(testbed["proxy"]), policy, config
+    )
+
+
+def stopped(throttler: Throttler) -> None:
+    throttler.process.signal(signal.SIGTERM)
+    assert throttler.process.wait(10) == 0, throttler.process.output()
+    assert "Traceback" not in throttler.process.output()
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_cap_lands_on_the_socket_and_then_in_the_set_and_goes_again(site: Site, family: int) -> None:
+    throttler = site.start(UNCAPPED)
+    with site.transfer(family):
+        time.sleep(1)
+        assert site.limits() == {True: None, False: None}
+        site.reload(throttler, capped("rate: 5 Mbit/s"))
+        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has landed")
+        wait_until(lambda: site.limits() == {True: 5_000_000, False: None}, "the capped subflow alone is paced")
+        site.reload(throttler, capped("rate: 8 Mbit/s"))
+        wait_until(lambda: site.limits()[True] == 8_000_000, "a cap that rises is told to the socket")
+        site.reload(throttler, capped("rate: 2 Mbit/s"))
+        wait_until(lambda: site.limits()[True] == 2_000_000, "so is one that falls")
+        wait_until(lambda: throttler.status()["classes"][0]["rate"] == 2_000_000, "and then to its class")
+        site.reload(throttler, UNCAPPED)
+        wait_until(lambda: site.limits() == {True: None, False: None}, "the limit goes with the cap")
+        stopped(throttler)
+
+
+def test_at_once_leaves_sockets_alone(site: Site) -> None:
+    throttler = site.start(UNCAPPED)
+    with site.transfer(4):
+        site.reload(throttler, capped("rate: 5 Mbit/s, landing: at-once"))
+        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has fallen")
+        time.sleep(0.5)
+        assert site.limits() == {True: None, False: None}
+        stopped(throttler)
+
+
+def test_a_stop_takes_the_limit_back(site: Site) -> None:
+    throttler = site.start(UNCAPPED)
+    with site.transfer(4):
+        site.reload(throttler, capped("rate: 5 Mbit/s"))
+        wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
+        stopped(throttler)
+        assert site.limits() == {True: None, False: None}
+
+
+def test_the_limit_of_a_killed_daemon_is_taken_back_by_its_successor(site: Site) -> None:
+    throttler = site.start(UNCAPPED)
+    with site.transfer(4):
+        site.reload(throttler, capped("rate: 5 Mbit/s"))
+        wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
+        throttler.process.kill()
+        assert site.limits()[True] == 5_000_000
+        successor = site.start(UNCAPPED)
+        wait_until(lambda: site.limits() == {True: None, False: None}, "the successor takes the limit back")
+        stopped(successor)

@@ -1,0 +1,89 @@
+"""The soft landing of a cap on a subflow in full flight. Pure: looks at its socket in, limits on it out.
+
+The MPTCP scheduler assigns data to a subflow by what it takes for its rate, the pacing rate averaged over past
+assignments, and what is assigned it does not take back. So at the moment a cap falls, a few megabytes wait on that
+subflow that would leave in 0.2 s at the old rate and take seconds at the new one; more follow until the average has
+learnt. All other paths wait for these data at the head of the line. Hence, in this order (docs/landing.md has the
+comparison):
+
+1. *drain*: no cap yet, but the kernel assigns no more than the old rate sends in ``HOLD_SECONDS``
+   (TCP_NOTSENT_LOWAT), until no more than that waits;
+2. *ramp*: the pacing rate falls geometrically to the cap while what may wait shrinks in step, so that the scheduler's
+   average follows, being weighed by what waits. What may wait grows in time meanwhile: the scheduler leaves
+   another path alone while this one would be free sooner, so that a path with a longer RTT would run dry;
+3. *landed*: the pacing rate stays at the cap, which tells the scheduler the truth, and the HTB class holds it there.
+
+A fall to no less than ``GENTLE`` of the rate needs none of this, nor does a subflow that sends less than its cap.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ..mptcp.model import TcpInfo
+from .model import SocketLimit
+
+HOLD_SECONDS = 0.03
+HOLD_GROWTH_SECONDS = 0.06
+"""By how much what may wait grows in time over the ramp; more where another path's RTT is that much longer."""
+RAMP_SECONDS = 0.6
+LONGEST_DRAIN = 0.35
+"""Seconds. With the ramp it leaves a twentieth of a second of the one within which a cap is to be in force."""
+DRAINED = 1.1
+"""What may be left of what may wait, as a share, when the ramp begins."""
+GENTLE = 0.7
+LEAST_HOLD = 2 * 1448
+"""Bytes: two segments."""
+
+
+class Phase(enum.Enum):
+    DRAIN = "drain"
+    RAMP = "ramp"
+    LANDED = "landed"
+
+
+def needs_landing(tcp: TcpInfo, rate: int) -> bool:
+    """Tell whether a cap of *rate* bits/s would fall on more than it lets through."""
+    return max(tcp.delivery_rate, tcp.pacing_rate) * GENTLE > rate and (
+        tcp.not_sent > 0 or tcp.unacked * tcp.mss > LEAST_HOLD
+    )
+
+
+@dataclass(slots=True)
+class Landing:
+    """One subflow on its way to its cap. Rates in bits/s, times in seconds."""
+
+    start: int
+    """Rate at the beginning."""
+    target: int
+    began: float
+    longer_rtt: float = 0.0
+    """By how much the longest RTT among the other subflows of the connection exceeds this one's."""
+    phase: Phase = Phase.DRAIN
+    ramp_began: float = 0.0
+
+    @classmethod
+    def of(cls, tcp: TcpInfo, target: int, now: float, longest_rtt: int) -> Landing:
+        """Begin with *tcp*, knowing the *longest_rtt* (minimum over time, microseconds) of the other subflows."""
+        start = tcp.pacing_rate if tcp.delivery_rate < target else min(tcp.pacing_rate, tcp.delivery_rate)
+        return cls(max(start, target), target, now, max(0, longest_rtt - tcp.min_rtt) / 1e6)
+
+    def look(self, now: float, not_sent: int) -> SocketLimit:
+        """Go on at *now* with *not_sent* bytes waiting; return what the socket may do from here."""
+        if self.phase is Phase.DRAIN:
+            most = self._hold(self.start, 0.0)
+            if not_sent > DRAINED * most and now - self.began < LONGEST_DRAIN:
+                return SocketLimit(None, most)
+            self.phase, self.ramp_began = Phase.RAMP, now
+        done = (now - self.ramp_began) / RAMP_SECONDS
+        if done >= 1:
+            self.phase = Phase.LANDED
+            return SocketLimit(self.target)
+        rate = round(self.start * (self.target / self.start) ** done)
+        return SocketLimit(rate, self._hold(rate, done))
+
+    def _hold(self, rate: int, done: float) -> int:
+        """Return how many bytes may wait at *rate* when *done* of the ramp, as a share, is behind."""
+        seconds = HOLD_SECONDS + done * max(HOLD_GROWTH_SECONDS, self.longer_rtt)
+        return max(LEAST_HOLD, int(rate / 8 * seconds))
