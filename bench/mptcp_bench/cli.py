@@ -70,9 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--quick", action="store_true", help="less of everything: to see that it works")
     run.add_argument("--json", action="store_true", help="the JSON document on stdout, the tables on stderr")
     run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
-    run.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the paper's experiments"
-    )
+    run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the experiment")
     run.add_argument("--inventory", type=Path, metavar="FILE", help="real hosts, by ssh, in place of namespaces")
     run.set_defaults(command=_run)
 
@@ -90,6 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_FILE_WIDTH = 120
+"""Columns of a table that goes into a file: as wide as the widest needs."""
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from . import demo
 
@@ -103,8 +105,8 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.name in EXPERIMENTS:
-        if arguments.set or arguments.inventory:
-            raise TestbedError(f"run {arguments.name}: --set and --inventory are for the paper's experiments")
+        if arguments.inventory:
+            raise TestbedError(f"run {arguments.name}: --inventory is for the paper's experiments")
         return _experiment(arguments)
     return _paper(arguments)
 
@@ -141,14 +143,20 @@ def _paper(arguments: argparse.Namespace) -> int:
 def _experiment(arguments: argparse.Namespace) -> int:
     experiment = EXPERIMENTS[arguments.name]
     console = Console(stderr=arguments.json)
+    if not console.is_terminal:
+        console.width = max(console.width, _FILE_WIDTH)
     origin = provenance.collect(arguments.seed)
-    result = experiment.load()(console, arguments.seed, arguments.quick)
+    options = dict(each.partition("=")[::2] for each in arguments.set)
+    result = experiment.run(console, arguments.seed, arguments.quick, options)
     document = provenance.document(
         origin, {"experiment": experiment.name, "failures": list(result.failures), **result.data}
     )
     arguments.output.mkdir(parents=True, exist_ok=True)
     target = arguments.output / f"{experiment.name}.json"
     target.write_text(document)
+    for picture in result.pictures:
+        for ending in ("png", "svg"):
+            picture.draw(arguments.output / f"{picture.name}.{ending}")
     for table in result.tables:
         console.print(table)
     if arguments.json:

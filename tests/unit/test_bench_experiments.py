@@ -21,8 +21,10 @@ PROTOCOL = Protocol(1, 0, 1, 0)
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
-def test_every_experiment_loads_and_takes_console_seed_and_quick(name: str) -> None:
-    assert list(inspect.signature(EXPERIMENTS[name].load()).parameters) == ["console", "seed", "quick"]
+def test_every_experiment_loads_and_takes_console_seed_quick_and_any_options(name: str) -> None:
+    module = EXPERIMENTS[name].load()
+    options = ["options"] if hasattr(module, "OPTIONS") else []
+    assert list(inspect.signature(module.run).parameters) == ["console", "seed", "quick", *options]
 
 
 def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,17 +1,30 @@
 """The experiments behind the project's claims, one module each: ``mptcp-bench run NAME``.
 
-A module has ``run(console, seed, quick) -> Result``; it is entered in ``EXPERIMENTS`` and loaded on use.
+A module has ``run(console, seed, quick) -> Result``; it is entered in ``EXPERIMENTS`` and loaded on use. One that can
+be told what to run takes ``options`` too, and has ``OPTIONS``: what each is, by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from ..testbed import TestbedError
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure, and what draws it into a file whose ending says in which format."""
+
+    name: str
+    draw: Callable[[Path], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +36,7 @@ class Result:
     """The same and more, for the JSON file."""
     failures: tuple[str, ...] = field(default=())
     """Aims that were missed, each with aim and measured value."""
-
-
-Run = Callable[[Console, int, bool], Result]
+    pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +47,19 @@ class Experiment:
     summary: str
     module: str
 
-    def load(self) -> Run:
-        run: Run = import_module(f"{__name__}.{self.module}").run
-        return run
+    def load(self) -> ModuleType:
+        return import_module(f"{__name__}.{self.module}")
+
+    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+        """Run it. Raises TestbedError for an option that it does not know."""
+        module = self.load()
+        known: Mapping[str, str] = getattr(module, "OPTIONS", {})
+        for name in options:
+            if name not in known:
+                can = "; ".join(f"{each} ({what})" for each, what in known.items()) or "nothing"
+                raise TestbedError(f"run {self.name}: --set {name}: unknown; it can set {can}")
+        result: Result = module.run(console, seed, quick, options) if known else module.run(console, seed, quick)
+        return result
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -49,6 +70,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("reaction", "From the MP_JOIN's third ACK on the wire to the entry in the kernel set", "reaction"),
         Experiment("control-plane", "Connections a second tracked with none lost, and their CPU", "control_plane"),
         Experiment("recovery", "kill -9 and restart in mid-transfer; nothing is left after clean-up", "recovery"),
+        Experiment("onset", "A cap falls on a running download: at once and softly, side by side", "onset"),
         Experiment(
             "emulation", "Emulated paths: delay, loss, order, seed and full rate, against what was asked", "emulation"
         ),

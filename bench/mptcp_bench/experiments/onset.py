@@ -1,0 +1,333 @@
+"""The onset of a cap: what the other path suffers when it falls at once, and when it lands softly.
+
+Through the real proxy and throttler. In the middle of a download over both paths the policy that caps Ethernet is
+loaded (SIGHUP), with ``landing: at-once`` and ``landing: soft`` in turns; between runs the cap is taken away. Without
+any cap the same windows are measured too: congestion control makes dips of its own. docs/landing.md has the results.
+
+Each 0.1 s sample counts what arrived at the client's interfaces. A run begins so long before the onset that BBR, which
+slows every path down for 0.2 s once in ten seconds (PROBE_RTT), does so only after the last window.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from itertools import product
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .. import style
+from ..emulation.model import Direction
+from ..emulation.model import Path as EmulatedPath
+from ..paper.statistics import Interval, mean_interval
+from ..recorder import Recorder, Sample, rates
+from ..testbed import LiveNode, Testbed, TestbedError, paths
+from ..testbed.services import (
+    Throttler,
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
+from . import Picture, Result
+from .onset_judging import IN_FORCE, STALLED, WITHIN, Outcome, judge
+from .scene import need
+
+WIFI = 30
+"""Mbit/s of the path that is not capped."""
+CONTROLS = ("bbr", "cubic")
+RTTS = ("2/2", "20/20", "60/60", "20/80")
+"""Milliseconds, Ethernet and Wi-Fi."""
+CAPS = ("100-5", "100-1", "30-2")
+"""Mbit/s of Ethernet before and after."""
+VARIANTS = ("at-once", "soft", "no cap")
+OPTIONS = {
+    "cc": f"congestion controls towards the client, default {','.join(CONTROLS)}",
+    "rtt": f"RTTs in ms, Ethernet/Wi-Fi, default {','.join(RTTS)}",
+    "cap": f"Ethernet's rate and its cap in Mbit/s, default {','.join(CAPS)}",
+    "runs": "of each variant, default 10",
+}
+WARM, AFTER = 3.5, 5.6
+"""Seconds before and after the onset."""
+RUNS, QUICK_RUNS, CONTROL_RUNS = 10, 3, 3
+FILE_SIZE = 400_000_000
+"""More than a download gets done; the client is stopped."""
+CAPPED, OTHER = "eth0", "wlan0"
+ATTEMPTS = 3
+KEPT, WORST, STALL, STEADY, RTT = 0.95, STALLED, 0.1, 0.98, 0.1
+"""What is aimed at; the RTT is what the cap may add, in seconds."""
+_POLICY = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
+  wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
+rules: """
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of what is varied."""
+
+    control: str
+    ethernet_rtt: float
+    """Milliseconds."""
+    wifi_rtt: float
+    rate: int
+    """Of Ethernet, Mbit/s."""
+    cap: int
+
+    def __str__(self) -> str:
+        return f"{self.control}, {self.ethernet_rtt:g}/{self.wifi_rtt:g} ms, {self.rate}→{self.cap} Mbit/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run, with its samples for the picture."""
+
+    cell: Cell
+    variant: str
+    outcome: Outcome
+    onset: float
+    samples: tuple[Sample, ...]
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+    """Run the cells that *options* choose."""
+    need("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize")
+    chosen = cells(options, quick)
+    runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
+    measured: list[Measured] = []
+    for number, cell in enumerate(chosen, 1):
+        console.print(f"{number} of {len(chosen)}: {cell}", style="dim", highlight=False)
+        measured += measure(cell, runs, seed, console)
+    table, failures = judged(chosen, measured)
+    data = {
+        "cells": [asdict(cell) for cell in chosen],
+        "runs": [{"cell": str(m.cell), "variant": m.variant, **asdict(m.outcome)} for m in measured],
+    }
+    pictures = (Picture("onset", lambda target: draw(target, measured)),) if measured else ()
+    return Result((table,), data, tuple(failures), pictures)
+
+
+def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
+    """Return the cells that *options* choose. Raises TestbedError for one that makes no sense."""
+    controls = options.get("cc", "bbr,cubic").split(",")
+    rtts = options.get("rtt", "20/20" if quick else ",".join(RTTS)).split(",")
+    caps = options.get("cap", "100-5" if quick else ",".join(CAPS)).split(",")
+    try:
+        return [_cell(control, rtt, cap) for control, rtt, cap in product(controls, rtts, caps)]
+    except ValueError:
+        raise TestbedError(
+            "run onset: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
+        ) from None
+
+
+def _cell(control: str, rtt: str, cap: str) -> Cell:
+    ethernet_rtt, wifi_rtt = (float(word) for word in rtt.split("/"))
+    before, after = (int(word) for word in cap.split("-"))
+    return Cell(control, ethernet_rtt, wifi_rtt, before, after)
+
+
+def measure(cell: Cell, runs: int, seed: int, console: Console) -> list[Measured]:
+    """Do *runs* runs of each variant, in turns, in one testbed."""
+    half = [
+        EmulatedPath(name, *[Direction(rate * 1_000_000, round(rtt * 500)) for _ in ("down", "up")])
+        for name, rate, rtt in (("ethernet", cell.rate, cell.ethernet_rtt), ("wifi", WIFI, cell.wifi_rtt))
+    ]
+    found = []
+    with Testbed(paths(half), seed=seed) as testbed:
+        scene = Scene.built(testbed, cell)
+        for number in range(runs):
+            for variant in VARIANTS:
+                if variant == "no cap" and number >= CONTROL_RUNS:
+                    continue
+                found.append(_attempted(scene, variant, console))
+    return found
+
+
+def _attempted(scene: Scene, variant: str, console: Console) -> Measured:
+    """Return a run whose download had both its paths."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return scene.run(variant)
+        except (TestbedError, ValueError) as error:
+            console.print(f"{scene.cell}, {variant}: again, because {error}", style="dim", highlight=False)
+    return scene.run(variant)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A testbed with all services; one download at a time."""
+
+    cell: Cell
+    client: LiveNode
+    proxy: LiveNode
+    throttler: Throttler
+    policy: Path
+    download: Sequence[str]
+
+    @classmethod
+    def built(cls, testbed: Testbed, cell: Cell) -> Scene:
+        origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
+        policy = testbed.directory / "policy.yaml"
+        policy.write_text(_POLICY + "[]\n")
+        throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
+        proxy = start_proxy(testbed["proxy"], arguments=("--congestion-control", cell.control))
+        download = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url(), origin.url("big")]
+        return cls(cell, testbed["client"], testbed["proxy"], throttler, policy, mptcp_command(download))
+
+    def run(self, variant: str) -> Measured:
+        """Download, cap, watch. Raises TestbedError where the download had not both subflows."""
+        self._load("[]")
+        with self._downloading() as recorder:
+            time.sleep(max(0.0, WARM - recorder.now))
+            if len(self._sockets()) != 2:
+                raise TestbedError("the download has not two subflows")
+            onset = recorder.now
+            if variant != "no cap":
+                throttle = f"{{rate: {self.cell.cap} Mbit/s, landing: {variant}}}"
+                self._load(f"[{{name: cap, paths: [ethernet], throttle: {throttle}}}]")
+            time.sleep(max(0.0, onset + AFTER - 0.5 - recorder.now))
+            rtt = self._sockets().get("10.77.1.", 0.0)
+            time.sleep(max(0.0, onset + AFTER - recorder.now))
+            samples = recorder.samples
+        cap = self.cell.cap * 1_000_000
+        outcome = judge(samples, CAPPED, OTHER, onset, cap, WIFI * 1_000_000, rtt)
+        return Measured(self.cell, variant, outcome, onset, tuple(samples))
+
+    def _load(self, rules: str) -> None:
+        self.policy.write_text(f"{_POLICY}{rules}\n")
+        self.throttler.process.signal(signal.SIGHUP)
+
+    @contextmanager
+    def _downloading(self) -> Iterator[Recorder]:
+        wait_until(lambda: not self._sockets(), "the last download's subflows are gone", timeout=30)
+        process = self.client.popen(self.download)
+        try:
+            with Recorder(self.client, (CAPPED, OTHER)) as recorder:
+                yield recorder
+        finally:
+            process.kill()
+
+    def _sockets(self) -> dict[str, float]:
+        """Return the smoothed RTT in seconds of each established subflow, by the beginning of the client's address."""
+        listing = self.proxy.run(["ss", "-tinH", "state", "established", "sport", "=", ":3128"]).stdout
+        found = {}
+        for line in listing.replace("\n\t", " ").splitlines():
+            rtt = re.search(r"\brtt:([\d.]+)", line)
+            remote = re.search(r"10\.77\.[12]\.(?=\d+\]?:(?!3128))", line)
+            if rtt and remote:
+                found[remote[0]] = float(rtt[1]) / 1e3
+        return found
+
+
+def judged(chosen: Iterable[Cell], measured: Sequence[Measured]) -> tuple[Table, list[str]]:
+    """Return the table of all cells and variants, and which aims the soft landing missed, by its means."""
+    table = Table(title="A cap falls: what the other path keeps", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in (
+        "cell",
+        "cap",
+        "runs",
+        "kept",
+        "worst",
+        "stalled s",
+        "in force s",
+        "off",
+        "steady",
+        "RTT ms",
+    ):
+        table.add_column(title, justify="left" if title in ("cell", "cap") else "right", no_wrap=True)
+    failures = []
+    for cell in chosen:
+        for variant in VARIANTS:
+            outcomes = [m.outcome for m in measured if m.cell == cell and m.variant == variant]
+            if not outcomes:
+                continue
+            means = {f.name: mean_interval([getattr(o, f.name) for o in outcomes]) for f in fields(Outcome)}
+            missed = _missed(cell, means) if variant == "soft" else {}
+            failures += [f"{cell}, soft: {what}" for what in missed.values()]
+
+            capped = variant != "no cap"
+            table.add_row(
+                str(cell) if variant == VARIANTS[0] else "",
+                variant,
+                str(len(outcomes)),
+                _shown(means, missed, variant, "kept"),
+                _shown(means, missed, variant, "worst"),
+                _shown(means, missed, variant, "stalled"),
+                *(
+                    (
+                        _shown(means, missed, variant, "in_force"),
+                        _shown(means, missed, variant, "off", digits=3),
+                        _shown(means, missed, variant, "steady", digits=3),
+                    )
+                    if capped
+                    else ("", "", "")
+                ),
+                _shown(means, missed, variant, "rtt", 1e3, 0),
+            )
+    return table, failures
+
+
+def _shown(
+    means: Mapping[str, Interval],
+    missed: Mapping[str, str],
+    variant: str,
+    name: str,
+    scale: float = 1.0,
+    digits: int = 2,
+) -> str:
+    interval = means[name]
+    half = "" if interval.half is None else f" ± {interval.half * scale:.{digits}f}"
+    text = f"{interval.mean * scale:.{digits}f}{half}"
+    if variant != "soft":
+        return text
+    return f"[red]{text}[/]" if name in missed else f"[green]{text}[/]"
+
+
+def _missed(cell: Cell, means: Mapping[str, Interval]) -> dict[str, str]:
+    """Return the aims that the means of a cell miss, by measure."""
+    rtt = cell.ethernet_rtt / 1e3 + RTT
+    aims = {
+        "kept": (means["kept"].mean >= KEPT, f"keeps ≥ {KEPT}"),
+        "worst": (means["worst"].mean >= WORST, f"worst sample ≥ {WORST}"),
+        "stalled": (means["stalled"].mean <= STALL, f"stalled ≤ {STALL} s"),
+        "in_force": (means["in_force"].mean <= IN_FORCE, f"in force within {IN_FORCE} s"),
+        "off": (means["off"].mean <= WITHIN, f"from then on within {WITHIN:.0%}"),
+        "steady": (means["steady"].mean >= STEADY, f"steady state ≥ {STEADY}"),
+        "rtt": (means["rtt"].mean <= rtt, f"RTT ≤ {rtt * 1e3:.0f} ms"),
+    }
+    return {name: f"{what}, was {means[name].mean:.3f}" for name, (met, what) in aims.items() if not met}
+
+
+def draw(target: Path, measured: Sequence[Measured]) -> None:
+    """Draw one run of each landing, of the first cell: that of median goodput kept."""
+    figure = style.new_figure(11, 4.6)
+    panels = figure.subplots(1, 2, sharey=True)
+    figure.subplots_adjust(left=0.065, right=0.985, top=0.76, bottom=0.13, wspace=0.06)
+    cell = measured[0].cell
+    titles = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
+    for axes, (variant, title) in zip(panels, titles.items(), strict=True):
+        runs = sorted((m for m in measured if m.cell == cell and m.variant == variant), key=lambda m: m.outcome.kept)
+        shown = runs[(len(runs) - 1) // 2]
+        series = [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5]
+        times = [rate.time - shown.onset for rate in series]
+        for device, path in ((CAPPED, style.ETHERNET), (OTHER, style.WIFI)):
+            style.draw_path(axes, times, [rate.bits[device] / 1e6 for rate in series], path)
+        axes.axvline(0, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
+        axes.set_title(f"{title}: Wi-Fi keeps {shown.outcome.kept:.0%}", loc="left", fontsize=11, color=style.INK)
+        axes.set_xlim(-2, 5)
+        axes.set_ylim(0, max(cell.rate, WIFI) * 1.08)
+        style.dress(axes, "seconds since the cap", "received by the client, Mbit/s" if variant == "at-once" else "")
+    panels[0].legend(loc="upper right", frameon=False)
+    style.heading(figure, "The onset of a cap", f"{cell}; one download through the proxy", left=0.065)
+    style.save(figure, target)
