@@ -15,7 +15,15 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.landing import Lander
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
 from mptcp_throttler.policy.model import LandingKind, Rule, Share, Throttle
-from mptcp_throttler.shaping.landing import LEAST_HOLD, LONGEST_DRAIN, RAMP_SECONDS, Landing, Phase, needs_landing
+from mptcp_throttler.shaping.landing import (
+    LEAST_HOLD,
+    LONGEST_DRAIN,
+    LONGEST_SETTLE,
+    RAMP_SECONDS,
+    Landing,
+    Phase,
+    needs_landing,
+)
 from mptcp_throttler.shaping.model import NO_LIMIT, Ownership, SocketLimit
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.shaping.share import HEADROOM, level
@@ -43,35 +51,49 @@ rates = st.integers(64_000, 10_000_000_000)
 
 
 def test_drain_ramp_landed() -> None:
-    landing = Landing.of(FULL_FLIGHT, 5_000_000, 0.0, longest_rtt=20_000)
+    landing = Landing.of(FULL_FLIGHT, 5_000_000, 0.0)
     draining = landing.look(0.0, 2_000_000)
     assert landing.phase is Phase.DRAIN
     assert draining.rate is None, "what waits leaves at full speed"
     assert draining.not_sent is not None
-    assert 300_000 < draining.not_sent < 400_000, "30 ms at 95 Mbit/s"
+    assert 230_000 < draining.not_sent < 240_000, "20 ms at 95 Mbit/s"
     assert landing.look(0.1, 900_000) == draining
     began = landing.look(0.2, draining.not_sent)
     assert landing.phase is Phase.RAMP
     assert began.rate == 95_000_000
     half = landing.look(0.2 + RAMP_SECONDS / 2, 50_000)
     assert half.rate == pytest.approx((95e6 * 5e6) ** 0.5, rel=0.01), "half-way of a geometric fall"
-    assert landing.look(0.2 + RAMP_SECONDS, 50_000) == SocketLimit(5_000_000)
+    assert landing.look(1.5, 50_000) == SocketLimit(5_000_000)
     assert landing.phase is Phase.LANDED
 
 
 def test_a_drain_that_does_not_end_is_cut_short() -> None:
-    landing = Landing.of(FULL_FLIGHT, 5_000_000, 0.0, longest_rtt=20_000)
+    landing = Landing.of(FULL_FLIGHT, 5_000_000, 0.0)
     landing.look(LONGEST_DRAIN - 0.01, 2_000_000)
     assert landing.phase is Phase.DRAIN
     landing.look(LONGEST_DRAIN, 2_000_000)
     assert landing.phase is Phase.RAMP
 
 
-def test_a_path_of_longer_rtt_lets_more_wait_towards_the_end() -> None:
-    near, far = (Landing.of(FULL_FLIGHT, 5_000_000, 0.0, rtt) for rtt in (20_000, 200_000))
-    assert near.look(0.0, 0) == far.look(0.0, 0)
-    ends = [each.look(RAMP_SECONDS * 0.99, 0).not_sent or 0 for each in (near, far)]
-    assert ends[1] > 2 * ends[0]
+def test_the_lower_the_cap_the_less_may_wait_towards_the_end() -> None:
+    ends = []
+    for target in (1_000_000, 5_000_000):
+        landing = Landing.of(FULL_FLIGHT, target, 0.0)
+        landing.look(0.0, 0)
+        ends.append(8 * (landing.look(RAMP_SECONDS, 0).not_sent or 0) / target)
+    assert ends[0] < 0.06 < 0.16 < ends[1], "seconds at the cap"
+
+
+def test_what_may_wait_is_bounded_until_the_scheduler_has_learnt() -> None:
+    landing = Landing.of(FULL_FLIGHT, 5_000_000, 0.0)
+    landing.look(0.0, 0)
+    settling = landing.look(RAMP_SECONDS, 0)
+    assert landing.phase is Phase.SETTLE
+    assert landing.capped
+    assert settling.rate == 5_000_000
+    assert settling.not_sent is not None
+    assert landing.look(RAMP_SECONDS + 0.5, 0) == SocketLimit(5_000_000)
+    assert landing.phase is Phase.LANDED
 
 
 @given(start=rates, target=rates, looks=st.lists(st.tuples(st.floats(0, 0.2), st.integers(0, 10**8)), max_size=60))
@@ -79,9 +101,9 @@ def test_a_landing_only_ever_falls_never_below_its_target_and_ends(
     start: int, target: int, looks: list[tuple[float, int]]
 ) -> None:
     tcp = replace(FULL_FLIGHT, pacing_rate=start, delivery_rate=start)
-    landing = Landing.of(tcp, target, 0.0, 0)
+    landing = Landing.of(tcp, target, 0.0)
     now, last = 0.0, float("inf")
-    for pause, not_sent in [*looks, (LONGEST_DRAIN, 0), (RAMP_SECONDS + 0.001, 0)]:
+    for pause, not_sent in [*looks, (LONGEST_DRAIN, 0), (RAMP_SECONDS + LONGEST_SETTLE + 0.001, 0)]:
         now += pause
         limit = landing.look(now, not_sent)
         rate = float("inf") if limit.rate is None else limit.rate
@@ -221,7 +243,7 @@ class Scene:
         self.tcp: dict[FourTuple, TcpInfo] = {}
         self.obeys = obeys
         self.changes = 0
-        self.lander = Lander(self.planner, self.pacing, self.look, lambda _: [], self.landed)
+        self.lander = Lander(self.planner, self.pacing, self.look, self.landed)
 
     def landed(self) -> None:
         self.changes += 1
@@ -239,7 +261,7 @@ class Scene:
     def run(self, seconds: float, until: float = 0.0) -> None:
         now = until
         while now < until + seconds:
-            self.lander._step(now)
+            self.lander.step(now)
             now += 0.02
             for four_tuple, tcp in self.tcp.items():
                 self.tcp[four_tuple] = replace(tcp, not_sent=max(0, tcp.not_sent - 250_000))
@@ -253,6 +275,7 @@ def test_a_subflow_in_full_flight_is_landed_within_a_second() -> None:
     assert not scene.planner.entries.desired
     scene.run(0.5, until=0.5)
     assert set(scene.planner.entries.desired) == {subflow(1)}
+    scene.run(1.0, until=1.0)
     assert scene.pacing.limits == {1: SocketLimit(5_000_000)}
     assert scene.changes == 1
 
@@ -301,6 +324,7 @@ def test_many_land_at_once_each_on_its_part() -> None:
     scene.planner.set_verdicts(1, verdicts, NOW)
     scene.run(1.0)
     assert len(scene.planner.entries.desired) == 10
+    scene.run(4.0, until=1.0)
     assert {limit.rate for limit in scene.pacing.limits.values()} == {round(500_000 * HEADROOM)}
 
 

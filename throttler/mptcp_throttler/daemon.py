@@ -19,7 +19,7 @@ from .kernel.ports import KernelError, Netfilter
 from .kernel.socket_pacing import open_socket_pacing
 from .kernel.tc import HtbTrafficControl
 from .landing import Lander
-from .mptcp.model import Event, EventKind, FourTuple
+from .mptcp.model import Event, EventKind
 from .mptcp.tracker import Tracker, TrackerLimits
 from .observe import Observers
 from .policy.evaluate import evaluate
@@ -86,9 +86,7 @@ class Daemon:
                     # A start that was refused before it took an interface leaves a killed predecessor's caps alone.
                     if self._tc.prepared:
                         await self._reconciler.close()
-                    for number in _STOP:  # whoever asks once more is asking for what is being done
-                        loop.remove_signal_handler(number)
-                        signal.signal(number, signal.SIG_IGN)
+                    _ignore_further_stops(loop)
 
     async def _serve(self) -> None:
         await self._reconciler.prepare()
@@ -106,6 +104,8 @@ class Daemon:
             self._open_lander()
             await self._observers.open()
             await self._enforce()
+            if self._lander is not None:
+                self._lander.step(time.monotonic())
             await self._reconciler.apply()
             await remove_other_backends(self._backend, self._settings.ownership)
             await status.open()
@@ -129,15 +129,8 @@ class Daemon:
     def _open_lander(self) -> None:
         pacing = open_socket_pacing(self._settings.ownership.listen_ports)
         if pacing is not None:
-            look, siblings = self._observers.subflow, self._siblings
-            self._lander = Lander(self._planner, pacing, look, siblings, self._reconciler.wake)
+            self._lander = Lander(self._planner, pacing, self._observers.subflow, self._reconciler.wake)
             self._lander.adopt(self._observers.subflows())
-
-    def _siblings(self, four_tuple: FourTuple) -> list[FourTuple]:
-        """Return the other active subflows of the connection of a capped one."""
-        connection = self._tracker.connections.get(self._planner.owner_of(four_tuple))
-        active = () if connection is None else connection.active
-        return [each.four_tuple for each in active if each.four_tuple != four_tuple]
 
     async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
         """Run *duties*, none of which ends by itself, until told to stop; the first that fails ends the daemon."""
@@ -280,6 +273,18 @@ class Daemon:
         while True:
             await asyncio.sleep(seconds)
             await call()
+
+
+def _ignore_further_stops(loop: asyncio.AbstractEventLoop) -> None:
+    """Whoever asks once more is asking for what is being done.
+
+    The loop leaves each signal to its default action, which would end us: none must come in that moment.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
+    for number in _STOP:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
 
 
 def _keep_pauses_short() -> None:

@@ -53,17 +53,12 @@ class Lander:
         planner: Planner,
         pacing: SocketPacing,
         look: Callable[[FourTuple], KernelSubflow | None],
-        siblings: Callable[[FourTuple], Iterable[FourTuple]],
         landed: Callable[[], None],
     ) -> None:
-        """Take over *planner*'s caps.
-
-        *look* finds a subflow's socket, *siblings* the other subflows of its connection; *landed* hears of changes.
-        """
+        """Take over *planner*'s caps. *look* finds a subflow's socket; *landed* hears of changes of the plan."""
         self._planner = planner
         self._pacing = pacing
         self._look = look
-        self._siblings = siblings
         self._landed = landed
         self._sockets: dict[FourTuple, _Socket] = {}
         self._released: dict[FourTuple, int] = {}
@@ -80,7 +75,7 @@ class Lander:
         """Follow the plan, forever."""
         shared = 0.0
         while True:
-            self._step(time.monotonic())
+            self.step(time.monotonic())
             if time.monotonic() - shared >= SHARE_SECONDS:
                 shared = time.monotonic()
                 self._share(shared)
@@ -112,7 +107,11 @@ class Lander:
             log.info("%d idle subflows keep their pacing limit until they close", len(self._released))
         self._pacing.close()
 
-    def _step(self, now: float) -> None:
+    def step(self, now: float) -> None:
+        """Follow what moved and go on with what is landing; *now* is on the monotonic clock.
+
+        A cap that needs no landing is in the plan afterwards.
+        """
         moved, self._planner.moved = self._planner.moved, set()
         try:
             for four_tuple in moved:
@@ -141,7 +140,7 @@ class Lander:
         ours.cookie = socket.cookie
         target = self._level(self._planner.sharers(four_tuple), ceil, now)
         if four_tuple in self._planner.landing and needs_landing(socket.tcp, target):
-            ours.landing = Landing.of(socket.tcp, target, now, self._longest_rtt(four_tuple))
+            ours.landing = Landing.of(socket.tcp, target, now)
             return
         ours.landing = None
         self._limit(ours, SocketLimit(target))
@@ -163,6 +162,7 @@ class Lander:
             log.debug("%s: its socket takes no limit; its cap falls at once", four_tuple)
         if ignored or landing.phase is Phase.LANDED:
             ours.landing = None
+        if ignored or landing.capped:
             self._done(four_tuple)
 
     def _done(self, four_tuple: FourTuple) -> None:
@@ -174,10 +174,6 @@ class Lander:
         if ours.limit != limit:
             ours.limit = limit
             self._pacing.limit({ours.cookie: limit})
-
-    def _longest_rtt(self, four_tuple: FourTuple) -> int:
-        found = (self._look(each) for each in self._siblings(four_tuple))
-        return max((each.tcp.min_rtt for each in found if each is not None and each.tcp is not None), default=0)
 
     def _share(self, now: float) -> None:
         """Set the level of every cap that several subflows share."""

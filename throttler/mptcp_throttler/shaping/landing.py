@@ -11,7 +11,9 @@ comparison):
 2. *ramp*: the pacing rate falls geometrically to the cap while what may wait shrinks in step, so that the scheduler's
    average follows, being weighed by what waits. What may wait grows in time meanwhile: the scheduler leaves
    another path alone while this one would be free sooner, so that a path with a longer RTT would run dry;
-3. *landed*: the pacing rate stays at the cap, which tells the scheduler the truth, and the HTB class holds it there.
+3. *settle*: the pacing rate is at the cap, which tells the scheduler the truth, and the HTB class holds it there. What
+   may wait stays bounded for as long as a few assignments take, of 64 KB each: by then the average has followed;
+4. *landed*: nothing but the pacing rate is bounded.
 
 A fall to no less than ``GENTLE`` of the rate needs none of this, nor does a subflow that sends less than its cap.
 """
@@ -24,14 +26,20 @@ from dataclasses import dataclass
 from ..mptcp.model import TcpInfo
 from .model import SocketLimit
 
-HOLD_SECONDS = 0.03
-HOLD_GROWTH_SECONDS = 0.06
-"""By how much what may wait grows in time over the ramp; more where another path's RTT is that much longer."""
+HOLD_SECONDS = 0.02
+HOLD_GROWTH_SECONDS = 0.15
+"""By how much what may wait grows in time over the ramp, at ``HOLD_GROWTH_RATE`` and above; below it less in
+proportion, for there one assignment alone takes longer than another path can bridge."""
+HOLD_GROWTH_RATE = 5_000_000
 RAMP_SECONDS = 0.6
-LONGEST_DRAIN = 0.35
-"""Seconds. With the ramp it leaves a twentieth of a second of the one within which a cap is to be in force."""
+LONGEST_DRAIN = 0.3
+"""Seconds. With the ramp it leaves a tenth of the second within which a cap is to be in force, for the round trip."""
 DRAINED = 1.1
 """What may be left of what may wait, as a share, when the ramp begins."""
+ASSIGNMENT = 65_536
+"""Bytes that the scheduler hands over at once (MPTCP_SEND_BURST_SIZE, net/mptcp/protocol.c)."""
+SETTLE_ASSIGNMENTS = 4
+LONGEST_SETTLE = 3.0
 GENTLE = 0.7
 LEAST_HOLD = 2 * 1448
 """Bytes: two segments."""
@@ -40,6 +48,7 @@ LEAST_HOLD = 2 * 1448
 class Phase(enum.Enum):
     DRAIN = "drain"
     RAMP = "ramp"
+    SETTLE = "settle"
     LANDED = "landed"
 
 
@@ -58,16 +67,19 @@ class Landing:
     """Rate at the beginning."""
     target: int
     began: float
-    longer_rtt: float = 0.0
-    """By how much the longest RTT among the other subflows of the connection exceeds this one's."""
     phase: Phase = Phase.DRAIN
     ramp_began: float = 0.0
 
     @classmethod
-    def of(cls, tcp: TcpInfo, target: int, now: float, longest_rtt: int) -> Landing:
-        """Begin with *tcp*, knowing the *longest_rtt* (minimum over time, microseconds) of the other subflows."""
+    def of(cls, tcp: TcpInfo, target: int, now: float) -> Landing:
+        """Begin at *now* with a socket that is doing as *tcp* says."""
         start = tcp.pacing_rate if tcp.delivery_rate < target else min(tcp.pacing_rate, tcp.delivery_rate)
-        return cls(max(start, target), target, now, max(0, longest_rtt - tcp.min_rtt) / 1e6)
+        return cls(max(start, target), target, now)
+
+    @property
+    def capped(self) -> bool:
+        """The HTB class may hold the subflow from here on."""
+        return self.phase in (Phase.SETTLE, Phase.LANDED)
 
     def look(self, now: float, not_sent: int) -> SocketLimit:
         """Go on at *now* with *not_sent* bytes waiting; return what the socket may do from here."""
@@ -78,12 +90,14 @@ class Landing:
             self.phase, self.ramp_began = Phase.RAMP, now
         done = (now - self.ramp_began) / RAMP_SECONDS
         if done >= 1:
-            self.phase = Phase.LANDED
-            return SocketLimit(self.target)
+            settled = RAMP_SECONDS + min(LONGEST_SETTLE, SETTLE_ASSIGNMENTS * ASSIGNMENT * 8 / self.target)
+            self.phase = Phase.SETTLE if now - self.ramp_began < settled else Phase.LANDED
+            return SocketLimit(self.target, self._hold(self.target, 1.0) if self.phase is Phase.SETTLE else None)
         rate = round(self.start * (self.target / self.start) ** done)
         return SocketLimit(rate, self._hold(rate, done))
 
     def _hold(self, rate: int, done: float) -> int:
         """Return how many bytes may wait at *rate* when *done* of the ramp, as a share, is behind."""
-        seconds = HOLD_SECONDS + done * max(HOLD_GROWTH_SECONDS, self.longer_rtt)
+        growth = HOLD_GROWTH_SECONDS * min(1.0, self.target / HOLD_GROWTH_RATE)
+        seconds = HOLD_SECONDS + done * growth
         return max(LEAST_HOLD, int(rate / 8 * seconds))

@@ -232,10 +232,6 @@ class Planner:
             self._settle(cap)
         self.entries.want(four_tuple, Target(cap.minor, self._marks[scope.rule]))
 
-    def owner_of(self, four_tuple: FourTuple) -> int:
-        """Return the token of the connection of a capped subflow, 0 for one that is not."""
-        return self._owner.get(four_tuple, 0)
-
     def ceil_of(self, four_tuple: FourTuple) -> int | None:
         """Return the ceil, bits/s, of the soft cap that is or will be on a subflow; None where there is none."""
         scope = self._cap_of.get(four_tuple)
