@@ -302,6 +302,7 @@ def test_a_socket_that_takes_no_limit_is_capped_all_the_same() -> None:
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(1.0)
     assert set(scene.planner.entries.desired) == {subflow(1)}
+    assert scene.pacing.limits == {1: SocketLimit(5_000_000)}, "it may have been slow to take one"
 
 
 def test_a_subflow_that_leaves_its_cap_is_set_free() -> None:

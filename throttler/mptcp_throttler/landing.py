@@ -160,6 +160,8 @@ class Lander:
         )
         if ignored:
             log.debug("%s: its socket takes no limit; its cap falls at once", four_tuple)
+            # If it was only slow to take one, this is the one that it shall have.
+            self._limit(ours, SocketLimit(landing.target))
         if ignored or landing.phase is Phase.LANDED:
             ours.landing = None
         if ignored or landing.capped:
