@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_throttler.kernel import socket_pacing
 from mptcp_throttler.settings import load_settings
 from mptcp_throttler.shaping import model
 from mptcp_throttler.shaping.model import Ownership
@@ -42,6 +43,9 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("ipset names", f"{model.SET_PREFIX}-4-PORT, {model.SET_PREFIX}-6-PORT"),
         ("iptables rule", f"mangle POSTROUTING, comment {model.RULE_COMMENT}"),
         ("nftables table", f"inet {model.NFT_TABLE}"),
+        ("nftables table for uploads", f"netdev {model.NFT_TABLE}"),
+        ("IFB device for uploads", model.UPLOAD_DEVICE),
+        ("BPF program and its map", socket_pacing.NAME),
         ("status socket", str(SETTINGS.status_socket)),
         ("what was replaced", f"{SETTINGS.state_directory}/replaced.json"),
     ],

@@ -449,3 +449,31 @@ def test_a_verdict_does_not_depend_on_the_order_of_subflows(
     one = evaluate(subject, whole, now)
     other = evaluate(subject, replace(whole, subflows=tuple(shuffled)), now)
     assert {verdict.four_tuple: verdict for verdict in one} == {verdict.four_tuple: verdict for verdict in other}
+
+
+UPLOAD = """\
+- {name: spared, paths: [wifi], direction: up, throttle: none}
+- {name: both, paths: [ethernet], direction: both, throttle: {rate: 5 Mbit/s}}
+- {name: up, direction: up, throttle: {rate: 1 Mbit/s, share: client}}
+- {name: down, throttle: {rate: 2 Mbit/s}}
+"""
+
+
+def test_each_direction_has_its_own_first_match() -> None:
+    subject = connection(subflow(ETHERNET, initial=True), subflow(WIFI), subflow(LTE))
+    found = evaluate(policy(UPLOAD), subject, NOW)
+    assert [(each.direction.value, each.rule.name if each.rule else None) for each in found] == [
+        ("down", "both"), ("down", "down"), ("down", "down"), ("up", "both"), ("up", "spared"), ("up", "up"),
+    ]  # fmt: skip
+    assert found[0].scope != found[3].scope
+    assert found[3].reason.startswith("upload: rule both caps path ethernet at 5 Mbit/s")
+    assert found[4].reason == "upload: exempted by rule spared"
+
+
+@pytest.mark.parametrize("direction", ["down", "both"])
+def test_downloads_are_judged_as_if_there_were_no_uploads(direction: str) -> None:
+    subject = connection(subflow(ETHERNET, initial=True), subflow(WIFI))
+    rule = "{name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}, direction: %s}"
+    plain, found = (evaluate(policy(f"- {rule % each}\n"), subject, NOW) for each in ("down", direction))
+    assert [replace(each, rule=None) for each in found[:2]] == [replace(each, rule=None) for each in plain]
+    assert len(plain) == 2, "no verdict on uploads where no rule is for them"

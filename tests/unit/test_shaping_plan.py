@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.shaping import plan
 from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership, Target
 from mptcp_throttler.shaping.plan import IDLE_SECONDS, PlanError, Planner, class_spec, gso_limit
@@ -205,3 +205,27 @@ SPEC = ClassSpec(1, 8, 8, 3000, 3000, 1514, 16)
 def test_bursts_may_come_back_rounded() -> None:
     assert SPEC.same_as(replace(SPEC, burst=2999))
     assert not SPEC.same_as(replace(SPEC, burst=2000))
+
+
+def test_a_planner_heeds_the_verdicts_on_its_own_direction() -> None:
+    both = replace(rule(), directions=frozenset(Direction))
+    down, up = Planner(Ownership()), Planner(Ownership(), Direction.UP)
+    of_up = replace(verdict(1, both), direction=Direction.UP, scope=ScopeKey("cap", Share.PATH, None, Direction.UP))
+    for planner in (down, up):
+        planner.set_policy(policy(both))
+        planner.prepare_path_classes(NOW)
+        planner.set_verdicts(1, [verdict(1, both), verdict(2, both), of_up], NOW)
+    assert set(down.entries.desired) == {subflow(1), subflow(2)}
+    assert set(up.entries.desired) == {subflow(1)}
+    assert [len(planner.classes.desired) for planner in (down, up)] == [1, 1]
+
+
+def test_a_rule_for_downloads_makes_no_class_for_uploads() -> None:
+    planner = Planner(Ownership(), Direction.UP)
+    planner.set_policy(policy(rule()))
+    planner.prepare_path_classes(NOW)
+    assert not planner.classes.desired
+
+
+def test_segments_built_here_are_limited_by_caps_on_downloads_alone() -> None:
+    assert gso_limit(policy(replace(rule(), directions=frozenset({Direction.UP}))), 65536) == 65536

@@ -7,6 +7,7 @@ from .kernel.netfilter import available_backends, open_netfilter
 from .kernel.ports import KernelError
 from .kernel.tc import HtbTrafficControl
 from .settings import Settings
+from .upload import UploadLane
 
 
 async def cleanup(settings: Settings) -> list[str]:
@@ -28,6 +29,13 @@ async def cleanup(settings: Settings) -> list[str]:
                     failures.append(str(error))
                 finally:
                     netfilter.close()
+        async with UploadLane(settings).opened() as upload:
+            if upload.reconciler is not None:
+                try:
+                    await upload.reconciler.close()
+                    done.append("uploads: nothing of ours is left")
+                except KernelError as error:
+                    failures.append(str(error))
         tc = HtbTrafficControl(settings.interfaces, settings.ownership, settings.state_directory)
         async with tc.opened():
             try:

@@ -30,6 +30,7 @@ from .reconcile import Reconciler
 from .settings import Settings
 from .shaping.plan import PlanError, Planner, gso_limit
 from .status import StatusServer, snapshot
+from .upload import UploadLane
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Daemon:
         self._tracker = Tracker(settings.ownership.listen_ports, TrackerLimits(settings.max_connections))
         self._planner = Planner(settings.ownership)
         self._tc = HtbTrafficControl(settings.interfaces, settings.ownership, settings.state_directory)
+        self._upload = UploadLane(settings)
         self._observers: Observers
         self._reconciler: Reconciler
         self._backend: Backend
@@ -78,7 +80,7 @@ class Daemon:
             for number in _STOP:
                 loop.add_signal_handler(number, self._stop.set)
             loop.add_signal_handler(signal.SIGHUP, self._reload_wanted.set)
-            async with self._tc.opened(), self._opened_netfilter() as netfilter:
+            async with self._tc.opened(), self._opened_netfilter() as netfilter, self._upload.opened():
                 self._reconciler = Reconciler(self._planner, self._tc, netfilter)
                 try:
                     await self._serve()
@@ -90,6 +92,7 @@ class Daemon:
 
     async def _serve(self) -> None:
         await self._reconciler.prepare()
+        await self._upload.prepare(self._policy)
         self._observers = Observers(
             self._settings.interfaces,
             self._settings.ownership.listen_ports,
@@ -97,7 +100,7 @@ class Daemon:
             self._changed,
             self._verify,
         )
-        self._planner.set_policy(self._policy)
+        self._set_policy(self._policy)
         status = StatusServer(self._settings.status_socket, self._snapshot)
         try:
             # First of all: a connection that is accepted before can never be paced.
@@ -107,12 +110,14 @@ class Daemon:
             if self._lander is not None:
                 self._lander.step(time.monotonic())
             await self._reconciler.apply()
+            await self._upload.leave(self._policy)
             await remove_other_backends(self._backend, self._settings.ownership)
             await status.open()
             _keep_pauses_short()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), self._backend)
             await self._until_stopped(
                 self._reconciler.run(),
+                self._upload.run(),
                 self._observers.supervise(),
                 self._every(TICK_SECONDS, self._tick),
                 self._every(self._settings.verify_interval, self._verify_and_resync),
@@ -161,16 +166,29 @@ class Daemon:
         if self._lander is not None:
             self._lander.wake()
         self._reconciler.wake()
+        self._upload.wake()
+
+    @property
+    def _planners(self) -> tuple[Planner, Planner]:
+        return self._planner, self._upload.planner
+
+    def _set_policy(self, policy: Policy) -> None:
+        self._policy = policy
+        for planner in self._planners:
+            planner.set_policy(policy)
+
+    def _expire_classes(self, now: float) -> None:
+        for planner in self._planners:
+            planner.expire(now)
 
     def _decide(self, tokens: Iterable[int]) -> None:
         now = time.time()
         for token in tokens:
             connection = self._tracker.connections.get(token)
+            verdicts = () if connection is None else evaluate(self._policy, connection, now)
             try:
-                if connection is None:
-                    self._planner.forget(token, now)
-                else:
-                    self._planner.set_verdicts(token, evaluate(self._policy, connection, now), now)
+                for planner in self._planners:
+                    planner.set_verdicts(token, verdicts, now)
             except PlanError as error:
                 log.error("connection %08x stays uncapped: %s", token, error)
 
@@ -179,8 +197,9 @@ class Daemon:
         now = time.time()
         self._open_rules = open_rules(self._policy, now)
         self._decide(list(self._tracker.connections))
-        self._planner.prepare_path_classes(now)
-        self._planner.expire(now)
+        for planner in self._planners:
+            planner.prepare_path_classes(now)
+        self._expire_classes(now)
         try:
             await self._tc.limit_gso(await self._gso_limit())
         except KernelError as error:
@@ -198,12 +217,13 @@ class Daemon:
         events = self._tracker.expire(now)
         if events:
             self._changed(events)
-        self._planner.expire(now)
+        self._expire_classes(now)
         self._plan_changed()
 
     async def _verify(self) -> None:
         try:
             await self._reconciler.verify()
+            await self._upload.verify()
         except KernelError as error:
             log.error("verify: %s", error)
 
@@ -241,9 +261,14 @@ class Daemon:
                 log.error("%s", line)
             log.error("policy not reloaded: the one in force stays")
             return
-        self._policy = policy
-        self._planner.set_policy(policy)
+        try:
+            await self._upload.prepare(policy)
+        except KernelError as error:
+            log.error("%s; policy not reloaded: the one in force stays", error)
+            return
+        self._set_policy(policy)
         await self._enforce()
+        await self._upload.leave(policy)
         self._reloaded.set()
         log.info("policy reloaded: %d rules", len(policy.rules))
 
@@ -255,6 +280,7 @@ class Daemon:
             started=self._started,
             tracker=self._tracker,
             planner=self._planner,
+            upload=self._upload,
             observers=self._observers,
             reconciler=self._reconciler,
             paced=self._lander is not None,

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from .kernel.ports import KernelError, Netfilter, TrafficControl
+from .shaping.model import ClassSpec, Target
 from .shaping.plan import Planner
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,9 @@ class Reconciler:
             left = dict(self.planner.classes.actual), dict(self.planner.entries.actual)
             await self._prepare_and_read_back()
             found = self.planner.classes.actual, self.planner.entries.actual
-        changed = _count_changes(left[0], found[0]) + _count_changes(left[1], found[1])
+        changed = _count_changes(left[0], found[0], ClassSpec.same_as) + _count_changes(
+            left[1], found[1], Target.__eq__
+        )
         if changed:
             self.counters.repairs += changed
             log.warning("%d kernel objects were not as we left them; mending", changed)
@@ -151,5 +154,6 @@ class Reconciler:
                 log.error("%s", error)
 
 
-def _count_changes(before: Mapping[K, V], after: Mapping[K, V]) -> int:
-    return sum(before.get(key) != after.get(key) for key in before.keys() | after.keys())
+def _count_changes(before: Mapping[K, V], after: Mapping[K, V], same: Callable[[V, V], bool]) -> int:
+    kept = before.keys() & after.keys()
+    return len(before.keys() ^ after.keys()) + sum(not same(before[key], after[key]) for key in kept)

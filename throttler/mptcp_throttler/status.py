@@ -24,10 +24,11 @@ from .mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowS
 from .mptcp.tracker import Tracker
 from .observe import Observers
 from .policy.evaluate import evaluate
-from .policy.model import Policy, Verdict
+from .policy.model import Direction, Policy, Verdict
 from .reconcile import Reconciler
 from .settings import Settings
 from .shaping.plan import Planner
+from .upload import UploadLane
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ def snapshot(
     started: float,
     tracker: Tracker,
     planner: Planner,
+    upload: UploadLane,
     observers: Observers,
     reconciler: Reconciler,
     paced: bool,
@@ -109,19 +111,29 @@ def snapshot(
             "dry_run": policy.dry_run,
             "rules": [rule.name for rule in policy.rules],
         },
-        "in_step": planner.classes.settled and planner.entries.settled,
+        "uploads_shaped": upload.in_force,
+        "in_step": all(each.classes.settled and each.entries.settled for each in (planner, upload.planner)),
         "connections": [
-            _connection(connection, policy, planner, sockets, now) for connection in tracker.connections.values()
+            _connection(connection, policy, planner, upload.planner, sockets, now)
+            for connection in tracker.connections.values()
         ],
         "classes": [
-            {"classid": f"{settings.ownership.htb_major:x}:{minor:x}", "rate": spec.rate, "ceil": spec.ceil}
-            for minor, spec in sorted(planner.classes.actual.items())
+            {
+                "classid": f"{settings.ownership.htb_major:x}:{minor:x}",
+                "direction": each.direction.value,
+                "rate": spec.rate,
+                "ceil": spec.ceil,
+            }
+            for each in (planner, upload.planner)
+            for minor, spec in sorted(each.classes.actual.items())
         ],
         "counters": {
             "observers": asdict(observers.counters),
             "tracker": asdict(tracker.counters),
             "reconciler": asdict(reconciler.counters),
+            "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
             "entries": len(planner.entries.actual),
+            "upload_entries": len(upload.planner.entries.actual),
             "tables": dict(tracker.table_sizes),
         },
     }
@@ -131,16 +143,19 @@ def _connection(
     connection: Connection,
     policy: Policy,
     planner: Planner,
+    upload: Planner,
     sockets: dict[FourTuple, KernelSubflow],
     now: float,
 ) -> dict[str, Any]:
-    verdicts = {verdict.four_tuple: verdict for verdict in evaluate(policy, connection, now)}
+    verdicts = {(each.direction, each.four_tuple): each for each in evaluate(policy, connection, now)}
     return {
         "token": f"{connection.token:08x}",
         "version": connection.version,
         "since": connection.since,
         "subflows": [
-            _subflow(s, verdicts.get(s.four_tuple), planner, sockets.get(s.four_tuple)) for s in connection.subflows
+            _subflow(s, verdicts.get((Direction.DOWN, s.four_tuple)), planner, sockets.get(s.four_tuple))
+            | {"upload": _upload(verdicts.get((Direction.UP, s.four_tuple)), upload)}
+            for s in connection.subflows
         ],
     }
 
@@ -148,8 +163,6 @@ def _connection(
 def _subflow(
     subflow: Subflow, verdict: Verdict | None, planner: Planner, in_kernel: KernelSubflow | None
 ) -> dict[str, Any]:
-    target = planner.entries.actual.get(subflow.four_tuple)
-    throttle = verdict.throttle if verdict else None
     return {
         "local": _end(subflow.four_tuple.local, subflow.four_tuple.local_port),
         "remote": _end(subflow.four_tuple.remote, subflow.four_tuple.remote_port),
@@ -161,15 +174,28 @@ def _subflow(
         "interface": subflow.interface,
         "since": subflow.since,
         "path": verdict.path if verdict else None,
-        "rule": verdict.rule.name if verdict and verdict.rule else None,
-        "rate": throttle.rate if throttle else None,
-        "ceil": throttle.ceil if throttle else None,
-        "classid": f"{planner.ownership.htb_major:x}:{target.minor:x}" if target else None,
+        **_cap(subflow.four_tuple, verdict, planner),
         "landing": subflow.four_tuple in planner.landing,
         "pacing_limit": in_kernel.tcp.max_pacing_rate if in_kernel and in_kernel.tcp else None,
         "reason": verdict.reason if verdict else _why_no_verdict(subflow.state),
         "bytes_sent": in_kernel.bytes_sent if in_kernel else None,
         "bytes_received": in_kernel.bytes_received if in_kernel else None,
+    }
+
+
+def _upload(verdict: Verdict | None, planner: Planner) -> dict[str, Any] | None:
+    """Return what holds for what comes from the client; None where no rule is for uploads."""
+    return None if verdict is None else _cap(verdict.four_tuple, verdict, planner) | {"reason": verdict.reason}
+
+
+def _cap(four_tuple: FourTuple, verdict: Verdict | None, planner: Planner) -> dict[str, Any]:
+    target = planner.entries.actual.get(four_tuple)
+    throttle = verdict.throttle if verdict else None
+    return {
+        "rule": verdict.rule.name if verdict and verdict.rule else None,
+        "rate": throttle.rate if throttle else None,
+        "ceil": throttle.ceil if throttle else None,
+        "classid": f"{planner.ownership.htb_major:x}:{target.minor:x}" if target else None,
     }
 
 

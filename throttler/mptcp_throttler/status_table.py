@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -31,10 +32,10 @@ def print_status(status: dict[str, Any]) -> None:
                 subflow["state"],
                 ("initial" if subflow["initial"] else "joined") + (" backup" if subflow["backup"] else ""),
                 subflow["path"] or "-",
-                format_rate(subflow["rate"]) if subflow["rate"] else "-",
-                "landing" if subflow["landing"] else subflow["classid"] or "-",
+                _both(subflow, "rate", lambda rate: format_rate(rate) if rate else "-"),
+                "landing" if subflow["landing"] else _both(subflow, "classid", lambda classid: classid or "-"),
                 "-" if subflow["bytes_sent"] is None else approximate_size(subflow["bytes_sent"]),
-                subflow["reason"],
+                _both(subflow, "reason", str),
             )
     console.print(table)
     console.print(
@@ -43,6 +44,11 @@ def print_status(status: dict[str, Any]) -> None:
         f"{counters['tracker']['disagreements']} disagreements, {counters['reconciler']['failures']} kernel refusals"
         + ("" if status["in_step"] else "; the kernel is not yet in step")
     )
+
+
+def _both(subflow: dict[str, Any], key: str, text: Callable[[Any], str]) -> str:
+    """Return what holds for the download and, in a line of its own, for the upload where a rule is for those."""
+    return "\n".join(text(each[key]) for each in (subflow, subflow["upload"]) if each is not None)
 
 
 def _count(number: int, noun: str) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from ipaddress import ip_address
 from itertools import product
 from pathlib import Path
 
@@ -29,18 +30,21 @@ from ..emulation.model import Path as EmulatedPath
 from ..paper.statistics import Interval, mean_interval
 from ..recorder import Recorder, Sample, rates
 from ..testbed import LiveNode, Testbed, TestbedError, paths
+from ..testbed.congestion import select
 from ..testbed.services import (
     Throttler,
     mptcp_command,
     start_origin,
     start_proxy,
+    start_sink,
     start_throttler,
     wait_until,
     write_throttler_config,
 )
+from ..upload_recorder import UploadRecorder, on_the_wire
 from . import Picture, Result
 from .onset_judging import IN_FORCE, STALLED, WITHIN, Outcome, judge
-from .scene import need
+from .scene import need, payload_share
 
 WIFI = 30
 """Mbit/s of the path that is not capped."""
@@ -55,6 +59,7 @@ OPTIONS = {
     "rtt": f"RTTs in ms, Ethernet/Wi-Fi, default {','.join(RTTS)}",
     "cap": f"Ethernet's rate and its cap in Mbit/s, default {','.join(CAPS)}",
     "runs": "of each variant, default 10",
+    "direction": "of the transfer and the cap, down or up, default down",
 }
 WARM, AFTER = 3.5, 5.6
 """Seconds before and after the onset."""
@@ -84,9 +89,11 @@ class Cell:
     rate: int
     """Of Ethernet, Mbit/s."""
     cap: int
+    direction: str = "down"
 
     def __str__(self) -> str:
-        return f"{self.control}, {self.ethernet_rtt:g}/{self.wifi_rtt:g} ms, {self.rate}→{self.cap} Mbit/s"
+        what = ", upload" if self.direction == "up" else ""
+        return f"{self.control}, {self.ethernet_rtt:g}/{self.wifi_rtt:g} ms, {self.rate}→{self.cap} Mbit/s{what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +130,21 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
     controls = options.get("cc", "bbr,cubic").split(",")
     rtts = options.get("rtt", "20/20" if quick else ",".join(RTTS)).split(",")
     caps = options.get("cap", "100-5" if quick else ",".join(CAPS)).split(",")
+    directions = options.get("direction", "down").split(",")
     try:
-        return [_cell(control, rtt, cap) for control, rtt, cap in product(controls, rtts, caps)]
+        return [_cell(*words) for words in product(controls, rtts, caps, directions)]
     except ValueError:
         raise TestbedError(
             "run onset: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
         ) from None
 
 
-def _cell(control: str, rtt: str, cap: str) -> Cell:
+def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:
     ethernet_rtt, wifi_rtt = (float(word) for word in rtt.split("/"))
     before, after = (int(word) for word in cap.split("-"))
-    return Cell(control, ethernet_rtt, wifi_rtt, before, after)
+    if direction not in ("down", "up"):
+        raise ValueError
+    return Cell(control, ethernet_rtt, wifi_rtt, before, after, direction)
 
 
 def measure(cell: Cell, runs: int, seed: int, console: Console) -> list[Measured]:
@@ -145,6 +155,8 @@ def measure(cell: Cell, runs: int, seed: int, console: Console) -> list[Measured
     ]
     found = []
     with Testbed(paths(half), seed=seed) as testbed:
+        if cell.direction == "up" and not select(cell.control, [testbed["client"].namespace]):
+            raise TestbedError(f"the client cannot have {cell.control} here")
         scene = Scene.built(testbed, cell)
         for number in range(runs):
             for variant in VARIANTS:
@@ -166,40 +178,49 @@ def _attempted(scene: Scene, variant: str, console: Console) -> Measured:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A testbed with all services; one download at a time."""
+    """A testbed with all services; one transfer at a time."""
 
     cell: Cell
     client: LiveNode
     proxy: LiveNode
     throttler: Throttler
     policy: Path
-    download: Sequence[str]
+    transfer: Sequence[str]
 
     @classmethod
     def built(cls, testbed: Testbed, cell: Cell) -> Scene:
-        origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
         policy = testbed.directory / "policy.yaml"
         policy.write_text(_POLICY + "[]\n")
         throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
         proxy = start_proxy(testbed["proxy"], arguments=("--congestion-control", cell.control))
-        download = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url(), origin.url("big")]
-        return cls(cell, testbed["client"], testbed["proxy"], throttler, policy, mptcp_command(download))
+        transfer = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url()]
+        if cell.direction == "up":
+            body = testbed.directory / "body"
+            with open(body, "wb") as file:
+                file.truncate(FILE_SIZE)
+            transfer += ["-H", "Expect:", "-T", str(body), start_sink(testbed["origin"]).url()]
+        else:
+            transfer.append(start_origin(testbed["origin"], {"big": FILE_SIZE}).url("big"))
+        return cls(cell, testbed["client"], testbed["proxy"], throttler, policy, mptcp_command(transfer))
 
     def run(self, variant: str) -> Measured:
-        """Download, cap, watch. Raises TestbedError where the download had not both subflows."""
+        """Transfer, cap, watch. Raises TestbedError where the transfer had not both subflows."""
         self._load("[]")
-        with self._downloading() as recorder:
+        with self._transferring() as recorder:
             time.sleep(max(0.0, WARM - recorder.now))
             if len(self._sockets()) != 2:
-                raise TestbedError("the download has not two subflows")
+                raise TestbedError("the transfer has not two subflows")
             onset = recorder.now
             if variant != "no cap":
                 throttle = f"{{rate: {self.cell.cap} Mbit/s, landing: {variant}}}"
-                self._load(f"[{{name: cap, paths: [ethernet], throttle: {throttle}}}]")
+                rule = f"name: cap, paths: [ethernet], direction: {self.cell.direction}, throttle: {throttle}"
+                self._load(f"[{{{rule}}}]")
             time.sleep(max(0.0, onset + AFTER - 0.5 - recorder.now))
             rtt = self._sockets().get("10.77.1.", 0.0)
             time.sleep(max(0.0, onset + AFTER - recorder.now))
             samples = recorder.samples
+        if self.cell.direction == "up":
+            samples = on_the_wire(samples, payload_share(4, multipath=True))
         cap = self.cell.cap * 1_000_000
         outcome = judge(samples, CAPPED, OTHER, onset, cap, WIFI * 1_000_000, rtt)
         return Measured(self.cell, variant, outcome, onset, tuple(samples))
@@ -209,24 +230,31 @@ class Scene:
         self.throttler.process.signal(signal.SIGHUP)
 
     @contextmanager
-    def _downloading(self) -> Iterator[Recorder]:
-        wait_until(lambda: not self._sockets(), "the last download's subflows are gone", timeout=30)
-        process = self.client.popen(self.download)
+    def _transferring(self) -> Iterator[Recorder]:
+        wait_until(lambda: not self._sockets(), "the last transfer's subflows are gone", timeout=30)
+        process = self.client.popen(self.transfer)
         try:
-            with Recorder(self.client, (CAPPED, OTHER)) as recorder:
+            with self._recorder() as recorder:
                 yield recorder
         finally:
             process.kill()
 
+    def _recorder(self) -> Recorder:
+        if self.cell.direction == "down":
+            return Recorder(self.client, (CAPPED, OTHER))
+        addresses = {name: ip_address(self.client.address(name)).packed for name in (CAPPED, OTHER)}
+        return UploadRecorder(self.proxy, addresses)
+
     def _sockets(self) -> dict[str, float]:
-        """Return the smoothed RTT in seconds of each established subflow, by the beginning of the client's address."""
-        listing = self.proxy.run(["ss", "-tinH", "state", "established", "sport", "=", ":3128"]).stdout
+        """Return the smoothed RTT in seconds of each established subflow, at its sender, by the client's network."""
+        sender, port = (self.proxy, "sport") if self.cell.direction == "down" else (self.client, "dport")
+        listing = sender.run(["ss", "-tinH", "state", "established", port, "=", ":3128"]).stdout
         found = {}
         for line in listing.replace("\n\t", " ").splitlines():
             rtt = re.search(r"\brtt:([\d.]+)", line)
-            remote = re.search(r"10\.77\.[12]\.(?=\d+\]?:(?!3128))", line)
-            if rtt and remote:
-                found[remote[0]] = float(rtt[1]) / 1e3
+            address = re.search(r"10\.77\.[12]\.(?=\d+(?:%\w+)?\]?:(?!3128))", line)
+            if rtt and address:
+                found[address[0]] = float(rtt[1]) / 1e3
         return found
 
 
@@ -327,7 +355,7 @@ def draw(target: Path, measured: Sequence[Measured]) -> None:
         axes.set_title(f"{title}: Wi-Fi keeps {shown.outcome.kept:.0%}", loc="left", fontsize=11, color=style.INK)
         axes.set_xlim(-2, 5)
         axes.set_ylim(0, max(cell.rate, WIFI) * 1.08)
-        style.dress(axes, "seconds since the cap", "received by the client, Mbit/s" if variant == "at-once" else "")
+        style.dress(axes, "seconds since the cap", "received, Mbit/s" if variant == "at-once" else "")
     panels[0].legend(loc="upper right", frameon=False)
-    style.heading(figure, "The onset of a cap", f"{cell}; one download through the proxy", left=0.065)
+    style.heading(figure, "The onset of a cap", f"{cell}; one transfer through the proxy", left=0.065)
     style.save(figure, target)

@@ -43,6 +43,10 @@ _TRIALS: dict[str, tuple[str, str]] = {
         "legacy iptables (CONFIG_IP_NF_IPTABLES_LEGACY, CONFIG_IP_NF_MANGLE)",
     ),
     "nftables": ("nft add table inet t", "nf_tables (CONFIG_NF_TABLES_INET) or the nft program"),
+    "nft-ingress": (
+        "nft add table netdev t && nft 'add chain netdev t c { type filter hook ingress device lo priority filter; }'",
+        "nftables on ingress (CONFIG_NETFILTER_INGRESS, CONFIG_NF_TABLES_NETDEV)",
+    ),
     "bpf-pacing": (
         f"{sys.executable} -c 'from mptcp_throttler.kernel.socket_pacing import BpfSocketPacing as P; P([1]).close()'",
         "BPF programs on TCP sockets (CONFIG_CGROUP_BPF) or libbpf 1",

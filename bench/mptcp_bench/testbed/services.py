@@ -141,6 +141,25 @@ def start_origin(host: Host, files: Mapping[str, int], *, ports: Sequence[int] =
 
 
 @dataclass(frozen=True, slots=True)
+class Sink:
+    """A running web server that takes uploads."""
+
+    host: Host
+    port: int
+
+    def url(self, family: int = 4) -> str:
+        return f"{_url(self.host.service_address(family), self.port)}/"
+
+
+def start_sink(host: Host, port: int = 8081) -> Sink:
+    """Start a server on *host* that swallows every PUT."""
+    process = host.popen(host.agent("sink", str(port)), name="sink")
+    address = host.service_address()
+    wait_until(lambda: accepts(host, address, port), f"the sink on {host.name} answers", process=process)
+    return Sink(host, port)
+
+
+@dataclass(frozen=True, slots=True)
 class Proxy:
     """A running proxy."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from ..shaping.model import Ownership
+from ..shaping.words import NftTable
 from . import netfilter_iptables, netfilter_nftables
 from .ports import KernelError, Netfilter
 
@@ -17,7 +18,7 @@ _PROBES: dict[Backend, Callable[[], str | None]] = {
 }
 _ADAPTERS: dict[Backend, Callable[[Ownership], Netfilter]] = {
     "iptables": netfilter_iptables.IptablesNetfilter,
-    "nftables": netfilter_nftables.NftablesNetfilter,
+    "nftables": lambda ownership: netfilter_nftables.NftablesNetfilter(NftTable.download(ownership)),
 }
 
 

@@ -12,13 +12,14 @@ import ctypes
 import ctypes.util
 import json
 import re
+import socket
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from typing import Any
 
 from ..mptcp.model import FourTuple
-from ..shaping.model import NFT_TABLE, Ownership, Target
-from ..shaping.words import nft_chain, nft_chain_name, nft_key, nft_table
+from ..shaping.model import UPLOAD_DEVICE, Target
+from ..shaping.words import NftTable, nft_chain_name, nft_key
 from .ports import KernelError
 
 _OUTPUT_JSON = 1 << 4
@@ -71,29 +72,42 @@ class LibNftables:
 
 
 class NftablesNetfilter:
-    """Our table in the namespace it is made in."""
+    """One of our tables in the namespace it is made in."""
 
-    def __init__(self, ownership: Ownership) -> None:
-        self._ownership = ownership
+    def __init__(self, table: NftTable) -> None:
+        self._table = table
         self._nft = LibNftables()
         self._targets: dict[FourTuple, Target] = {}
         self._adopted = False
+        self._device = 0
+        """Index of the IFB device to which the chains of an upload table send."""
 
     def close(self) -> None:
         self._nft.close()
 
     async def prepare(self) -> None:
-        self._nft.run("\n".join(nft_table(self._ownership)), f"make the nftables table inet {NFT_TABLE}")
+        present = [name for _, name in socket.if_nameindex()]
+        self._nft.run("\n".join(self._table.table(present)), f"make the nftables table {self._table.name}")
         if not self._adopted:
             await self.read_entries()
             self._drop_unused_chains(self._chains())
             self._adopted = True
+        if self._table.interfaces:
+            self._follow_device()
+
+    def _follow_device(self) -> None:
+        """Let the chains send to the device that has the name now: nftables keeps its index."""
+        device = socket.if_nametoindex(UPLOAD_DEVICE)
+        if device != self._device:
+            lines = [line for target in set(self._targets.values()) for line in self._table.chain(target)]
+            self._nft.run("\n".join(lines), f"send to {UPLOAD_DEVICE}")
+            self._device = device
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         found: dict[FourTuple, Target] = {}
         for family in (4, 6):
-            what = f"list the map v{family} of table inet {NFT_TABLE}"
-            answer = json.loads(self._nft.run(f"list map inet {NFT_TABLE} v{family}", what, as_json=True))
+            what = f"list the map v{family} of table {self._table.name}"
+            answer = json.loads(self._nft.run(f"list map {self._table.name} v{family}", what, as_json=True))
             for item in answer["nftables"]:
                 for number, (key, verdict) in enumerate(item.get("map", {}).get("elem", [])):
                     found[_four_tuple(key)] = _target(verdict)
@@ -106,16 +120,16 @@ class NftablesNetfilter:
         items = list(entries.items())
         for start in range(0, len(items), _CHUNK):
             part = items[start : start + _CHUNK]
-            lines = [line for target in {target for _, target in part} for line in nft_chain(target, self._ownership)]
+            lines = [line for target in {target for _, target in part} for line in self._table.chain(target)]
             # A map refuses another verdict for a key that it has: the old one goes in the same transaction.
-            lines += _elements("delete", [ft for ft, target in part if self._targets.get(ft, target) != target])
+            lines += self._elements("delete", [ft for ft, target in part if self._targets.get(ft, target) != target])
             fresh = [(ft, target) for ft, target in part if self._targets.get(ft) != target]
             for is_ipv6 in (False, True):
                 texts = [
                     f"{nft_key(ft)} : jump {nft_chain_name(target)}" for ft, target in fresh if ft.is_ipv6 is is_ipv6
                 ]
                 if texts:
-                    lines.append(f"add element inet {NFT_TABLE} v{6 if is_ipv6 else 4} {{ {', '.join(texts)} }}")
+                    lines.append(f"add element {self._table.name} v{6 if is_ipv6 else 4} {{ {', '.join(texts)} }}")
             self._nft.run("\n".join(lines), f"add {len(part)} map entries")
             self._targets.update(part)
 
@@ -123,35 +137,36 @@ class NftablesNetfilter:
         gone = [ft for ft in four_tuples if ft in self._targets]
         for start in range(0, len(gone), _CHUNK):
             part = gone[start : start + _CHUNK]
-            self._nft.run("\n".join(_elements("delete", part)), f"remove {len(part)} map entries")
+            self._nft.run("\n".join(self._elements("delete", part)), f"remove {len(part)} map entries")
             left = {self._targets.pop(ft) for ft in part}
             self._drop_unused_chains({nft_chain_name(target) for target in left})
 
     async def remove(self) -> None:
         self._nft.run(
-            f"add table inet {NFT_TABLE}\ndelete table inet {NFT_TABLE}",
-            f"remove the nftables table inet {NFT_TABLE}",
+            f"add table {self._table.name}\ndelete table {self._table.name}",
+            f"remove the nftables table {self._table.name}",
         )
         self._targets, self._adopted = {}, False
 
     def _chains(self) -> set[str]:
-        what = f"list the chains of table inet {NFT_TABLE}"
-        listing = json.loads(self._nft.run(f"list table inet {NFT_TABLE}", what, as_json=True))
+        what = f"list the chains of table {self._table.name}"
+        listing = json.loads(self._nft.run(f"list table {self._table.name}", what, as_json=True))
         names = (item["chain"]["name"] for item in listing["nftables"] if "chain" in item)
         return {name for name in names if _CHAIN_NAME.match(name)}
+
+    def _elements(self, verb: str, four_tuples: Iterable[FourTuple]) -> list[str]:
+        keys: dict[int, list[str]] = {4: [], 6: []}
+        for four_tuple in four_tuples:
+            keys[6 if four_tuple.is_ipv6 else 4].append(nft_key(four_tuple))
+        return [
+            f"{verb} element {self._table.name} v{v} {{ {', '.join(texts)} }}" for v, texts in keys.items() if texts
+        ]
 
     def _drop_unused_chains(self, candidates: set[str]) -> None:
         unused = candidates - {nft_chain_name(target) for target in set(self._targets.values())}
         if unused:
-            commands = "".join(f"delete chain inet {NFT_TABLE} {name}\n" for name in sorted(unused))
+            commands = "".join(f"delete chain {self._table.name} {name}\n" for name in sorted(unused))
             self._nft.run(commands, "remove chains of classes no longer used")
-
-
-def _elements(verb: str, four_tuples: Iterable[FourTuple]) -> list[str]:
-    keys: dict[int, list[str]] = {4: [], 6: []}
-    for four_tuple in four_tuples:
-        keys[6 if four_tuple.is_ipv6 else 4].append(nft_key(four_tuple))
-    return [f"{verb} element inet {NFT_TABLE} v{v} {{ {', '.join(texts)} }}" for v, texts in keys.items() if texts]
 
 
 def _four_tuple(key: Any) -> FourTuple:
@@ -163,7 +178,7 @@ def _four_tuple(key: Any) -> FourTuple:
 def _target(verdict: Any) -> Target:
     match = _CHAIN_NAME.match(verdict["jump"]["target"])
     if match is None:
-        raise KernelError(f"table inet {NFT_TABLE} has an entry that is not ours: jump {verdict['jump']['target']}")
+        raise KernelError(f"our table has an entry that is not ours: jump {verdict['jump']['target']}")
     return Target(int(match[1], 16), int(match[2], 16))
 
 

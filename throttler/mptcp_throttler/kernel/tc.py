@@ -1,9 +1,5 @@
 """Traffic control: our HTB tree on every egress interface, through pyroute2. tc-htb(8).
 
-The tree is two levels deep: root qdisc, an inner class for the whole link, and below it the default class at
-full speed and one leaf class for each cap. A packet chooses its class by ``skb->priority`` alone, which
-netfilter sets to the class identifier; no tc filter is needed.
-
 What stood at the root before, and the interface's largest GSO segment, are written to the state directory
 before they are replaced, so that a crashed daemon's successor or ``cleanup`` can put them back.
 """
@@ -12,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,22 +18,19 @@ from typing import Any
 from pyroute2 import AsyncIPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from ..shaping.model import DEFAULT_MINOR, LINK_MINOR, ClassSpec, Ownership
-from ..shaping.words import FULL_SPEED, FULL_SPEED_BURST, FULL_SPEED_QUANTUM
+from ..shaping.model import ClassSpec, Ownership
 from . import link_gso, root_qdisc
+from .htb import DOWN_LEAF, HtbTree, Link
 from .netlink import NetlinkSocket
 from .ports import KernelError
 
 log = logging.getLogger(__name__)
 
-_TICK_SECONDS = 64e-9
-_ENOENT, _ENODEV = 2, 19
+_ENODEV = 19
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
-    name: str
-    index: int
+class _Link(Link):
     gso: dict[str, int]
     """The limits on GSO segments in bytes, by attribute; older kernels have gso_max_size only."""
 
@@ -59,15 +51,13 @@ class HtbTrafficControl:
         self._state_file = state_directory / "replaced.json"
         self._absent: set[str] = set()
         self._ipr: Any = None
+        self._tree: HtbTree
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[HtbTrafficControl]:
         async with AsyncIPRoute() as self._ipr:
+            self._tree = HtbTree(self._ipr, self._ownership, DOWN_LEAF)
             yield self
-
-    @property
-    def _root(self) -> int:
-        return self._ownership.htb_major << 16
 
     async def prepare(self) -> None:
         links = await self._links()
@@ -76,13 +66,13 @@ class HtbTrafficControl:
         state = self._read_state()
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             for link in links:
-                if not self._is_ours(netlink, link):
+                if not self._tree.is_ours(netlink, link):
                     tree = [saved.to_json() for saved in root_qdisc.save(netlink, link.index, link.name)]
                     state[link.name] = self._gso_before(state, link) | {"index": link.index, "tree": tree}
                     self._write_state(state)
                     what = ", ".join(str(saved["kind"]) for saved in tree) or "the default"
                     log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
-                await self._make_root(link)
+                await self._tree.make_root(link)
         self.prepared = True
 
     async def limit_gso(self, size: int | None) -> None:
@@ -114,7 +104,7 @@ class HtbTrafficControl:
         common: dict[int, ClassSpec] | None = None
         stray: set[int] = set()
         for link in await self._links():
-            found = await self._classes_of(link)
+            found = await self._tree.classes_of(link)
             stray |= found.keys()
             common = (
                 found
@@ -129,17 +119,13 @@ class HtbTrafficControl:
         wanted = list(specs)
         for link in await self._links():
             for spec in wanted:
-                await self._upsert(link, spec)
+                await self._tree.upsert(link, spec)
 
     async def delete_classes(self, minors: Iterable[int]) -> None:
         gone = list(minors)
         for link in await self._links():
             for minor in gone:
-                await self._do(
-                    self._ipr.tc("del-class", index=link.index, handle=self._root | minor),
-                    f"remove class {self._ownership.htb_major:x}:{minor:x} from {link.name}",
-                    ignore=(_ENOENT,),
-                )
+                await self._tree.delete(link, minor)
 
     async def restore(self) -> None:
         state = self._read_state()
@@ -161,7 +147,7 @@ class HtbTrafficControl:
     async def _restore_one(self, link: _Link, noted: dict[str, Any], state: dict[str, Any]) -> None:
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             # A restoration that failed half-way has removed our root already: the note says to go on.
-            if self._is_ours(netlink, link) or noted.get("restoring"):
+            if self._tree.is_ours(netlink, link) or noted.get("restoring"):
                 tree = [root_qdisc.Saved.from_json(saved) for saved in noted.get("tree", [])]
                 if noted:
                     noted["restoring"] = True
@@ -194,101 +180,6 @@ class HtbTrafficControl:
             return None
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             return _Link(name, found[0]["index"], link_gso.read(netlink, found[0]["index"]))
-
-    def _is_ours(self, netlink: NetlinkSocket, link: _Link) -> bool:
-        return root_qdisc.root_handle(netlink, link.index) == ("htb", self._root)
-
-    async def _make_root(self, link: _Link) -> None:
-        what = f"put HTB at the root of {link.name}"
-        with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            fresh = not self._is_ours(netlink, link)
-        if fresh:
-            await self._do(self._ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR), what)
-        # Both classes every time: a daemon may have been killed before it came to them, or somebody changed them.
-        for minor, parent in ((LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)):
-            await self._do(
-                self._ipr.tc(
-                    "replace-class",
-                    "htb",
-                    link.index,
-                    self._root | minor,
-                    parent=parent,
-                    quantum=FULL_SPEED_QUANTUM,
-                    rate=FULL_SPEED // 8,
-                    ceil=FULL_SPEED // 8,
-                    burst=FULL_SPEED_BURST,
-                    cburst=FULL_SPEED_BURST,
-                ),
-                what,
-            )
-        if not fresh:
-            return
-        try:
-            await self._ipr.tc("replace", "fq_codel", link.index, 0, parent=self._root | DEFAULT_MINOR)
-        except NetlinkError as error:
-            log.debug("%s: no fq_codel in this kernel (%s); the default class keeps its pfifo", link.name, error)
-
-    async def _upsert(self, link: _Link, spec: ClassSpec) -> None:
-        classid = self._root | spec.minor
-        what = f"set class {self._ownership.htb_major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
-        await self._do(
-            self._ipr.tc(
-                "replace-class",
-                "htb",
-                link.index,
-                classid,
-                parent=self._root | LINK_MINOR,
-                rate=spec.rate // 8,
-                ceil=spec.ceil // 8,
-                burst=spec.burst,
-                cburst=spec.cburst,
-                quantum=spec.quantum,
-            ),
-            what,
-        )
-        # The handle is that of the class with the numbers swapped: replacing it again then only changes its limit.
-        await self._do(
-            self._ipr.tc("replace", "pfifo", link.index, spec.minor << 16, parent=classid, limit=spec.queue_packets),
-            what,
-        )
-
-    async def _classes_of(self, link: _Link) -> dict[int, ClassSpec]:
-        try:
-            return await self._dump_classes(link)
-        except NetlinkError as error:
-            raise KernelError(f"list the classes of {link.name}: {error}") from error
-
-    async def _dump_classes(self, link: _Link) -> dict[int, ClassSpec]:
-        limits: dict[int, int] = {}
-        async for qdisc in await self._ipr.get_qdiscs(index=link.index):
-            if qdisc.get_attr("TCA_KIND") == "pfifo":
-                limits[qdisc["parent"]] = qdisc.get_attr("TCA_OPTIONS")["limit"]
-        specs = {}
-        async for found in await self._ipr.get_classes(index=link.index):
-            handle, minor = found["handle"], found["handle"] & 0xFFFF
-            if handle >> 16 != self._ownership.htb_major or minor in (LINK_MINOR, DEFAULT_MINOR):
-                continue
-            parms = found.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
-            rate, ceil = (
-                found.get_attr("TCA_OPTIONS").get_attr(f"TCA_HTB_{n}64") or parms[n.lower()] for n in ("RATE", "CEIL")
-            )
-            specs[minor] = ClassSpec(
-                minor=minor,
-                rate=rate * 8,
-                ceil=ceil * 8,
-                burst=round(parms["buffer"] * _TICK_SECONDS * rate),
-                cburst=round(parms["cbuffer"] * _TICK_SECONDS * ceil),
-                quantum=parms["quantum"],
-                queue_packets=limits.get(handle, 0),
-            )
-        return specs
-
-    async def _do(self, call: Any, what: str, ignore: Sequence[int] = ()) -> None:
-        try:
-            await call
-        except NetlinkError as error:
-            if error.code not in ignore:
-                raise KernelError(f"{what}: {os.strerror(error.code)}") from error
 
     def _read_state(self) -> dict[str, Any]:
         try:

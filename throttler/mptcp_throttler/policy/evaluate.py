@@ -3,10 +3,10 @@
 Pure; called on every change of any connection, so the policy is compiled once into integers, and the answers
 that depend only on a subflow are kept.
 
-First match wins: the first rule that catches a subflow and whose conditions its connection meets decides,
-``throttle: none`` included. Then the cap is lifted again from a subflow that is the last usable one: usable
-is an active subflow that is not backup, or is backup while no other kind is left (RFC 8684, 3.3.8: a backup
-subflow carries data only when there is no regular one).
+First match wins, in each direction for itself: the first rule that catches a subflow and whose conditions its
+connection meets decides, ``throttle: none`` included. Then the cap is lifted again from a subflow that is the last
+usable one: usable is an active subflow that is not backup, or is backup while no other kind is left (RFC 8684, 3.3.8:
+a backup subflow carries data only when there is no regular one).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ..mptcp.model import Connection, Subflow, SubflowState
-from .model import Network, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from .model import Direction, Network, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
 from .schedule import next_change, open_rules
 from .units import format_rate
 
@@ -27,11 +27,15 @@ __all__ = ["CompiledPolicy", "evaluate", "next_change"]
 _REMEMBERED: Final = 4096
 """Answers kept for as many kinds of subflow; a phone has a handful of addresses."""
 
+_BEFORE: Final = {Direction.DOWN: "", Direction.UP: "upload: "}
+"""What a reason begins with. One on download is as it was before there were directions."""
+
 _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 
 
 def evaluate(policy: Policy, connection: Connection, now: float) -> tuple[Verdict, ...]:
-    """Return one verdict for each active subflow of *connection*, in their order."""
+    """Return one verdict for each active subflow of *connection*, in their order, on what is sent to the client;
+    then, where any rule of *policy* is for uploads, one for each on what comes from it."""
     return _compiled(policy).evaluate(connection, now)
 
 
@@ -109,12 +113,14 @@ class _CompiledPath:
 
 
 class _CompiledRule:
-    """One rule with everything that does not depend on the connection worked out, its sentences included."""
+    """One rule in one direction, with everything that does not depend on the connection worked out, its sentences
+    included."""
 
     __slots__ = (
         "capped",
         "client_bit",
         "clients",
+        "direction",
         "exempted",
         "index",
         "least",
@@ -127,10 +133,11 @@ class _CompiledRule:
         "throttle",
     )
 
-    def __init__(self, index: int, rule: Rule, policy: Policy) -> None:
+    def __init__(self, index: int, rule: Rule, policy: Policy, direction: Direction) -> None:
         bit_of = {path.name: 1 << position for position, path in enumerate(policy.paths)}
         self.index = index
         self.rule = rule
+        self.direction = direction
         self.least = rule.min_subflows
         self.most: float = math.inf if rule.max_subflows is None else rule.max_subflows
         self.lift_last = rule.lift_last
@@ -139,14 +146,15 @@ class _CompiledRule:
         self.client_bit = 0 if rule.clients is None else 1 << index
         self.throttle = rule.throttle
         shared_by_path = rule.throttle is not None and rule.throttle.share is Share.PATH
-        self.path_scope = ScopeKey(rule.name, Share.PATH) if shared_by_path else None
-        self.exempted = f"exempted by rule {rule.name}"
-        self.lifted = f"cap of rule {rule.name} lifted: the last usable subflow"
+        self.path_scope = ScopeKey(rule.name, Share.PATH, direction=direction) if shared_by_path else None
+        before = _BEFORE[direction]
+        self.exempted = f"{before}exempted by rule {rule.name}"
+        self.lifted = f"{before}cap of rule {rule.name} lifted: the last usable subflow"
         names = [f"path {path.name}" for path in policy.paths] if rule.paths is not None else []
         verb = "would cap" if policy.dry_run else "caps"
         cap = "" if rule.throttle is None else _cap(rule.throttle)
         # The last one is that of a rule for subflows on any path or none.
-        self.capped = [f"rule {rule.name} {verb} {name} at {cap}: " for name in [*names, "every subflow"]]
+        self.capped = [f"{before}rule {rule.name} {verb} {name} at {cap}: " for name in [*names, "every subflow"]]
 
 
 def _cap(throttle: Throttle) -> str:
@@ -159,7 +167,17 @@ class CompiledPolicy:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._rules = [_CompiledRule(index, rule, policy) for index, rule in enumerate(policy.rules)]
+        self._rules = {
+            direction: [
+                _CompiledRule(index, rule, policy, direction)
+                for index, rule in enumerate(policy.rules)
+                if direction in rule.directions
+            ]
+            for direction in (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
+        }
+        by_clients = {rule.index: rule for rules in self._rules.values() for rule in rules if rule.clients is not None}
+        self._by_clients = tuple(by_clients.values())
+        """The rules with a condition on clients, each once whatever its directions."""
         self._paths = [_CompiledPath(path) for path in policy.paths]
         self._facts = lru_cache(_REMEMBERED)(self._find_facts)
         self._scheduled = any(rule.windows is not None for rule in policy.rules)
@@ -168,7 +186,7 @@ class CompiledPolicy:
         self._dry = " (dry run)" if policy.dry_run else ""
 
     def evaluate(self, connection: Connection, now: float) -> tuple[Verdict, ...]:
-        """Return one verdict for each active subflow of *connection*, in their order."""
+        """Return one verdict for each active subflow of *connection*, in their order; direction by direction."""
         active = [subflow for subflow in connection.subflows if subflow.state is SubflowState.ACTIVE]
         if self._scheduled and not self._open_since <= now < self._open_until:
             self._look_at_the_clock(now)
@@ -181,11 +199,12 @@ class CompiledPolicy:
             clients |= each.rule_bits
         usable = [subflow for subflow in active if not subflow.backup] or active
         view = _View(connection.token, len(active), clients, usable[0] if len(usable) == 1 else None)
-        return tuple([self._verdict(*pair, view) for pair in zip(active, facts, strict=True)])
+        pairs = tuple(zip(active, facts, strict=True))
+        return tuple([self._verdict(*pair, view, direction) for direction in self._rules for pair in pairs])
 
-    def _verdict(self, subflow: Subflow, facts: _Facts, view: _View) -> Verdict:
+    def _verdict(self, subflow: Subflow, facts: _Facts, view: _View, direction: Direction) -> Verdict:
         passed_over: _CompiledRule | None = None
-        for each in self._rules:
+        for each in self._rules[direction]:
             bits = each.path_bits
             if bits is not None and not bits & facts.path_bits:
                 continue
@@ -197,20 +216,20 @@ class CompiledPolicy:
                 break
             passed_over = passed_over or each
         else:
-            reason = "no rule matches" if passed_over is None else _why_not(passed_over, view)
-            return Verdict(subflow.four_tuple, facts.path, None, None, None, reason)
+            why = "no rule matches" if passed_over is None else _why_not(passed_over, view)
+            return Verdict(subflow.four_tuple, facts.path, None, None, None, _BEFORE[direction] + why, direction)
         if each.throttle is None:
-            return Verdict(subflow.four_tuple, facts.path, each.rule, None, None, each.exempted)
+            return Verdict(subflow.four_tuple, facts.path, each.rule, None, None, each.exempted, direction)
         if each.lift_last and subflow is view.last:
-            return Verdict(subflow.four_tuple, facts.path, each.rule, None, None, each.lifted)
+            return Verdict(subflow.four_tuple, facts.path, each.rule, None, None, each.lifted, direction)
         scope = each.path_scope
         if scope is None:
             member = subflow.four_tuple.remote if each.throttle.share is Share.CLIENT else view.token
-            scope = ScopeKey(each.rule.name, each.throttle.share, member)
+            scope = ScopeKey(each.rule.name, each.throttle.share, member, direction)
         # Of several paths by which the rule catches the subflow, the first is named.
         named = -1 if bits is None else _lowest_bit(bits & facts.path_bits)
         reason = f"{each.capped[named]}{view.active} {_subflows(view.active)} active{self._dry}"
-        return Verdict(subflow.four_tuple, facts.path, each.rule, scope, each.throttle, reason)
+        return Verdict(subflow.four_tuple, facts.path, each.rule, scope, each.throttle, reason, direction)
 
     def _find_facts(
         self, remote: bytes, interface: str | None, remote_id: int | None, initial: bool, backup: bool
@@ -219,7 +238,7 @@ class CompiledPolicy:
         for position, path in enumerate(self._paths):
             if path.holds(remote, interface, remote_id, initial, backup):
                 path_bits |= 1 << position
-        for rule in self._rules:
+        for rule in self._by_clients:
             if rule.clients is not None and rule.clients.holds(remote):
                 rule_bits |= rule.client_bit
         first = self.policy.paths[_lowest_bit(path_bits)].name if path_bits else None

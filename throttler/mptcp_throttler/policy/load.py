@@ -22,6 +22,7 @@ from .problems import (
 from .schedule import EVERY_DAY, MIDNIGHT
 from .schema import (
     DEFAULT_MIN_SUBFLOWS,
+    DIRECTIONS,
     PathSection,
     PolicySection,
     RuleSection,
@@ -98,6 +99,7 @@ def _rule(rule: RuleSection) -> Rule:
         clients=None if when.clients is None else tuple(when.clients),
         windows=_windows(when),
         lift_last=rule.lift_last,
+        directions=DIRECTIONS[rule.direction],
     )
 
 
@@ -181,7 +183,8 @@ def _warnings(policy: Policy, document: Document) -> Iterator[Problem]:
 def _leaves_nothing(earlier: Rule, later: Rule) -> bool:
     """Return whether *earlier* catches every subflow that *later* could."""
     return (
-        (earlier.paths is None or (later.paths is not None and set(later.paths) <= set(earlier.paths)))
+        earlier.directions >= later.directions
+        and (earlier.paths is None or (later.paths is not None and set(later.paths) <= set(earlier.paths)))
         and earlier.min_subflows <= later.min_subflows
         and (
             earlier.max_subflows is None

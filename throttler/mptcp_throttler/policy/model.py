@@ -27,6 +27,18 @@ class Share(enum.Enum):
     """One cap for each MPTCP connection."""
 
 
+class Direction(enum.Enum):
+    """Which way the capped packets go."""
+
+    DOWN = "down"
+    """From the proxy to the client."""
+    UP = "up"
+    """From the client to the proxy."""
+
+
+DOWN_ONLY = frozenset({Direction.DOWN})
+
+
 class LandingKind(enum.Enum):
     """How a cap falls on a subflow that is sending."""
 
@@ -89,16 +101,23 @@ class Rule:
     windows: tuple[Window, ...] | None = None
     lift_last: bool = True
     """Lift the cap when the subflow is the last usable one of its connection."""
+    directions: frozenset[Direction] = DOWN_ONLY
+    """The rule catches subflows in these, in each for itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A whole policy. Rules are tried in order, the first that catches a subflow decides."""
+    """A whole policy. Rules are tried in order; for each direction, the first that catches a subflow decides."""
 
     paths: tuple[PathMatch, ...]
     rules: tuple[Rule, ...]
     time_zone: ZoneInfo
     dry_run: bool = False
+
+    @property
+    def acts_on_upload(self) -> bool:
+        """Some rule is for packets from the clients."""
+        return any(Direction.UP in rule.directions for rule in self.rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +128,12 @@ class ScopeKey:
     share: Share
     member: bytes | int | None = None
     """None for PATH; the client's packed address for CLIENT; the token for CONNECTION."""
+    direction: Direction = Direction.DOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the policy says of one active subflow, and why."""
+    """What the policy says of one active subflow in one direction, and why."""
 
     four_tuple: FourTuple
     path: str | None
@@ -124,3 +144,4 @@ class Verdict:
     throttle: Throttle | None
     reason: str
     """One sentence in plain words, for the operator."""
+    direction: Direction = Direction.DOWN

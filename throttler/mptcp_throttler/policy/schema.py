@@ -25,7 +25,7 @@ from .fields import (
     parse_prefix,
     parse_time_zone,
 )
-from .model import LandingKind, Network, Share
+from .model import Direction, LandingKind, Network, Share
 from .problems import shown
 from .schedule import DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
 from .units import (
@@ -40,6 +40,11 @@ from .units import (
     parse_size,
 )
 
+DIRECTIONS: Final = {
+    "down": frozenset({Direction.DOWN}),
+    "up": frozenset({Direction.UP}),
+    "both": frozenset(Direction),
+}
 VERSION: Final = 1
 """The version of the policy format that this release reads."""
 DEFAULT_MIN_SUBFLOWS: Final = 2
@@ -248,7 +253,7 @@ class ThrottleSection(Section):
 
 
 class RuleSection(Section):
-    """One rule. Rules are tried from top to bottom; the first that catches a subflow decides about it."""
+    """One rule. Rules are tried from top to bottom; in each direction, the first that catches a subflow decides."""
 
     name: Name = Field(
         description="Its name in `status`, in the log and in the plan. Every rule has its own.",
@@ -274,6 +279,12 @@ class RuleSection(Section):
         default=True,
         description="Lift the cap from a subflow while it is the last usable one of its connection.",
         examples=[True],
+    )
+    direction: Annotated[str, one_of(*DIRECTIONS)] = Field(
+        default=Direction.DOWN.value,
+        description="Which way the rule works. down: from the proxy to the client; up: from the client to the proxy; "
+        "both: each way for itself, so that the cap holds in each.",
+        examples=["up"],
     )
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MTU = 1514
+"""Bytes of a full Ethernet frame."""
+SEGMENT_SECONDS = 0.005
+"""How long one segment may occupy a cap: this, not the queue, bounds latency (docs/design.md)."""
 BURST_TOLERANCE = 0.02
 """The kernel keeps a burst as a time in ticks of 64 ns and gives it back rounded, more so at high rates."""
 
@@ -19,7 +23,7 @@ class ClassSpec:
     cburst: int
     quantum: int
     queue_packets: int
-    """Limit of the leaf pfifo, in packets."""
+    """Limit of the leaf's queue, in packets."""
 
     def same_as(self, other: ClassSpec) -> bool:
         """Tell whether two classes shape alike, the kernel's rounding of bursts aside."""
@@ -79,6 +83,8 @@ FIRST_MINOR = 0x10
 LAST_MINOR = 0x7FEF
 """A class's leaf qdisc has the class's minor number as its handle; from 0x8000 the kernel numbers qdiscs by itself."""
 NFT_TABLE = "mptcp_throttler"
+UPLOAD_DEVICE = "mptcp-up"
+"""The IFB device through which packets of subflows that are capped on upload pass."""
 RULE_COMMENT = "mptcp-throttler"
 SET_PREFIX = "mptcp-throttler"
 MAX_ENTRIES = 131_072

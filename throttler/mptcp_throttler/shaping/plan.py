@@ -17,21 +17,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..mptcp.model import FourTuple
-from ..policy.model import LandingKind, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from ..policy.model import Direction, LandingKind, Policy, Rule, ScopeKey, Share, Throttle, Verdict
 from .delta import DeltaTracker
 from .landing import GENTLE
-from .model import FIRST_MINOR, LAST_MINOR, ClassSpec, Ownership, Target
+from .model import FIRST_MINOR, LAST_MINOR, MTU, SEGMENT_SECONDS, ClassSpec, Ownership, Target
 
-MTU = 1514
-QUEUE_SECONDS = 0.0075
-"""How long a full leaf queue takes to drain. Short, so that losses and not the stack's limit on what waits below it
-govern the congestion window: the scheduler takes window over RTT for the path's rate, and would hand a capped subflow
-three times what it can send, at the cost of the other path (docs/design.md)."""
+QUEUE_SECONDS = {Direction.DOWN: 0.0075, Direction.UP: 0.025}
+"""How long a full leaf queue takes to drain. Towards the client short, so that losses and not the stack's limit on what
+waits below it govern the congestion window: the scheduler takes window over RTT for the path's rate, and would hand a
+capped subflow three times what it can send, at the cost of the other path (docs/design.md). From the client it is no
+stack of ours that waits."""
 QUEUE_FLOOR = 4
 PACKETS_PER_SUBFLOW = 1
 BURST_SECONDS = 0.002
-GSO_SECONDS = 0.005
-"""How long one segment may occupy the tightest cap: this, not the queue, bounds latency (docs/design.md)."""
 GSO_FLOOR = 2 * MTU
 IDLE_SECONDS = 60.0
 
@@ -40,7 +38,7 @@ class PlanError(Exception):
     """The plan cannot be made: the message says what ran out."""
 
 
-def class_spec(minor: int, throttle: Throttle, room: int = 1) -> ClassSpec:
+def class_spec(minor: int, throttle: Throttle, room: int = 1, direction: Direction = Direction.DOWN) -> ClassSpec:
     """Return the HTB class for *throttle* shared by up to *room* subflows.
 
     Rates are rounded up to whole bytes per second, the kernel's unit.
@@ -57,16 +55,20 @@ def class_spec(minor: int, throttle: Throttle, room: int = 1) -> ClassSpec:
         burst=burst(rate),
         cburst=burst(ceil),
         quantum=min(60_000, max(MTU, rate // 8 // 100)),
-        queue_packets=min(1000, max(QUEUE_FLOOR, int(ceil / 8 * QUEUE_SECONDS / MTU), PACKETS_PER_SUBFLOW * room)),
+        queue_packets=min(
+            1000, max(QUEUE_FLOOR, int(ceil / 8 * QUEUE_SECONDS[direction] / MTU), PACKETS_PER_SUBFLOW * room)
+        ),
     )
 
 
 def gso_limit(policy: Policy, present: int) -> int:
     """Return the largest GSO segment in bytes that the interface should build under *policy*, never above *present*."""
-    ceils = [rule.throttle.ceil for rule in policy.rules if rule.throttle is not None]
+    ceils = [
+        rule.throttle.ceil for rule in policy.rules if rule.throttle is not None and Direction.DOWN in rule.directions
+    ]
     if not ceils:
         return present
-    return min(present, max(GSO_FLOOR, int(min(ceils) / 8 * GSO_SECONDS)))
+    return min(present, max(GSO_FLOOR, int(min(ceils) / 8 * SEGMENT_SECONDS)))
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class _Cap:
     """A cap in use: its class and the subflows sent to it."""
 
     minor: int
+    direction: Direction
     throttle: Throttle
     """What the class has."""
     wanted: Throttle
@@ -94,14 +97,15 @@ class _Cap:
 
     @property
     def spec(self) -> ClassSpec:
-        return class_spec(self.minor, self.throttle, self.room)
+        return class_spec(self.minor, self.throttle, self.room, self.direction)
 
 
 class Planner:
-    """Keeps the desired classes and entries in step with the policy and the verdicts."""
+    """Keeps the desired classes and entries of one direction in step with the policy and the verdicts."""
 
-    def __init__(self, ownership: Ownership) -> None:
+    def __init__(self, ownership: Ownership, direction: Direction = Direction.DOWN) -> None:
         self.ownership = ownership
+        self.direction = direction
         self.classes: DeltaTracker[int, ClassSpec] = DeltaTracker(ClassSpec.same_as)
         self.entries: DeltaTracker[FourTuple, Target] = DeltaTracker()
         self._caps: dict[ScopeKey, _Cap] = {}
@@ -128,7 +132,7 @@ class Planner:
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force. Verdicts under it must follow for every connection."""
         self._dry_run = policy.dry_run
-        self._rules = {rule.name: rule for rule in policy.rules}
+        self._rules = {rule.name: rule for rule in policy.rules if self.direction in rule.directions}
         self._marks = {rule.name: self.ownership.mark_of_rule(i) for i, rule in enumerate(policy.rules)}
         for scope, cap in self._caps.items():
             rule = self._rules.get(scope.rule)
@@ -146,17 +150,20 @@ class Planner:
             return
         for rule in self._rules.values():
             if rule.throttle is not None and rule.throttle.share is Share.PATH:
-                self._cap(ScopeKey(rule.name, Share.PATH), rule.throttle, None, now)
+                self._cap(ScopeKey(rule.name, Share.PATH, direction=self.direction), rule.throttle, None, now)
 
     def set_verdicts(self, token: int, verdicts: Iterable[Verdict], now: float) -> None:
-        """Replace what is desired for the connection *token* by *verdicts*, one for each active subflow.
+        """Replace what is desired for the connection *token* by *verdicts*, one for each active subflow;
+        those on the other direction are not ours.
 
         Raises :class:`PlanError` where no class is left; what was capped before that verdict stays capped.
         """
         capped = set()
         try:
             for verdict in verdicts:
-                if verdict.scope is None or verdict.throttle is None or self._dry_run:
+                if verdict.direction is not self.direction or self._dry_run:
+                    continue
+                if verdict.scope is None or verdict.throttle is None:
                     continue
                 self._send(verdict.four_tuple, verdict.scope, verdict.throttle, now)
                 self._owner[verdict.four_tuple] = token
@@ -269,7 +276,7 @@ class Planner:
                 minor = found.minor
             else:
                 minor = self._free_minor()
-            cap = self._caps[scope] = _Cap(minor, throttle, throttle, idle_since=now)
+            cap = self._caps[scope] = _Cap(minor, self.direction, throttle, throttle, idle_since=now)
             self._used.add(minor)
             self.classes.want(minor, cap.spec)
         return cap

@@ -1,0 +1,38 @@
+"""Goodput per path of an upload against time, from the proxy's sockets: what really came, not what the client sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mptcp_throttler.kernel.sock_diag import SocketDiagnostics
+
+from .recorder import Recorder, Sample
+from .testbed import LiveNode
+from .testbed.services import PROXY_PORT
+
+
+class UploadRecorder(Recorder):
+    """Samples, from entry to exit, the bytes that *proxy* received in order from each of *clients*.
+
+    The counters are those of ``tcp_info`` (``bytes_received``): payload, without what was retransmitted.
+    """
+
+    def __init__(self, proxy: LiveNode, clients: Mapping[str, bytes]) -> None:
+        """*clients* maps the name of each path to the client's packed address on it."""
+        super().__init__(proxy, tuple(clients))
+        self._clients = clients
+        with proxy.entered():
+            self._diagnostics = SocketDiagnostics((PROXY_PORT,))
+
+    def _take(self) -> None:
+        found = {subflow.four_tuple.remote: subflow.bytes_received for subflow in self._diagnostics.subflows()}
+        octets = {name: found.get(address, 0) for name, address in self._clients.items()}
+        self._samples.append(Sample(self.now, octets))
+
+
+def on_the_wire(samples: Sequence[Sample], payload_share: float) -> tuple[Sample, ...]:
+    """Return *samples* with the bytes that full packets of that payload have on the wire."""
+    return tuple(
+        Sample(each.time, {name: round(octets / payload_share) for name, octets in each.octets.items()})
+        for each in samples
+    )
