@@ -23,7 +23,7 @@ SIZE_ADVICE = 'write a number and one of B, KB, MB, KiB, MiB (e.g. "15 KB")'
 PREFIX_ADVICE = 'write an address or a prefix (e.g. "10.77.1.0/24" or "fd77:1::/64")'
 DAY_ADVICE = 'write mon, tue, wed, thu, fri, sat, sun, or a range such as "mon-fri"'
 NAME_ADVICE = "write 1 to 32 letters, digits, dots, dashes and underscores, the first a letter or digit"
-RULE_KEYS = "allowed here: name, paths, when, throttle, lift_last, direction"
+RULE_KEYS = "allowed here: name, paths, when, throttle, lift_last, direction, guard"
 PATH_KEYS = "clients, interfaces, remote_ids, subflow, backup"
 
 

@@ -14,16 +14,17 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from .guard import CapGuard
 from .kernel.netfilter import Backend, open_netfilter, remove_other_backends
 from .kernel.ports import KernelError, Netfilter
 from .kernel.socket_pacing import open_socket_pacing
 from .kernel.tc import HtbTrafficControl
 from .landing import Lander
-from .mptcp.model import Event, EventKind
+from .mptcp.model import Connection, Event, EventKind
 from .mptcp.tracker import Tracker, TrackerLimits
 from .observe import Observers
 from .policy.evaluate import evaluate
-from .policy.model import Policy
+from .policy.model import Policy, Verdict
 from .policy.problems import DocumentError
 from .policy.schedule import next_change, open_rules
 from .reconcile import Reconciler
@@ -63,6 +64,7 @@ class Daemon:
         self._planner = Planner(settings.ownership)
         self._tc = HtbTrafficControl(settings.interfaces, settings.ownership, settings.state_directory)
         self._upload = UploadLane(settings)
+        self._guard = CapGuard(policy, lambda: self._observers.subflows(), self._guard_changed)
         self._observers: Observers
         self._reconciler: Reconciler
         self._backend: Backend
@@ -118,6 +120,7 @@ class Daemon:
             await self._until_stopped(
                 self._reconciler.run(),
                 self._upload.run(),
+                self._guard.run(),
                 self._observers.supervise(),
                 self._every(TICK_SECONDS, self._tick),
                 self._every(self._settings.verify_interval, self._verify_and_resync),
@@ -174,6 +177,7 @@ class Daemon:
 
     def _set_policy(self, policy: Policy) -> None:
         self._policy = policy
+        self._guard.set_policy(policy)
         for planner in self._planners:
             planner.set_policy(policy)
 
@@ -185,12 +189,23 @@ class Daemon:
         now = time.time()
         for token in tokens:
             connection = self._tracker.connections.get(token)
-            verdicts = () if connection is None else evaluate(self._policy, connection, now)
+            verdicts = self._verdicts(token, connection, now)
             try:
                 for planner in self._planners:
                     planner.set_verdicts(token, verdicts, now)
             except PlanError as error:
                 log.error("connection %08x stays uncapped: %s", token, error)
+
+    def _verdicts(self, token: int, connection: Connection | None, now: float) -> tuple[Verdict, ...]:
+        """Return what holds for each active subflow: the policy's word, less what would do harm."""
+        if connection is None:
+            self._guard.forget(token)
+            return ()
+        return self._guard.relax(token, evaluate(self._policy, connection, now))
+
+    def _guard_changed(self, tokens: Iterable[int]) -> None:
+        self._decide(tokens)
+        self._plan_changed()
 
     async def _enforce(self) -> None:
         """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
@@ -281,6 +296,7 @@ class Daemon:
             tracker=self._tracker,
             planner=self._planner,
             upload=self._upload,
+            guard=self._guard,
             observers=self._observers,
             reconciler=self._reconciler,
             paced=self._lander is not None,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
+from .guard import CapGuard, why
 from .kernel.ports import KernelError
 from .mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from .mptcp.tracker import Tracker
@@ -88,6 +89,7 @@ def snapshot(
     tracker: Tracker,
     planner: Planner,
     upload: UploadLane,
+    guard: CapGuard,
     observers: Observers,
     reconciler: Reconciler,
     paced: bool,
@@ -114,7 +116,7 @@ def snapshot(
         "uploads_shaped": upload.in_force,
         "in_step": all(each.classes.settled and each.entries.settled for each in (planner, upload.planner)),
         "connections": [
-            _connection(connection, policy, planner, upload.planner, sockets, now)
+            _connection(connection, policy, planner, upload.planner, guard, sockets, now)
             for connection in tracker.connections.values()
         ],
         "classes": [
@@ -132,6 +134,7 @@ def snapshot(
             "tracker": asdict(tracker.counters),
             "reconciler": asdict(reconciler.counters),
             "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
+            "guard": asdict(guard.counters),
             "entries": len(planner.entries.actual),
             "upload_entries": len(upload.planner.entries.actual),
             "tables": dict(tracker.table_sizes),
@@ -144,14 +147,18 @@ def _connection(
     policy: Policy,
     planner: Planner,
     upload: Planner,
+    guard: CapGuard,
     sockets: dict[FourTuple, KernelSubflow],
     now: float,
 ) -> dict[str, Any]:
-    verdicts = {(each.direction, each.four_tuple): each for each in evaluate(policy, connection, now)}
+    decided = guard.relax(connection.token, evaluate(policy, connection, now))
+    verdicts = {(each.direction, each.four_tuple): each for each in decided}
+    relaxation = guard.relaxation(connection.token)
     return {
         "token": f"{connection.token:08x}",
         "version": connection.version,
         "since": connection.since,
+        "relaxed": None if relaxation is None else why(relaxation),
         "subflows": [
             _subflow(s, verdicts.get((Direction.DOWN, s.four_tuple)), planner, sockets.get(s.four_tuple))
             | {"upload": _upload(verdicts.get((Direction.UP, s.four_tuple)), upload)}

@@ -71,6 +71,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("control-plane", "Connections a second tracked with none lost, and their CPU", "control_plane"),
         Experiment("recovery", "kill -9 and restart in mid-transfer; nothing is left after clean-up", "recovery"),
         Experiment("onset", "A cap falls on a running download: at once and softly, side by side", "onset"),
+        Experiment("guard", "The uncapped path fails: with the guard and without it", "guard"),
         Experiment(
             "emulation", "Emulated paths: delay, loss, order, seed and full rate, against what was asked", "emulation"
         ),

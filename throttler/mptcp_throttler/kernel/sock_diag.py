@@ -30,8 +30,8 @@ _COOKIE = struct.Struct("=Q")
 _COOKIE_OFFSET = 44
 _NO_PACING_LIMIT = 0xFFFFFFFF
 """Bytes/s. The kernel's is the largest unsigned long; the socket option's, 32 bits wide, is this."""
-_TCP_INFO = struct.Struct("=4x B 2x B 8x I 4x I 40x I 8x I 16x I Q Q Q Q 8x I I 8x Q Q Q Q")
-"""struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.10 have all of it."""
+_TCP_INFO = struct.Struct("=4x B 2x B 8x I 4x I 40x I 8x I 16x I Q Q Q Q 8x I I 8x Q Q Q Q I")
+"""struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.18 have all of it."""
 
 
 class SocketDiagnostics:
@@ -112,6 +112,7 @@ def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
         busy,
         receive_window_limited,
         send_buffer_limited,
+        delivered,
     ) = _TCP_INFO.unpack_from(info)
     state = TcpInfo(
         rtt=rtt,
@@ -129,5 +130,6 @@ def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
         busy=busy,
         receive_window_limited=receive_window_limited,
         send_buffer_limited=send_buffer_limited,
+        delivered=delivered,
     )
     return state, acked, received

@@ -178,6 +178,8 @@ class TcpInfo:
     """Time with data to send or in flight, since the subflow began; with it the two that follow."""
     receive_window_limited: int
     send_buffer_limited: int
+    delivered: int = 0
+    """Segments that arrived, in order or not, since the subflow began."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,19 @@ def between(low: int, high: int) -> Parsed:
     return Parsed(parse, {"type": "integer", "minimum": low, "maximum": high})
 
 
+def seconds(low: float, high: float) -> Parsed:
+    """Return the annotation for a number of seconds from *low* to *high*."""
+
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{shown(value)} is not a number of seconds; {low:g} to {high:g} is allowed")
+        if not low <= value <= high:
+            raise ValueError(f"{shown(value)} is out of range; {low:g} to {high:g} seconds are allowed")
+        return float(value)
+
+    return Parsed(parse, {"type": "number", "minimum": low, "maximum": high})
+
+
 def one_of(*words: str) -> Parsed:
     """Return the annotation for one of *words*."""
 

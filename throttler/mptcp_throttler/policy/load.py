@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from .model import LandingKind, Network, PathMatch, Policy, Rule, Share, Throttle, Window
+from .model import Guard, LandingKind, Network, PathMatch, Policy, Rule, Share, Throttle, Window
 from .problems import (
     DocumentError,
     Problem,
@@ -72,6 +72,7 @@ def _policy(section: PolicySection) -> Policy:
         rules=tuple(_rule(rule) for rule in section.rules),
         time_zone=section.time_zone,
         dry_run=section.dry_run,
+        guard=Guard(**section.guard.model_dump()),
     )
 
 
@@ -100,6 +101,7 @@ def _rule(rule: RuleSection) -> Rule:
         windows=_windows(when),
         lift_last=rule.lift_last,
         directions=DIRECTIONS[rule.direction],
+        guard=rule.guard,
     )
 
 

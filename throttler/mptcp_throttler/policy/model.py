@@ -103,6 +103,18 @@ class Rule:
     """Lift the cap when the subflow is the last usable one of its connection."""
     directions: frozenset[Direction] = DOWN_ONLY
     """The rule catches subflows in these, in each for itself."""
+    guard: bool = True
+    """Relax the cap where it harms a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """When caps are relaxed for a connection that they harm (``shaping.harm``). Times in seconds."""
+
+    enabled: bool = True
+    after: float = 0.3
+    retry: float = 5.0
+    longest_retry: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +125,7 @@ class Policy:
     rules: tuple[Rule, ...]
     time_zone: ZoneInfo
     dry_run: bool = False
+    guard: Guard = Guard()
 
     @property
     def acts_on_upload(self) -> bool:

@@ -24,8 +24,9 @@ from .fields import (
     parse_name,
     parse_prefix,
     parse_time_zone,
+    seconds,
 )
-from .model import Direction, LandingKind, Network, Share
+from .model import Direction, Guard, LandingKind, Network, Share
 from .problems import shown
 from .schedule import DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
 from .units import (
@@ -45,6 +46,7 @@ DIRECTIONS: Final = {
     "up": frozenset({Direction.UP}),
     "both": frozenset(Direction),
 }
+_GUARD: Final = Guard()
 VERSION: Final = 1
 """The version of the policy format that this release reads."""
 DEFAULT_MIN_SUBFLOWS: Final = 2
@@ -286,6 +288,36 @@ class RuleSection(Section):
         "both: each way for itself, so that the cap holds in each.",
         examples=["up"],
     )
+    guard: bool = Field(
+        default=True,
+        description="false: the cap holds even for a connection that it harms.",
+        examples=[False],
+    )
+
+
+class GuardSection(Section):
+    """When caps are relaxed for a connection that gets less than the best of its uncapped paths once gave it."""
+
+    enabled: bool = Field(default=_GUARD.enabled, description="false: never.", examples=[False])
+    after: Annotated[float, seconds(0.1, 60)] = Field(
+        default=_GUARD.after, description="Seconds for which it has to be so.", examples=[1]
+    )
+    retry: Annotated[float, seconds(1, 3600)] = Field(
+        default=_GUARD.retry,
+        description="Seconds until the cap is tried again at the latest; doubled each time that it does harm again.",
+        examples=[10],
+    )
+    longest_retry: Annotated[float, seconds(1, 86400)] = Field(
+        default=_GUARD.longest_retry, description="The most that retry is doubled to.", examples=[600]
+    )
+
+    @field_validator("longest_retry")
+    @classmethod
+    def _is_no_shorter(cls, longest: float, info: ValidationInfo) -> float:
+        retry = info.data.get("retry")
+        if retry is not None and longest < retry:
+            raise ValueError(f"{longest:g} is below retry, which is {retry:g}")
+        return longest
 
 
 class PolicySection(Section):
@@ -314,6 +346,11 @@ class PolicySection(Section):
     rules: list[RuleSection] = Field(
         description="The rules, most particular first. An empty list caps nothing.",
         examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]],
+    )
+    guard: GuardSection = Field(
+        default_factory=GuardSection,
+        description="When caps are relaxed because they do harm.",
+        examples=[{"after": 1, "retry": 10}],
     )
 
 
