@@ -18,7 +18,7 @@ from .ports import KernelError
 FAMILY = "mptcp_pm"
 GROUP = b"mptcp_pm_events"
 _NETLINK_GENERIC, _GENL_ID_CTRL, _CTRL_CMD_GETFAMILY = 16, 16, 3
-_CTRL_ATTR_FAMILY_NAME, _CTRL_ATTR_MCAST_GROUPS = 2, 7
+_CTRL_ATTR_FAMILY_ID, _CTRL_ATTR_FAMILY_NAME, _CTRL_ATTR_MCAST_GROUPS = 1, 2, 7
 _MCAST_GROUP_NAME, _MCAST_GROUP_ID = 1, 2
 _SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1
 _SO_RCVBUFFORCE = 33
@@ -32,7 +32,7 @@ class PathManagerEvents:
     """A non-blocking socket subscribed to the events of the namespace it is made in."""
 
     def __init__(self) -> None:
-        group = _find_group()
+        _, group = find_family()
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_GENERIC)
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
         self._socket.bind((0, 0))
@@ -89,7 +89,8 @@ def parse(body: bytes, now: float) -> KernelEvent | None:
     )
 
 
-def _find_group() -> int:
+def find_family() -> tuple[int, int]:
+    """Return the numbers of the family and of its group for events. Raises KernelError where it is not there."""
     request = struct.pack("=BBH", _CTRL_CMD_GETFAMILY, 1, 0) + attribute(
         _CTRL_ATTR_FAMILY_NAME, FAMILY.encode() + b"\0"
     )
@@ -97,10 +98,10 @@ def _find_group() -> int:
         answer = netlink.ask(
             _GENL_ID_CTRL, request, f"look up the generic netlink family {FAMILY} (MPTCP in the kernel?)"
         )
-    for kind, groups in attributes(answer, 4):
-        if kind == _CTRL_ATTR_MCAST_GROUPS:
-            for _index, group in attributes(groups):
-                fields = dict(attributes(group))
-                if fields.get(_MCAST_GROUP_NAME, b"").rstrip(b"\0") == GROUP:
-                    return int.from_bytes(fields[_MCAST_GROUP_ID], "little")
+    fields = dict(attributes(answer, 4))
+    for _index, group in attributes(fields.get(_CTRL_ATTR_MCAST_GROUPS, b"")):
+        found = dict(attributes(group))
+        if found.get(_MCAST_GROUP_NAME, b"").rstrip(b"\0") == GROUP:
+            number = int.from_bytes(fields[_CTRL_ATTR_FAMILY_ID][:2], "little")
+            return number, int.from_bytes(found[_MCAST_GROUP_ID], "little")
     raise KernelError(f"this kernel has no {GROUP.decode()}: MPTCP path-manager events need Linux 5.13 or newer")
