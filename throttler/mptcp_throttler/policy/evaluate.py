@@ -148,7 +148,8 @@ class _CompiledRule:
         shared_by_path = rule.throttle is not None and rule.throttle.share is Share.PATH
         self.path_scope = ScopeKey(rule.name, Share.PATH, direction=direction) if shared_by_path else None
         before = _BEFORE[direction]
-        self.exempted = f"{before}exempted by rule {rule.name}"
+        what = "exempted by rule" if rule.steer is None else f"steered {rule.steer.mode.value} by rule"
+        self.exempted = f"{before}{what} {rule.name}"
         self.lifted = f"{before}cap of rule {rule.name} lifted: the last usable subflow"
         names = [f"path {path.name}" for path in policy.paths] if rule.paths is not None else []
         verb = "would cap" if policy.dry_run else "caps"
@@ -219,7 +220,9 @@ class CompiledPolicy:
             why = "no rule matches" if passed_over is None else _why_not(passed_over, view)
             return Verdict(subflow.four_tuple, facts.path, None, None, None, _BEFORE[direction] + why, direction)
         if each.throttle is None:
-            return Verdict(subflow.four_tuple, facts.path, each.rule, None, None, each.exempted, direction)
+            steered = each.rule.steer is not None and bits is not None
+            path = self.policy.paths[_lowest_bit(bits & facts.path_bits)].name if steered and bits else facts.path
+            return Verdict(subflow.four_tuple, path, each.rule, None, None, each.exempted, direction)
         if each.lift_last and subflow is view.last:
             return Verdict(subflow.four_tuple, facts.path, each.rule, None, None, each.lifted, direction)
         scope = each.path_scope

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Network, ip_interface, ip_network
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
@@ -37,11 +37,11 @@ class Parsed:
     """Annotation for a value that *parse* reads; *schema* describes what it takes to editors."""
 
     def __init__(self, parse: Callable[[object], object], schema: dict[str, Any]) -> None:
-        self._parse = parse
+        self.parse = parse
         self._schema = schema
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._parse)
+        return core_schema.no_info_plain_validator_function(self.parse)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return dict(self._schema)
@@ -100,6 +100,9 @@ def parse_name(value: object) -> str:
             "the first a letter or digit"
         )
     return value
+
+
+Name = Annotated[str, Parsed(parse_name, {"type": "string", "pattern": NAME_PATTERN})]
 
 
 def parse_interface(value: object) -> str:

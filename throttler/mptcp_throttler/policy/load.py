@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from .model import Guard, LandingKind, Network, PathMatch, Policy, Rule, Share, Throttle, Window
+from .model import Guard, LandingKind, Mode, Network, PathMatch, Policy, Rule, Share, Throttle, Window
 from .problems import (
     DocumentError,
     Problem,
@@ -17,10 +17,12 @@ from .problems import (
     did_you_mean,
     in_order,
     key_text,
+    nearest,
     shown,
 )
 from .schedule import EVERY_DAY, MIDNIGHT
 from .schema import (
+    ACTIONS,
     DEFAULT_MIN_SUBFLOWS,
     DIRECTIONS,
     PathSection,
@@ -29,6 +31,7 @@ from .schema import (
     ThrottleSection,
     WhenSection,
 )
+from .steer_section import named_paths, steer_of
 from .validate import problem_at, validate
 from .yaml_document import Document, parse_document
 
@@ -51,7 +54,7 @@ def check_policy(text: str, source: str) -> CheckedPolicy:
     """Return the policy in *text* and every problem with it. *source* names the file for people."""
     document = parse_document(text, source)
     section, problems = validate(PolicySection, document)
-    errors = in_order([*problems, *_unknown_paths(document), *_repeated_names(document)])
+    errors = in_order([*problems, *_unknown_paths(document), *_repeated_names(document), *_not_one_action(document)])
     if section is None or errors:
         return CheckedPolicy(None, errors)
     policy = _policy(section)
@@ -90,10 +93,13 @@ def _path(name: str, path: PathSection) -> PathMatch:
 def _rule(rule: RuleSection) -> Rule:
     when = rule.when or WhenSection()
     # An exemption that ended with the second subflow would leave the first to the next rule.
-    default = 1 if rule.throttle is None else min(DEFAULT_MIN_SUBFLOWS, when.max_subflows or DEFAULT_MIN_SUBFLOWS)
+    steer = None if rule.steer is None else steer_of(rule.steer)
+    spared = rule.throttle is None and (steer is None or steer.mode is Mode.SMALLEST_DELAY)
+    default = 1 if spared else min(DEFAULT_MIN_SUBFLOWS, when.max_subflows or DEFAULT_MIN_SUBFLOWS)
+    paths = rule.paths if steer is None or not steer.paths else steer.paths
     return Rule(
         name=rule.name,
-        paths=None if rule.paths is None else tuple(rule.paths),
+        paths=None if paths is None else tuple(paths),
         throttle=None if rule.throttle is None else _throttle(rule.throttle),
         min_subflows=default if when.min_subflows is None else when.min_subflows,
         max_subflows=when.max_subflows,
@@ -102,6 +108,7 @@ def _rule(rule: RuleSection) -> Rule:
         lift_last=rule.lift_last,
         directions=DIRECTIONS[rule.direction],
         guard=rule.guard,
+        steer=steer,
     )
 
 
@@ -140,10 +147,32 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
     known = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
     for index, rule in _rules_of(document):
         named = rule.get("paths")
-        for position, name in enumerate(named if isinstance(named, list) else []):
+        listed = [(("paths", place), name) for place, name in enumerate(named if isinstance(named, list) else [])]
+        for key, name in [*listed, *named_paths(rule)]:
             if isinstance(name, str) and name not in paths:
                 message = f"{shown(name)} is not a path{did_you_mean(name, paths)}; {known}"
-                yield problem_at(document, ("rules", index, "paths", position), name, message)
+                yield problem_at(document, ("rules", index, *key), name, message)
+
+
+def _not_one_action(document: Document) -> Iterator[Problem]:
+    for index, rule in _rules_of(document):
+        given = [key for key in ACTIONS if key in rule]
+        rule_at = document.key_position(("rules", index))
+        others = f"{' or '.join(ACTIONS[1:])} in its place"
+        if not given and not any(nearest(str(key), ACTIONS) for key in rule):
+            yield problem_at(document, ("rules", index, ACTIONS[0]), None, f"is required, or {others}", rule_at)
+        for key in given[1:]:
+            at = document.key_position(("rules", index, key))
+            message = f"the rule has {given[0]} already; a rule has one of {', '.join(ACTIONS)}"
+            yield problem_at(document, ("rules", index, key), None, message, at)
+        steer = rule.get("steer")
+        foreign = {key: "belongs to throttle, not to steer" for key in ("lift_last", "direction", "guard")}
+        if isinstance(steer, dict) and steer.get("mode") != Mode.SMALLEST_DELAY.value:
+            foreign["paths"] = "steer itself names the paths of the rule; leave this out"
+        for key, message in foreign.items() if "steer" in given else ():
+            if key in rule:
+                at = document.key_position(("rules", index, key))
+                yield problem_at(document, ("rules", index, key), None, message, at)
 
 
 def _repeated_names(document: Document) -> Iterator[Problem]:

@@ -61,6 +61,30 @@ class Throttle:
     landing: LandingKind = LandingKind.SOFT
 
 
+class Mode(enum.Enum):
+    """How a connection's data are spread over paths: the steering modes of 3GPP ATSSS, TS 23.501, 5.32.8."""
+
+    ACTIVE_STANDBY = "active-standby"
+    PRIORITY_BASED = "priority-based"
+    LOAD_BALANCING = "load-balancing"
+    SMALLEST_DELAY = "smallest-delay"
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """A steering mode and the paths among which it steers, the most preferred first."""
+
+    mode: Mode
+    paths: tuple[str, ...] = ()
+    weights: tuple[int, ...] = ()
+    """Of each path, with load-balancing."""
+
+    @property
+    def by_order(self) -> bool:
+        """Whether a path is used only while those before it are not enough: by the backup flag."""
+        return self.mode in (Mode.ACTIVE_STANDBY, Mode.PRIORITY_BASED)
+
+
 @dataclass(frozen=True, slots=True)
 class PathMatch:
     """Which subflows are on a path. Every field that is not None must match."""
@@ -105,6 +129,8 @@ class Rule:
     """The rule catches subflows in these, in each for itself."""
     guard: bool = True
     """Relax the cap where it harms a connection."""
+    steer: Steer | None = None
+    """In place of a throttle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +166,7 @@ class ScopeKey:
     rule: str
     share: Share
     member: bytes | int | None = None
-    """None for PATH; the client's packed address for CLIENT; the token for CONNECTION."""
+    """None for PATH; the client's packed address for CLIENT; the token for CONNECTION, with the path where steered."""
     direction: Direction = Direction.DOWN
 
 

@@ -14,14 +14,13 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_v
 
 from .fields import (
     INTERFACE_PATTERN,
-    NAME_PATTERN,
+    Name,
     Parsed,
     Section,
     between,
     editor_schema,
     one_of,
     parse_interface,
-    parse_name,
     parse_prefix,
     parse_time_zone,
     seconds,
@@ -29,6 +28,7 @@ from .fields import (
 from .model import Direction, Guard, LandingKind, Network, Share
 from .problems import shown
 from .schedule import DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
+from .steer_section import SteerSection
 from .units import (
     HIGHEST_RATE,
     HIGHEST_SIZE,
@@ -105,7 +105,6 @@ Burst = Annotated[
         },
     ),
 ]
-Name = Annotated[str, Parsed(parse_name, {"type": "string", "pattern": NAME_PATTERN})]
 Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern": INTERFACE_PATTERN})]
 Prefix = Annotated[Network, Parsed(parse_prefix, {"type": "string"})]
 Zone = Annotated[ZoneInfo, Parsed(parse_time_zone, {"type": "string"})]
@@ -254,6 +253,10 @@ class ThrottleSection(Section):
         return burst
 
 
+ACTIONS = ("throttle", "steer")
+"""What a rule does: one of these keys. ``load`` checks it, whatever else is wrong with the rule."""
+
+
 class RuleSection(Section):
     """One rule. Rules are tried from top to bottom; in each direction, the first that catches a subflow decides."""
 
@@ -273,6 +276,7 @@ class RuleSection(Section):
         examples=[{"min_subflows": 2}],
     )
     throttle: Annotated[ThrottleSection | None, BeforeValidator(_exempt)] = Field(
+        default=None,
         description="The cap, or none: the subflow is left alone, whatever later rules say.",
         examples=[{"rate": "5 Mbit/s"}, "none"],
         json_schema_extra=_also_none,
@@ -293,6 +297,14 @@ class RuleSection(Section):
         description="false: the cap holds even for a connection that it harms.",
         examples=[False],
     )
+    steer: SteerSection | None = Field(
+        default=None,
+        description="In place of throttle: a steering mode, which spreads a connection's data over paths. The rule is "
+        "for the subflows on the paths that it names.",
+        examples=[{"mode": "active-standby", "active": "wifi", "standby": "lte"}],
+    )
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [action]} for action in ACTIONS]})
 
 
 class GuardSection(Section):
