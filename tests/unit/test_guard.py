@@ -41,7 +41,6 @@ class Scene:
 
     def sockets(self) -> list[KernelSubflow]:
         looks = [flow.go_on() for flow in self.flows]
-        tcp = replace(FULL_FLIGHT, mss=1)
         return [
             KernelSubflow(
                 1,
@@ -50,7 +49,8 @@ class Scene:
                 0,
                 0,
                 False,
-                tcp=replace(tcp, delivered=each.delivered, not_sent=each.not_sent, unacked=each.unacked),
+                each.delivered,
+                tcp=replace(FULL_FLIGHT, not_sent=each.not_sent, unacked=each.unacked),
             )
             for each in looks
         ]

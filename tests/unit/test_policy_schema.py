@@ -65,7 +65,7 @@ def test_the_examples_are_accepted() -> None:
     schema = json.loads(schema_texts()["policy.schema.json"])
 
     def check(path: dict[str, Any], rule: dict[str, Any], **top: Any) -> None:
-        document = {"version": 1, "paths": {"ethernet": path}, "rules": [rule]} | top
+        document = {"version": 1, "paths": dict.fromkeys(("ethernet", "wifi", "lte"), path), "rules": [rule]} | top
         checked = check_policy(json.dumps(document), "policy.json")  # JSON is YAML
         assert not checked.problems, [str(problem) for problem in checked.problems]
 
@@ -81,7 +81,7 @@ def test_the_examples_are_accepted() -> None:
             check({"backup": True}, RULE | {"throttle": {"rate": "5 Mbit/s", key: example}})
     for key, value in sections["RuleSection"]["properties"].items():
         for example in value["examples"]:
-            check({"backup": True}, RULE | {key: example})
+            check({"backup": True}, ({"name": "a"} if key == "steer" else RULE) | {key: example})
     for key, value in schema["properties"].items():
         for example in value["examples"]:
             check({"backup": True}, RULE, **{key: example})

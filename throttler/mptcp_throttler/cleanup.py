@@ -5,6 +5,7 @@ from __future__ import annotations
 from .daemon import locked
 from .kernel.netfilter import available_backends, open_netfilter
 from .kernel.ports import KernelError
+from .kernel.sysctl import OwnedSysctls
 from .kernel.tc import HtbTrafficControl
 from .settings import Settings
 from .upload import UploadLane
@@ -36,6 +37,10 @@ async def cleanup(settings: Settings) -> list[str]:
                     done.append("uploads: nothing of ours is left")
                 except KernelError as error:
                     failures.append(str(error))
+        try:
+            OwnedSysctls(settings.state_directory).restore()
+        except KernelError as error:
+            failures.append(str(error))
         tc = HtbTrafficControl(settings.interfaces, settings.ownership, settings.state_directory)
         async with tc.opened():
             try:

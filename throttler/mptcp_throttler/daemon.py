@@ -20,7 +20,7 @@ from .kernel.ports import KernelError, Netfilter
 from .kernel.socket_pacing import open_socket_pacing
 from .kernel.tc import HtbTrafficControl
 from .landing import Lander
-from .mptcp.model import Connection, Event, EventKind
+from .mptcp.model import Connection, Event, EventKind, KernelSubflow
 from .mptcp.tracker import Tracker, TrackerLimits
 from .observe import Observers
 from .policy.evaluate import evaluate
@@ -31,6 +31,7 @@ from .reconcile import Reconciler
 from .settings import Settings
 from .shaping.plan import PlanError, Planner, gso_limit
 from .status import StatusServer, snapshot
+from .steer import Steerer
 from .upload import UploadLane
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class Daemon:
         self._planner = Planner(settings.ownership)
         self._tc = HtbTrafficControl(settings.interfaces, settings.ownership, settings.state_directory)
         self._upload = UploadLane(settings)
-        self._guard = CapGuard(policy, lambda: self._observers.subflows(), self._guard_changed)
+        self._guard = CapGuard(policy, self._subflows, self._decide_anew)
+        self._steerer = Steerer(settings.state_directory, self._subflows, self._decide_anew)
         self._observers: Observers
         self._reconciler: Reconciler
         self._backend: Backend
@@ -95,6 +97,7 @@ class Daemon:
     async def _serve(self) -> None:
         await self._reconciler.prepare()
         await self._upload.prepare(self._policy)
+        self._steerer.prepare(self._policy)
         self._observers = Observers(
             self._settings.interfaces,
             self._settings.ownership.listen_ports,
@@ -108,6 +111,7 @@ class Daemon:
             # First of all: a connection that is accepted before can never be paced.
             self._open_lander()
             await self._observers.open()
+            self._steerer.adopt(self._observers.subflows())
             await self._enforce()
             if self._lander is not None:
                 self._lander.step(time.monotonic())
@@ -121,6 +125,7 @@ class Daemon:
                 self._reconciler.run(),
                 self._upload.run(),
                 self._guard.run(),
+                self._steerer.run(),
                 self._observers.supervise(),
                 self._every(TICK_SECONDS, self._tick),
                 self._every(self._settings.verify_interval, self._verify_and_resync),
@@ -132,7 +137,10 @@ class Daemon:
             await status.close()
             if self._lander is not None:
                 await self._lander.close()
-            self._observers.close()
+            try:
+                self._steerer.close()
+            finally:
+                self._observers.close()
 
     def _open_lander(self) -> None:
         pacing = open_socket_pacing(self._settings.ownership.listen_ports)
@@ -178,6 +186,7 @@ class Daemon:
     def _set_policy(self, policy: Policy) -> None:
         self._policy = policy
         self._guard.set_policy(policy)
+        self._steerer.set_policy()
         for planner in self._planners:
             planner.set_policy(policy)
 
@@ -197,13 +206,18 @@ class Daemon:
                 log.error("connection %08x stays uncapped: %s", token, error)
 
     def _verdicts(self, token: int, connection: Connection | None, now: float) -> tuple[Verdict, ...]:
-        """Return what holds for each active subflow: the policy's word, less what would do harm."""
+        """Return what holds for each active subflow: the policy's word, less what would do harm, and what steers."""
         if connection is None:
             self._guard.forget(token)
+            self._steerer.forget(token)
             return ()
-        return self._guard.relax(token, evaluate(self._policy, connection, now))
+        verdicts = self._guard.relax(token, evaluate(self._policy, connection, now))
+        return self._steerer.steer(token, verdicts, self._policy.dry_run)
 
-    def _guard_changed(self, tokens: Iterable[int]) -> None:
+    def _subflows(self) -> list[KernelSubflow]:
+        return self._observers.subflows()
+
+    def _decide_anew(self, tokens: Iterable[int]) -> None:
         self._decide(tokens)
         self._plan_changed()
 
@@ -278,6 +292,7 @@ class Daemon:
             return
         try:
             await self._upload.prepare(policy)
+            self._steerer.prepare(policy)
         except KernelError as error:
             log.error("%s; policy not reloaded: the one in force stays", error)
             return
@@ -300,6 +315,7 @@ class Daemon:
             observers=self._observers,
             reconciler=self._reconciler,
             paced=self._lander is not None,
+            decide=lambda connection: self._verdicts(connection.token, connection, time.time()),
         )
 
     @asynccontextmanager

@@ -130,4 +130,4 @@ def _looks(subflows: Mapping[FourTuple, bool], found: Mapping[FourTuple, KernelS
         if there is not None and there.tcp is not None and not there.backup:
             tcp = there.tcp
             limited = tcp.receive_window_limited
-            yield Look(four_tuple, capped, tcp.delivered * tcp.mss, tcp.not_sent, tcp.unacked, limited)
+            yield Look(four_tuple, capped, there.delivered, tcp.not_sent, tcp.unacked, limited)

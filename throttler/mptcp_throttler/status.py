@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from ipaddress import ip_address
@@ -24,7 +24,6 @@ from .kernel.ports import KernelError
 from .mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from .mptcp.tracker import Tracker
 from .observe import Observers
-from .policy.evaluate import evaluate
 from .policy.model import Direction, Policy, Verdict
 from .reconcile import Reconciler
 from .settings import Settings
@@ -93,8 +92,12 @@ def snapshot(
     observers: Observers,
     reconciler: Reconciler,
     paced: bool,
+    decide: Callable[[Connection], tuple[Verdict, ...]],
 ) -> dict[str, Any]:
-    """Return the whole status. Times are seconds since the epoch, rates bits/s, sizes bytes."""
+    """Return the whole status; *decide* says what holds for a connection.
+
+    Times are seconds since the epoch, rates bits/s, sizes bytes.
+    """
     now = time.time()
     try:
         sockets = {subflow.four_tuple: subflow for subflow in observers.subflows()}
@@ -116,7 +119,7 @@ def snapshot(
         "uploads_shaped": upload.in_force,
         "in_step": all(each.classes.settled and each.entries.settled for each in (planner, upload.planner)),
         "connections": [
-            _connection(connection, policy, planner, upload.planner, guard, sockets, now)
+            _connection(connection, decide(connection), planner, upload.planner, guard, sockets)
             for connection in tracker.connections.values()
         ],
         "classes": [
@@ -144,14 +147,12 @@ def snapshot(
 
 def _connection(
     connection: Connection,
-    policy: Policy,
+    decided: Iterable[Verdict],
     planner: Planner,
     upload: Planner,
     guard: CapGuard,
     sockets: dict[FourTuple, KernelSubflow],
-    now: float,
 ) -> dict[str, Any]:
-    decided = guard.relax(connection.token, evaluate(policy, connection, now))
     verdicts = {(each.direction, each.four_tuple): each for each in decided}
     relaxation = guard.relaxation(connection.token)
     return {

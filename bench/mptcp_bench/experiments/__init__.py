@@ -72,6 +72,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("recovery", "kill -9 and restart in mid-transfer; nothing is left after clean-up", "recovery"),
         Experiment("onset", "A cap falls on a running download: at once and softly, side by side", "onset"),
         Experiment("guard", "The uncapped path fails: with the guard and without it", "guard"),
+        Experiment("steering", "Each steering mode: who carries what, and how fast it reacts", "steering"),
         Experiment(
             "emulation", "Emulated paths: delay, loss, order, seed and full rate, against what was asked", "emulation"
         ),

@@ -26,12 +26,14 @@ _TOKEN_LOCAL, _FLAGS, _ID_REMOTE, _ID_LOCAL = 2, 8, 9, 10
 _FLAG_JOIN = 1 << 2 | 1 << 3
 _FLAG_BACKUP = 1 << 4
 """MPTCP_SUBFLOW_FLAG_BKUP_REM: the peer asked."""
+_FLAG_MADE_BACKUP = 1 << 5
+"""MPTCP_SUBFLOW_FLAG_BKUP_LOC: this host asked."""
 _COOKIE = struct.Struct("=Q")
 _COOKIE_OFFSET = 44
 _NO_PACING_LIMIT = 0xFFFFFFFF
 """Bytes/s. The kernel's is the largest unsigned long; the socket option's, 32 bits wide, is this."""
-_TCP_INFO = struct.Struct("=4x B 2x B 8x I 4x I 40x I 8x I 16x I Q Q Q Q 8x I I 8x Q Q Q Q I")
-"""struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.18 have all of it."""
+_TCP_INFO = struct.Struct("=4x B 2x B 8x I 4x I I 36x I 8x I 16x I Q Q Q Q 8x I I 8x Q Q Q Q")
+"""struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.10 have all of it."""
 
 
 class SocketDiagnostics:
@@ -89,6 +91,7 @@ def parse(body: bytes) -> KernelSubflow | None:
         bytes_received=received,
         cookie=_COOKIE.unpack_from(body, _COOKIE_OFFSET)[0],
         tcp=tcp,
+        made_backup=bool(flags & _FLAG_MADE_BACKUP),
     )
 
 
@@ -99,6 +102,7 @@ def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
         flags,
         mss,
         unacked,
+        sacked,
         rtt,
         cwnd,
         retransmissions,
@@ -112,7 +116,6 @@ def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
         busy,
         receive_window_limited,
         send_buffer_limited,
-        delivered,
     ) = _TCP_INFO.unpack_from(info)
     state = TcpInfo(
         rtt=rtt,
@@ -130,6 +133,6 @@ def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
         busy=busy,
         receive_window_limited=receive_window_limited,
         send_buffer_limited=send_buffer_limited,
-        delivered=delivered,
+        sacked=sacked,
     )
     return state, acked, received

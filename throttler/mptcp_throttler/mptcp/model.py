@@ -178,8 +178,8 @@ class TcpInfo:
     """Time with data to send or in flight, since the subflow began; with it the two that follow."""
     receive_window_limited: int
     send_buffer_limited: int
-    delivered: int = 0
-    """Segments that arrived, in order or not, since the subflow began."""
+    sacked: int = 0
+    """Segments that arrived behind one that did not, of those unacknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +199,13 @@ class KernelSubflow:
     cookie: int = 0
     """The kernel's number of the socket, never used twice while the host is up; 0 while unknown."""
     tcp: TcpInfo | None = None
+    made_backup: bool = False
+    """This side made it backup, whatever the client wants (MP_PRIO, RFC 8684, 3.3.8)."""
+
+    @property
+    def delivered(self) -> int:
+        """Bytes that arrived, in order or not."""
+        return self.bytes_sent + (0 if self.tcp is None else self.tcp.sacked * self.tcp.mss)
 
 
 class EventKind(enum.Enum):

@@ -166,7 +166,7 @@ def _not_one_action(document: Document) -> Iterator[Problem]:
             message = f"the rule has {given[0]} already; a rule has one of {', '.join(ACTIONS)}"
             yield problem_at(document, ("rules", index, key), None, message, at)
         steer = rule.get("steer")
-        foreign = {key: "belongs to throttle, not to steer" for key in ("lift_last", "direction", "guard")}
+        foreign = dict.fromkeys(("lift_last", "direction", "guard"), "belongs to throttle, not to steer")
         if isinstance(steer, dict) and steer.get("mode") != Mode.SMALLEST_DELAY.value:
             foreign["paths"] = "steer itself names the paths of the rule; leave this out"
         for key, message in foreign.items() if "steer" in given else ():

@@ -165,7 +165,7 @@ class ScopeKey:
 
     rule: str
     share: Share
-    member: bytes | int | None = None
+    member: bytes | int | tuple[int, str] | None = None
     """None for PATH; the client's packed address for CLIENT; the token for CONNECTION, with the path where steered."""
     direction: Direction = Direction.DOWN
 

@@ -1,0 +1,166 @@
+"""Steering modes on real downloads: the standby is one, the sysctls go back, a killed daemon's flags are taken back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_bench.testbed import LiveNode, Testbed
+from mptcp_bench.testbed.services import (
+    Origin,
+    Proxy,
+    Throttler,
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    throttler_mounts,
+    wait_until,
+    write_throttler_config,
+)
+from mptcp_throttler.kernel.sock_diag import SocketDiagnostics
+
+pytestmark = pytest.mark.kernel
+
+PATHS = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
+  wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
+"""
+NOTHING = PATHS + "rules: []\n"
+STANDBY = PATHS + "rules: [{name: s, steer: {mode: active-standby, active: wifi, standby: ethernet}}]\n"
+BALANCE = PATHS + "rules: [{name: b, steer: {mode: load-balancing, weights: {ethernet: 50, wifi: 50}}}]\n"
+SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
+
+
+@dataclass
+class Site:
+    """Origin, proxy and a throttler's configuration."""
+
+    testbed: Testbed
+    origin: Origin
+    proxy: Proxy
+    policy: Path
+    config: Path
+
+    @property
+    def node(self) -> LiveNode:
+        return self.testbed["proxy"]
+
+    def start(self, policy: str) -> Throttler:
+        self.policy.write_text(policy)
+        return start_throttler(self.node, self.config)
+
+    @contextmanager
+    def download(self, family: int = 4) -> Iterator[None]:
+        url = self.origin.url("big", family=family)
+        command = ["curl", "-s", "-m", "40", "-o", "/dev/null", "-x", self.proxy.url(family), url]
+        client = self.testbed["client"].popen(mptcp_command(command))
+        try:
+            wait_until(lambda: len(self.backups()) == 2, "the download has both its subflows")
+            yield
+        finally:
+            client.kill()
+
+    def backups(self) -> list[bool]:
+        """Return of each subflow whether this side made it backup, that over Ethernet first."""
+        with self.node.entered():
+            diagnostics = SocketDiagnostics((3128,))
+            found = sorted(diagnostics.subflows(), key=lambda each: each.four_tuple.remote)
+            diagnostics.close()
+        return [each.made_backup for each in found]
+
+    def sysctls(self) -> list[str]:
+        return self.node.run(["sysctl", "-n", *SYSCTLS]).stdout.split()
+
+    def received(self, device: str) -> int:
+        return self.testbed["client"].interface_bytes(device).received
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "nftables")
+    testbed = make_module_testbed()
+    policy = testbed.directory / "policy.yaml"
+    config = write_throttler_config(testbed["proxy"], policy)
+    origin = start_origin(testbed["origin"], {"big": 400_000_000})
+    return Site(testbed, origin, start_proxy(testbed["proxy"]), policy, config)
+
+
+def stopped(throttler: Throttler) -> None:
+    throttler.process.signal(signal.SIGTERM)
+    assert throttler.process.wait(10) == 0, throttler.process.output()
+    assert "Traceback" not in throttler.process.output()
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: int) -> None:
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    assert site.sysctls() == ["1", "1"]
+    with site.download(family):
+        wait_until(lambda: site.backups() == [True, False], "the standby is backup")
+        ethernet, wifi = site.received("eth0"), site.received("wlan0")
+        wait_until(lambda: site.received("wlan0") > wifi + 5_000_000, "the active path carries the download")
+        assert site.received("eth0") < ethernet + 100_000
+        reasons = {s["path"]: s["reason"] for s in throttler.status()["connections"][0]["subflows"]}
+        assert reasons == {
+            "ethernet": "steered active-standby by rule s: standby",
+            "wifi": "steered active-standby by rule s: active",
+        }
+        with site.testbed["client"].link_down("wlan0"):
+            wait_until(lambda: site.received("eth0") > ethernet + 5_000_000, "the standby takes over")
+    stopped(throttler)
+    assert site.sysctls() == before
+
+
+def test_flags_go_with_the_rule(site: Site) -> None:
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    with site.download():
+        wait_until(lambda: site.backups() == [True, False], "the standby is backup")
+        site.policy.write_text(NOTHING)
+        throttler.process.signal(signal.SIGHUP)
+        wait_until(lambda: site.backups() == [False, False], "it is regular again")
+        assert site.sysctls() == before
+    stopped(throttler)
+
+
+def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    with site.download():
+        wait_until(lambda: site.backups() == [True, False], "the standby is backup")
+        throttler.process.kill()
+        assert site.sysctls() == ["1", "1"]
+        throttler = site.start(BALANCE)
+        wait_until(lambda: site.backups() == [False, False], "it is regular again")
+        assert site.sysctls() == before
+        stopped(throttler)
+    site.start(STANDBY).process.kill()
+    cleaned = site.node.popen(
+        [site.node.program("mptcp-throttler"), "cleanup", "--config", str(site.config)],
+        name="cleanup-steering",
+        mounts=throttler_mounts(site.node),
+    )
+    assert cleaned.wait(30) == 0, cleaned.output()
+    assert site.sysctls() == before
+
+
+def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
+    throttler = site.start(BALANCE)
+    with site.download():
+        wait_until(lambda: throttler.status()["counters"]["entries"] == 1, "a cap")
+        (capped,) = [s for s in throttler.status()["connections"][0]["subflows"] if s["classid"]]
+        assert capped["path"] == "ethernet"
+        assert capped["reason"] == "steered load-balancing by rule b: 50 % of the bytes"
+        assert 10_000_000 < capped["rate"] < 60_000_000
+    wait_until(lambda: not throttler.status()["classes"], "the class goes with the connection")
+    stopped(throttler)

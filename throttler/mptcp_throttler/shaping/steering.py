@@ -1,0 +1,212 @@
+"""Steering modes: which subflows of a connection are to be backup, and which capped to what, from how they do. Pure.
+
+The modes are those of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest lever that works:
+
+- *active-standby*: the standby's subflows are backup (RFC 8684, 3.3.8). All else is the kernel's: its scheduler takes a
+  backup subflow as soon as no other is usable, and leaves it when one is again.
+- *priority-based*: the same, but a path is opened (its subflows made regular) once those before it are full: all have
+  had data waiting for ``FULL_AFTER``. It is closed when for ``CLOSE_AFTER`` those before it could have carried all.
+- *load-balancing*: the path with the least of its share sets the measure, the others are capped to theirs of it. What
+  the last ``SHARE_WINDOW`` seconds lack is made good by shifting the measure a little. A path that gives next to
+  nothing takes no part: it would drag the others down with it.
+
+Times are on any one clock, in seconds, rates in bits/s.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, inf
+
+from ..mptcp.model import FourTuple
+from ..policy.model import Mode, Steer
+
+RATE_WINDOW, LEAST_WINDOW = 1.0, 0.5
+BALANCE_WINDOW = 2.0
+"""Longer: BBR stops for 0.2 s every ten seconds (PROBE_RTT), which is not to change who sets the measure."""
+SHARE_WINDOW = 10.0
+"""Over which shares are to be right."""
+FULL_AFTER, CLOSE_AFTER = 0.5, 1.0
+WAITING, MUCH_WAITING = 0.08, 0.5
+"""Seconds that what waits takes to send; below it a path is not full."""
+BUSY = 0.7
+"""Of what a path once gave."""
+SPARE = 0.85
+"""Of what a path once gave: what it is trusted to carry."""
+MEMORY = 60.0
+"""Seconds in which the memory of what a path gave falls to 1/e."""
+HEADROOM = 1.03
+"""Above its share, so that a path which could carry more shows it."""
+USED = 0.7
+"""Of its cap: what a path carries that would carry more without."""
+CORRECTION, MOST_CORRECTION = 1.0, 0.25
+LEAST_PART = 0.05
+"""A path that gives less than this part of what it once gave takes no part in balancing."""
+LEAST_CAP = 256_000
+SETTLED = 0.02
+"""A cap that differs by less stays as it is."""
+BALANCE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One active subflow at one moment."""
+
+    four_tuple: FourTuple
+    path: str
+    delivered: int
+    """Bytes that arrived, since its beginning."""
+    not_sent: int
+    """Bytes assigned and not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to become of one subflow."""
+
+    backup: bool
+    rate: int | None
+    """Cap; None without."""
+    why: str
+
+
+class _Path:
+    """All subflows of one connection on one path."""
+
+    def __init__(self) -> None:
+        self._carried = 0
+        self._known: dict[FourTuple, int] = {}
+        self._samples: deque[tuple[float, int]] = deque()
+        self.capability = 0.0
+        self.waiting = 0
+
+    def look(self, now: float, looks: Iterable[Look]) -> None:
+        there = list(looks)
+        for each in there:
+            self._carried += max(0, each.delivered - self._known.get(each.four_tuple, each.delivered))
+        self._known = {each.four_tuple: each.delivered for each in there}
+        self.waiting = sum(each.not_sent for each in there)
+        before = self._samples[-1][0] if self._samples else now
+        self._samples.append((now, self._carried))
+        while len(self._samples) > 1 and self._samples[1][0] <= now - SHARE_WINDOW:
+            self._samples.popleft()
+        self.capability = max(self.rate(RATE_WINDOW), self.capability * exp((before - now) / MEMORY))
+
+    @property
+    def present(self) -> bool:
+        return bool(self._known)
+
+    def _over(self, window: float) -> tuple[float, int]:
+        """Return the seconds and the bytes since the last look that was *window* seconds ago, or since the first."""
+        now = self._samples[-1][0]
+        then, octets = next((each for each in reversed(self._samples) if each[0] <= now - window), self._samples[0])
+        return now - then, self._carried - octets
+
+    def carried(self, window: float) -> int:
+        """Return the bytes of the last *window* seconds."""
+        return self._over(window)[1]
+
+    def rate(self, window: float) -> float:
+        """Return the bits/s of the last *window* seconds."""
+        seconds, octets = self._over(window)
+        return 8 * octets / max(seconds, LEAST_WINDOW)
+
+    @property
+    def full(self) -> bool:
+        """More waits than is sent at once, by a path that gives about what it can, or much more by any."""
+        rate = max(self.rate(RATE_WINDOW), LEAST_CAP)
+        least = WAITING if rate >= BUSY * self.capability else MUCH_WAITING
+        return self.present and 8 * self.waiting >= least * rate
+
+
+class Steering:
+    """Steers one connection."""
+
+    def __init__(self, steer: Steer) -> None:
+        self.steer = steer
+        self._paths = {name: _Path() for name in steer.paths}
+        self._open = 1
+        self._since: float | None = None
+        """Since when all that are open have been full, or one less has been enough."""
+        self._caps: dict[str, int] = {}
+        self._balanced = float("-inf")
+        self._began: float | None = None
+
+    def look(self, now: float, looks: Sequence[Look]) -> dict[FourTuple, Wish]:
+        """Take one look at all active subflows on the paths steered among; return what is to become of each."""
+        if self._began is None:
+            self._began = now
+        for name, path in self._paths.items():
+            path.look(now, [each for each in looks if each.path == name])
+        if self.steer.mode is Mode.LOAD_BALANCING:
+            self._balance(now)
+            return {each.four_tuple: Wish(False, self._caps.get(each.path), self._share(each.path)) for each in looks}
+        if self.steer.mode is Mode.PRIORITY_BASED:
+            self._open_or_close(now)
+        order = list(self.steer.paths)
+        return {each.four_tuple: self._by_order(order.index(each.path)) for each in looks}
+
+    def _by_order(self, place: int) -> Wish:
+        if self.steer.mode is Mode.ACTIVE_STANDBY:
+            return Wish(place > 0, None, "standby" if place else "active")
+        opened = place < self._open
+        return Wish(
+            not opened, None, ("first" if place == 0 else "the ones before are full") if opened else "in reserve"
+        )
+
+    def _open_or_close(self, now: float) -> None:
+        paths = [self._paths[name] for name in self.steer.paths]
+        opened, fewer = paths[: self._open], paths[: self._open - 1]
+        total = sum(path.rate(RATE_WINDOW) for path in opened)
+        if self._open < len(paths) and all(path.full or not path.present for path in opened):
+            step, after = 1, FULL_AFTER
+        elif fewer and total < SPARE * sum(path.capability for path in fewer if path.present):
+            step, after = -1, CLOSE_AFTER
+        else:
+            self._since = None
+            return
+        if self._since is None:
+            self._since = now
+        elif now - self._since >= after:
+            self._open, self._since = self._open + step, None
+
+    def _share(self, path: str) -> str:
+        weights = dict(zip(self.steer.paths, self.steer.weights, strict=True))
+        return f"{100 * weights[path] / sum(weights.values()):.0f} % of the bytes"
+
+    def _balance(self, now: float) -> None:
+        assert self._began is not None
+        if now - self._began < RATE_WINDOW or now - self._balanced < BALANCE_SECONDS:
+            return
+        self._balanced = now
+        weights = dict(zip(self.steer.paths, self.steer.weights, strict=True))
+        part = {
+            name: path
+            for name, path in self._paths.items()
+            if path.present and path.rate(BALANCE_WINDOW) > LEAST_PART * path.capability
+        }
+        if len(part) < 2:
+            self._caps = {}
+            return
+        total_weight = sum(weights[name] for name in part)
+        share = {name: weights[name] / total_weight for name in part}
+        # One that its cap holds back would give more; it sets no measure for the others.
+        free = {name for name, path in part.items() if path.rate(BALANCE_WINDOW) < USED * self._caps.get(name, inf)}
+        least = min(free or part, key=lambda name: part[name].rate(BALANCE_WINDOW) / share[name])
+        measure = part[least].rate(BALANCE_WINDOW) / share[least]
+        carried = {name: path.carried(SHARE_WINDOW) for name, path in part.items()}
+        all_carried = sum(carried.values()) or 1
+        wanted: dict[str, int] = {}
+        for name in part:
+            if name == least:
+                continue
+            lacks = (share[name] - carried[name] / all_carried) / share[name]
+            correction = max(-MOST_CORRECTION, min(MOST_CORRECTION, CORRECTION * lacks))
+            wanted[name] = max(LEAST_CAP, round(measure * share[name] * HEADROOM * (1 + correction)))
+        for name, rate in wanted.items():
+            before = self._caps.get(name)
+            if before is not None and abs(rate - before) <= SETTLED * before:
+                wanted[name] = before
+        self._caps = wanted
