@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_throttler.kernel import socket_pacing
+from mptcp_throttler.kernel import socket_meter, socket_pacing
 from mptcp_throttler.settings import load_settings
 from mptcp_throttler.shaping import model
 from mptcp_throttler.shaping.model import Ownership
@@ -46,6 +46,8 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("nftables table for uploads", f"netdev {model.NFT_TABLE}"),
         ("IFB device for uploads", model.UPLOAD_DEVICE),
         ("BPF program and its map", socket_pacing.NAME),
+        ("what was used of budgets", str(SETTINGS.ledger)),
+        ("BPF program and map of budgets", socket_meter.NAME),
         ("status socket", str(SETTINGS.status_socket)),
         ("what was replaced", f"{SETTINGS.state_directory}/replaced.json"),
     ],

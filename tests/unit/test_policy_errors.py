@@ -23,7 +23,7 @@ SIZE_ADVICE = 'write a number and one of B, KB, MB, KiB, MiB (e.g. "15 KB")'
 PREFIX_ADVICE = 'write an address or a prefix (e.g. "10.77.1.0/24" or "fd77:1::/64")'
 DAY_ADVICE = 'write mon, tue, wed, thu, fri, sat, sun, or a range such as "mon-fri"'
 NAME_ADVICE = "write 1 to 32 letters, digits, dots, dashes and underscores, the first a letter or digit"
-RULE_KEYS = "allowed here: name, paths, when, throttle, lift_last, direction, guard, steer"
+RULE_KEYS = "allowed here: name, paths, when, throttle, lift_last, direction, guard, steer, budget"
 PATH_KEYS = "clients, interfaces, remote_ids, subflow, backup"
 
 
@@ -260,7 +260,7 @@ def test_a_broken_path(case: str) -> None:
 
 
 IN_RULES = {
-    "no throttle": ("- name: a", "6: rules[0].throttle: is required, or steer in its place"),
+    "no throttle": ("- name: a", "6: rules[0].throttle: is required, or steer or budget in its place"),
     "no name": ("- throttle: none", "6: rules[0].name: is required"),
     "a word": ("- none", '6: rules[0]: "none" is not a mapping; write "key: value" lines'),
     "name with a space": (

@@ -81,7 +81,7 @@ def test_the_examples_are_accepted() -> None:
             check({"backup": True}, RULE | {"throttle": {"rate": "5 Mbit/s", key: example}})
     for key, value in sections["RuleSection"]["properties"].items():
         for example in value["examples"]:
-            check({"backup": True}, ({"name": "a"} if key == "steer" else RULE) | {key: example})
+            check({"backup": True}, ({"name": "a"} if key in ("steer", "budget") else RULE) | {key: example})
     for key, value in schema["properties"].items():
         for example in value["examples"]:
             check({"backup": True}, RULE, **{key: example})

@@ -157,7 +157,7 @@ rules:
         ("    steer: {mode: smallest-delay, active: wifi}", "7: rules[0].steer: mode smallest-delay has no active"),
         (
             "    steer: {mode: smallest-delay}\n    throttle: none",
-            "7: rules[0].steer: the rule has throttle already; a rule has one of throttle, steer",
+            "7: rules[0].steer: the rule has throttle already; a rule has one of throttle, steer, budget",
         ),
         (
             "    steer: {mode: smallest-delay}\n    guard: false",

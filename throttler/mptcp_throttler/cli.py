@@ -1,4 +1,4 @@
-"""The command ``mptcp-throttler``: run, check, plan, status, cleanup."""
+"""The command ``mptcp-throttler``: run, check, plan, status, quota, cleanup."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from ipaddress import ip_address
 from pathlib import Path
 
 from . import __version__
@@ -78,6 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
     status.add_argument("--json", action="store_true", help="print JSON")
     status.set_defaults(command=_status)
+
+    quota = add("quota", "Show or reset what was used of the policy's budgets, whether the daemon runs or not.")
+    quota.add_argument("action", choices=("show", "reset"), help="show, or begin the present period anew")
+    quota.add_argument("--rule", metavar="NAME", help="this rule's budget alone")
+    quota.add_argument("--client", metavar="ADDRESS", help="this client's volume alone")
+    quota.add_argument("--json", action="store_true", help="print JSON")
+    quota.set_defaults(command=_quota)
 
     cleanup = add("cleanup", "Remove everything a killed daemon left in the kernel, and put back what it replaced.")
     cleanup.set_defaults(command=_cleanup)
@@ -150,6 +158,49 @@ def _status(options: argparse.Namespace) -> int:
     else:
         print_status(status)
     return OK
+
+
+def _quota(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from .ledger import Ledger, LedgerError
+    from .quota import as_json, print_quotas, quotas
+
+    settings = read_settings(options.config)
+    policy, _ = read_policy(settings.policy, settings)
+    budgets = [rule.name for rule in policy.rules if rule.budget is not None]
+    if options.rule is not None and options.rule not in budgets:
+        raise DocumentError([Problem("--rule", 0, 0, "", options.rule, _no_such_budget(options.rule, budgets))])
+    try:
+        client = None if options.client is None else str(ip_address(options.client))
+    except ValueError:
+        raise DocumentError(
+            [Problem("--client", 0, 0, "", options.client, f'"{options.client}" is not an address')]
+        ) from None
+    try:
+        ledger = Ledger(settings.ledger, create=False)
+        found = [
+            each
+            for each in quotas(ledger, policy, time.time())
+            if options.rule in (None, each.rule) and client in (None, each.client)
+        ]
+        if options.action == "reset":
+            gone = ledger.reset({(each.rule, each.client) for each in found})
+            print(f"reset: {gone} volume{'s' * (gone != 1)}")
+            return OK if gone else FAILED
+        if options.json:
+            print(json.dumps(as_json(found), indent=2))
+        else:
+            print_quotas(found, Console(width=None if sys.stdout.isatty() else 120, highlight=False))
+    except LedgerError as error:
+        print(f"mptcp-throttler: {error}", file=sys.stderr)
+        return FAILED
+    return OK
+
+
+def _no_such_budget(name: str, budgets: Sequence[str]) -> str:
+    known = f"the rules with one are {', '.join(budgets)}" if budgets else "no rule has one"
+    return f'"{name}" is not a rule with a budget; {known}'
 
 
 def _cleanup(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from .budgets import Budgets
 from .guard import CapGuard
 from .kernel.netfilter import Backend, open_netfilter, remove_other_backends
 from .kernel.ports import KernelError, Netfilter
@@ -66,6 +67,7 @@ class Daemon:
         self._tc = HtbTrafficControl(settings.interfaces, settings.ownership, settings.state_directory)
         self._upload = UploadLane(settings)
         self._guard = CapGuard(policy, self._subflows, self._decide_anew)
+        self._budgets = Budgets(settings.ledger, settings.ownership.listen_ports, self._subflows, self._decide_anew)
         self._steerer = Steerer(settings.state_directory, self._subflows, self._decide_anew)
         self._observers: Observers
         self._reconciler: Reconciler
@@ -98,6 +100,7 @@ class Daemon:
         await self._reconciler.prepare()
         await self._upload.prepare(self._policy)
         self._steerer.prepare(self._policy)
+        self._budgets.prepare(self._policy)
         self._observers = Observers(
             self._settings.interfaces,
             self._settings.ownership.listen_ports,
@@ -124,6 +127,7 @@ class Daemon:
             await self._until_stopped(
                 self._reconciler.run(),
                 self._upload.run(),
+                self._budgets.run(),
                 self._guard.run(),
                 self._steerer.run(),
                 self._observers.supervise(),
@@ -137,6 +141,7 @@ class Daemon:
             await status.close()
             if self._lander is not None:
                 await self._lander.close()
+            self._budgets.close()
             try:
                 self._steerer.close()
             finally:
@@ -185,6 +190,7 @@ class Daemon:
 
     def _set_policy(self, policy: Policy) -> None:
         self._policy = policy
+        self._budgets.set_policy(policy)
         self._guard.set_policy(policy)
         self._steerer.set_policy()
         for planner in self._planners:
@@ -206,12 +212,17 @@ class Daemon:
                 log.error("connection %08x stays uncapped: %s", token, error)
 
     def _verdicts(self, token: int, connection: Connection | None, now: float) -> tuple[Verdict, ...]:
-        """Return what holds for each active subflow: the policy's word, less what would do harm, and what steers."""
+        """Return what holds for each active subflow.
+
+        That is the policy's word, with the caps of budgets that are used up, less what does harm, and what steers.
+        """
         if connection is None:
+            self._budgets.forget(token)
             self._guard.forget(token)
             self._steerer.forget(token)
             return ()
-        verdicts = self._guard.relax(token, evaluate(self._policy, connection, now))
+        verdicts = self._budgets.judge(token, evaluate(self._policy, connection, now), now)
+        verdicts = self._guard.relax(token, verdicts)
         return self._steerer.steer(token, verdicts, self._policy.dry_run)
 
     def _subflows(self) -> list[KernelSubflow]:
@@ -293,6 +304,7 @@ class Daemon:
         try:
             await self._upload.prepare(policy)
             self._steerer.prepare(policy)
+            self._budgets.prepare(policy)
         except KernelError as error:
             log.error("%s; policy not reloaded: the one in force stays", error)
             return

@@ -54,6 +54,8 @@ class Settings:
     verify_interval: float
     max_connections: int
     log_level: LogLevel
+    ledger: Path = Path("/var/lib/mptcp-throttler/ledger.sqlite")
+    """What was used of budgets."""
     source: str = ""
     """The settings file, for messages."""
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
@@ -186,6 +188,11 @@ class SettingsSection(Section):
         description="Where the throttler notes what it replaced, so as to put it back after a crash.",
         examples=["/run/mptcp-throttler"],
     )
+    ledger: Annotated[str, Parsed(_absolute_path, _ABSOLUTE)] = Field(
+        default="/var/lib/mptcp-throttler/ledger.sqlite",
+        description="The database of what was used of the policy's budgets; it outlives restarts.",
+        examples=["/var/lib/mptcp-throttler/ledger.sqlite"],
+    )
     gso_max_size: Annotated[
         int | str,
         Parsed(
@@ -245,6 +252,7 @@ def load_settings(text: str, source: str) -> Settings:
         netfilter=cast("NetfilterChoice", section.netfilter),
         status_socket=Path(section.status_socket),
         state_directory=Path(section.state_directory),
+        ledger=Path(section.ledger),
         gso_max_size=cast("int | GsoChoice", section.gso_max_size),
         verify_interval=section.verify_interval,
         max_connections=section.max_connections,

@@ -86,6 +86,14 @@ def load_32(destination: Register, source: Register, offset: int) -> Instruction
     return Instruction(0x61, destination, source, offset)
 
 
+def load_64(destination: Register, source: Register, offset: int) -> Instruction:
+    return Instruction(0x79, destination, source, offset)
+
+
+def store_32(destination: Register, offset: int, source: Register) -> Instruction:
+    return Instruction(0x63, destination, source, offset)
+
+
 def store_64(destination: Register, offset: int, source: Register) -> Instruction:
     return Instruction(0x7B, destination, source, offset)
 
@@ -208,6 +216,15 @@ class Bpf:
     def delete(self, descriptor: int, key: bytes) -> None:
         """Forget *key*; an unknown one is fine."""
         self._library.bpf_map_delete_elem(descriptor, key)
+
+    def drain(self, descriptor: int, key_bytes: int, value_bytes: int) -> Iterator[tuple[bytes, bytes]]:
+        """Take all entries out of a map: yield each key with its value."""
+        key, value = ctypes.create_string_buffer(key_bytes), ctypes.create_string_buffer(value_bytes)
+        while self._library.bpf_map_get_next_key(descriptor, None, key) == 0:
+            found = self._library.bpf_map_lookup_elem(descriptor, key, value) == 0
+            self._library.bpf_map_delete_elem(descriptor, key)
+            if found:
+                yield key.raw, value.raw
 
     def attach_sock_ops(self, name: str, code: bytes) -> None:
         """Have the program run for the TCP sockets of the whole cgroup hierarchy, beside programs of others.

@@ -63,7 +63,7 @@ class BpfSocketPacing:
         self._bpf = Bpf()
         try:
             self._map = self._bpf.hash_map(NAME, _KEY.size, _VALUE.size, _ENTRIES)
-            code = assemble(program(self._map, _namespace_cookie(), listen_ports))
+            code = assemble(program(self._map, namespace_cookie(), listen_ports))
             self._bpf.attach_sock_ops(NAME, code)
         except BaseException:
             self._bpf.close()
@@ -137,7 +137,8 @@ def program(map_descriptor: int, namespace_cookie: int, listen_ports: Iterable[i
     return [*lines, "end", number(r.R0, 1), leave()]
 
 
-def _namespace_cookie() -> int:
+def namespace_cookie() -> int:
+    """Return the kernel's number of this network namespace. Raises KernelError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             return int(_KEY.unpack(probe.getsockopt(_SOL_SOCKET, _SO_NETNS_COOKIE, _KEY.size))[0])

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from .model import Guard, LandingKind, Mode, Network, PathMatch, Policy, Rule, Share, Throttle, Window
+from .budget_section import budget_of
+from .model import Guard, Mode, Network, PathMatch, Policy, Rule, Window
 from .problems import (
     DocumentError,
     Problem,
@@ -28,10 +29,10 @@ from .schema import (
     PathSection,
     PolicySection,
     RuleSection,
-    ThrottleSection,
     WhenSection,
 )
 from .steer_section import named_paths, steer_of
+from .throttle_section import throttle_of
 from .validate import problem_at, validate
 from .yaml_document import Document, parse_document
 
@@ -94,31 +95,24 @@ def _rule(rule: RuleSection) -> Rule:
     when = rule.when or WhenSection()
     # An exemption that ended with the second subflow would leave the first to the next rule.
     steer = None if rule.steer is None else steer_of(rule.steer)
+    # What a path carries counts from the first subflow on, too.
     spared = rule.throttle is None and (steer is None or steer.mode is Mode.SMALLEST_DELAY)
     default = 1 if spared else min(DEFAULT_MIN_SUBFLOWS, when.max_subflows or DEFAULT_MIN_SUBFLOWS)
     paths = rule.paths if steer is None or not steer.paths else steer.paths
     return Rule(
         name=rule.name,
         paths=None if paths is None else tuple(paths),
-        throttle=None if rule.throttle is None else _throttle(rule.throttle),
+        throttle=None if rule.throttle is None else throttle_of(rule.throttle),
         min_subflows=default if when.min_subflows is None else when.min_subflows,
         max_subflows=when.max_subflows,
         clients=None if when.clients is None else tuple(when.clients),
         windows=_windows(when),
         lift_last=rule.lift_last,
         directions=DIRECTIONS[rule.direction],
-        guard=rule.guard,
+        # A budget is about money: its caps hold unless the rule says otherwise.
+        guard=rule.guard and (rule.budget is None or "guard" in rule.model_fields_set),
         steer=steer,
-    )
-
-
-def _throttle(throttle: ThrottleSection) -> Throttle:
-    return Throttle(
-        rate=throttle.rate,
-        ceil=throttle.rate if throttle.ceil is None else throttle.ceil,
-        burst=throttle.burst,
-        share=Share(throttle.share),
-        landing=LandingKind(throttle.landing),
+        budget=None if rule.budget is None else budget_of(rule.budget),
     )
 
 

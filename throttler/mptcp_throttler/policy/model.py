@@ -85,6 +85,38 @@ class Steer:
         return self.mode in (Mode.ACTIVE_STANDBY, Mode.PRIORITY_BASED)
 
 
+class Period(enum.Enum):
+    """After what a budget begins anew."""
+
+    MONTH = "month"
+    WEEK = "week"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStep:
+    """What holds from a volume on."""
+
+    after: int
+    """Bytes."""
+    throttle: Throttle | None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Caps that begin after a volume."""
+
+    period: Period
+    reset_day: int
+    """Of the month, from 1; of the week, from 0 for Monday."""
+    reset_time: time
+    counted: frozenset[Direction]
+    per_client: bool
+    """Each client address has a volume of its own; else all together."""
+    steps: tuple[BudgetStep, ...]
+    """By volume, ascending."""
+
+
 @dataclass(frozen=True, slots=True)
 class PathMatch:
     """Which subflows are on a path. Every field that is not None must match."""
@@ -130,7 +162,8 @@ class Rule:
     guard: bool = True
     """Relax the cap where it harms a connection."""
     steer: Steer | None = None
-    """In place of a throttle."""
+    """In place of a throttle; the same goes for a budget."""
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from datetime import time
 from typing import Annotated, Any, Final, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from .budget_section import BudgetSection
 from .fields import (
     INTERFACE_PATTERN,
     Name,
@@ -25,21 +26,11 @@ from .fields import (
     parse_time_zone,
     seconds,
 )
-from .model import Direction, Guard, LandingKind, Network, Share
+from .model import Direction, Guard, Network
 from .problems import shown
 from .schedule import DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
 from .steer_section import SteerSection
-from .units import (
-    HIGHEST_RATE,
-    HIGHEST_SIZE,
-    LOWEST_RATE,
-    RATE_PATTERN,
-    SIZE_PATTERN,
-    format_rate,
-    format_size,
-    parse_rate,
-    parse_size,
-)
+from .throttle_section import ThrottleOrNone, also_none
 
 DIRECTIONS: Final = {
     "down": frozenset({Direction.DOWN}),
@@ -50,10 +41,6 @@ _GUARD: Final = Guard()
 VERSION: Final = 1
 """The version of the policy format that this release reads."""
 DEFAULT_MIN_SUBFLOWS: Final = 2
-LOWEST_BURST: Final = 1600
-"""Bytes: one full-sized Ethernet packet with its headers."""
-LONGEST_BURST: Final = 60
-"""Seconds at the cap's rate."""
 MOST_SUBFLOWS: Final = 255
 """There are no more address identifiers than that (RFC 8684, 3.2: one byte)."""
 
@@ -64,47 +51,6 @@ def _version(value: object) -> int:
     return value
 
 
-def _exempt(value: object) -> object:
-    """Let ``none`` through as None. ``null`` cannot come here: the document has NOTHING in its place."""
-    if isinstance(value, str):
-        if value == "none":
-            return None
-        raise ValueError(f'{shown(value)} is not allowed; write none, or a mapping with at least "rate"')
-    return value
-
-
-def _also_none(schema: dict[str, Any]) -> None:
-    schema["anyOf"] = [{"const": "none"}, {"$ref": schema.pop("$ref")}]
-
-
-def _burst(value: object) -> int:
-    return parse_size(value, LOWEST_BURST)
-
-
-Rate = Annotated[
-    int,
-    Parsed(
-        parse_rate,
-        {
-            "anyOf": [
-                {"type": "string", "pattern": RATE_PATTERN},
-                {"type": "integer", "minimum": LOWEST_RATE, "maximum": HIGHEST_RATE},
-            ]
-        },
-    ),
-]
-Burst = Annotated[
-    int,
-    Parsed(
-        _burst,
-        {
-            "anyOf": [
-                {"type": "string", "pattern": SIZE_PATTERN},
-                {"type": "integer", "minimum": LOWEST_BURST, "maximum": HIGHEST_SIZE},
-            ]
-        },
-    ),
-]
 Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern": INTERFACE_PATTERN})]
 Prefix = Annotated[Network, Parsed(parse_prefix, {"type": "string"})]
 Zone = Annotated[ZoneInfo, Parsed(parse_time_zone, {"type": "string"})]
@@ -199,61 +145,7 @@ class WhenSection(Section):
         return most
 
 
-class ThrottleSection(Section):
-    """The cap: an HTB class (tc-htb(8))."""
-
-    rate: Rate = Field(
-        description="What the capped subflows may send together: a number and bit/s, kbit/s, Mbit/s or "
-        "Gbit/s. A plain number is bits per second.",
-        examples=["5 Mbit/s", "512kbit"],
-    )
-    ceil: Rate | None = Field(
-        default=None,
-        description="What they may send together while the link has room to spare. Default: the rate.",
-        examples=["8 Mbit/s"],
-    )
-    burst: Burst | None = Field(
-        default=None,
-        description="How much may pass at once at full speed: a number and B, KB, MB, KiB or MiB. "
-        "Default: chosen from the rate.",
-        examples=["15 KB"],
-    )
-    share: Annotated[str, one_of(*(share.value for share in Share))] = Field(
-        default=Share.PATH.value,
-        description="Among whom one cap is shared. path: all subflows the rule catches; client: a cap for "
-        "each client address; connection: a cap for each connection.",
-        examples=["client"],
-    )
-    landing: Annotated[str, one_of(*(kind.value for kind in LandingKind))] = Field(
-        default=LandingKind.SOFT.value,
-        description="How the cap falls on a subflow that is sending. soft: in steps, within a second, so that the "
-        "connection's other paths go on; at-once: at once, which stalls them for seconds.",
-        examples=["at-once"],
-    )
-
-    @field_validator("ceil")
-    @classmethod
-    def _is_no_floor(cls, ceil: int, info: ValidationInfo) -> int:
-        rate = info.data.get("rate")
-        if rate is not None and ceil < rate:
-            raise ValueError(
-                f"{format_rate(ceil)} is below the rate, {format_rate(rate)}; write the rate or more, or leave ceil out"
-            )
-        return ceil
-
-    @field_validator("burst")
-    @classmethod
-    def _passes_in_time(cls, burst: int, info: ValidationInfo) -> int:
-        rate = info.data.get("rate")
-        if rate is not None and burst > (most := rate * LONGEST_BURST // 8):
-            raise ValueError(
-                f"{format_size(burst)} takes more than {LONGEST_BURST} seconds at {format_rate(rate)}; "
-                f"write {format_size(most)} or less"
-            )
-        return burst
-
-
-ACTIONS = ("throttle", "steer")
+ACTIONS = ("throttle", "steer", "budget")
 """What a rule does: one of these keys. ``load`` checks it, whatever else is wrong with the rule."""
 
 
@@ -275,11 +167,11 @@ class RuleSection(Section):
         description="When the rule applies. Default: while the connection has at least two active subflows.",
         examples=[{"min_subflows": 2}],
     )
-    throttle: Annotated[ThrottleSection | None, BeforeValidator(_exempt)] = Field(
+    throttle: ThrottleOrNone = Field(
         default=None,
         description="The cap, or none: the subflow is left alone, whatever later rules say.",
         examples=[{"rate": "5 Mbit/s"}, "none"],
-        json_schema_extra=_also_none,
+        json_schema_extra=also_none,
     )
     lift_last: bool = Field(
         default=True,
@@ -302,6 +194,12 @@ class RuleSection(Section):
         description="In place of throttle: a steering mode, which spreads a connection's data over paths. The rule is "
         "for the subflows on the paths that it names.",
         examples=[{"mode": "active-standby", "active": "wifi", "standby": "lte"}],
+    )
+
+    budget: BudgetSection | None = Field(
+        default=None,
+        description="In place of throttle: caps that begin after a volume.",
+        examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}],
     )
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [action]} for action in ACTIONS]})

@@ -63,9 +63,10 @@ def class_spec(minor: int, throttle: Throttle, room: int = 1, direction: Directi
 
 def gso_limit(policy: Policy, present: int) -> int:
     """Return the largest GSO segment in bytes that the interface should build under *policy*, never above *present*."""
-    ceils = [
-        rule.throttle.ceil for rule in policy.rules if rule.throttle is not None and Direction.DOWN in rule.directions
-    ]
+    rules = [rule for rule in policy.rules if Direction.DOWN in rule.directions]
+    throttles = [rule.throttle for rule in rules]
+    throttles += [step.throttle for rule in rules if rule.budget is not None for step in rule.budget.steps]
+    ceils = [throttle.ceil for throttle in throttles if throttle is not None]
     if not ceils:
         return present
     return min(present, max(GSO_FLOOR, int(min(ceils) / 8 * SEGMENT_SECONDS)))

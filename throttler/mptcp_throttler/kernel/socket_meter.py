@@ -1,0 +1,153 @@
+"""What sockets carried until they closed, by BPF: no dump shows a socket that closed since the last one.
+
+A program of the kind *sock_ops* asks for a call when a connection accepted on the proxy's ports changes its state, and
+puts the counters of one that closes into a map, from which they are taken out.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..mptcp.model import unmap
+from .bpf import (
+    Bpf,
+    Instruction,
+    Register,
+    add,
+    assemble,
+    bits_or,
+    call,
+    copy,
+    jump,
+    jump_if,
+    jump_unless,
+    jump_unless_same,
+    leave,
+    load_32,
+    load_64,
+    map_address,
+    number,
+    number_64,
+    store_32,
+    store_64,
+)
+from .ports import KernelError
+from .socket_pacing import namespace_cookie
+
+log = logging.getLogger(__name__)
+
+NAME = "mptcp_thr_meter"
+_ENTRIES = 131_072
+_KEY = struct.Struct("=Q")
+_VALUE = struct.Struct("=QQI4s16sIHH8x")
+_OP, _NEW_STATE, _FAMILY, _REMOTE_IP4, _REMOTE_IP6, _REMOTE_PORT = 0, 8, 20, 24, 32, 64
+_LOCAL_PORT, _CALLBACK_FLAGS, _BYTES_RECEIVED, _BYTES_ACKED = 68, 84, 168, 176
+"""Offsets in struct bpf_sock_ops (linux/bpf.h)."""
+_PASSIVE_ESTABLISHED, _STATE, _TCP_CLOSE = 5, 10, 7
+_WANT_STATES = 1 << 2
+_MAP_UPDATE, _SOCKET_COOKIE, _SET_CALLBACK_FLAGS, _NETNS_COOKIE = 2, 46, 59, 122
+_FRAME_KEY, _FRAME_VALUE = -8, -8 - _VALUE.size
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedSocket:
+    """What one accepted socket carried in its life."""
+
+    cookie: int
+    remote: bytes
+    """The peer's address, packed."""
+    remote_port: int
+    local_port: int
+    acked: int
+    """Bytes of payload that the peer acknowledged."""
+    received: int
+
+
+class SocketMeter:
+    """The counters of sockets that were accepted on *listen_ports* and have closed since."""
+
+    def __init__(self, listen_ports: Iterable[int]) -> None:
+        """Raises KernelError where the kernel, or what may be done in it, does not allow it."""
+        self._bpf = Bpf()
+        try:
+            self._map = self._bpf.hash_map(NAME, _KEY.size, _VALUE.size, _ENTRIES)
+            self._bpf.attach_sock_ops(NAME, assemble(program(self._map, namespace_cookie(), listen_ports)))
+        except BaseException:
+            self._bpf.close()
+            raise
+
+    def closed(self) -> Iterator[ClosedSocket]:
+        """Yield each socket once."""
+        for key, value in self._bpf.drain(self._map, _KEY.size, _VALUE.size):
+            acked, received, family, remote4, remote6, remote_port, local_port, _ = _VALUE.unpack(value)
+            remote = remote4 if family == socket.AF_INET else unmap(remote6)
+            # In network byte order, in the lower or, on some kernels, the upper half of the word.
+            port = socket.ntohs(remote_port & 0xFFFF or remote_port >> 16)
+            yield ClosedSocket(_KEY.unpack(key)[0], remote, port, local_port, acked, received)
+
+    def close(self) -> None:
+        self._bpf.close()
+
+
+def open_socket_meter(listen_ports: Iterable[int]) -> SocketMeter | None:
+    """Return the meter, or None, saying why, where this host does not have what it needs."""
+    try:
+        return SocketMeter(listen_ports)
+    except KernelError as error:
+        log.warning("%s; what a subflow carries in its last second is not counted towards budgets", error)
+        return None
+
+
+def program(map_descriptor: int, namespace: int, listen_ports: Iterable[int]) -> list[Instruction | str]:
+    """Return the program for the sockets of one network namespace that are accepted on *listen_ports*."""
+    r = Register
+    value = _FRAME_VALUE
+    copies = [(_FAMILY, value + 16), (_REMOTE_IP4, value + 20)]
+    copies += [(_REMOTE_IP6 + step, value + 24 + step) for step in range(0, 16, 4)]
+    copies += [(_REMOTE_PORT, value + 40), (_LOCAL_PORT, value + 44)]
+    lines: list[Instruction | str] = [
+        copy(r.R6, r.R1),
+        call(_NETNS_COOKIE),
+        number_64(r.R1, namespace),
+        jump_unless_same(r.R0, r.R1, "end"),
+        load_32(r.R7, r.R6, _OP),
+        jump_if(r.R7, _STATE, "state"),
+        jump_unless(r.R7, _PASSIVE_ESTABLISHED, "end"),
+        load_32(r.R8, r.R6, _LOCAL_PORT),
+        *(jump_if(r.R8, port, "accepted") for port in listen_ports),
+        jump("end"),
+        "accepted",
+        copy(r.R1, r.R6),
+        load_32(r.R2, r.R6, _CALLBACK_FLAGS),
+        bits_or(r.R2, _WANT_STATES),
+        call(_SET_CALLBACK_FLAGS),
+        jump("end"),
+        "state",
+        load_32(r.R7, r.R6, _NEW_STATE),
+        jump_unless(r.R7, _TCP_CLOSE, "end"),
+        copy(r.R1, r.R6),
+        call(_SOCKET_COOKIE),
+        store_64(r.R10, _FRAME_KEY, r.R0),
+        load_64(r.R7, r.R6, _BYTES_ACKED),
+        store_64(r.R10, value, r.R7),
+        load_64(r.R7, r.R6, _BYTES_RECEIVED),
+        store_64(r.R10, value + 8, r.R7),
+    ]
+    for source, target in copies:
+        lines += [load_32(r.R7, r.R6, source), store_32(r.R10, target, r.R7)]
+    lines += [
+        number(r.R7, 0),
+        store_64(r.R10, value + 48, r.R7),
+        map_address(r.R1, map_descriptor),
+        copy(r.R2, r.R10),
+        add(r.R2, _FRAME_KEY),
+        copy(r.R3, r.R10),
+        add(r.R3, value),
+        number(r.R4, 0),
+        call(_MAP_UPDATE),
+    ]
+    return [*lines, "end", number(r.R0, 1), leave()]
