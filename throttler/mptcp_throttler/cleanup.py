@@ -30,7 +30,7 @@ async def cleanup(settings: Settings) -> list[str]:
                     failures.append(str(error))
                 finally:
                     netfilter.close()
-        async with UploadLane(settings).opened() as upload:
+        async with UploadLane(settings, lambda _: None).opened() as upload:
             if upload.reconciler is not None:
                 try:
                     await upload.reconciler.close()

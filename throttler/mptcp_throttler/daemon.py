@@ -21,7 +21,7 @@ from .kernel.ports import KernelError, Netfilter
 from .kernel.socket_pacing import open_socket_pacing
 from .kernel.tc import HtbTrafficControl
 from .landing import Lander
-from .mptcp.model import Connection, Event, EventKind, KernelSubflow
+from .mptcp.model import Connection, Event, EventKind, FourTuple, KernelSubflow
 from .mptcp.tracker import Tracker, TrackerLimits
 from .observe import Observers
 from .policy.evaluate import evaluate
@@ -65,7 +65,7 @@ class Daemon:
         self._tracker = Tracker(settings.ownership.listen_ports, TrackerLimits(settings.max_connections))
         self._planner = Planner(settings.ownership)
         self._tc = HtbTrafficControl(settings.interfaces, settings.ownership, settings.state_directory)
-        self._upload = UploadLane(settings)
+        self._upload = UploadLane(settings, self._subflow)
         self._guard = CapGuard(policy, self._subflows, self._decide_anew)
         self._budgets = Budgets(settings.ledger, settings.ownership.listen_ports, self._subflows, self._decide_anew)
         self._steerer = Steerer(settings.state_directory, self._subflows, self._decide_anew)
@@ -224,6 +224,9 @@ class Daemon:
         verdicts = self._budgets.judge(token, evaluate(self._policy, connection, now), now)
         verdicts = self._guard.relax(token, verdicts)
         return self._steerer.steer(token, verdicts, self._policy.dry_run)
+
+    def _subflow(self, four_tuple: FourTuple) -> KernelSubflow | None:
+        return self._observers.subflow(four_tuple)
 
     def _subflows(self) -> list[KernelSubflow]:
         return self._observers.subflows()

@@ -5,18 +5,21 @@ It is in the kernel only while the policy has rules for uploads, so that nobody 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from .kernel import netfilter_nftables
 from .kernel.ifb import IfbTrafficControl
 from .kernel.ports import KernelError
+from .mptcp.model import FourTuple, KernelSubflow
 from .policy.model import Direction, Policy
 from .reconcile import Reconciler
 from .settings import Settings
 from .shaping.plan import Planner
 from .shaping.words import NftTable
+from .upload_landing import UploadLander
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +27,10 @@ log = logging.getLogger(__name__)
 class UploadLane:
     """What one throttler does to uploads. Use it within :meth:`opened`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, look: Callable[[FourTuple], KernelSubflow | None]) -> None:
+        """*look* finds a subflow's socket."""
         self.planner = Planner(settings.ownership, Direction.UP)
+        self._lander = UploadLander(self.planner, look, self.wake)
         self.reconciler: Reconciler | None = None
         """None where this host has no nftables."""
         self.in_force = False
@@ -81,12 +86,13 @@ class UploadLane:
     def wake(self) -> None:
         """Say that the plan may have changed."""
         if self.in_force and self.reconciler is not None:
+            self._lander.wake()
             self.reconciler.wake()
 
     async def run(self) -> None:
         """Apply whenever woken, forever."""
         if self.reconciler is not None:
-            await self.reconciler.run()
+            await asyncio.gather(self.reconciler.run(), self._lander.run())
 
     async def _forget(self) -> None:
         try:

@@ -14,7 +14,7 @@ its new rate, only once :meth:`Planner.landed` was called for the subflows conce
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..mptcp.model import FourTuple
 from ..policy.model import Direction, LandingKind, Policy, Rule, ScopeKey, Share, Throttle, Verdict
@@ -84,6 +84,8 @@ class _Cap:
     """What it is to have when its users have landed."""
     users: set[FourTuple] = field(default_factory=set)
     idle_since: float = 0.0
+    ramp: int | None = None
+    """Bits/s that the class has meanwhile, on its way down to its throttle."""
     room: int = 1
     """For how many users the queue is sized: a power of two, so that it seldom changes."""
 
@@ -98,7 +100,10 @@ class _Cap:
 
     @property
     def spec(self) -> ClassSpec:
-        return class_spec(self.minor, self.throttle, self.room, self.direction)
+        throttle = self.throttle
+        if self.ramp is not None:
+            throttle = replace(throttle, rate=self.ramp, ceil=self.ramp, burst=None)
+        return class_spec(self.minor, throttle, self.room, self.direction)
 
 
 class Planner:
@@ -240,6 +245,14 @@ class Planner:
             self._settle(cap)
         self.entries.want(four_tuple, Target(cap.minor, self._marks[scope.rule]))
 
+    def ramp(self, four_tuple: FourTuple, rate: int | None) -> None:
+        """Give the class of a capped subflow another *rate*, bits/s, for the time being; None ends it."""
+        scope = self._cap_of.get(four_tuple)
+        if scope is not None:
+            cap = self._caps[scope]
+            cap.ramp = rate
+            self.classes.want(cap.minor, cap.spec)
+
     def ceil_of(self, four_tuple: FourTuple) -> int | None:
         """Return the ceil, bits/s, of the soft cap that is or will be on a subflow; None where there is none."""
         scope = self._cap_of.get(four_tuple)
@@ -264,6 +277,10 @@ class Planner:
             cap.idle_since = now
             self.moved.add(four_tuple)
             self.landing.discard(four_tuple)
+            # Those that are still on their way down say so anew.
+            if cap.ramp is not None:
+                cap.ramp = None
+                self.classes.want(cap.minor, cap.spec)
             if cap.throttle != cap.wanted and not cap.users & self.landing:
                 self._settle(cap)
             self._fit(cap)
