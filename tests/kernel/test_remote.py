@@ -234,6 +234,8 @@ def test_cleanup_takes_back_what_even_the_agent_could_not(hosts: SshHosts) -> No
 def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Path) -> None:
     """The command line, in a namespace from which the hosts are reached by ssh alone."""
     inventory = ["--inventory", str(hosts.inventory())]
+    # What others left on this machine is not this experiment's.
+    hosts.core.run([program("mptcp-bench"), "cleanup", *inventory])
     argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--set", "repetitions=1", *inventory]
     done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -158,6 +158,7 @@ def test_what_a_killed_daemon_left_is_adopted_or_removed(site: Site) -> None:
     with site.upload():
         wait_until(lambda: len(site.passed()) == 1, "the class is there")
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
+        wait_until(lambda: throttler.status()["classes"][0]["rate"] == 5_000_000, "its ramp is over")
         left = site.passed()
         throttler.process.kill()
         throttler = site.start(UP)

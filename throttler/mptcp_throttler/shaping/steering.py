@@ -47,7 +47,8 @@ LEAST_PART = 0.05
 LEAST_CAP = 256_000
 SETTLED = 0.02
 """A cap that differs by less stays as it is."""
-BALANCE_SECONDS = 0.5
+BALANCE_SECONDS, BALANCE_AFTER = 0.5, 0.6
+"""Between two changes of the caps, and from the first look to the first cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class Steering:
 
     def _balance(self, now: float) -> None:
         assert self._began is not None
-        if now - self._began < RATE_WINDOW or now - self._balanced < BALANCE_SECONDS:
+        if now - self._began < BALANCE_AFTER or now - self._balanced < BALANCE_SECONDS:
             return
         self._balanced = now
         weights = dict(zip(self.steer.paths, self.steer.weights, strict=True))
