@@ -31,6 +31,7 @@ class Scene:
     steer: Steer
     carry: Callable[[dict[FourTuple, Wish]], dict[FourTuple, float]]
     waiting: int = 500_000
+    outstanding: dict[FourTuple, int] = field(default_factory=dict)
     now: float = 0.0
     delivered: dict[FourTuple, float] = field(default_factory=lambda: dict.fromkeys(NAMES, 0.0))
     wishes: dict[FourTuple, Wish] = field(default_factory=dict)
@@ -46,7 +47,9 @@ class Scene:
             there = self.carry(self.wishes)
             for four_tuple, rate in there.items():
                 self.delivered[four_tuple] += rate / 8 * STEP
-            looks = [Look(ft, NAMES[ft], int(self.delivered[ft]), self.waiting) for ft in there]
+            looks = [
+                Look(ft, NAMES[ft], int(self.delivered[ft]), self.waiting, self.outstanding.get(ft, 0)) for ft in there
+            ]
             self.wishes = self.steering.look(self.now, looks)
         return {four_tuple: self.delivered[four_tuple] - before[four_tuple] for four_tuple in NAMES}
 
@@ -73,6 +76,28 @@ def test_a_standby_is_backup_and_nothing_else_is_done() -> None:
     scene = Scene(STANDBY, links(100, 30))
     scene.run(1)
     assert scene.wishes == {ETHERNET: Wish(True, None, "standby"), WIFI: Wish(False, None, "active")}
+
+
+def test_a_standby_that_stepped_in_stays_until_nothing_is_outstanding_on_the_active_path() -> None:
+    scene = Scene(STANDBY, links(100, 30), outstanding={WIFI: 50})
+    scene.run(3)
+    scene.carry = lambda _: {ETHERNET: 100.0 * MBIT, WIFI: 0.0}
+    scene.run(1.5)
+    assert scene.wishes == {ETHERNET: Wish(False, None, "stands in"), WIFI: Wish(True, None, "gives nothing")}
+    scene.run(5)
+    assert not scene.wishes[ETHERNET].backup
+    scene.outstanding.clear()
+    scene.carry = links(100, 30)
+    scene.run(3)
+    assert scene.wishes == {ETHERNET: Wish(True, None, "standby"), WIFI: Wish(False, None, "active")}
+
+
+def test_a_standby_that_carries_the_first_bytes_stays_one() -> None:
+    scene = Scene(STANDBY, lambda _: {ETHERNET: 1.0 * MBIT})
+    scene.run(1)
+    scene.carry = links(100, 30)
+    scene.run(0.2)
+    assert scene.wishes[ETHERNET].backup
 
 
 def test_the_second_path_is_opened_when_the_first_is_full_and_closed_when_it_is_not() -> None:

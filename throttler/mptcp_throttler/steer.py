@@ -201,4 +201,4 @@ def _looks(path_of: dict[FourTuple, str], found: dict[FourTuple, KernelSubflow])
     for four_tuple, path in path_of.items():
         there = found.get(four_tuple)
         if there is not None and there.tcp is not None:
-            yield Look(four_tuple, path, there.delivered, there.tcp.not_sent)
+            yield Look(four_tuple, path, there.delivered, there.tcp.not_sent, there.tcp.unacked)

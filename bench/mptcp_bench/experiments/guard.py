@@ -364,7 +364,7 @@ def draw(target: Path, measured: Sequence[Measured]) -> None:
     kinds = list(dict.fromkeys(m.fault for m in shown))
     figure = style.new_figure(11, 2.3 * len(kinds) + 1)
     panels = figure.subplots(len(kinds), 1, sharex=True, squeeze=False)[:, 0]
-    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 0.75 / (2.3 * len(kinds) + 1), bottom=0.09, hspace=0.35)
+    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / (2.3 * len(kinds) + 1), bottom=0.09, hspace=0.35)
     for axes, fault in zip(panels, kinds, strict=True):
         chosen = next(m for m in shown if m.fault == fault)
         series = [rate for rate in rates(chosen.samples) if rate.time - chosen.fault_at >= -2]

@@ -249,7 +249,7 @@ def draw(target: Path, measured: Sequence[Measured]) -> None:
     kinds = [kind for kind in KINDS if kind != "no rule"]
     figure = style.new_figure(11, 2.0 * len(kinds) + 1)
     panels = figure.subplots(len(kinds), 1, sharex=True)
-    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 0.75 / (2 * len(kinds) + 1), bottom=0.06, hspace=0.4)
+    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / (2 * len(kinds) + 1), bottom=0.06, hspace=0.4)
     for axes, kind in zip(panels, kinds, strict=True):
         with suppress(StopIteration):
             chosen = next(m for m in measured if m.kind == kind and m.rtt == measured[0].rtt)

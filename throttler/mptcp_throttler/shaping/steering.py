@@ -2,8 +2,10 @@
 
 The modes are those of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest lever that works:
 
-- *active-standby*: the standby's subflows are backup (RFC 8684, 3.3.8). All else is the kernel's: its scheduler takes a
-  backup subflow as soon as no other is usable, and leaves it when one is again.
+- *active-standby*: the standby's subflows are backup (RFC 8684, 3.3.8). The kernel's scheduler takes a backup subflow
+  as soon as no other is usable. By itself it would leave it at the first sign of life from the active path, which then
+  has all that it lost to send again, and nothing would arrive for seconds: so the two change places once the standby
+  had to step in, and again when nothing has been outstanding on the active path for ``BACK_AFTER``.
 - *priority-based*: the same, but a path is opened (its subflows made regular) once those before it are full: all have
   had data waiting for ``FULL_AFTER``. It is closed when for ``CLOSE_AFTER`` those before it could have carried all.
 - *load-balancing*: the path with the least of its share sets the measure, the others are capped to theirs of it. What
@@ -33,6 +35,10 @@ WAITING, MUCH_WAITING = 0.08, 0.5
 """Seconds that what waits takes to send; below it a path is not full."""
 BUSY = 0.7
 """Of what a path once gave."""
+DEAD = 0.01
+"""Of what the standby gives, below which the active path gives nothing."""
+BACK_AFTER, CHANGE_AFTER = 0.5, 1.5
+"""With nothing outstanding on the active path; and for how long it then has time to give something."""
 SPARE = 0.85
 """Of what a path once gave: what it is trusted to carry."""
 MEMORY = 60.0
@@ -61,6 +67,8 @@ class Look:
     """Bytes that arrived, since its beginning."""
     not_sent: int
     """Bytes assigned and not sent."""
+    unacked: int = 0
+    """Segments sent and not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,7 @@ class _Path:
         self._samples: deque[tuple[float, int]] = deque()
         self.capability = 0.0
         self.waiting = 0
+        self.unacked = 0
 
     def look(self, now: float, looks: Iterable[Look]) -> None:
         there = list(looks)
@@ -89,6 +98,7 @@ class _Path:
             self._carried += max(0, each.delivered - self._known.get(each.four_tuple, each.delivered))
         self._known = {each.four_tuple: each.delivered for each in there}
         self.waiting = sum(each.not_sent for each in there)
+        self.unacked = sum(each.unacked for each in there)
         before = self._samples[-1][0] if self._samples else now
         self._samples.append((now, self._carried))
         while len(self._samples) > 1 and self._samples[1][0] <= now - SHARE_WINDOW:
@@ -132,7 +142,7 @@ class Steering:
         self._since: float | None = None
         """Since when all that are open have been full, or one less has been enough."""
         self._caps: dict[str, int] = {}
-        self._balanced = float("-inf")
+        self._balanced = self._changed = float("-inf")
         self._began: float | None = None
 
     def look(self, now: float, looks: Sequence[Look]) -> dict[FourTuple, Wish]:
@@ -146,16 +156,33 @@ class Steering:
             return {each.four_tuple: Wish(False, self._caps.get(each.path), self._share(each.path)) for each in looks}
         if self.steer.mode is Mode.PRIORITY_BASED:
             self._open_or_close(now)
+        else:
+            self._fail_over(now)
         order = list(self.steer.paths)
         return {each.four_tuple: self._by_order(order.index(each.path)) for each in looks}
 
     def _by_order(self, place: int) -> Wish:
-        if self.steer.mode is Mode.ACTIVE_STANDBY:
-            return Wish(place > 0, None, "standby" if place else "active")
         opened = place < self._open
+        if self.steer.mode is Mode.ACTIVE_STANDBY:
+            if self._open > 1:
+                return Wish(place == 0, None, "stands in" if place else "gives nothing")
+            return Wish(place > 0, None, "standby" if place else "active")
         return Wish(
             not opened, None, ("first" if place == 0 else "the ones before are full") if opened else "in reserve"
         )
+
+    def _fail_over(self, now: float) -> None:
+        active, standby = (self._paths[name] for name in self.steer.paths)
+        if self._open == 1:
+            gone = active.capability > LEAST_CAP and active.rate(LEAST_WINDOW) < DEAD * standby.rate(LEAST_WINDOW)
+            if gone and now - self._changed >= CHANGE_AFTER:
+                self._open, self._since = 2, None
+        elif active.unacked or not active.present:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        elif now - self._since >= BACK_AFTER:
+            self._open, self._since, self._changed = 1, None, now
 
     def _open_or_close(self, now: float) -> None:
         paths = [self._paths[name] for name in self.steer.paths]
