@@ -163,7 +163,7 @@ MEMORY = {"out_of_order_bytes": 1e5, "retransmissions": 10.0}
         ),
         (
             "fig6",
-            {"free": {"duration": 0.4}, "first": {"duration": 1.6, "time_to_throttle": 0.4}},
+            {"free": {"duration": 0.4}, "first": {"duration": 1.6, "time_to_throttle": 1.4}},
             "small-impact",
             "fails",
         ),
