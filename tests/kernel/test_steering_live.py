@@ -164,3 +164,22 @@ def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
         assert 10_000_000 < capped["rate"] < 60_000_000
     wait_until(lambda: not throttler.status()["classes"], "the class goes with the connection")
     stopped(throttler)
+
+
+def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
+    """The ledger cannot be opened: neither sysctls nor a device for uploads are left of the policy that needed it."""
+    before = site.sysctls()
+    config = site.config.with_name("no-ledger.yaml")
+    (site.testbed.directory / "ledger").mkdir()
+    config.write_text(f"{site.config.read_text()}\nledger: {site.testbed.directory}/ledger\n")
+    site.policy.write_text(NOTHING)
+    throttler = start_throttler(site.node, config)
+    budget = "{period: day, steps: [{after: 0, throttle: none}]}"
+    site.policy.write_text(STANDBY + f"  - {{name: up, paths: [wifi], direction: up, budget: {budget}}}\n")
+    site.policy.write_text(site.policy.read_text().replace("rules: [{", "rules:\n  - {").replace("}}]", "}}"))
+    throttler.process.signal(signal.SIGHUP)
+    wait_until(lambda: "policy not reloaded" in throttler.process.output(), "the reload is refused")
+    assert "unable to open database file" in throttler.process.output()
+    assert site.sysctls() == before
+    assert "mptcp-up" not in site.node.run(["ip", "-o", "link"]).stdout
+    stopped(throttler)

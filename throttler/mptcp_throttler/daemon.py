@@ -99,8 +99,12 @@ class Daemon:
     async def _serve(self) -> None:
         await self._reconciler.prepare()
         await self._upload.prepare(self._policy)
-        self._steerer.prepare(self._policy)
-        self._budgets.prepare(self._policy)
+        try:
+            self._steerer.prepare(self._policy)
+            self._budgets.prepare(self._policy)
+        except KernelError:
+            self._steerer.close()
+            raise
         self._observers = Observers(
             self._settings.interfaces,
             self._settings.ownership.listen_ports,
@@ -305,9 +309,7 @@ class Daemon:
             log.error("policy not reloaded: the one in force stays")
             return
         try:
-            await self._upload.prepare(policy)
-            self._steerer.prepare(policy)
-            self._budgets.prepare(policy)
+            await self._prepare(policy)
         except KernelError as error:
             log.error("%s; policy not reloaded: the one in force stays", error)
             return
@@ -316,6 +318,17 @@ class Daemon:
         await self._upload.leave(policy)
         self._reloaded.set()
         log.info("policy reloaded: %d rules", len(policy.rules))
+
+    async def _prepare(self, policy: Policy) -> None:
+        """Put into the kernel what *policy* needs. Raises KernelError where it cannot be; then nothing has changed."""
+        try:
+            await self._upload.prepare(policy)
+            self._steerer.prepare(policy)
+            self._budgets.prepare(policy)
+        except KernelError:
+            await self._upload.leave(self._policy)
+            self._steerer.prepare(self._policy)
+            raise
 
     def _snapshot(self) -> dict[str, Any]:
         return snapshot(

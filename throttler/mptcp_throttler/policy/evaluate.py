@@ -148,7 +148,8 @@ class _CompiledRule:
         shared_by_path = rule.throttle is not None and rule.throttle.share is Share.PATH
         self.path_scope = ScopeKey(rule.name, Share.PATH, direction=direction) if shared_by_path else None
         before = _BEFORE[direction]
-        what = "exempted by rule" if rule.steer is None else f"steered {rule.steer.mode.value} by rule"
+        what = "exempted by rule" if rule.budget is None else "under the budget of rule"
+        what = what if rule.steer is None else f"steered {rule.steer.mode.value} by rule"
         self.exempted = f"{before}{what} {rule.name}"
         self.lifted = f"{before}cap of rule {rule.name} lifted: the last usable subflow"
         names = [f"path {path.name}" for path in policy.paths] if rule.paths is not None else []
