@@ -10,8 +10,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from .fields import Parsed, Section, one_of
-from .model import Budget, BudgetStep, Direction, Period
+from .fields import DIRECTIONS, Parsed, Section, one_of
+from .model import Budget, BudgetStep, Period
 from .problems import shown
 from .schedule import DAYS
 from .throttle_section import ThrottleOrNone, also_none, throttle_of
@@ -20,11 +20,6 @@ VOLUME_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**
 VOLUME_PATTERN: Final = rf"^[0-9]+(?:\.[0-9]+)? *(?:{'|'.join(VOLUME_UNITS)})$"
 _VOLUME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(VOLUME_UNITS)})", re.ASCII)
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
-COUNTED: Final = {
-    "both": frozenset(Direction),
-    "down": frozenset({Direction.DOWN}),
-    "up": frozenset({Direction.UP}),
-}
 
 
 def parse_volume(value: object) -> int:
@@ -90,7 +85,7 @@ class BudgetSection(Section):
         examples=["03:00"],
         json_schema_extra={"default": "00:00"},
     )
-    count: Annotated[str, one_of(*COUNTED)] = Field(
+    count: Annotated[str, one_of(*DIRECTIONS)] = Field(
         default="both", description="Which bytes count: down, to the client; up, from it; both.", examples=["down"]
     )
     per: Annotated[str, one_of("client", "path")] = Field(
@@ -123,7 +118,7 @@ def budget_of(given: BudgetSection) -> Budget:
         period=Period(given.period),
         reset_day=DAYS.index(day) if isinstance(day, str) else day or (0 if given.period == "week" else 1),
         reset_time=given.reset_time,
-        counted=COUNTED[given.count],
+        counted=DIRECTIONS[given.count],
         per_client=given.per == "client",
         steps=tuple(
             BudgetStep(step.after, None if step.throttle is None else throttle_of(step.throttle))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from .model import Network
+from .model import Direction, Network
 from .problems import did_you_mean, shown
 
 LONGEST_INTERFACE: Final = 15
@@ -24,6 +24,12 @@ LONGEST_INTERFACE: Final = 15
 INTERFACE_PATTERN: Final = r"^[^\s/:]{1,15}$"
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$"
 _NAME: Final = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
+DIRECTIONS: Final = {
+    "down": frozenset({Direction.DOWN}),
+    "up": frozenset({Direction.UP}),
+    "both": frozenset(Direction),
+}
+"""What an operator calls directions."""
 _V4_MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
 

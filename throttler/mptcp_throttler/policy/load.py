@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from .budget_section import budget_of
+from .fields import DIRECTIONS
 from .model import Guard, Mode, Network, PathMatch, Policy, Rule, Window
 from .problems import (
     DocumentError,
@@ -25,7 +26,6 @@ from .schedule import EVERY_DAY, MIDNIGHT
 from .schema import (
     ACTIONS,
     DEFAULT_MIN_SUBFLOWS,
-    DIRECTIONS,
     PathSection,
     PolicySection,
     RuleSection,

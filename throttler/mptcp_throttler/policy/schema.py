@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from .budget_section import BudgetSection
 from .fields import (
+    DIRECTIONS,
     INTERFACE_PATTERN,
     Name,
     Parsed,
@@ -32,11 +33,6 @@ from .schedule import DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
 from .steer_section import SteerSection
 from .throttle_section import ThrottleOrNone, also_none
 
-DIRECTIONS: Final = {
-    "down": frozenset({Direction.DOWN}),
-    "up": frozenset({Direction.UP}),
-    "both": frozenset(Direction),
-}
 _GUARD: Final = Guard()
 VERSION: Final = 1
 """The version of the policy format that this release reads."""
