@@ -37,6 +37,11 @@ paths:
 NOTHING = PATHS + "rules: []\n"
 STANDBY = PATHS + "rules: [{name: s, steer: {mode: active-standby, active: wifi, standby: ethernet}}]\n"
 BALANCE = PATHS + "rules: [{name: b, steer: {mode: load-balancing, weights: {ethernet: 50, wifi: 50}}}]\n"
+STANDBY_AND_BUDGET = f"""\
+{PATHS}rules:
+  - {{name: s, steer: {{mode: active-standby, active: wifi, standby: ethernet}}}}
+  - {{name: up, paths: [wifi], direction: up, budget: {{period: day, steps: [{{after: 0, throttle: none}}]}}}}
+"""
 SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
 
 
@@ -174,9 +179,7 @@ def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
     config.write_text(f"{site.config.read_text()}\nledger: {site.testbed.directory}/ledger\n")
     site.policy.write_text(NOTHING)
     throttler = start_throttler(site.node, config)
-    budget = "{period: day, steps: [{after: 0, throttle: none}]}"
-    site.policy.write_text(STANDBY + f"  - {{name: up, paths: [wifi], direction: up, budget: {budget}}}\n")
-    site.policy.write_text(site.policy.read_text().replace("rules: [{", "rules:\n  - {").replace("}}]", "}}"))
+    site.policy.write_text(STANDBY_AND_BUDGET)
     throttler.process.signal(signal.SIGHUP)
     wait_until(lambda: "policy not reloaded" in throttler.process.output(), "the reload is refused")
     assert "unable to open database file" in throttler.process.output()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mptcp_throttler.kernel.bpf import Register, assemble, call, jump, jump_if, leave, load_32, number, number_64
-from mptcp_throttler.kernel.socket_pacing import program
+from mptcp_throttler.kernel.sock_ops import Calls, program
 
 R = Register
 
@@ -27,6 +27,6 @@ def test_a_jump_to_nowhere() -> None:
 
 
 def test_every_listening_port_is_asked_for() -> None:
-    code = assemble(program(3, 0x1234, [3128, 8080]))
+    code = assemble(program(Calls(8, 12), [], 0x1234, [3128, 8080]))
     for port in (3128, 8080):
         assert port.to_bytes(4, "little") in code

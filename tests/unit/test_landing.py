@@ -40,7 +40,6 @@ FULL_FLIGHT = TcpInfo(
     pacing_rate=100_000_000,
     max_pacing_rate=None,
     delivery_rate=95_000_000,
-    application_limited=False,
     busy=3_000_000,
     receive_window_limited=0,
     send_buffer_limited=0,

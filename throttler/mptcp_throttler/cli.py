@@ -186,8 +186,11 @@ def _quota(options: argparse.Namespace) -> int:
         ]
         if options.action == "reset":
             gone = ledger.reset({(each.rule, each.client) for each in found})
+            if not gone:
+                print("mptcp-throttler: nothing to reset: nothing was used in the present period", file=sys.stderr)
+                return FAILED
             print(f"reset: {gone} volume{'s' * (gone != 1)}")
-            return OK if gone else FAILED
+            return OK
         if options.json:
             print(json.dumps(as_json(found), indent=2))
         else:

@@ -97,7 +97,10 @@ class NftablesNetfilter:
 
     def _follow_device(self) -> None:
         """Let the chains send to the device that has the name now: nftables keeps its index."""
-        device = socket.if_nametoindex(UPLOAD_DEVICE)
+        try:
+            device = socket.if_nametoindex(UPLOAD_DEVICE)
+        except OSError as error:
+            raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone: {error.strerror}") from error
         if device != self._device:
             lines = [line for target in set(self._targets.values()) for line in self._table.chain(target)]
             self._nft.run("\n".join(lines), f"send to {UPLOAD_DEVICE}")

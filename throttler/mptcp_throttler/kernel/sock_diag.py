@@ -32,7 +32,7 @@ _COOKIE = struct.Struct("=Q")
 _COOKIE_OFFSET = 44
 _NO_PACING_LIMIT = 0xFFFFFFFF
 """Bytes/s. The kernel's is the largest unsigned long; the socket option's, 32 bits wide, is this."""
-_TCP_INFO = struct.Struct("=4x B 2x B 8x I 4x I I 36x I 8x I 16x I Q Q Q Q 8x I I 8x Q Q Q Q")
+_TCP_INFO = struct.Struct("=4x B 11x I 4x I I 36x I 8x I 16x I Q Q Q Q 8x I I 8x Q Q Q Q")
 """struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.10 have all of it."""
 
 
@@ -99,7 +99,6 @@ def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
     """Return the socket's state, and the bytes that were acknowledged and received."""
     (
         backoff,
-        flags,
         mss,
         unacked,
         sacked,
@@ -129,7 +128,6 @@ def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
         pacing_rate=pacing_rate * 8,
         max_pacing_rate=None if max_pacing_rate >= _NO_PACING_LIMIT else max_pacing_rate * 8,
         delivery_rate=delivery_rate * 8,
-        application_limited=bool(flags & 1),
         busy=busy,
         receive_window_limited=receive_window_limited,
         send_buffer_limited=send_buffer_limited,

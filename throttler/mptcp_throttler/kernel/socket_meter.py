@@ -13,43 +13,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..mptcp.model import unmap
-from .bpf import (
-    Bpf,
-    Instruction,
-    Register,
-    add,
-    assemble,
-    bits_or,
-    call,
-    copy,
-    jump,
-    jump_if,
-    jump_unless,
-    jump_unless_same,
-    leave,
-    load_32,
-    load_64,
-    map_address,
-    number,
-    number_64,
-    store_32,
-    store_64,
-)
+from .bpf import Register, add, call, copy, jump_unless, load_32, load_64, map_address, number, store_32, store_64
 from .ports import KernelError
-from .socket_pacing import namespace_cookie
+from .sock_ops import CONTEXT, END, SOCKET_COOKIE, Calls, Lines, SockOps
 
 log = logging.getLogger(__name__)
 
 NAME = "mptcp_thr_meter"
-_ENTRIES = 131_072
-_KEY = struct.Struct("=Q")
+STATES = Calls(flag=1 << 2, operation=10)
 _VALUE = struct.Struct("=QQI4s16sIHH8x")
-_OP, _NEW_STATE, _FAMILY, _REMOTE_IP4, _REMOTE_IP6, _REMOTE_PORT = 0, 8, 20, 24, 32, 64
-_LOCAL_PORT, _CALLBACK_FLAGS, _BYTES_RECEIVED, _BYTES_ACKED = 68, 84, 168, 176
+_NEW_STATE, _FAMILY, _REMOTE_IP4, _REMOTE_IP6, _REMOTE_PORT, _LOCAL_PORT = 8, 20, 24, 32, 64, 68
+_BYTES_RECEIVED, _BYTES_ACKED = 168, 176
 """Offsets in struct bpf_sock_ops (linux/bpf.h)."""
-_PASSIVE_ESTABLISHED, _STATE, _TCP_CLOSE = 5, 10, 7
-_WANT_STATES = 1 << 2
-_MAP_UPDATE, _SOCKET_COOKIE, _SET_CALLBACK_FLAGS, _NETNS_COOKIE = 2, 46, 59, 122
+_TCP_CLOSE = 7
+_MAP_UPDATE = 2
 _FRAME_KEY, _FRAME_VALUE = -8, -8 - _VALUE.size
 
 
@@ -72,25 +49,19 @@ class SocketMeter:
 
     def __init__(self, listen_ports: Iterable[int]) -> None:
         """Raises KernelError where the kernel, or what may be done in it, does not allow it."""
-        self._bpf = Bpf()
-        try:
-            self._map = self._bpf.hash_map(NAME, _KEY.size, _VALUE.size, _ENTRIES)
-            self._bpf.attach_sock_ops(NAME, assemble(program(self._map, namespace_cookie(), listen_ports)))
-        except BaseException:
-            self._bpf.close()
-            raise
+        self._program = SockOps(NAME, _VALUE, STATES, _body, listen_ports)
 
     def closed(self) -> Iterator[ClosedSocket]:
         """Yield each socket once."""
-        for key, value in self._bpf.drain(self._map, _KEY.size, _VALUE.size):
+        for key, value in self._program.bpf.drain(self._program.map, SockOps.key.size, _VALUE.size):
             acked, received, family, remote4, remote6, remote_port, local_port, _ = _VALUE.unpack(value)
             remote = remote4 if family == socket.AF_INET else unmap(remote6)
             # In network byte order, in the lower or, on some kernels, the upper half of the word.
             port = socket.ntohs(remote_port & 0xFFFF or remote_port >> 16)
-            yield ClosedSocket(_KEY.unpack(key)[0], remote, port, local_port, acked, received)
+            yield ClosedSocket(SockOps.key.unpack(key)[0], remote, port, local_port, acked, received)
 
     def close(self) -> None:
-        self._bpf.close()
+        self._program.close()
 
 
 def open_socket_meter(listen_ports: Iterable[int]) -> SocketMeter | None:
@@ -102,47 +73,31 @@ def open_socket_meter(listen_ports: Iterable[int]) -> SocketMeter | None:
         return None
 
 
-def program(map_descriptor: int, namespace: int, listen_ports: Iterable[int]) -> list[Instruction | str]:
-    """Return the program for the sockets of one network namespace that are accepted on *listen_ports*."""
+def _body(descriptor: int) -> Lines:
+    """Put the counters of a socket that closes into the map."""
     r = Register
     value = _FRAME_VALUE
     copies = [(_FAMILY, value + 16), (_REMOTE_IP4, value + 20)]
     copies += [(_REMOTE_IP6 + step, value + 24 + step) for step in range(0, 16, 4)]
     copies += [(_REMOTE_PORT, value + 40), (_LOCAL_PORT, value + 44)]
-    lines: list[Instruction | str] = [
-        copy(r.R6, r.R1),
-        call(_NETNS_COOKIE),
-        number_64(r.R1, namespace),
-        jump_unless_same(r.R0, r.R1, "end"),
-        load_32(r.R7, r.R6, _OP),
-        jump_if(r.R7, _STATE, "state"),
-        jump_unless(r.R7, _PASSIVE_ESTABLISHED, "end"),
-        load_32(r.R8, r.R6, _LOCAL_PORT),
-        *(jump_if(r.R8, port, "accepted") for port in listen_ports),
-        jump("end"),
-        "accepted",
-        copy(r.R1, r.R6),
-        load_32(r.R2, r.R6, _CALLBACK_FLAGS),
-        bits_or(r.R2, _WANT_STATES),
-        call(_SET_CALLBACK_FLAGS),
-        jump("end"),
-        "state",
-        load_32(r.R7, r.R6, _NEW_STATE),
-        jump_unless(r.R7, _TCP_CLOSE, "end"),
-        copy(r.R1, r.R6),
-        call(_SOCKET_COOKIE),
+    lines: Lines = [
+        load_32(r.R7, CONTEXT, _NEW_STATE),
+        jump_unless(r.R7, _TCP_CLOSE, END),
+        copy(r.R1, CONTEXT),
+        call(SOCKET_COOKIE),
         store_64(r.R10, _FRAME_KEY, r.R0),
-        load_64(r.R7, r.R6, _BYTES_ACKED),
+        load_64(r.R7, CONTEXT, _BYTES_ACKED),
         store_64(r.R10, value, r.R7),
-        load_64(r.R7, r.R6, _BYTES_RECEIVED),
+        load_64(r.R7, CONTEXT, _BYTES_RECEIVED),
         store_64(r.R10, value + 8, r.R7),
     ]
     for source, target in copies:
-        lines += [load_32(r.R7, r.R6, source), store_32(r.R10, target, r.R7)]
-    lines += [
+        lines += [load_32(r.R7, CONTEXT, source), store_32(r.R10, target, r.R7)]
+    return [
+        *lines,
         number(r.R7, 0),
         store_64(r.R10, value + 48, r.R7),
-        map_address(r.R1, map_descriptor),
+        map_address(r.R1, descriptor),
         copy(r.R2, r.R10),
         add(r.R2, _FRAME_KEY),
         copy(r.R3, r.R10),
@@ -150,4 +105,3 @@ def program(map_descriptor: int, namespace: int, listen_ports: Iterable[int]) ->
         number(r.R4, 0),
         call(_MAP_UPDATE),
     ]
-    return [*lines, "end", number(r.R0, 1), leave()]

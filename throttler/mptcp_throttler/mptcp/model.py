@@ -171,9 +171,7 @@ class TcpInfo:
     max_pacing_rate: int | None
     """The limit on it, SO_MAX_PACING_RATE; None without."""
     delivery_rate: int
-    """Of the last sample; see ``application_limited``."""
-    application_limited: bool
-    """The sample of ``delivery_rate`` was taken while there was too little to send."""
+    """Of the last sample, which may have been taken while there was too little to send."""
     busy: int
     """Time with data to send or in flight, since the subflow began; with it the two that follow."""
     receive_window_limited: int

@@ -74,7 +74,6 @@ class Look:
 class Relaxation:
     """The caps of one connection are relaxed."""
 
-    since: float
     until: float
     """When they are tried again at the latest."""
     path: bytes
@@ -188,7 +187,7 @@ class HarmWatch:
         connection.pause = self._longer(connection.pause)
         path, rate = harm
         yardstick = round(self._paths[path].capability)
-        connection.relaxation = Relaxation(now, now + connection.pause, path, round(rate), yardstick)
+        connection.relaxation = Relaxation(now + connection.pause, path, round(rate), yardstick)
         connection.healthy_since = None
 
     def _longer(self, pause: float) -> float:
