@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
+from throttling import ThrottledSite, stopped
 
 from mptcp_bench.testbed import Testbed
 from mptcp_bench.testbed.services import (
     Origin,
-    Proxy,
     Throttler,
-    mptcp_command,
     start_origin,
-    start_proxy,
-    start_throttler,
     throttler_mounts,
     wait_until,
-    write_throttler_config,
 )
 
 pytestmark = pytest.mark.kernel
@@ -39,27 +33,19 @@ SMALL, BIG = 100_000, 20_000_000
 
 
 @dataclass
-class Site:
+class Site(ThrottledSite):
     """Origin, proxy, a throttler's configuration, and what downloads brought."""
 
-    testbed: Testbed
     origin: Origin
-    proxy: Proxy
-    policy: Path
-    config: Path
 
-    def start(self, after: str, anew: bool = True) -> Throttler:
+    def begin(self, after: str, anew: bool = True) -> Throttler:
         self.policy.write_text(POLICY % after)
         if anew:
             self.quota("reset")
-        return start_throttler(self.testbed["proxy"], self.config)
+        return self.start(POLICY % after)
 
     def command(self, name: str, family: int = 4) -> list[str]:
-        url = self.origin.url(name, family=family)
-        wanted = "%{size_download} %{size_header}\n"
-        return mptcp_command(
-            ["curl", "-s", "-m", "60", "-o", "/dev/null", "-w", wanted, "-x", self.proxy.url(family), url]
-        )
+        return self.curl(self.origin.url(name, family=family), "-w", "%{size_download} %{size_header}\n", family=family)
 
     def download(self, name: str, family: int = 4) -> int:
         """Download; return the bytes that came, header and body."""
@@ -70,9 +56,8 @@ class Site:
         return sum(self.testbed["client"].interface_bytes(each).received for each in ("eth0", "wlan0"))
 
     def quota(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        node = self.testbed["proxy"]
-        argv = [node.program("mptcp-throttler"), "quota", *arguments, "--config", str(self.config)]
-        return node.run(argv, check=False)
+        argv = [self.node.program("mptcp-throttler"), "quota", *arguments, "--config", str(self.config)]
+        return self.node.run(argv, check=False)
 
     def used(self) -> int:
         found = json.loads(self.quota("show", "--json").stdout)
@@ -83,26 +68,17 @@ class Site:
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "bpf-pacing")
     testbed = make_module_testbed()
-    policy = testbed.directory / "policy.yaml"
-    ledger = testbed.directory / "ledger.sqlite"
-    config = write_throttler_config(testbed["proxy"], policy, settings={"ledger": str(ledger)})
     origin = start_origin(testbed["origin"], {"small": SMALL, "big": BIG, "endless": 400_000_000})
-    return Site(testbed, origin, start_proxy(testbed["proxy"]), policy, config)
+    return Site.on(testbed, origin, settings={"ledger": str(testbed.directory / "ledger.sqlite")})
 
 
 def near(used: int, brought: int) -> bool:
     return abs(used - brought) <= max(0.01 * brought, 65_536)
 
 
-def stopped(throttler: Throttler) -> None:
-    throttler.process.signal(signal.SIGTERM)
-    assert throttler.process.wait(10) == 0, throttler.process.output()
-    assert "Traceback" not in throttler.process.output()
-
-
 @pytest.mark.parametrize("family", [4, 6])
 def test_every_byte_counts_of_one_download_and_of_many_short_ones(site: Site, family: int) -> None:
-    throttler = site.start("5 GB")
+    throttler = site.begin("5 GB")
     brought = site.download("big", family)
     brought += sum(site.download("small", family) for _ in range(30))
     wait_until(lambda: near(site.used(), brought), f"{brought} bytes are counted")
@@ -111,13 +87,13 @@ def test_every_byte_counts_of_one_download_and_of_many_short_ones(site: Site, fa
 
 
 def test_a_kill_in_mid_transfer_neither_loses_nor_doubles(site: Site) -> None:
-    throttler = site.start("5 GB")
+    throttler = site.begin("5 GB")
     before = site.received()
     client = site.testbed["client"].popen(site.command("endless"))
     for megabytes in (5, 15, 25):
         wait_until(lambda least=megabytes: site.used() > least * 1e6, "it is counted")  # type: ignore[misc]
         throttler.process.kill()
-        throttler = site.start("5 GB", anew=False)
+        throttler = site.begin("5 GB", anew=False)
     client.kill()
     wait_until(lambda: not throttler.status()["connections"], "the connection is gone", timeout=30)
     stopped(throttler)
@@ -126,7 +102,7 @@ def test_a_kill_in_mid_transfer_neither_loses_nor_doubles(site: Site) -> None:
 
 
 def test_the_cap_begins_after_the_volume_and_goes_with_a_reset(site: Site) -> None:
-    throttler = site.start("8 MB")
+    throttler = site.begin("8 MB")
     client = site.testbed["client"].popen(site.command("endless"))
     try:
         wait_until(lambda: throttler.status()["counters"]["entries"] > 0, "the cap is in force", timeout=30)
@@ -156,10 +132,10 @@ def test_mistakes_are_one_line(site: Site) -> None:
     try:
         assert "there is no ledger yet" in site.quota("show").stderr
         ledger.write_text("no database" * 1000)
-        process = site.testbed["proxy"].popen(
-            [site.testbed["proxy"].program("mptcp-throttler"), "run", "--config", str(site.config)],
+        process = site.node.popen(
+            [site.node.program("mptcp-throttler"), "run", "--config", str(site.config)],
             name="refused",
-            mounts=throttler_mounts(site.testbed["proxy"]),
+            mounts=throttler_mounts(site.node),
         )
         assert process.wait(20) == 1
         assert "file is not a database" in process.output()

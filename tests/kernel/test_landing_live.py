@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
+from throttling import PATHS, UNCAPPED, ThrottledSite, stopped
 
 from mptcp_bench.testbed import Testbed
 from mptcp_bench.testbed.services import (
     Origin,
-    Proxy,
     Throttler,
-    mptcp_command,
     start_origin,
-    start_proxy,
-    start_throttler,
     wait_until,
-    write_throttler_config,
 )
 
 pytestmark = pytest.mark.kernel
 
-PATHS = """\
-version: 1
-paths:
-  ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
-  wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
-"""
-UNCAPPED = PATHS + "rules: []\n"
 ETHERNET = re.compile(r"10\.77\.1\.|fd77:1:")
 
 
@@ -43,29 +30,15 @@ def capped(throttle: str) -> str:
 
 
 @dataclass
-class Site:
+class Site(ThrottledSite):
     """Origin, proxy and a throttler's configuration; its policy is changed by writing it anew."""
 
-    testbed: Testbed
     origin: Origin
-    proxy: Proxy
-    policy: Path
-    config: Path
-
-    def start(self, policy: str) -> Throttler:
-        self.policy.write_text(policy)
-        return start_throttler(self.testbed["proxy"], self.config)
-
-    def reload(self, throttler: Throttler, policy: str) -> None:
-        self.policy.write_text(policy)
-        throttler.process.signal(signal.SIGHUP)
 
     @contextmanager
     def transfer(self, family: int) -> Iterator[None]:
         """A download of a few seconds, on both paths from here on."""
-        url = self.origin.url("big", family=family)
-        command = ["curl", "-s", "-m", "30", "-o", "/dev/null", "-x", self.proxy.url(family), url]
-        client = self.testbed["client"].popen(mptcp_command(command))
+        client = self.testbed["client"].popen(self.curl(self.origin.url("big", family=family), family=family))
         try:
             wait_until(lambda: len(self.limits()) == 2, "the download has both its subflows")
             yield
@@ -91,19 +64,7 @@ class Site:
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "bpf-pacing")
     testbed = make_module_testbed()
-    policy = testbed.directory / "policy.yaml"
-    config = write_throttler_config(testbed["proxy"], policy)
-    policy.write_text(UNCAPPED)
-    # The proxy's sockets have to be accepted under a throttler.
-    return Site(
-        testbed, start_origin(testbed["origin"], {"big": 400_000_000}), start_proxy(testbed["proxy"]), policy, config
-    )
-
-
-def stopped(throttler: Throttler) -> None:
-    throttler.process.signal(signal.SIGTERM)
-    assert throttler.process.wait(10) == 0, throttler.process.output()
-    assert "Traceback" not in throttler.process.output()
+    return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
 
 
 @pytest.mark.parametrize("family", [4, 6])

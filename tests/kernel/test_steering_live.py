@@ -6,35 +6,22 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
+from throttling import PATHS, UNCAPPED, ThrottledSite, stopped
 
-from mptcp_bench.testbed import LiveNode, Testbed
+from mptcp_bench.testbed import Testbed
 from mptcp_bench.testbed.services import (
     Origin,
-    Proxy,
-    Throttler,
-    mptcp_command,
     start_origin,
-    start_proxy,
     start_throttler,
-    throttler_mounts,
     wait_until,
-    write_throttler_config,
 )
 from mptcp_throttler.kernel.sock_diag import SocketDiagnostics
 
 pytestmark = pytest.mark.kernel
 
-PATHS = """\
-version: 1
-paths:
-  ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
-  wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
-"""
-NOTHING = PATHS + "rules: []\n"
 STANDBY = PATHS + "rules: [{name: s, steer: {mode: active-standby, active: wifi, standby: ethernet}}]\n"
 BALANCE = PATHS + "rules: [{name: b, steer: {mode: load-balancing, weights: {ethernet: 50, wifi: 50}}}]\n"
 STANDBY_AND_BUDGET = f"""\
@@ -46,28 +33,14 @@ SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
 
 
 @dataclass
-class Site:
+class Site(ThrottledSite):
     """Origin, proxy and a throttler's configuration."""
 
-    testbed: Testbed
     origin: Origin
-    proxy: Proxy
-    policy: Path
-    config: Path
-
-    @property
-    def node(self) -> LiveNode:
-        return self.testbed["proxy"]
-
-    def start(self, policy: str) -> Throttler:
-        self.policy.write_text(policy)
-        return start_throttler(self.node, self.config)
 
     @contextmanager
     def download(self, family: int = 4) -> Iterator[None]:
-        url = self.origin.url("big", family=family)
-        command = ["curl", "-s", "-m", "40", "-o", "/dev/null", "-x", self.proxy.url(family), url]
-        client = self.testbed["client"].popen(mptcp_command(command))
+        client = self.testbed["client"].popen(self.curl(self.origin.url("big", family=family), family=family))
         try:
             wait_until(lambda: len(self.backups()) == 2, "the download has both its subflows")
             yield
@@ -93,16 +66,7 @@ class Site:
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "nftables")
     testbed = make_module_testbed()
-    policy = testbed.directory / "policy.yaml"
-    config = write_throttler_config(testbed["proxy"], policy)
-    origin = start_origin(testbed["origin"], {"big": 400_000_000})
-    return Site(testbed, origin, start_proxy(testbed["proxy"]), policy, config)
-
-
-def stopped(throttler: Throttler) -> None:
-    throttler.process.signal(signal.SIGTERM)
-    assert throttler.process.wait(10) == 0, throttler.process.output()
-    assert "Traceback" not in throttler.process.output()
+    return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -131,7 +95,7 @@ def test_flags_go_with_the_rule(site: Site) -> None:
     throttler = site.start(STANDBY)
     with site.download():
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
-        site.policy.write_text(NOTHING)
+        site.policy.write_text(UNCAPPED)
         throttler.process.signal(signal.SIGHUP)
         wait_until(lambda: site.backups() == [False, False], "it is regular again")
         assert site.sysctls() == before
@@ -150,12 +114,7 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
         assert site.sysctls() == before
         stopped(throttler)
     site.start(STANDBY).process.kill()
-    cleaned = site.node.popen(
-        [site.node.program("mptcp-throttler"), "cleanup", "--config", str(site.config)],
-        name="cleanup-steering",
-        mounts=throttler_mounts(site.node),
-    )
-    assert cleaned.wait(30) == 0, cleaned.output()
+    site.cleanup()
     assert site.sysctls() == before
 
 
@@ -177,7 +136,7 @@ def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
     config = site.config.with_name("no-ledger.yaml")
     (site.testbed.directory / "ledger").mkdir()
     config.write_text(f"{site.config.read_text()}\nledger: {site.testbed.directory}/ledger\n")
-    site.policy.write_text(NOTHING)
+    site.policy.write_text(UNCAPPED)
     throttler = start_throttler(site.node, config)
     site.policy.write_text(STANDBY_AND_BUDGET)
     throttler.process.signal(signal.SIGHUP)

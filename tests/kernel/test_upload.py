@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,19 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from throttling import PATHS, ThrottledSite, stopped
 
-from mptcp_bench.testbed import LiveNode, Testbed
+from mptcp_bench.testbed import Testbed
 from mptcp_bench.testbed.services import (
-    Proxy,
     Sink,
     Throttler,
-    mptcp_command,
-    start_proxy,
     start_sink,
-    start_throttler,
-    throttler_mounts,
     wait_until,
-    write_throttler_config,
 )
 from mptcp_throttler.kernel.ifb import IfbTrafficControl
 from mptcp_throttler.kernel.netfilter_nftables import NftablesNetfilter
@@ -37,12 +31,6 @@ from mptcp_throttler.shaping.words import NftTable, upload_device
 
 pytestmark = pytest.mark.kernel
 
-PATHS = """\
-version: 1
-paths:
-  ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
-  wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
-"""
 DOWN_ONLY = PATHS + "rules: [{name: down, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
 UP = PATHS + "rules: [{name: up, paths: [ethernet], direction: up, throttle: {rate: 5 Mbit/s}}]\n"
 BOTH = PATHS + "rules: [{name: both, paths: [ethernet], direction: both, throttle: {rate: 5 Mbit/s}}]\n"
@@ -50,32 +38,16 @@ DEVICE = "mptcp-up"
 
 
 @dataclass
-class Site:
+class Site(ThrottledSite):
     """A proxy, a sink behind it, and a throttler's configuration."""
 
-    testbed: Testbed
     sink: Sink
-    proxy: Proxy
-    policy: Path
-    config: Path
     body: Path
-
-    @property
-    def node(self) -> LiveNode:
-        return self.testbed["proxy"]
-
-    def start(self, policy: str) -> Throttler:
-        self.policy.write_text(policy)
-        return start_throttler(self.node, self.config)
-
-    def reload(self, throttler: Throttler, policy: str) -> None:
-        self.policy.write_text(policy)
-        throttler.process.signal(signal.SIGHUP)
 
     @contextmanager
     def upload(self, family: int = 4) -> Iterator[None]:
-        command = ["curl", "-s", "-m", "30", "-H", "Expect:", "-T", str(self.body), "-x", self.proxy.url(family)]
-        client = self.testbed["client"].popen(mptcp_command([*command, self.sink.url(family)]))
+        upload = self.curl(self.sink.url(family), "-H", "Expect:", "-T", str(self.body), family=family)
+        client = self.testbed["client"].popen(upload)
         try:
             yield
         finally:
@@ -97,18 +69,10 @@ class Site:
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "nftables", "ifb", "nft-ingress")
     testbed = make_module_testbed()
-    policy = testbed.directory / "policy.yaml"
-    config = write_throttler_config(testbed["proxy"], policy, settings={"verify_interval": 1})
     body = testbed.directory / "body"
     with open(body, "wb") as file:
         file.truncate(200_000_000)
-    return Site(testbed, start_sink(testbed["origin"]), start_proxy(testbed["proxy"]), policy, config, body)
-
-
-def stopped(throttler: Throttler) -> None:
-    throttler.process.signal(signal.SIGTERM)
-    assert throttler.process.wait(10) == 0, throttler.process.output()
-    assert "Traceback" not in throttler.process.output()
+    return Site.on(testbed, start_sink(testbed["origin"]), body, settings={"verify_interval": 1})
 
 
 def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
@@ -173,12 +137,7 @@ def test_what_a_killed_daemon_left_is_adopted_or_removed(site: Site) -> None:
 def test_cleanup_removes_what_a_killed_daemon_left(site: Site) -> None:
     site.start(UP).process.kill()
     assert DEVICE in site.traces()
-    cleaned = site.node.popen(
-        [site.node.program("mptcp-throttler"), "cleanup", "--config", str(site.config)],
-        name="cleanup-upload",
-        mounts=throttler_mounts(site.node),
-    )
-    assert cleaned.wait(30) == 0, cleaned.output()
+    site.cleanup()
     assert not site.traces()
 
 

@@ -29,7 +29,7 @@ SHARE_SECONDS = 0.5
 """Between two looks at those that share a cap."""
 IGNORED_SECONDS = 0.25
 """A socket that shows no limit so long after one was set, with data on the way, cannot be limited."""
-STOP_SECONDS = 0.5
+STOP_SECONDS = 1.5
 """How long a stop waits for the sockets to take their limits back; several round trips."""
 SETTLED = 0.05
 """A new level that differs by less is not set."""
