@@ -20,24 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import style
-from ..emulation.model import Direction
-from ..emulation.model import Path as EmulatedPath
 from ..paper.statistics import Interval, mean_interval
-from ..recorder import Recorder, Sample, mean_rate, rates
-from ..testbed import LiveNode, Testbed, TestbedError, paths
+from ..recorder import Sample, mean_rate, rates
+from ..testbed import Testbed, TestbedError, paths
 from ..testbed.plan import tbf
 from ..testbed.process import Process
-from ..testbed.services import (
-    Throttler,
-    mptcp_command,
-    start_origin,
-    start_proxy,
-    start_throttler,
-    wait_until,
-    write_throttler_config,
-)
 from . import Picture, Result
 from .scene import need
+from .two_paths import DEVICES, QUEUE_MS, DownloadScene, slow_origin, two_paths, wifi_dropping
 
 ETHERNET, WIFI, CAP = 100, 30, 5
 """Mbit/s."""
@@ -57,11 +47,9 @@ SLOW = 5
 """Mbit/s of Wi-Fi with the fault ``rate``."""
 LOSS = 30
 """Percent of Wi-Fi's packets with the fault ``loss``."""
-QUEUE_MS = 50
 SPAN = 0.5
 """Seconds over which a rate is taken."""
 SHOWN = ("recovered", "during", "in_force", "relaxations")
-DEVICES = ("eth0", "wlan0")
 _POLICY = """\
 version: 1
 paths:
@@ -74,20 +62,7 @@ rules: [{name: cap, paths: [ethernet], throttle: {rate: %d Mbit/s}}]
 
 @contextmanager
 def _loss(testbed: Testbed) -> Iterator[None]:
-    with _dropping(testbed, f"numgen random mod 100 < {LOSS} drop"):
-        yield
-
-
-@contextmanager
-def _silence(testbed: Testbed) -> Iterator[None]:
-    with _dropping(testbed, "drop"):
-        yield
-
-
-@contextmanager
-def _dropping(testbed: Testbed, statement: str) -> Iterator[None]:
-    table = f"table inet fault {{ chain forward {{ type filter hook forward priority -10; {statement}; }}; }}"
-    with testbed["hop2"].changed(["nft", table], ["nft", "delete", "table", "inet", "fault"]):
+    with wifi_dropping(testbed, f"numgen random mod 100 < {LOSS} drop"):
         yield
 
 
@@ -116,7 +91,7 @@ def _nothing(_: Process) -> Iterator[None]:
     yield
 
 
-FAULTS = {"loss": _loss, "rate": _rate, "silence": _silence, "down": _down}
+FAULTS = {"loss": _loss, "rate": _rate, "silence": wifi_dropping, "down": _down}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +136,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     measured: list[Measured] = []
     controls: dict[str, int] = {}
     for rtt in rtts:
-        half = [
-            EmulatedPath(name, *[Direction(rate * 1_000_000, rtt * 500) for _ in ("down", "up")])
-            for name, rate in (("ethernet", ETHERNET), ("wifi", WIFI))
-        ]
-        with Testbed(paths(half), seed=seed) as testbed:
-            scene = Scene.built(testbed)
+        with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
+            scene = Scene.built(testbed, _policy(guarded=True))
             for fault in faults:
                 for number in range(runs):
                     console.print(f"{rtt} ms, {fault}, {number + 1} of {runs}", style="dim", highlight=False)
@@ -185,34 +156,16 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     return Result((table, controls_table(controls)), data, tuple(failures), pictures)
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A testbed with all services."""
+class Scene(DownloadScene):
+    """Downloads under the cap."""
 
-    testbed: Testbed
-    throttler: Throttler
-    policy: Path
-    download: Sequence[str]
-
-    @classmethod
-    def built(cls, testbed: Testbed) -> Scene:
-        policy = testbed.directory / "policy.yaml"
-        policy.write_text(_POLICY % ("true", CAP))
-        throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
-        proxy = start_proxy(testbed["proxy"])
-        origin = start_origin(testbed["origin"], {"big": 400_000_000})
-        download = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url(), origin.url("big")]
-        return cls(testbed, throttler, policy, mptcp_command(download))
-
-    @property
-    def client(self) -> LiveNode:
-        return self.testbed["client"]
+    __slots__ = ()
 
     def run(self, rtt: int, fault: str, guarded: bool) -> Measured:
         """Download, harm, heal."""
-        self._load(guarded)
+        self.load(_policy(guarded))
         count = self._relaxations()
-        with self._downloading() as (_client, recorder):
+        with self.downloading() as (_client, recorder):
             time.sleep(max(0.0, WARM - recorder.now))
             fault_at = recorder.now
             with FAULTS[fault](self.testbed):
@@ -224,7 +177,7 @@ class Scene:
 
     def controls(self) -> Iterator[tuple[str, int]]:
         """Yield what is no harm, and how often the guard relaxed a cap for it all the same."""
-        self._load(True)
+        self.load(_policy(guarded=True))
         for name, more, happening in (
             ("nothing happens", (), _nothing),
             ("the client reads 6 Mbit/s", ("--limit-rate", "750k"), _nothing),
@@ -233,7 +186,7 @@ class Scene:
             ("a second download comes and goes", (), self._second),
         ):
             count = self._relaxations()
-            with self._downloading(*more) as (client, _recorder):
+            with self.downloading(*more) as (client, _recorder):
                 time.sleep(WARM)
                 with happening(client):
                     time.sleep(ILL / 2)
@@ -250,8 +203,7 @@ class Scene:
 
     @contextmanager
     def _slow_origin(self, _: Process) -> Iterator[None]:
-        slow = ["tc", "qdisc", "replace", "dev", "eth0", "root", *tbf(10_000_000, QUEUE_MS)]
-        with self.testbed["origin"].changed(slow, ["tc", "qdisc", "del", "dev", "eth0", "root"]):
+        with slow_origin(self.testbed, 10):
             yield
 
     @contextmanager
@@ -265,19 +217,9 @@ class Scene:
     def _relaxations(self) -> int:
         return int(self.throttler.status()["counters"]["guard"]["relaxations"])
 
-    def _load(self, guarded: bool) -> None:
-        wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
-        self.policy.write_text(_POLICY % (str(guarded).lower(), CAP))
-        self.throttler.process.signal(signal.SIGHUP)
 
-    @contextmanager
-    def _downloading(self, *more: str) -> Iterator[tuple[Process, Recorder]]:
-        process = self.client.popen([*self.download, *more])
-        try:
-            with Recorder(self.client, DEVICES) as recorder:
-                yield process, recorder
-        finally:
-            process.kill()
+def _policy(guarded: bool) -> str:
+    return _POLICY % (str(guarded).lower(), CAP)
 
 
 def judge(samples: Sequence[Sample], fault_at: float, relaxations: int) -> Outcome:

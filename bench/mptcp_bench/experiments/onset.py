@@ -25,8 +25,6 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import style
-from ..emulation.model import Direction
-from ..emulation.model import Path as EmulatedPath
 from ..paper.statistics import Interval, mean_interval
 from ..recorder import Recorder, Sample, rates
 from ..testbed import LiveNode, Testbed, TestbedError, paths
@@ -45,6 +43,7 @@ from ..upload_recorder import UploadRecorder, on_the_wire
 from . import Picture, Result
 from .onset_judging import IN_FORCE, STALLED, WITHIN, Outcome, judge
 from .scene import need, payload_share
+from .two_paths import two_paths
 
 WIFI = 30
 """Mbit/s of the path that is not capped."""
@@ -149,10 +148,7 @@ def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:
 
 def measure(cell: Cell, runs: int, seed: int, console: Console) -> list[Measured]:
     """Do *runs* runs of each variant, in turns, in one testbed."""
-    half = [
-        EmulatedPath(name, *[Direction(rate * 1_000_000, round(rtt * 500)) for _ in ("down", "up")])
-        for name, rate, rtt in (("ethernet", cell.rate, cell.ethernet_rtt), ("wifi", WIFI, cell.wifi_rtt))
-    ]
+    half = two_paths((cell.rate, WIFI), (cell.ethernet_rtt, cell.wifi_rtt))
     found = []
     with Testbed(paths(half), seed=seed) as testbed:
         if cell.direction == "up" and not select(cell.control, [testbed["client"].namespace]):

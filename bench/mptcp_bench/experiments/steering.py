@@ -7,10 +7,9 @@ a policy without rules. Rates are of what arrives at the client.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,23 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import style
-from ..emulation.model import Direction
-from ..emulation.model import Path as EmulatedPath
 from ..paper.statistics import mean_interval
-from ..recorder import Recorder, Sample, mean_rate, rates
+from ..recorder import Sample, mean_rate, rates
 from ..testbed import Testbed, TestbedError, paths
-from ..testbed.plan import tbf
-from ..testbed.services import (
-    Throttler,
-    mptcp_command,
-    start_origin,
-    start_proxy,
-    start_throttler,
-    wait_until,
-    write_throttler_config,
-)
+from ..testbed.services import wait_until
 from . import Picture, Result
 from .scene import need
+from .two_paths import DEVICES, DownloadScene, slow_origin, two_paths, wifi_dropping
 
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
 """Mbit/s."""
@@ -47,7 +36,6 @@ WARM, EVENT, AFTER = 6.0, 6.0, 10.0
 """Seconds before something happens, while it lasts, and afterwards."""
 WINDOW = 10.0
 """Over which shares are taken."""
-DEVICES = ("eth0", "wlan0")
 _POLICY = """\
 version: 1
 paths:
@@ -58,22 +46,14 @@ rules: %s
 
 
 @contextmanager
-def _silence(testbed: Testbed) -> Iterator[None]:
-    table = "table inet fault { chain forward { type filter hook forward priority -10; drop; }; }"
-    with testbed["hop2"].changed(["nft", table], ["nft", "delete", "table", "inet", "fault"]):
-        yield
-
-
-@contextmanager
-def _slow_origin(testbed: Testbed) -> Iterator[None]:
-    slow = ["tc", "qdisc", "replace", "dev", "eth0", "root", *tbf(SLOW_ORIGIN * 1_000_000, 50)]
-    with testbed["origin"].changed(slow, ["tc", "qdisc", "del", "dev", "eth0", "root"]):
+def _slow(testbed: Testbed) -> Iterator[None]:
+    with slow_origin(testbed, SLOW_ORIGIN):
         yield
 
 
 KINDS = {
-    "active-standby": ("{mode: active-standby, active: wifi, standby: ethernet}", _silence),
-    "priority-based": ("{mode: priority-based, order: [wifi, ethernet]}", _slow_origin),
+    "active-standby": ("{mode: active-standby, active: wifi, standby: ethernet}", wifi_dropping),
+    "priority-based": ("{mode: priority-based, order: [wifi, ethernet]}", _slow),
     "load-balancing 70/30": ("{mode: load-balancing, weights: {ethernet: 70, wifi: 30}}", None),
     "load-balancing 50/50": ("{mode: load-balancing, weights: {ethernet: 50, wifi: 50}}", None),
     "smallest-delay": ("{mode: smallest-delay}", None),
@@ -162,12 +142,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         raise TestbedError(f"run steering: --set takes {known}") from None
     measured: list[Measured] = []
     for rtt, pair in each.items():
-        half = [
-            EmulatedPath(name, *[Direction(rate * 1_000_000, round(one * 500)) for _ in ("down", "up")])
-            for name, rate, one in zip(("ethernet", "wifi"), (ETHERNET, WIFI), pair, strict=True)
-        ]
-        with Testbed(paths(half), seed=seed) as testbed:
-            scene = Scene.built(testbed)
+        with Testbed(paths(two_paths((ETHERNET, WIFI), pair)), seed=seed) as testbed:
+            scene = Scene.built(testbed, _POLICY % "[]")
             for kind in KINDS:
                 console.print(f"{rtt} ms, {kind}", style="dim", highlight=False)
                 measured += [scene.run(rtt, kind) for _ in range(runs)]
@@ -176,48 +152,25 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     return Result((table,), data, tuple(failures), (Picture("steering", lambda target: draw(target, measured)),))
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A testbed with all services."""
+class Scene(DownloadScene):
+    """Downloads under a mode."""
 
-    testbed: Testbed
-    throttler: Throttler
-    policy: Path
-    download: Sequence[str]
-
-    @classmethod
-    def built(cls, testbed: Testbed) -> Scene:
-        policy = testbed.directory / "policy.yaml"
-        policy.write_text(_POLICY % "[]")
-        throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
-        proxy = start_proxy(testbed["proxy"])
-        origin = start_origin(testbed["origin"], {"big": 1_000_000_000})
-        download = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url(), origin.url("big")]
-        return cls(testbed, throttler, policy, mptcp_command(download))
+    __slots__ = ()
 
     def run(self, rtt: str, kind: str) -> Measured:
         """Download under a mode, with what happens to it."""
         steer, happening = KINDS[kind]
-        wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
         rules = "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
-        self.policy.write_text(_POLICY % rules)
-        self.throttler.process.signal(signal.SIGHUP)
+        self.load(_POLICY % rules)
         names = [] if steer is None else ["steered"]
         wait_until(lambda: self.throttler.status()["policy"]["rules"] == names, "the policy is in force")
-        process = self.testbed["client"].popen(self.download)
-        try:
-            with Recorder(self.testbed["client"], DEVICES) as recorder:
-                time.sleep(WARM)
-                event = recorder.now
-                if happening is not None:
-                    with happening(self.testbed):
-                        time.sleep(max(0.0, event + EVENT - recorder.now))
-                    time.sleep(AFTER)
-                else:
-                    time.sleep(EVENT + AFTER)
-                samples = recorder.samples
-        finally:
-            process.kill()
+        with self.downloading() as (_client, recorder):
+            time.sleep(WARM)
+            event = recorder.now
+            with nullcontext() if happening is None else happening(self.testbed):
+                time.sleep(max(0.0, event + EVENT - recorder.now))
+            time.sleep(AFTER)
+            samples = recorder.samples
         return Measured(rtt, kind, event, tuple(samples))
 
 
