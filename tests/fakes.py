@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import ClassSpec, Target
+
+
+async def _nothing() -> None:
+    pass
 
 
 class FakeTrafficControl:
@@ -15,11 +19,27 @@ class FakeTrafficControl:
     def __init__(self, log: list[str] | None = None) -> None:
         self.log = [] if log is None else log
         self.classes: dict[int, ClassSpec] = {}
+        self.prepared = False
+        self.gso: int | None = None
+        """The limit on segments, bytes."""
         self.refusals = 0
         """How many of the next changes to refuse."""
+        self.problems: list[str] = []
+        """What :meth:`check` finds until the next :meth:`prepare`."""
 
     async def prepare(self) -> None:
+        self.problems = []
         self.log.append("take root")
+        self.prepared = True
+
+    async def limit_gso(self, size: int | None) -> None:
+        self.gso = size
+
+    async def gso_before(self) -> int:
+        return 65_536
+
+    async def check(self) -> list[str]:
+        return self.problems
 
     async def read_classes(self) -> dict[int, ClassSpec]:
         return dict(self.classes)
@@ -50,14 +70,26 @@ class FakeNetfilter:
         self.entries: dict[FourTuple, Target] = {}
         self.room = 1_000_000
         self.refuses_removal = False
+        self.refused: set[int] = set()
+        """Ports of clients whose entries are refused, and with them all of the same call."""
+        self.reading: Callable[[], Awaitable[None]] = _nothing
+        """What goes on while entries are read the next time: half before, half afterwards."""
 
     async def prepare(self) -> None:
         self.log.append("make sets")
 
+    async def check(self) -> list[str]:
+        return []
+
     async def read_entries(self) -> dict[FourTuple, Target]:
-        return dict(self.entries)
+        found = dict(list(self.entries.items())[: len(self.entries) // 2])
+        meanwhile, self.reading = self.reading, _nothing
+        await meanwhile()
+        return found | {key: value for key, value in self.entries.items() if key not in found}
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
+        if any(four_tuple.remote_port in self.refused for four_tuple in entries):
+            raise KernelError("add set entries: refused")
         for four_tuple, target in entries.items():
             if four_tuple not in self.entries and len(self.entries) >= self.room:
                 raise KernelError("add set entries: the set is full")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mptcp_throttler.kernel.sock_diag import SocketDiagnostics
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 from .recorder import Recorder, Sample
 from .testbed import LiveNode

@@ -120,6 +120,39 @@ def test_the_cap_begins_after_the_volume_and_goes_with_a_reset(site: Site) -> No
     stopped(throttler)
 
 
+COMPOSED = """\
+version: 1
+paths: {ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}}
+budgets: {month: {period: month, per: path, count: down, steps: [{after: 30 MB, throttle: {rate: 2 Mbit/s}}]}}
+rules:
+  - {name: cap, paths: [ethernet], throttle: {rate: 10 Mbit/s}, lift_last: false}
+  - {name: volume, budget: month}
+"""
+
+
+def test_a_cap_hides_no_budget_and_the_tightest_holds(site: Site) -> None:
+    site.policy.write_text(COMPOSED)
+    site.quota("reset")
+    throttler = site.start(COMPOSED)
+
+    def rates() -> set[int]:
+        return {s["rate"] for c in throttler.status()["connections"] for s in c["subflows"] if s["path"]}
+
+    client = site.testbed["client"].popen(site.command("endless"))
+    try:
+        wait_until(lambda: rates() == {10_000_000}, "the rule's cap holds", timeout=30)
+        wait_until(lambda: rates() == {2_000_000}, "the budget's cap holds", timeout=30)
+        wait_until(lambda: site.used() >= 30_000_000, "the ledger has it", timeout=5)
+        (reason,) = {s["reason"] for c in throttler.status()["connections"] for s in c["subflows"] if s["path"]}
+        assert reason.startswith("budget month caps what exceeds 30.0 MB until ")
+        assert reason.endswith("; tighter than the 10 Mbit/s of rule cap")
+        assert site.quota("reset", "--rule", "volume").stdout == "reset: 1 volume\n"
+        wait_until(lambda: rates() == {10_000_000}, "the rule's cap holds again", timeout=30)
+    finally:
+        client.kill()
+    stopped(throttler)
+
+
 def test_mistakes_are_one_line(site: Site) -> None:
     site.policy.write_text(POLICY % "1 GB")
     wrong = site.quota("show", "--rule", "volum")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 from fakes import FakeNetfilter
 
-from mptcp_bench.testbed import LiveNode, Testbed
-from mptcp_throttler.kernel.netfilter import open_netfilter
+from mptcp_bench.testbed import TWO_PATHS, LiveNode, Testbed
+from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.ports import KernelError, Netfilter
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import Ownership, Target
@@ -180,3 +181,156 @@ def test_a_set_of_another_type_is_reported_in_words(host: LiveNode, require: obj
             asyncio.run(scenario())
     finally:
         host.run(["ipset", "destroy", "mptcp-throttler-4-3128"])
+
+
+NFT = "add element inet mptcp_throttler"
+
+
+def test_entries_of_others_in_our_map_are_said_once_replaced_and_removed(
+    host: LiveNode, require: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    require("nftables")  # type: ignore[operator]
+    key = "{} . {} . 10.77.8.2 . 3128"
+    foreign = [four_tuple(number) for number in (5, 6, 7)]
+    keys = [key.format(ip_address(each.remote), each.remote_port) for each in foreign]
+
+    async def scenario() -> None:
+        _, port = open_netfilter("nftables", OWNERSHIP)
+        try:
+            await port.prepare()
+            await port.upsert_entries(ENTRIES)
+            host.run(["nft", "add chain inet mptcp_throttler theirs"])
+            for each, verdict in zip(keys, ("accept", "jump theirs", "goto class_10_mark_10000"), strict=True):
+                host.run(["nft", f"{NFT} v4 {{ {each} : {verdict} }}"])
+            for _ in range(2):
+                found = await port.read_entries()
+                assert found.keys() == {*ENTRIES, *foreign}
+                assert all(found[each] not in (ONE, TWO) for each in foreign)
+            assert len([record for record in caplog.records if "not ours" in record.getMessage()]) == 3
+            await port.upsert_entries({foreign[0]: ONE})
+            await port.delete_entries(foreign[1:])
+            await port.prepare()
+            assert await port.read_entries() == ENTRIES | {foreign[0]: ONE}
+        finally:
+            await port.remove()
+            port.close()
+
+    with host.entered():
+        asyncio.run(scenario())
+
+
+def test_a_successor_starts_where_others_put_entries_into_our_map(host: LiveNode, require: object) -> None:
+    require("nftables")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        _, first = open_netfilter("nftables", OWNERSHIP)
+        await first.prepare()
+        first.close()
+        host.run(["nft", f"{NFT} v4 {{ 10.77.0.9 . 1 . 10.77.8.2 . 3128 : accept }}"])
+        _, second = open_netfilter("nftables", OWNERSHIP)
+        try:
+            await second.prepare()
+            await second.delete_entries(await second.read_entries())
+            assert await second.read_entries() == {}
+        finally:
+            await second.remove()
+            second.close()
+
+    with host.entered():
+        asyncio.run(scenario())
+
+
+DAMAGE = {
+    "iptables": "iptables-legacy -t mangle -F POSTROUTING",
+    "ip6tables": "ip6tables-legacy -t mangle -D POSTROUTING 1",
+    "nftables rule": "nft flush chain inet mptcp_throttler postrouting",
+    "nftables table": "nft delete table inet mptcp_throttler",
+    "nftables order": "nft insert rule inet mptcp_throttler postrouting accept",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_somebody_did_to_the_rules_is_found_and_undone(host: LiveNode, require: object, damage: str) -> None:
+    require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        _, port = open_netfilter("nftables" if "nftables" in damage else "iptables", OWNERSHIP)
+        try:
+            await port.prepare()
+            await port.upsert_entries(ENTRIES)
+            assert await port.check() == []
+            host.run(["sh", "-c", DAMAGE[damage]])
+            assert len(await port.check()) == 1
+            await port.prepare()
+            assert await port.check() == []
+        finally:
+            await port.remove()
+            port.close()
+
+    with host.entered():
+        asyncio.run(scenario())
+
+
+def test_the_loop_goes_on_while_ten_thousand_entries_are_changed_and_read(host: LiveNode, require: object) -> None:
+    """Time is measured in experiments; here it is counted how often others got their turn."""
+    require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
+    many = {four_tuple(number): Target(0x10 + number % 7, ONE.mark) for number in range(10_000)}
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def scenario(backend: str) -> None:
+        nonlocal turns
+        _, port = open_netfilter(backend, OWNERSHIP)  # type: ignore[arg-type]
+        others = asyncio.create_task(count())
+        try:
+            await port.prepare()
+            for work in (port.upsert_entries(many), port.read_entries(), port.delete_entries(many)):
+                turns = 0
+                await work
+                assert turns > 10
+        finally:
+            others.cancel()
+            await port.remove()
+            port.close()
+
+    with host.entered():
+        for backend in ("iptables", "nftables"):
+            asyncio.run(scenario(backend))
+
+
+def test_nftables_alone_does_not_make_the_tables_of_iptables(require: object) -> None:
+    require("nftables")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        backend, port = open_netfilter("nftables", OWNERSHIP)
+        try:
+            await port.prepare()
+            await remove_other_backends(backend, OWNERSHIP)
+        finally:
+            await port.remove()
+            port.close()
+
+    with Testbed(TWO_PATHS) as fresh, fresh["proxy"].entered():
+        asyncio.run(scenario())
+        for names in ("ip_tables_names", "ip6_tables_names"):
+            path = Path("/proc/thread-self/net", names)
+            assert not path.exists() or "mangle" not in path.read_text()
+
+
+def test_what_another_backend_left_is_removed(host: LiveNode, require: object) -> None:
+    require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
+
+    async def scenario() -> None:
+        _, left = open_netfilter("iptables", OWNERSHIP)
+        await left.prepare()
+        left.close()
+        await remove_other_backends("nftables", OWNERSHIP)
+
+    with host.entered():
+        asyncio.run(scenario())
+    assert "mptcp-throttler" not in host.run(["sh", "-c", "ipset save; iptables-legacy-save -t mangle"]).stdout

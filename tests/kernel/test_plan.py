@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mptcp_bench.testbed import Testbed
-from mptcp_throttler.connections_file import load_connections
-from mptcp_throttler.kernel.netfilter import open_netfilter
-from mptcp_throttler.kernel.tc import HtbTrafficControl
+from mptcp_throttler.config.connections_file import load_connections
+from mptcp_throttler.kernel.netfilter.backends import open_netfilter
+from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy

@@ -18,7 +18,7 @@ from mptcp_bench.testbed.services import (
     start_throttler,
     wait_until,
 )
-from mptcp_throttler.kernel.sock_diag import SocketDiagnostics
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 pytestmark = pytest.mark.kernel
 
@@ -108,7 +108,7 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
     with site.download():
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
         throttler.process.kill()
-        assert site.sysctls() == ["1", "1"]
+        wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
         throttler = site.start(BALANCE)
         wait_until(lambda: site.backups() == [False, False], "it is regular again")
         assert site.sysctls() == before
@@ -141,7 +141,7 @@ def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
     site.policy.write_text(STANDBY_AND_BUDGET)
     throttler.process.signal(signal.SIGHUP)
     wait_until(lambda: "policy not reloaded" in throttler.process.output(), "the reload is refused")
-    assert "unable to open database file" in throttler.process.output()
+    assert "Is a directory" in throttler.process.output()
     assert site.sysctls() == before
     assert "mptcp-up" not in site.node.run(["ip", "-o", "link"]).stdout
     stopped(throttler)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mptcp_bench.testbed import LiveNode, Testbed
-from mptcp_throttler.kernel import root_qdisc
 from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.tc import HtbTrafficControl
+from mptcp_throttler.kernel.tc import root_qdisc
+from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.shaping.model import ClassSpec, Ownership
 
 pytestmark = pytest.mark.kernel
@@ -22,6 +22,7 @@ CLASSES = {
     0x11: ClassSpec(0x11, 512_000, 1_024_000, 3028, 3028, 1514, 16),
     0x12: ClassSpec(0x12, 40_000_000_000, 90_000_000_000, 250_000, 225_000, 60_000, 1000),
 }
+FILTER = "dev t1 parent 1: protocol ip u32 match ip dst 192.0.2.1 flowid 1:2"
 ROOTS = {
     "the default": [],
     "pfifo": ["qdisc add dev t0 root handle 8: pfifo limit 77"],
@@ -231,4 +232,103 @@ def test_an_interface_that_is_not_there_is_named(link: LiveNode, tmp_path: Path)
             await tc.prepare()
 
     with link.entered(), pytest.raises(KernelError, match="no interface nowhere0"):
+        asyncio.run(scenario())
+
+
+def test_where_the_second_interface_is_refused_the_first_is_put_back(link: LiveNode, tmp_path: Path) -> None:
+    for command in ROOTS["a tree of HTB"]:
+        link.run(["tc", *command.split()])
+    link.run(["tc", "qdisc", "add", "dev", "t1", "root", "handle", "1:", "htb"])
+    link.run(["tc", "filter", "add", *FILTER.split()])
+    before = dump(link)
+
+    async def start() -> None:
+        tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
+        async with tc.opened():
+            with pytest.raises(KernelError, match="t1 has filters"):
+                await tc.prepare()
+            assert not tc.prepared
+
+    with link.entered():
+        asyncio.run(start())
+    assert dump(link) == before
+    state = tmp_path / "replaced.json"
+    assert not state.exists() or "t0" not in state.read_text()
+
+
+def test_an_interface_that_was_ours_before_is_kept_where_another_is_refused(link: LiveNode, tmp_path: Path) -> None:
+    async def start(interfaces: list[str]) -> None:
+        tc = HtbTrafficControl(interfaces, Ownership(), tmp_path)
+        async with tc.opened():
+            await tc.prepare()
+
+    with link.entered():
+        asyncio.run(start(["t0"]))
+        link.run(["tc", "qdisc", "add", "dev", "t1", "root", "handle", "1:", "htb"])
+        link.run(["tc", "filter", "add", *FILTER.split()])
+        with pytest.raises(KernelError, match="t1 has filters"):
+            asyncio.run(start(["t0", "t1"]))
+    assert "htb 4d50: root" in dump(link)
+
+
+DAMAGE = {
+    "root": "tc qdisc del dev t1 root",
+    "class of the link": "tc class change dev t0 parent 4d50: classid 4d50:fffe htb rate 1mbit",
+    "GSO": "ip link set t0 gso_max_size 40000",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_somebody_did_to_an_interface_is_found_and_undone(link: LiveNode, tmp_path: Path, damage: str) -> None:
+    async def scenario() -> None:
+        tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
+        async with tc.opened():
+            await tc.prepare()
+            await tc.limit_gso(6250)
+            assert await tc.check() == []
+            link.run(DAMAGE[damage].split())
+            assert len(await tc.check()) == 1
+            await tc.prepare()
+            assert await tc.check() == []
+            await tc.restore()
+
+    with link.entered():
+        asyncio.run(scenario())
+
+
+def test_many_tasks_may_use_it_at_once(link: LiveNode, tmp_path: Path) -> None:
+    """As during busy reloads: two dumps on one netlink socket met as EBUSY, and the GSO limit stayed as it was."""
+
+    async def scenario() -> None:
+        tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
+        async with tc.opened():
+            await tc.prepare()
+            await tc.upsert_classes(CLASSES.values())
+            for size in range(5000, 5040):
+                await asyncio.gather(
+                    tc.check(), tc.read_classes(), tc.gso_before(), tc.upsert_classes(CLASSES.values()), tc.check()
+                )
+                await asyncio.gather(tc.limit_gso(size), tc.read_classes(), tc.gso_before(), tc.prepare())
+                assert await tc.check() == []
+            assert f"gso_max_size {size}" in dump(link)
+            await tc.restore()
+
+    with link.entered():
+        asyncio.run(scenario())
+
+
+def test_a_class_that_is_refused_does_not_keep_the_others(link: LiveNode, tmp_path: Path) -> None:
+    impossible = ClassSpec(0xFFFF + 0x10, 5_000_000, 5_000_000, 3028, 3028, 6250, 20)
+
+    async def scenario() -> None:
+        tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
+        async with tc.opened():
+            await tc.prepare()
+            with pytest.raises(KernelError):
+                await tc.upsert_classes([impossible, *CLASSES.values()])
+            found = await tc.read_classes()
+            assert CLASSES.keys() <= found.keys()
+            await tc.restore()
+
+    with link.entered():
         asyncio.run(scenario())

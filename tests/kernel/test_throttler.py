@@ -16,7 +16,7 @@ import pytest
 
 from mptcp_bench.testbed import TWO_PATHS_TWO_INTERFACES, LiveNode, Testbed
 from mptcp_bench.testbed.services import Throttler, program, start_throttler, throttler_mounts, write_throttler_config
-from mptcp_throttler.status import ask
+from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 
@@ -374,7 +374,7 @@ def test_a_forged_join_never_counts(site: Site) -> None:
     from scapy.layers.inet import IP, TCP
     from scapy.layers.l2 import Ether
 
-    from mptcp_throttler.mptcp_layers import MpJoinAck, MpJoinSyn, tcp_option
+    from mptcp_throttler.views.mptcp_layers import MpJoinAck, MpJoinSyn, tcp_option
 
     stranger, core = "10.77.2.77", site.testbed["core"]
     mac = site.client.run(["cat", "/sys/class/net/wlan0/address"]).stdout.strip()

@@ -2,7 +2,7 @@
 
 A client with two interfaces opens a connection over the first (veth pair ``v0``) and joins it over the second
 (``v1``), sends five bytes and closes. ``tcpdump -s 0``; acknowledgments and data are left out, as the capture filter
-does. What the kernel said of the same connections (``ip mptcp monitor`` and ``ss -tie`` on the proxy host) stands
+does. What the kernel reported of the same connections (``ip mptcp monitor`` and ``ss -tie`` on the proxy host) stands
 beside them.
 """
 

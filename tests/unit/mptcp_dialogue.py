@@ -1,4 +1,4 @@
-"""One peer of the proxy and what it and the proxy say, as segments: the tracker's tests read as dialogues.
+"""One peer of the proxy and the segments that both send: the tracker's tests read as dialogues.
 
 The segments carry right sequence numbers, keys and HMACs unless a test asks for wrong ones.
 """
@@ -40,13 +40,12 @@ def packed(address: str) -> bytes:
 class Host:
     """A client's MPTCP connection to the proxy: its keys, its token, the time on the wire."""
 
-    def __init__(self, name: str = "phone", version: int = 1, time: float = 1000.0) -> None:
+    def __init__(self, name: str = "phone", time: float = 1000.0) -> None:
         seed = hashlib.sha256(name.encode()).digest()
         self.name = name
-        self.version = version
         self.time = time
         self.client_key, self.proxy_key = seed[:8], seed[8:16]
-        self.token = keys.token(self.proxy_key, version)
+        self.token = keys.token(self.proxy_key)
 
     def initial(self, address: str = "198.51.100.1", port: int = 40000, **more: str) -> Path:
         return Path(self, address, port, True, **more)
@@ -121,7 +120,7 @@ class Path:
     def syn(self, *options: MptcpOption, **changes: object) -> Segment:
         host = self.host
         if not options and self.is_initial:
-            options = (MpCapable(host.version, 1, host.client_key if host.version == 0 else None),)
+            options = (MpCapable(1, 1),)
         elif not options:
             options = (MpJoinSyn(self.backup, self.remote_id, host.token, self.nonce_client),)
         return replace(self.from_client(SYN, *options, sequence=0), **changes)  # type: ignore[arg-type]
@@ -129,14 +128,12 @@ class Path:
     def plain_syn(self) -> Segment:
         return self.from_client(SYN, sequence=0)
 
-    def syn_ack(self, *options: MptcpOption, version: int | None = None) -> Segment:
+    def syn_ack(self, *options: MptcpOption) -> Segment:
         host = self.host
         if not options and self.is_initial:
-            options = (MpCapable(host.version if version is None else version, 1, host.proxy_key),)
+            options = (MpCapable(1, 1, host.proxy_key),)
         elif not options:
-            hmac = keys.join_syn_ack_hmac(
-                host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy, version=host.version
-            )
+            hmac = keys.join_syn_ack_hmac(host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy)
             options = (MpJoinSynAck(False, self.local_id, hmac, self.nonce_proxy),)
         return self.from_proxy(SYN | ACK, *options, sequence=0)
 
@@ -147,10 +144,8 @@ class Path:
         host = self.host
         if self.is_initial:
             proxy_key = bytes(8) if forged else host.proxy_key
-            return self.from_client(ACK, MpCapable(host.version, 1, host.client_key, proxy_key))
-        hmac = keys.join_ack_hmac(
-            host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy, version=host.version
-        )
+            return self.from_client(ACK, MpCapable(1, 1, host.client_key, proxy_key))
+        hmac = keys.join_ack_hmac(host.client_key, host.proxy_key, self.nonce_client, self.nonce_proxy)
         return self.from_client(ACK, MpJoinAck(bytes(20) if forged else hmac))
 
     def fin(self) -> Segment:
@@ -178,22 +173,22 @@ class Path:
         entry = KernelSubflow(
             self.host.token, self.four_tuple, self.is_initial, self.local_id, self.remote_id, self.backup
         )
-        return replace(entry, **changes)  # type: ignore[arg-type]
+        return entry._replace(**changes)
 
 
-def say(tracker: Tracker, *said: Segment | KernelEvent) -> list[Event]:
+def feed(tracker: Tracker, *items: Segment | KernelEvent) -> list[Event]:
     events = []
-    for item in said:
+    for item in items:
         events += tracker.segment(item) if isinstance(item, Segment) else tracker.kernel_event(item)
     return events
 
 
-def told(tracker: Tracker, *said: Segment | KernelEvent) -> list[str]:
-    """What the tracker announces on hearing *said*, in the words of EventKind."""
-    return words(say(tracker, *said))
+def announced(tracker: Tracker, *items: Segment | KernelEvent) -> list[str]:
+    """Return the kinds of the events that *items* cause."""
+    return kinds(feed(tracker, *items))
 
 
-def words(events: Iterable[Event]) -> list[str]:
+def kinds(events: Iterable[Event]) -> list[str]:
     return [event.kind.value for event in events]
 
 

@@ -1,4 +1,4 @@
-"""What must hold of a tracker at any time, whatever it was told."""
+"""What must hold of a tracker at any time, whatever its input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, SubflowState
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.mptcp.tracker_table import LIVE
+from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, LIVE
 
 SMALL = TrackerLimits(
     max_connections=12, max_subflows_per_connection=4, max_half_open=16, max_refused=8, closed_linger=5.0
@@ -16,7 +16,7 @@ SMALL = TrackerLimits(
 
 def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
     """Every table is within its bound, and the tables agree with each other."""
-    book, size = tracker._book, tracker.table_sizes
+    table, size = tracker._table, tracker.table_sizes
     assert size["connections"] <= limits.max_connections
     assert size["half_open"] <= limits.max_half_open
     assert size["refused"] <= limits.max_refused
@@ -25,32 +25,34 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
     assert size["subflows"] == size["half_open"] + size["live"] + size["closing"]
     assert size["tokens"] <= limits.max_connections + limits.max_half_open
     attached = 0
-    for token, connection in book.tokens.items():
+    for token, connection in table.tokens.items():
         assert connection.token == token
-        assert connection.opened is (token in book.opened)
-        assert 0 < len(connection.subflows) <= limits.max_subflows_per_connection or token in book.lingering
-        assert (token in book.lingering) is (connection.opened and not connection.has_live())
+        assert connection.opened is (token in table.opened)
+        assert 0 < len(connection.subflows) <= limits.max_subflows_per_connection or token in table.lingering
+        assert (token in table.lingering) is (connection.opened and not connection.has_live())
         attached += len(connection.subflows)
-        for four_tuple, subflow in connection.subflows.items():
-            assert book.subflows[four_tuple] is subflow
+        for subflow in connection.subflows:
+            assert table.subflows[subflow.four_tuple] is subflow
             assert subflow.connection is connection
-    assert book.opened.keys() <= book.tokens.keys()
-    for four_tuple, subflow in book.subflows.items():
-        table = {SubflowState.ACTIVE: book.live, SubflowState.CLOSING: book.closing}.get(
-            subflow.state or SubflowState.SYN, book.half_open
-        )
-        assert table.get(four_tuple) is subflow
+    assert table.opened.keys() <= table.tokens.keys()
+    live = 0
+    for four_tuple, subflow in table.subflows.items():
+        closing = subflow.state is SubflowState.CLOSING
+        live += subflow.state is SubflowState.ACTIVE
+        assert (table.closing.get(four_tuple) is subflow) is closing
+        assert (table.half_open.get(four_tuple) is subflow) is (subflow.state in HALF_OPEN)
         attached += subflow.connection is None
     assert attached == size["subflows"]
+    assert live == size["live"]
 
 
-class Listener:
-    """Knows of the tracker what its events tell, as the rest of the daemon does."""
+class Subscriber:
+    """Knows of the tracker what its events announce, as the rest of the daemon does."""
 
     def __init__(self) -> None:
         self.live: dict[int, set[FourTuple]] = {}
 
-    def hear(self, events: Iterable[Event]) -> None:
+    def receive(self, events: Iterable[Event]) -> None:
         for event in events:
             token, four_tuple = event.token, event.four_tuple
             match event.kind:

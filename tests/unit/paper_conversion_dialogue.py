@@ -20,7 +20,7 @@ End = tuple[bytes, int]
 
 def dss(key: bytes, offset: int, subflow: int, length: int, *, octets: int = 8) -> Dss:
     """Return a mapping of *length* bytes at *offset* of the stream whose sender has *key*."""
-    sequence = initial_data_sequence(key, 1) + 1 + offset
+    sequence = initial_data_sequence(key) + 1 + offset
     return Dss(False, None, 0, sequence & ((1 << 8 * octets) - 1), octets, subflow, length, None)
 
 
@@ -72,7 +72,7 @@ class Talk:
 
     def join(self, syn: int, syn_ack: int, ack: int, key: bytes = PROXY_KEY) -> Talk:
         """A subflow joins the connection whose server has *key*."""
-        self.up(syn, 0, b"", MpJoinSyn(False, 2, token(key, 1), bytes(4)), flags=SYN)
+        self.up(syn, 0, b"", MpJoinSyn(False, 2, token(key), bytes(4)), flags=SYN)
         self.down(syn_ack, 0, b"", MpJoinSynAck(False, 1, bytes(8), bytes(4)), flags=SYN | ACK)
         self.up(ack, 1, b"", MpJoinAck(bytes(20)))
         return self

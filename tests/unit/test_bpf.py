@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mptcp_throttler.kernel.bpf import Register, assemble, call, jump, jump_if, leave, load_32, number, number_64
-from mptcp_throttler.kernel.sock_ops import Calls, program
+from mptcp_throttler.kernel.sockets.sock_ops import Calls, program
 
 R = Register
 

@@ -1,26 +1,34 @@
-"""Budgets: periods by the calendar, steps, and a ledger in which no byte counts twice."""
+"""Budgets: periods by the calendar, steps, a ledger in which no byte counts twice, and the component that writes it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
+import os
+import stat
+import threading
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_landing import FULL_FLIGHT
+from sampling import observed
 
-from mptcp_throttler.budgets import Budgets
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.socket_meter import ClosedSocket
-from mptcp_throttler.ledger import Account, Counters, Ledger, LedgerError
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.policy.budget import next_step, period, step_of
+from mptcp_throttler.kernel.sockets.meter import ClosedSocket
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.policy.budget import Account, Counters, next_step, period, step_of
+from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import check_policy, load_policy
-from mptcp_throttler.policy.model import Budget, Policy, Verdict
-from mptcp_throttler.quota import quotas
+from mptcp_throttler.policy.model import Budget, Policy
+from mptcp_throttler.runtime.budgets import Budgets
+from mptcp_throttler.stages.budget import BudgetStage, Usage
+from mptcp_throttler.stages.stage import Samples
+from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
+from mptcp_throttler.views.budget_table import quotas
 
 ATHENS = ZoneInfo("Europe/Athens")
 POLICY = """\
@@ -110,6 +118,11 @@ def test_steps_that_do_not_ascend() -> None:
 
 
 FT = FourTuple(b"\x0a\x4d\x08\x02", 3128, bytes((10, 77, 1, 2)), 40000)
+BOOT = BOOT_ID.read_text().strip()
+
+
+def usage(added: dict[Account, int], counters: dict[int, tuple[int, int]] | None = None, *closed: int) -> Usage:
+    return Usage(added, counters or {}, frozenset(closed))
 
 
 class FakeMeter:
@@ -126,178 +139,339 @@ class FakeMeter:
         """Nothing to do."""
 
 
-class Scene:
+class Host:
     """One subflow at a time of one client, its socket, and daemons that come and go."""
 
-    def __init__(self, path: Path, text: str = "period: month") -> None:
+    def __init__(self, path: Path, text: str = "period: day") -> None:
         self.path = path
         self.policy = policy(text)
-        self.cookie, self.acked, self.received, self.live = 1, 0, 0, True
+        self.cookie, self.acked, self.received, self.token = 1, 0, 0, 1
         self.meter = FakeMeter()
         self.now = at("2026-11-21 12:00")
-        self.start()
-
-    def start(self) -> None:
+        self.clock = 0.0
         self.heard: list[int] = []
-        self.budgets = Budgets(self.path, (3128,), self.sockets, self.heard.extend)
-        self.budgets.prepare(self.policy)
+
+    async def start(self) -> None:
+        """A daemon begins; one from before is not there any more."""
+        self.heard.clear()
+        self.stage = BudgetStage()
+        self.budgets = Budgets(self.path, (3128,), self.stage, self.heard.extend, lambda: self.now)
         self.budgets._meter = self.meter  # type: ignore[assignment]
-        self.budgets.set_policy(self.policy)
-        if self.live:
-            self.judge()
+        await self.budgets.prepare(self.policy)
+        self.stage.set_policy(self.policy)
+        await self.budgets.commit(self.policy)
+        self.decide()
 
-    def sockets(self) -> list[KernelSubflow]:
-        if not self.live:
-            return []
-        return [
-            KernelSubflow(
-                1, FT, True, 0, 0, False, self.acked, self.received, cookie=self.cookie, tcp=replace(FULL_FLIGHT)
-            )
-        ]
+    def kill(self) -> None:
+        """What its thread does is done; nothing else is."""
+        if self.budgets._thread is not None:
+            self.budgets._thread.submit(self.budgets._close_ledger).result()
+        self.budgets._drop_thread()
 
-    def judge(self) -> Verdict:
-        (rule,) = self.policy.rules
-        (verdict,) = self.budgets.judge(1, (Verdict(FT, "lte", rule, None, None, ""),), self.now)
-        return verdict
+    def decide(self) -> None:
+        subflow = Subflow(FT, SubflowState.ACTIVE, True, 0, 0, False, None, self.now)
+        connection = Connection(self.token, (subflow,), self.now)
+        (self.verdict,) = self.stage.apply(connection, evaluate(self.policy, connection, self.now), self.now)
 
-    def count(self) -> None:
-        self.budgets._count(self.now)
+    def sample(self) -> None:
+        self.clock += 1
+        socket = KernelSubflow(self.token, FT, True, 0, 0, False, self.acked, self.received, cookie=self.cookie)
+        self.heard += observed(self.stage, Samples(self.clock, {FT: socket}, True)).changed
 
-    def end(self) -> None:
+    async def count(self, seconds: float = 1.0) -> None:
+        self.sample()
+        self.clock += seconds
+        await self.budgets.tick(self.clock)
+
+    def reconnect(self) -> None:
+        """The socket closes, and another has its addresses and ports."""
         closed = ClosedSocket(self.cookie, FT.remote, FT.remote_port, FT.local_port, self.acked, self.received)
         self.meter.waiting.append(closed)
-        self.live = False
-
-    def begin(self) -> None:
-        self.cookie, self.acked, self.received, self.live = self.cookie + 1, 0, 0, True
-        self.judge()
+        self.stage.forget(self.token)
+        self.cookie, self.token, self.acked, self.received = self.cookie + 1, self.token + 1, 0, 0
+        self.decide()
 
     def used(self) -> int:
         ledger = Ledger(self.path)
-        total = sum(ledger.used().values())
+        ((total,),) = ledger._database.execute("SELECT coalesce(sum(octets), 0) FROM used").fetchall()
         ledger.close()
-        return total
+        return int(total)
+
+
+def played(path: Path, play: Callable[[Host], Coroutine[Any, Any, None]], text: str = "period: day") -> Host:
+    """Return the host after *play*, begun with a daemon and ended without."""
+    host = Host(path, text)
+
+    async def whole() -> None:
+        await host.start()
+        try:
+            await play(host)
+        finally:
+            host.kill()
+
+    asyncio.run(whole())
+    return host
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path / "ledger.sqlite")
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "lib" / "ledger.sqlite"
 
 
-def test_a_volume_that_is_used_up_brings_the_cap_of_its_step(scene: Scene) -> None:
-    assert scene.judge().throttle is None
-    assert scene.judge().reason == "budget of rule lte: 0 B of 1.00 MB used until 2026-12-01 00:00 EET"
-    scene.acked, scene.received = 900_000, 100_000
-    scene.count()
-    assert scene.heard == [1]
-    capped = scene.judge()
-    assert capped.throttle is not None
-    assert capped.throttle.rate == 1_000_000
-    assert capped.reason == "rule lte caps what exceeds 1.00 MB until 2026-12-01 00:00 EET"
-    scene.acked = 5_000_000
-    scene.count()
-    assert scene.judge().throttle == scene.policy.rules[0].budget.steps[1].throttle  # type: ignore[union-attr]
-    scene.now = at("2026-12-01 00:00")
-    scene.heard.clear()
-    scene.count()
-    assert scene.heard == [1], "a new period"
-    assert scene.judge().throttle is None
+def test_what_was_counted_is_in_the_ledger_within_a_second(path: Path) -> None:
+    async def play(host: Host) -> None:
+        host.acked, host.received = 2_000_000, 10
+        await host.count()
+        assert host.used() == 2_000_010
+        assert host.heard == [1]
+        await host.start()
+        assert host.verdict.throttle is not None, "a daemon that comes back knows it"
+
+    played(path, play)
 
 
-def test_what_a_socket_carried_last_is_counted_once(scene: Scene) -> None:
-    scene.acked = 500_000
-    scene.count()
-    scene.acked = 600_000
-    scene.end()
-    scene.count()
-    scene.count()
-    assert scene.used() == 600_000
+def test_the_ledger_is_never_touched_by_the_thread_of_the_event_loop(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: the whole table was read each second, in the loop."""
+    threads: dict[str, set[str]] = {}
+    for name in ("__init__", "write", "used", "counters", "prune", "changed_by_others", "close"):
+        original = getattr(Ledger, name)
+
+        def noted(*arguments: Any, _name: str = name, _call: Any = original, **more: Any) -> Any:
+            threads.setdefault(_name, set()).add(threading.current_thread().name)
+            return _call(*arguments, **more)
+
+        monkeypatch.setattr(Ledger, name, noted)
+
+    async def play(host: Host) -> None:
+        host.acked = 1000
+        await host.count()
+        before = dict(reads)
+        await host.count()
+        await host.count()
+        assert reads == before, "nothing is read while nobody else writes"
+        await host.budgets.close()
+
+    reads: dict[str, int] = {}
+    used = Ledger.used
+
+    def counted(self: Ledger, periods: Any) -> Any:
+        reads["used"] = reads.get("used", 0) + 1
+        return used(self, periods)
+
+    monkeypatch.setattr(Ledger, "used", counted)
+    played(path, play)
+    assert set.union(*threads.values()) == {"ledger_0"}
 
 
-def test_a_socket_that_no_dump_ever_showed_counts(scene: Scene) -> None:
-    scene.acked = 70_000
-    scene.end()
-    scene.count()
-    assert scene.used() == 70_000
+def test_only_accounts_of_present_periods_are_read_and_old_ones_go_while_the_daemon_runs(path: Path) -> None:
+    """Defect: old periods were held for ever, and forgotten at the start alone."""
+    old, past = Account("lte", "10.77.1.2", 5), Account("lte", "10.77.1.2", int(at("2026-11-20 00:00")))
+
+    async def play(host: Host) -> None:
+        ledger = Ledger(path)
+        ledger.write(BOOT, usage({old: 3_000_000, past: 3_000_000}))
+        await host.start()
+        assert host.verdict.throttle is None
+        await host.count()
+        periods = [("lte", old.start), ("lte", past.start)]
+        assert ledger.used(periods) == {past: 3_000_000}
+        ledger.write(BOOT, usage({old: 1}))
+        await host.count(3600)
+        assert old in ledger.used(periods)
+        await host.count(86_400)
+        assert old not in ledger.used(periods)
+        ledger.close()
+
+    played(path, play)
 
 
-def test_a_socket_that_closes_between_dump_and_report_counts_once(scene: Scene) -> None:
-    scene.acked = 70_000
-    scene.end()
-    scene.live = True
-    scene.count()
-    scene.live = False
-    scene.count()
-    assert scene.used() == 70_000
+def test_a_reset_beside_a_running_daemon_holds(path: Path) -> None:
+    async def play(host: Host) -> None:
+        host.acked = 2_000_000
+        await host.count()
+        other = Ledger(path, create=False)
+        (quota,) = quotas(other, host.policy, host.now)
+        assert (quota.used, quota.step, quota.next_step) == (2_000_000, 1_000_000, 3_000_000)
+        assert other.reset([quota.account]) == 1
+        assert other.reset([quota.account]) == 0
+        host.heard.clear()
+        host.acked += 100
+        await host.count()
+        assert host.heard == [1]
+        host.decide()
+        assert host.verdict.throttle is None
+        assert quotas(other, host.policy, host.now)[0].used == 100
+        other.close()
+
+    played(path, play)
 
 
-def test_a_socket_that_takes_long_to_close_counts_once(scene: Scene) -> None:
-    scene.acked = 70_000
-    scene.count()
-    scene.live = False
-    scene.count()
-    scene.end()
-    scene.count()
-    assert scene.used() == 70_000
+def test_a_write_that_fails_loses_nothing_and_doubles_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(host: Host) -> None:
+        write, failures = host.budgets._write_in_thread, [True, True, False]
+
+        def failing(usage: Usage) -> None:
+            if failures.pop(0):
+                raise LedgerError("disk full")
+            write(usage)
+
+        host.budgets._write_in_thread = failing  # type: ignore[method-assign]
+        for _ in range(3):
+            host.acked += 1000
+            await host.count()
+
+    assert played(path, play).used() == 3000
+    assert [record.message for record in caplog.records] == ["disk full; what budgets count is written later"]
 
 
-@given(steps=st.lists(st.sampled_from(["send", "count", "kill", "stop", "reconnect", "period"]), max_size=40))
+def test_a_write_that_is_cut_short_by_the_end_counts_once(path: Path) -> None:
+    async def play(host: Host) -> None:
+        write, begun, go = host.budgets._write_in_thread, threading.Event(), threading.Event()
+
+        def slow(usage: Usage) -> None:
+            begun.set()
+            go.wait(10)
+            write(usage)
+
+        host.budgets._write_in_thread = slow  # type: ignore[method-assign]
+        host.acked = 1000
+        counting = asyncio.create_task(host.count())
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+        counting.cancel()
+        await asyncio.gather(counting, return_exceptions=True)
+        go.set()
+        host.acked += 1
+        host.sample()
+        await host.budgets.close()
+
+    assert played(path, play).used() == 1001
+
+
+def test_many_counters_are_written_less_often_and_closed_sockets_at_once(path: Path) -> None:
+    async def play(host: Host) -> None:
+        await host.count()
+        host.acked = 1000
+        host.sample()
+        host.stage._sockets.dirty |= dict.fromkeys(range(10**6, 10**6 + 20_000), (0, 0))
+        for _ in range(3):
+            host.clock += 1
+            await host.budgets.tick(host.clock)
+            assert host.used() == 0
+        host.reconnect()
+        host.clock += 0.1
+        await host.budgets.tick(host.clock)
+        assert host.used() == 1000
+
+    played(path, play)
+
+
+def test_a_policy_without_budgets_opens_nothing(path: Path) -> None:
+    async def play() -> None:
+        budgets = Budgets(path, (3128,), BudgetStage(), lambda _: None)
+        await budgets.prepare(load_policy("version: 1\nrules: []\n", "p"))
+        await budgets.close()
+
+    asyncio.run(play())
+    assert not path.parent.exists()
+
+
+@given(steps=st.lists(st.sampled_from(["send", "count", "kill", "stop", "reconnect", "period"]), max_size=30))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_byte_counts_twice_and_none_is_lost_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
-    scene = Scene(tmp_path_factory.mktemp("ledger") / "ledger.sqlite")
     sent = 0
-    for step in steps:
-        if step == "send":
-            scene.acked, scene.received, sent = scene.acked + 1000, scene.received + 10, sent + 1010
-        elif step == "count":
-            scene.count()
-        elif step == "kill":
-            scene.start()
-        elif step == "stop":
-            scene.count()
-            scene.budgets.close()
-            scene.start()
-        elif step == "reconnect":
-            scene.end()
-            scene.count()
-            scene.begin()
-        else:
-            scene.now += 40 * 86_400
-    scene.count()
-    assert scene.used() == sent
+
+    async def play(host: Host) -> None:
+        nonlocal sent
+        for step in steps:
+            if step == "send":
+                host.acked, host.received, sent = host.acked + 1000, host.received + 10, sent + 1010
+            elif step == "count":
+                await host.count()
+            elif step == "kill":
+                host.kill()
+                await host.start()
+            elif step == "stop":
+                host.sample()
+                await host.budgets.close()
+                await host.start()
+            elif step == "reconnect":
+                host.reconnect()
+                await host.count()
+            else:
+                host.now += 86_400
+        await host.count()
+
+    assert played(tmp_path_factory.mktemp("lib") / "ledger.sqlite", play).used() == sent
 
 
-def test_counters_of_another_boot_are_not_ours(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def test_counters_of_another_boot_are_not_ours(path: Path) -> None:
+    ledger = Ledger(path)
     account = Account("lte", "", 0)
-    ledger.write("one", {account: 5}, {7: Counters(5, 0)}, [])
+    ledger.write("one", usage({account: 5}, {7: (5, 0)}))
     assert ledger.counters("two") == {}
-    ledger.write("two", {account: 5}, {7: Counters(5, 0)}, [])
+    ledger.write("two", usage({account: 5}, {7: (5, 0), 8: (1, 2)}))
+    ledger.write("two", usage({}, {}, 7))
+    assert ledger.counters("two") == {8: Counters(1, 2)}
     assert ledger.counters("one") == {}
-    assert ledger.used() == {account: 10}
+    assert ledger.used([("lte", 0)]) == {account: 10}
+    assert ledger.used([("lte", 1), ("other", 0)]) == {}
 
 
-def test_a_reset_beside_a_running_daemon_holds(scene: Scene) -> None:
-    scene.acked = 2_000_000
-    scene.count()
-    other = Ledger(scene.path, create=False)
-    (quota,) = quotas(other, scene.policy, scene.now)
-    assert (quota.used, quota.step, quota.next_step) == (2_000_000, 1_000_000, 3_000_000)
-    assert other.reset({("lte", "10.77.1.2")}) == 1
-    scene.acked += 100
-    scene.count()
-    assert scene.used() == 100
-    assert scene.judge().throttle is None
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_what_is_no_database_is_one_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
+def test_nobody_but_the_owner_reads_the_ledger(path: Path) -> None:
+    """Defect: it was readable by everybody."""
+    before = os.umask(0)
+    try:
+        ledger = Ledger(path)
+        ledger.write("boot", usage({Account("lte", "", 0): 5}))
+        files = sorted(path.parent.iterdir())
+        assert [each.name for each in files] == ["ledger.sqlite", "ledger.sqlite-shm", "ledger.sqlite-wal"]
+        assert {mode(each) for each in files} == {0o600}
+        assert mode(path.parent) == 0o700
+        for each in (*files, path.parent):
+            each.chmod(0o755)
+        other = Ledger(path)
+        assert {mode(each) for each in files} == {0o600}
+        assert mode(path.parent) == 0o755, "a directory that is there is the operator's"
+        other.close()
+        ledger.close()
+    finally:
+        os.umask(before)
+
+
+def test_what_is_no_database_is_one_clear_error(path: Path) -> None:
+    path.parent.mkdir()
     path.write_text("no database, long enough to be looked at" * 40)
     with pytest.raises(LedgerError, match="file is not a database"):
         Ledger(path)
     with pytest.raises(KernelError, match="file is not a database"):
-        Scene(path)
+        asyncio.run(Host(path).start())
     with pytest.raises(LedgerError, match="there is no ledger yet"):
-        Ledger(tmp_path / "none", create=False)
+        Ledger(path.with_name("none"), create=False)
+
+
+SHARED = """\
+version: 1
+paths: {lte: {backup: true}, wifi: {backup: false}}
+budgets: {month: {period: month, per: path, steps: [{after: 1 MB, throttle: none}]}}
+rules:
+  - {name: a, paths: [lte], budget: month}
+  - {name: b, paths: [wifi], budget: month}
+"""
+
+
+def test_a_budget_that_several_rules_feed_is_shown_once(path: Path) -> None:
+    ledger = Ledger(path)
+    (quota,) = quotas(ledger, load_policy(SHARED, "p"), at("2026-11-21 12:00"))
+    ledger.close()
+    assert (quota.budget, quota.rule, quota.rules, quota.client, quota.used) == ("month", "a", ("a", "b"), "", 0)
+    assert quota.goes_by("b")
+    assert quota.goes_by("month")
+    assert not quota.goes_by("c")

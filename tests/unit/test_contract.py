@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_throttler.kernel import socket_meter, socket_pacing
-from mptcp_throttler.settings import load_settings
+from mptcp_throttler.config.settings import load_settings
+from mptcp_throttler.kernel.mptcp_pm import keeping
+from mptcp_throttler.kernel.sockets import meter as socket_meter
+from mptcp_throttler.kernel.sockets import pacing as socket_pacing
+from mptcp_throttler.kernel.sysctl import NOTE
 from mptcp_throttler.shaping import model
 from mptcp_throttler.shaping.model import Ownership
 
@@ -49,6 +52,8 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("what was used of budgets", str(SETTINGS.ledger)),
         ("BPF program and map of budgets", socket_meter.NAME),
         ("status socket", str(SETTINGS.status_socket)),
+        ("keeper of the path manager", f"{SETTINGS.state_directory}/{keeping.NAME}"),
+        ("what the sysctls were", f"{SETTINGS.state_directory}/{NOTE}"),
         ("what was replaced", f"{SETTINGS.state_directory}/replaced.json"),
     ],
 )

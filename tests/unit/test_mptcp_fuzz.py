@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mptcp_capture import IPV4, IPV6
-from mptcp_dialogue import ACK, PORT, Host, Path
-from mptcp_invariants import SMALL, Listener, check_tables
+from mptcp_dialogue import ACK, PORT, SYN, Host, Path
+from mptcp_invariants import SMALL, Subscriber, check_tables
 
-from mptcp_throttler.mptcp.model import KernelEvent, KernelEventKind, Segment
+from mptcp_throttler.mptcp.model import KernelEvent, KernelEventKind, KernelSubflow, Segment
 from mptcp_throttler.mptcp.options import (
     MpCapable,
     MpFastclose,
@@ -27,6 +27,7 @@ from mptcp_throttler.mptcp.options import (
     RemoveAddr,
     parse_options,
 )
+from mptcp_throttler.mptcp.resync import Resync
 from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, parse_frame
 from mptcp_throttler.mptcp.tracker import Tracker
 
@@ -74,16 +75,16 @@ def frame(segment: Segment) -> bytes:
 
 
 def whole_life(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
-    """All that a connection of three subflows can say, forgeries included, in its natural order."""
+    """All segments of a connection with three subflows, forgeries included, in their natural order."""
     v6 = number % 3 == 0
     proxy = {"proxy": "2001:db8::1"} if v6 else {}
     addresses = ["2001:db8::2", "2001:db8::3", "2001:db8::4"] if v6 else ["198.51.100.1", "203.0.113.1", "203.0.113.2"]
     initial = host.initial(addresses[0], 40000 + number % 7, **proxy)
     joins = [host.join(address, 50000 + number % 5, **proxy) for address in addresses[1:]]
-    said = initial.handshake()
+    segments = initial.handshake()
     for join in joins:
-        said += [join.syn(), join.syn_ack(), join.ack(forged=number % 4 == 0), join.ack()]
-    said += [
+        segments += [join.syn(), join.syn_ack(), join.ack(forged=number % 4 == 0), join.ack()]
+    segments += [
         initial.plain_syn_ack(),
         initial.from_client(ACK, MpPrio(True, None)),
         joins[0].from_client(ACK, MpPrio(False, joins[1].remote_id)),
@@ -92,11 +93,12 @@ def whole_life(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
         joins[0].proxy_fin(),
         joins[1].rst(MpTcprst(1, 4)),
         initial.again().syn(),
+        initial.from_client(SYN, MpCapable(0, 1), sequence=9),
         initial.again().syn_ack(),
         initial.from_client(ACK, MpFastclose(host.proxy_key)),
         initial.proxy_fin(),
     ]
-    return [initial, *joins], said
+    return [initial, *joins], segments
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:
@@ -118,13 +120,15 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 
 def test_a_hundred_thousand_segments() -> None:
     rng = random.Random(SEED)
-    lives = [whole_life(Host(f"host {n}", version=n % 2), n) for n in range(60)]
+    lives = [whole_life(Host(f"host {n}"), n) for n in range(60)]
     paths = [path for life, _ in lives for path in life]
-    tapes = [[frame(segment) for segment in said] for _, said in lives]
+    tapes = [[frame(segment) for segment in segments] for _, segments in lives]
     real = [data for _, _, data in IPV4 + IPV6]
-    tracker, listener = Tracker([PORT], SMALL), Listener()
-    time, fed, heard = 1000.0, 0, 0
+    tracker, subscriber = Tracker([PORT], SMALL), Subscriber()
+    time, fed, events_seen = 1000.0, 0, 0
     playing: list[list[bytes]] = []
+    resync: Resync | None = None
+    pieces: list[list[KernelSubflow]] = []
     while fed < SEGMENTS:
         if len(playing) < 8:
             playing.append(list(reversed(rng.choice(tapes))))
@@ -154,24 +158,31 @@ def test_a_hundred_thousand_segments() -> None:
             events += tracker.kernel_event(KernelEvent(time, kind, token, four_tuple, *ids, rng.random() < 0.5))
         if fed % 500 == 0:
             dump = [path.dumped(backup=rng.random() < 0.5) for path in rng.sample(paths, rng.randrange(30))]
-            events += tracker.resync(dump, time - rng.random() * 2)
+            pieces = [dump[start : start + 7] for start in range(0, len(dump), 7)]
+            resync = tracker.begin_resync(time - rng.random() * 2)
+        elif resync is not None and fed % 9 == 0:
+            if pieces:
+                events += resync.add(pieces.pop())
+            else:
+                events += [event for step in resync.finish(5) for event in step]
+                resync = None
         if fed % 50 == 0:
             events += tracker.expire(time)
-        listener.hear(events)
-        heard += len(events)
+        subscriber.receive(events)
+        events_seen += len(events)
         if fed % 100 == 0:
             check_tables(tracker, SMALL)
-            listener.agrees_with(tracker)
+            subscriber.agrees_with(tracker)
     counters = tracker.counters
     assert counters.segments > SEGMENTS * 0.7, "most frames still hold a segment"
     # The fuzz is worth its time only if it comes everywhere.
     silent = {name for name in counters.__slots__ if not getattr(counters, name)}
     assert silent == set()
-    assert heard > 10_000
-    listener.hear(tracker.expire(time + 1e6))
-    listener.hear(tracker.expire(time + 2e6))
+    assert events_seen > 10_000
+    subscriber.receive(tracker.expire(time + 1e6))
+    subscriber.receive(tracker.expire(time + 2e6))
     assert not any(tracker.table_sizes.values())
-    assert listener.live == {}
+    assert subscriber.live == {}
 
 
 @settings(max_examples=400, deadline=None)
@@ -189,9 +200,7 @@ def test_any_bytes_are_options(data: bytes, flags: int) -> None:
 
 @st.composite
 def dialogues(draw: st.DrawFn) -> Sequence[bytes]:
-    life = [
-        frame(segment) for segment in whole_life(Host(version=draw(st.integers(0, 1))), draw(st.integers(0, 11)))[1]
-    ]
+    life = [frame(segment) for segment in whole_life(Host(), draw(st.integers(0, 11)))[1]]
     chosen = draw(st.lists(st.integers(0, len(life) - 1), max_size=40))
     frames = []
     for index in chosen:
@@ -205,10 +214,10 @@ def dialogues(draw: st.DrawFn) -> Sequence[bytes]:
 @settings(max_examples=150, deadline=None)
 @given(frames=dialogues())
 def test_any_order_of_any_dialogue(frames: Sequence[bytes]) -> None:
-    tracker, listener = Tracker([PORT], SMALL), Listener()
+    tracker, subscriber = Tracker([PORT], SMALL), Subscriber()
     for number, data in enumerate(frames):
         segment = parse_frame(data, 1000.0 + number * 0.01, "eth0")
         if segment is not None:
-            listener.hear(tracker.segment(segment))
+            subscriber.receive(tracker.segment(segment))
             check_tables(tracker, SMALL)
-    listener.agrees_with(tracker)
+    subscriber.agrees_with(tracker)

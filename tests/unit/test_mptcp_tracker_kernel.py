@@ -1,11 +1,11 @@
-"""The tracker and the kernel's word: events, dumps, and when the two observers disagree."""
+"""The tracker and the kernel's records: events, dumps, and when the two observers disagree."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from mptcp_dialogue import ACK, PORT, Host, Path, say, states, told, words
+from mptcp_dialogue import ACK, PORT, Host, Path, announced, feed, kinds, states
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, SubflowState
 from mptcp_throttler.mptcp.options import MpCapable, MpPrio
@@ -28,35 +28,35 @@ def host() -> Host:
 
 def opened(tracker: Tracker, host: Host) -> Path:
     path = host.initial()
-    assert told(tracker, *path.handshake()) == [OPENED, ACTIVE]
+    assert announced(tracker, *path.handshake()) == [OPENED, ACTIVE]
     return path
 
 
 class TestEvents:
     def test_alone(self, tracker: Tracker, host: Host) -> None:
         initial, path = host.initial(), host.join()
-        assert told(tracker, initial.kernel(K.CREATED), initial.kernel(K.ESTABLISHED)) == [OPENED, ACTIVE]
-        assert told(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
+        assert announced(tracker, initial.kernel(K.CREATED), initial.kernel(K.ESTABLISHED)) == [OPENED, ACTIVE]
+        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
         first, second = tracker.connections[host.token].subflows
         assert (first.initial, second.initial, second.remote_id) == (True, False, path.remote_id)
         assert first.interface is None
-        assert told(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
-        assert told(tracker, host.closed()) == [CLOSED, ENDED]
+        assert announced(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
+        assert announced(tracker, host.closed()) == [CLOSED, ENDED]
         assert tracker.counters.disagreements == 0
         assert not tracker.wants_resync
 
     @pytest.mark.parametrize("at", range(7))
-    def test_whoever_speaks_first_is_no_news(self, host: Host, at: int) -> None:
+    def test_events_and_packets_come_in_either_order(self, host: Host, at: int) -> None:
         """The kernel's events come before, among or after the packets that they are about."""
         initial, path = host.initial(), host.join()
         packets = [*initial.handshake(), *path.handshake()]
         events = [initial.kernel(K.CREATED), initial.kernel(K.ESTABLISHED), path.kernel(K.SUBFLOW_ESTABLISHED)]
         tracker = Tracker([PORT])
-        said = say(tracker, *packets[:at], *events, *packets[at:])
-        learnt = [event for event in said if event.detail == "leaves by eth0"]
-        assert words(event for event in said if event not in learnt) == [OPENED, ACTIVE, ACTIVE]
+        caused = feed(tracker, *packets[:at], *events, *packets[at:])
+        learnt = [event for event in caused if event.detail == "leaves by eth0"]
+        assert kinds(event for event in caused if event not in learnt) == [OPENED, ACTIVE, ACTIVE]
         late = sum(position >= at for position in (0, 3))  # SYNs read after their subflow was active
-        assert words(learnt) == [CHANGED] * late, "a policy may go by the interface"
+        assert kinds(learnt) == [CHANGED] * late, "a policy may go by the interface"
         assert tracker.counters.disagreements == 0
         assert tracker.table_sizes["half_open"] == 0
         first, second = tracker.connections[host.token].subflows
@@ -65,39 +65,43 @@ class TestEvents:
     def test_packets_read_after_the_event_still_bring_the_keys(self, tracker: Tracker, host: Host) -> None:
         initial, path = host.initial(), host.join()
         packets = initial.handshake()
-        assert told(tracker, initial.kernel(K.CREATED), *packets) == [OPENED, ACTIVE, CHANGED]
-        assert told(tracker, path.syn(), path.syn_ack(), path.ack(forged=True)) == [REFUSED]
+        assert announced(tracker, initial.kernel(K.CREATED), *packets) == [OPENED, ACTIVE, CHANGED]
+        assert announced(tracker, path.syn(), path.syn_ack(), path.ack(forged=True)) == [REFUSED]
 
     def test_wrong_keys_are_not_learnt(self, tracker: Tracker, host: Host) -> None:
-        """Neither from a third ACK nor from a SYN/ACK whose key does not make the token that the kernel told."""
-        initial, path, thief = host.initial(), host.join(), Host("thief")
-        syn, syn_ack = initial.syn(), initial.syn_ack(MpCapable(1, 1, thief.proxy_key))
-        ack = initial.from_client(ACK, MpCapable(1, 1, thief.client_key, thief.proxy_key))
-        assert told(tracker, initial.kernel(K.CREATED), ack, syn, syn_ack, initial.ack()) == [OPENED, ACTIVE, CHANGED]
-        assert told(tracker, *path.handshake()) == [ACTIVE]
+        """Neither from a third ACK nor from a SYN/ACK whose key does not make the token that the kernel reported."""
+        initial, path, attacker = host.initial(), host.join(), Host("attacker")
+        syn, syn_ack = initial.syn(), initial.syn_ack(MpCapable(1, 1, attacker.proxy_key))
+        ack = initial.from_client(ACK, MpCapable(1, 1, attacker.client_key, attacker.proxy_key))
+        assert announced(tracker, initial.kernel(K.CREATED), ack, syn, syn_ack, initial.ack()) == [
+            OPENED,
+            ACTIVE,
+            CHANGED,
+        ]
+        assert announced(tracker, *path.handshake()) == [ACTIVE]
 
     def test_an_answer_to_a_syn_never_seen_changes_nothing(self, tracker: Tracker, host: Host) -> None:
         path = host.join()
-        say(tracker, path.kernel(K.SUBFLOW_ESTABLISHED))
-        assert told(tracker, path.syn_ack()) == []
+        feed(tracker, path.kernel(K.SUBFLOW_ESTABLISHED))
+        assert announced(tracker, path.syn_ack()) == []
         assert tracker.connections[host.token].subflows[0].interface is None
 
     def test_it_proves_a_join_that_the_packets_cannot(self, tracker: Tracker, host: Host) -> None:
         initial, path = host.initial(), host.join()
-        say(tracker, initial.kernel(K.CREATED))
-        assert told(tracker, *path.handshake()) == []
+        feed(tracker, initial.kernel(K.CREATED))
+        assert announced(tracker, *path.handshake()) == []
         assert states(tracker, host)[path.four_tuple] is SubflowState.UNPROVEN
-        assert told(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
+        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
         assert tracker.counters.disagreements == 0
 
     def test_it_proves_an_initial_subflow_whose_third_ack_was_lost(self, tracker: Tracker, host: Host) -> None:
         path, join = host.initial(), host.join()
-        say(tracker, path.syn(), path.syn_ack())
-        assert told(tracker, join.kernel(K.SUBFLOW_ESTABLISHED)) == [OPENED, ACTIVE, ACTIVE]
+        feed(tracker, path.syn(), path.syn_ack())
+        assert announced(tracker, join.kernel(K.SUBFLOW_ESTABLISHED)) == [OPENED, ACTIVE, ACTIVE]
         assert set(states(tracker, host).values()) == {SubflowState.ACTIVE}
 
     def test_a_join_to_a_connection_never_seen_asks_for_a_resync(self, tracker: Tracker, host: Host) -> None:
-        assert told(tracker, host.join().kernel(K.SUBFLOW_ESTABLISHED)) == [OPENED, ACTIVE]
+        assert announced(tracker, host.join().kernel(K.SUBFLOW_ESTABLISHED)) == [OPENED, ACTIVE]
         assert tracker.wants_resync
         tracker.resync([], host.time)
         assert not tracker.wants_resync
@@ -106,70 +110,70 @@ class TestEvents:
         path = host.initial()
         outward = FourTuple(path.four_tuple.local, 45678, path.four_tuple.remote, 443)
         for kind in K:
-            assert told(tracker, path.kernel(kind, four_tuple=outward)) == []
+            assert announced(tracker, path.kernel(kind, four_tuple=outward)) == []
         assert tracker.counters.kernel_events_ignored == len(K)
-        assert told(tracker, replace(path.kernel(K.CREATED), four_tuple=None)) == []
+        assert announced(tracker, replace(path.kernel(K.CREATED), four_tuple=None)) == []
 
     def test_a_subflow_that_the_proxy_opens_is_ours(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)
         path = host.join()
         path.four_tuple = path.four_tuple._replace(local_port=45678)
-        assert told(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
-        assert words(tracker.resync([], host.time + 5)) == [DISAGREE, CLOSED], "the dump tells of listening ports only"
+        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
+        assert kinds(tracker.resync([], host.time + 5)) == [DISAGREE, CLOSED], "the dump lists listening ports only"
         assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
-        assert told(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
+        assert announced(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
 
     def test_a_forged_end_does_not_lift_a_cap(self, tracker: Tracker, host: Host) -> None:
         """Sequence numbers cannot be checked; a client could send a RST that its own host never sent."""
         path = opened(tracker, host)
-        assert told(tracker, path.kernel(K.ESTABLISHED), path.rst(), path.fin(), path.proxy_fin()) == []
+        assert announced(tracker, path.kernel(K.ESTABLISHED), path.rst(), path.fin(), path.proxy_fin()) == []
         assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
-        assert told(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
+        assert announced(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
 
-    def test_the_end_of_a_connection_is_the_kernels_to_say(self, tracker: Tracker, host: Host) -> None:
+    def test_the_kernel_ends_a_connection(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
-        assert told(tracker, host.closed()) == [CLOSED, ENDED]
-        assert told(tracker, path.fin(), path.proxy_fin(), host.closed()) == []
+        assert announced(tracker, host.closed()) == [CLOSED, ENDED]
+        assert announced(tracker, path.fin(), path.proxy_fin(), host.closed()) == []
         assert tracker.counters.disagreements == 0
 
     def test_subflow_closed(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
         other = replace(path.kernel(K.SUBFLOW_CLOSED), token=1)
-        assert told(tracker, other) == []
-        assert told(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
-        assert told(tracker, path.kernel(K.SUBFLOW_CLOSED)) == []
+        assert announced(tracker, other) == []
+        assert announced(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
+        assert announced(tracker, path.kernel(K.SUBFLOW_CLOSED)) == []
 
     def test_priority(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
-        assert told(tracker, path.kernel(K.SUBFLOW_PRIORITY, backup=True)) == [CHANGED]
-        assert told(tracker, path.from_client(ACK, MpPrio(True, None))) == []
+        assert announced(tracker, path.kernel(K.SUBFLOW_PRIORITY, backup=True)) == [CHANGED]
+        assert announced(tracker, path.from_client(ACK, MpPrio(True, None))) == []
         assert tracker.connections[host.token].subflows[0].backup
         assert tracker.counters.disagreements == 0
 
     def test_a_late_event_does_not_reopen_a_closing_subflow(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
-        assert told(tracker, path.fin(), path.kernel(K.ESTABLISHED)) == [CHANGED]
+        assert announced(tracker, path.fin(), path.kernel(K.ESTABLISHED)) == [CHANGED]
         assert states(tracker, host) == {path.four_tuple: SubflowState.CLOSING}
 
     def test_a_reused_tuple_explains_another_token(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)
-        reborn = Host("reborn", time=host.time)
-        new = reborn.initial().again()
-        assert told(tracker, new.syn(), new.kernel(K.CREATED)) == [CLOSED, OPENED, ACTIVE]
+        rebooted = Host("rebooted", time=host.time)
+        new = rebooted.initial().again()
+        assert announced(tracker, new.syn(), new.kernel(K.CREATED)) == [CLOSED, OPENED, ACTIVE]
         assert tracker.counters.disagreements == 0
 
-    def test_a_syn_after_the_kernels_word_is_another_attempt(self, tracker: Tracker, host: Host) -> None:
+    def test_a_syn_after_the_kernels_event_is_another_attempt(self, tracker: Tracker, host: Host) -> None:
         initial = host.initial()
-        say(tracker, initial.kernel(K.CREATED))
-        reborn = Host("reborn", time=host.time)
-        new = reborn.initial()
-        assert told(tracker, new.syn()) == []
-        assert told(tracker, new.syn_ack(), new.ack()) == [CLOSED, OPENED, ACTIVE]
+        feed(tracker, initial.kernel(K.CREATED))
+        rebooted = Host("rebooted", time=host.time)
+        new = rebooted.initial()
+        assert announced(tracker, new.syn()) == []
+        assert announced(tracker, new.syn_ack(), new.ack()) == [CLOSED, OPENED, ACTIVE]
 
     def test_ipv4_mapped_addresses_are_the_same_subflow(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
         mapped = host.initial(address="::ffff:198.51.100.1", proxy="::ffff:192.0.2.1")
-        assert told(tracker, mapped.kernel(K.CREATED)) == []
+        assert announced(tracker, mapped.kernel(K.CREATED)) == []
         assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
 
 
@@ -177,36 +181,36 @@ class TestDisagreement:
     def test_established_though_the_hmac_was_wrong(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)
         path = host.join()
-        assert told(tracker, path.syn(), path.syn_ack(), path.ack(forged=True)) == [REFUSED]
-        assert told(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE, DISAGREE]
+        assert announced(tracker, path.syn(), path.syn_ack(), path.ack(forged=True)) == [REFUSED]
+        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE, DISAGREE]
         assert tracker.counters.disagreements == 1
 
-    def test_a_join_refused_for_ignorance_is_none(self, tracker: Tracker, host: Host) -> None:
+    def test_a_join_refused_for_an_unknown_token_is_none(self, tracker: Tracker, host: Host) -> None:
         path = host.join()
-        assert told(tracker, path.syn(), path.kernel(K.SUBFLOW_ESTABLISHED)) == [REFUSED, OPENED, ACTIVE]
+        assert announced(tracker, path.syn(), path.kernel(K.SUBFLOW_ESTABLISHED)) == [REFUSED, OPENED, ACTIVE]
         assert tracker.counters.disagreements == 0
 
     def test_another_token(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
         event = path.kernel(K.CREATED, token=77)
-        assert told(tracker, event) == [DISAGREE, CLOSED, OPENED, ACTIVE]
+        assert announced(tracker, event) == [DISAGREE, CLOSED, OPENED, ACTIVE]
         assert [s.four_tuple for s in tracker.connections[77].active] == [path.four_tuple]
         assert states(tracker, host) == {}
 
     def test_the_syn_read_late_names_another_token(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)
         other, path = Host("other"), host.join()
-        say(tracker, *other.initial("198.51.100.9").handshake())
+        feed(tracker, *other.initial("198.51.100.9").handshake())
         syn = path.syn()
-        say(tracker, replace(path.kernel(K.SUBFLOW_ESTABLISHED), token=other.token))
-        assert told(tracker, syn, syn) == [DISAGREE]
+        feed(tracker, replace(path.kernel(K.SUBFLOW_ESTABLISHED), token=other.token))
+        assert announced(tracker, syn, syn) == [DISAGREE]
         assert path.four_tuple in states(tracker, other)
 
     def test_another_address_identifier(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)
         path = host.join()
-        say(tracker, *path.handshake())
-        assert told(tracker, path.kernel(K.SUBFLOW_ESTABLISHED, remote_id=200, local_id=3)) == [
+        feed(tracker, *path.handshake())
+        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED, remote_id=200, local_id=3)) == [
             DISAGREE,
             DISAGREE,
             CHANGED,
@@ -214,15 +218,15 @@ class TestDisagreement:
         second = tracker.connections[host.token].subflows[1]
         assert (second.remote_id, second.local_id) == (200, 3)
 
-    def test_a_backup_flag_of_which_the_packets_told_nothing_is_none(self, tracker: Tracker, host: Host) -> None:
+    def test_a_backup_flag_that_the_packets_did_not_show_is_none(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)
         path = host.join()
         path.backup = True
         syn = path.syn()
-        assert told(tracker, path.kernel(K.SUBFLOW_ESTABLISHED), syn) == [ACTIVE, CHANGED]
+        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED), syn) == [ACTIVE, CHANGED]
         answered = host.join("203.0.113.2")
         answered.backup = True
-        assert told(tracker, answered.syn_ack(), answered.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE, CHANGED]
+        assert announced(tracker, answered.syn_ack(), answered.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE, CHANGED]
         assert [s.backup for s in tracker.connections[host.token].subflows] == [False, True, True]
         assert tracker.counters.disagreements == 0
 
@@ -230,16 +234,16 @@ class TestDisagreement:
         opened(tracker, host)
         path = host.join()
         again = path.again()
-        assert told(tracker, path.syn(), path.syn_ack(), path.ack(forged=True)) == [REFUSED]
-        assert told(tracker, *again.handshake(), again.rst()) == [ACTIVE, CLOSED]
-        assert told(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
+        assert announced(tracker, path.syn(), path.syn_ack(), path.ack(forged=True)) == [REFUSED]
+        assert announced(tracker, *again.handshake(), again.rst()) == [ACTIVE, CLOSED]
+        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
         assert tracker.counters.disagreements == 0
 
     def test_another_backup_flag(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)
         path = host.join()
-        say(tracker, *path.handshake())
-        assert told(tracker, path.kernel(K.SUBFLOW_ESTABLISHED, backup=True)) == [DISAGREE, CHANGED]
+        feed(tracker, *path.handshake())
+        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED, backup=True)) == [DISAGREE, CHANGED]
         assert tracker.connections[host.token].subflows[1].backup
 
 
@@ -247,7 +251,7 @@ class TestResync:
     def test_at_the_start(self, tracker: Tracker, host: Host) -> None:
         initial, path = host.initial(), host.join()
         dump = [initial.dumped(), path.dumped(backup=True, interface="wlan0")]
-        assert words(tracker.resync(dump, host.time)) == [OPENED, ACTIVE, ACTIVE]
+        assert kinds(tracker.resync(dump, host.time)) == [OPENED, ACTIVE, ACTIVE]
         first, second = tracker.connections[host.token].subflows
         assert (first.initial, second.initial, second.remote_id) == (True, False, path.remote_id)
         assert (second.backup, second.interface, second.local_id) == (True, "wlan0", 0)
@@ -257,26 +261,26 @@ class TestResync:
     def test_what_is_missing_here_is_added(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
         join = host.join()
-        assert words(tracker.resync([path.dumped(), join.dumped()], host.time + 5)) == [ACTIVE]
+        assert kinds(tracker.resync([path.dumped(), join.dumped()], host.time + 5)) == [ACTIVE]
         assert tracker.counters.disagreements == 0
 
     def test_what_is_missing_there_is_closed(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
-        assert words(tracker.resync([], host.time + 5)) == [DISAGREE, CLOSED]
+        assert kinds(tracker.resync([], host.time + 5)) == [DISAGREE, CLOSED]
         assert states(tracker, host) == {}
-        assert told(tracker, path.fin()) == []
+        assert announced(tracker, path.fin()) == []
 
     def test_half_open_subflows_are_left_alone(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
         join = host.join()
-        say(tracker, join.syn(), join.syn_ack())
+        feed(tracker, join.syn(), join.syn_ack())
         assert tracker.resync([path.dumped()], host.time + 5) == []
-        assert told(tracker, join.ack()) == [ACTIVE]
+        assert announced(tracker, join.ack()) == [ACTIVE]
 
     def test_it_proves_as_events_do(self, tracker: Tracker, host: Host) -> None:
         initial, path = host.initial(), host.join()
-        say(tracker, initial.kernel(K.CREATED), *path.handshake())
-        assert words(tracker.resync([initial.dumped(), path.dumped()], host.time)) == [ACTIVE]
+        feed(tracker, initial.kernel(K.CREATED), *path.handshake())
+        assert kinds(tracker.resync([initial.dumped(), path.dumped()], host.time)) == [ACTIVE]
 
     def test_what_began_after_the_dump_is_kept(self, tracker: Tracker, host: Host) -> None:
         began = host.time
@@ -288,51 +292,51 @@ class TestResync:
     def test_what_ended_after_the_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
         dump, began = [path.dumped()], host.time
-        say(tracker, path.rst())
+        feed(tracker, path.rst())
         assert tracker.resync(dump, began) == []
         assert states(tracker, host) == {}
 
     def test_what_ended_by_a_forged_reset_does(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
-        say(tracker, path.rst())
-        assert words(tracker.resync([path.dumped()], host.time + 5)) == [ACTIVE, DISAGREE]
+        feed(tracker, path.rst())
+        assert kinds(tracker.resync([path.dumped()], host.time + 5)) == [ACTIVE, DISAGREE]
         assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
 
     def test_so_does_what_closes_by_a_forged_fin(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
-        say(tracker, path.fin())
+        feed(tracker, path.fin())
         assert tracker.resync([path.dumped()], host.time) == [], "the FIN is younger than the grace"
-        assert words(tracker.resync([path.dumped()], host.time + 5)) == [DISAGREE, CHANGED]
+        assert kinds(tracker.resync([path.dumped()], host.time + 5)) == [DISAGREE, CHANGED]
         assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
-        assert told(tracker, path.fin(), path.proxy_fin()) == [CHANGED, CLOSED]
+        assert announced(tracker, path.fin(), path.proxy_fin()) == [CHANGED, CLOSED]
 
     def test_an_open_handshake_that_the_dump_has_is_active(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
-        say(tracker, path.syn())
-        assert words(tracker.resync([path.dumped()], host.time)) == [OPENED, ACTIVE]
-        assert told(tracker, path.syn_ack(), path.ack()) == []
+        feed(tracker, path.syn())
+        assert kinds(tracker.resync([path.dumped()], host.time)) == [OPENED, ACTIVE]
+        assert announced(tracker, path.syn_ack(), path.ack()) == []
 
     def test_details_are_corrected(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)
         path = host.join()
-        say(tracker, *path.handshake())
+        feed(tracker, *path.handshake())
         dump = [host.initial().dumped(), path.dumped(remote_id=200, backup=True)]
-        assert words(tracker.resync(dump, host.time + 5)) == [DISAGREE, CHANGED, CHANGED]
+        assert kinds(tracker.resync(dump, host.time + 5)) == [DISAGREE, CHANGED, CHANGED]
         second = tracker.connections[host.token].subflows[1]
         assert (second.remote_id, second.backup) == (200, True)
 
-    def test_what_was_said_after_the_dump_began_is_newer(self, tracker: Tracker, host: Host) -> None:
+    def test_what_changed_after_the_dump_began_is_newer(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
         host.time += 5
         began = host.time
-        assert told(tracker, path.from_client(ACK, MpPrio(True, None))) == [CHANGED]
+        assert announced(tracker, path.from_client(ACK, MpPrio(True, None))) == [CHANGED]
         assert tracker.resync([path.dumped(backup=False)], began) == []
-        assert words(tracker.resync([path.dumped(backup=False)], host.time + 1)) == [CHANGED]
+        assert kinds(tracker.resync([path.dumped(backup=False)], host.time + 1)) == [CHANGED]
 
     def test_other_ports_count_only_with_a_token_of_ours(self, tracker: Tracker, host: Host) -> None:
         initial, ours, foreign = host.initial(), host.join(), Host("foreign").initial()
         elsewhere = [path.dumped(four_tuple=path.four_tuple._replace(local_port=45678)) for path in (ours, foreign)]
-        assert words(tracker.resync([*elsewhere, initial.dumped()], host.time)) == [OPENED, ACTIVE, ACTIVE]
+        assert kinds(tracker.resync([*elsewhere, initial.dumped()], host.time)) == [OPENED, ACTIVE, ACTIVE]
         assert list(tracker.connections) == [host.token]
 
     def test_it_keeps_the_living_from_looking_idle(self, tracker: Tracker, host: Host) -> None:
@@ -346,13 +350,12 @@ class TestResync:
         tracker.expire(later)
         assert not tracker.wants_resync
         assert tracker.expire(host.time + 7 * 3600) == []
-        assert tracker.connections[host.token].subflows[0].last_seen == later
-        assert words(tracker.expire(later + 7 * 3600)) == [CLOSED]
+        assert kinds(tracker.expire(later + 7 * 3600)) == [CLOSED]
 
 
 def test_events_without_their_packets_keep_their_order(tracker: Tracker, host: Host) -> None:
-    """A subflow closed on the wire, whose establishment is told only then, ends with its connection."""
+    """A subflow closed on the wire, whose establishment is reported only then, ends with its connection."""
     path = opened(tracker, host)
     late: list[KernelEvent] = [path.kernel(K.CREATED), path.kernel(K.ESTABLISHED)]
-    assert told(tracker, path.rst(), *late) == [CLOSED, ACTIVE]
-    assert told(tracker, host.closed()) == [CLOSED, ENDED]
+    assert announced(tracker, path.rst(), *late) == [CLOSED, ACTIVE]
+    assert announced(tracker, host.closed()) == [CLOSED, ENDED]

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mptcp_dialogue import PORT, Host, Path
-from mptcp_invariants import Listener, check_tables
+from mptcp_invariants import Subscriber, check_tables
 
 from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, FourTuple, KernelEventKind, Segment, SubflowState
@@ -23,13 +23,13 @@ PORTS = st.sampled_from((50000, 50001, 50002))
 
 
 class Conversation(RuleBasedStateMachine):
-    """Each rule is one thing that somebody says. What proves a subflow is noted beside."""
+    """Each rule is one thing that can happen. What proves a subflow is stored."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tracker = Tracker([PORT], LIMITS)
-        self.listener = Listener()
-        self.hosts = [Host(name, version=number % 2) for number, name in enumerate(NAMES)]
+        self.subscriber = Subscriber()
+        self.hosts = [Host(name) for name in NAMES]
         self.time = 1000.0
         self.proven: set[FourTuple] = set()
         self.generation = 0
@@ -43,30 +43,30 @@ class Conversation(RuleBasedStateMachine):
             path = path.again()
         return path
 
-    def say(self, segment: Segment) -> None:
-        self.hear(self.tracker.segment(segment))
+    def feed(self, segment: Segment) -> None:
+        self.receive(self.tracker.segment(segment))
 
-    def hear(self, events: Iterable[Event]) -> None:
+    def receive(self, events: Iterable[Event]) -> None:
         self.time += 0.01
-        self.listener.hear(events)
+        self.subscriber.receive(events)
 
     @rule(host=HOSTS, port=PORTS | st.none())
     def syn(self, host: int, port: int | None) -> None:
-        self.say(self.path(host, port).syn())
+        self.feed(self.path(host, port).syn())
 
     @rule(host=HOSTS, port=PORTS | st.none())
     def syn_ack(self, host: int, port: int | None) -> None:
-        self.say(self.path(host, port).syn_ack())
+        self.feed(self.path(host, port).syn_ack())
 
     @rule(host=HOSTS, port=PORTS | st.none())
     def ack(self, host: int, port: int | None) -> None:
         path = self.path(host, port)
         self.proven.add(path.four_tuple)
-        self.say(path.ack())
+        self.feed(path.ack())
 
     @rule(host=HOSTS, port=PORTS | st.none())
     def forged_ack(self, host: int, port: int | None) -> None:
-        self.say(self.path(host, port).ack(forged=True))
+        self.feed(self.path(host, port).ack(forged=True))
 
     @rule(host=HOSTS, port=PORTS | st.none())
     def handshake(self, host: int, port: int | None) -> None:
@@ -82,35 +82,35 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(host=HOSTS, port=PORTS | st.none())
     def plain_answer(self, host: int, port: int | None) -> None:
-        self.say(self.path(host, port).plain_syn_ack())
+        self.feed(self.path(host, port).plain_syn_ack())
 
     @rule(host=HOSTS, port=PORTS | st.none(), proxy=st.booleans())
     def fin(self, host: int, port: int | None, proxy: bool) -> None:
         path = self.path(host, port)
-        self.say(path.proxy_fin() if proxy else path.fin())
+        self.feed(path.proxy_fin() if proxy else path.fin())
 
     @rule(host=HOSTS, port=PORTS | st.none(), proxy=st.booleans())
     def reset(self, host: int, port: int | None, proxy: bool) -> None:
         path = self.path(host, port)
-        self.say(path.proxy_rst() if proxy else path.rst())
+        self.feed(path.proxy_rst() if proxy else path.rst())
 
     @rule(host=HOSTS, port=PORTS | st.none(), kind=st.sampled_from(KernelEventKind))
     def kernel(self, host: int, port: int | None, kind: KernelEventKind) -> None:
         path = self.path(host, port)
         if kind in {KernelEventKind.CREATED, KernelEventKind.ESTABLISHED, KernelEventKind.SUBFLOW_ESTABLISHED}:
             self.proven.add(path.four_tuple)
-        self.hear(self.tracker.kernel_event(path.kernel(kind)))
+        self.receive(self.tracker.kernel_event(path.kernel(kind)))
 
     @rule(listed=st.lists(st.tuples(HOSTS, PORTS | st.none()), max_size=4), age=st.floats(0, 3))
     def dump(self, listed: list[tuple[int, int | None]], age: float) -> None:
         paths = [self.path(host, port) for host, port in listed]
         self.proven.update(path.four_tuple for path in paths)
-        self.hear(self.tracker.resync([path.dumped() for path in paths], self.time - age))
+        self.receive(self.tracker.resync([path.dumped() for path in paths], self.time - age))
 
     @rule(seconds=st.sampled_from((0.5, 5.0, 20.0, 200.0)))
     def wait(self, seconds: float) -> None:
         self.time += seconds
-        self.hear(self.tracker.expire(self.time))
+        self.receive(self.tracker.expire(self.time))
 
     @rule()
     def reboot(self) -> None:
@@ -122,8 +122,8 @@ class Conversation(RuleBasedStateMachine):
         check_tables(self.tracker, LIMITS)
 
     @invariant()
-    def the_events_told_everything(self) -> None:
-        self.listener.agrees_with(self.tracker)
+    def the_events_announced_everything(self) -> None:
+        self.subscriber.agrees_with(self.tracker)
 
     @invariant()
     def only_what_was_proven_is_active(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
 from mptcp_throttler.policy.evaluate import CompiledPolicy, evaluate
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Policy, ScopeKey, Share, Throttle
+from mptcp_throttler.policy.model import Policy, Rule, ScopeKey, Share, Throttle
 
 PROXY = ip_address("10.77.0.1").packed
 NOW = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo("Europe/Athens")).timestamp()  # a Wednesday
@@ -41,11 +41,11 @@ def subflow(
 ) -> Subflow:
     address = ip_address(remote).packed
     local = PROXY if len(address) == 4 else ip_address("fd77::1").packed
-    return Subflow(FourTuple(local, 3128, address, port), state, initial, 0, remote_id, backup, interface, 0.0, 0.0)
+    return Subflow(FourTuple(local, 3128, address, port), state, initial, 0, remote_id, backup, interface, 0.0)
 
 
 def connection(*subflows: Subflow, token: int = 0xC0FFEE) -> Connection:
-    return Connection(token, 1, subflows, 0.0)
+    return Connection(token, subflows, 0.0)
 
 
 def policy(rules: str, head: str = PATHS) -> Policy:
@@ -307,3 +307,70 @@ def test_downloads_are_judged_as_if_there_were_no_uploads(direction: str) -> Non
     plain, found = (evaluate(policy(f"- {rule % each}\n"), subject, NOW) for each in ("down", direction))
     assert [replace(each, rule=None) for each in found[:2]] == [replace(each, rule=None) for each in plain]
     assert len(plain) == 2, "no verdict on uploads where no rule is for them"
+
+
+BUDGET = "budget: {period: month, steps: [{after: 5 GB, throttle: {rate: 512 kbit/s}}]}"
+
+
+def named(rule: Rule | None) -> str | None:
+    return None if rule is None else rule.name
+
+
+def three(subject: Policy, *subflows: Subflow) -> list[tuple[str | None, str | None, str | None]]:
+    """Return the names of the rules that cap, meter and steer each subflow."""
+    verdicts = evaluate(subject, connection(*subflows), NOW)
+    return [(named(each.rule), named(each.budget), named(each.steer)) for each in verdicts]
+
+
+def test_cap_budget_and_steering_are_three_questions() -> None:
+    rules = [
+        "- {name: cap, paths: [ethernet], throttle: {rate: 5mbit}}",
+        f"- {{name: volume, paths: [ethernet, wifi], {BUDGET}}}",
+        "- {name: order, steer: {mode: waterfall, order: [wifi, ethernet]}}",
+    ]
+    for order in (rules, rules[::-1]):
+        subject = policy("\n".join(order) + "\n")
+        assert three(subject, subflow(ETHERNET), subflow(WIFI), subflow(LTE)) == [
+            ("cap", "volume", "order"),
+            (None, "volume", "order"),
+            (None, None, None),
+        ]
+        assert [each.steer_path for each in evaluate(subject, connection(subflow(ETHERNET), subflow(WIFI)), NOW)] == [
+            "ethernet",
+            "wifi",
+        ]
+        assert lines(subject, subflow(ETHERNET), subflow(WIFI)) == [
+            ("ethernet", True, "rule cap caps path ethernet at 5 Mbit/s: 2 subflows active"),
+            ("wifi", False, "no rule matches"),
+        ], "budgets and steering say theirs in their stages"
+
+
+def test_the_first_match_of_each_kind_decides_and_none_exempts_from_its_kind_alone() -> None:
+    subject = policy(f"""\
+- {{name: a, when: {{clients: [10.77.1.2]}}, throttle: none, steer: none}}
+- {{name: b, when: {{clients: [10.77.1.3]}}, budget: none}}
+- {{name: c, throttle: {{rate: 1mbit}}, {BUDGET}}}
+- {{name: d, {BUDGET}}}
+- {{name: e, steer: {{mode: load-balancing, weights: {{ethernet: 1, wifi: 1}}}}}}
+""")
+    assert three(subject, subflow("10.77.1.2"), subflow(WIFI)) == [("a", "c", None)] * 2
+    assert three(subject, subflow("10.77.1.3"), subflow(WIFI)) == [("c", None, "e")] * 2
+    assert three(subject, subflow("10.77.1.3")) == [(None, None, None)]
+    assert three(subject, subflow("10.77.1.4")) == [(None, "c", None)], "a budget counts from the first subflow on"
+    assert [reason for _, _, reason in lines(subject, subflow("10.77.1.2"), subflow(WIFI))] == [
+        "exempted by rule a; exempted from steering by rule a"
+    ] * 2
+    assert lines(subject, subflow("10.77.1.4"))[0][2] == (
+        "rule a does not apply: no active subflow comes from its clients"
+    ), "said once, though it is so for cap and steering"
+
+
+def test_uploads_are_metered_for_themselves_and_never_steered() -> None:
+    subject = policy(f"""\
+- {{name: up, direction: up, {BUDGET}}}
+- {{name: both, direction: both, throttle: none, {BUDGET}}}
+- {{name: order, steer: {{mode: waterfall, order: [wifi, ethernet]}}}}
+""")
+    assert (
+        three(subject, subflow(ETHERNET), subflow(WIFI)) == [("both", "both", "order")] * 2 + [("both", "up", None)] * 2
+    )

@@ -15,7 +15,7 @@ from test_policy_evaluate import ETHERNET, LTE, NOW, WIFI, connection, subflow
 
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
 from mptcp_throttler.policy.evaluate import evaluate
-from mptcp_throttler.policy.model import PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Window
+from mptcp_throttler.policy.model import Kind, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Window
 from mptcp_throttler.policy.schedule import is_open
 
 # A second implementation, straight from the words of docs/policy.md, to compare with.
@@ -41,7 +41,7 @@ def plain_rule(subject: Policy, each: Subflow, active: tuple[Subflow, ...], now:
     for rule in subject.rules:
         if (
             (rule.paths is None or set(rule.paths) & set(names))
-            and rule.min_subflows <= len(active)
+            and rule.least(Kind.THROTTLE) <= len(active)
             and (rule.max_subflows is None or len(active) <= rule.max_subflows)
             and (rule.clients is None or any(a in prefix for a in addresses for prefix in rule.clients))
             and (rule.windows is None or is_open(rule.windows, local))
@@ -58,6 +58,7 @@ PREFIXES = st.lists(
     max_size=2,
 ).map(tuple)
 NAMES = ["p0", "p1", "p2"]
+NONE = frozenset({Kind.THROTTLE})
 
 
 T = TypeVar("T")
@@ -106,7 +107,10 @@ POLICIES = st.builds(
         )
     ),
     rules=st.lists(RULES, max_size=6).map(
-        lambda rules: tuple(replace(rule, name=f"rule{index}") for index, rule in enumerate(rules))
+        lambda rules: tuple(
+            replace(rule, name=f"rule{index}", exempts=NONE if rule.throttle is None else frozenset())
+            for index, rule in enumerate(rules)
+        )
     ),
     time_zone=st.just(ZoneInfo("Europe/Athens")),
     dry_run=st.booleans(),

@@ -12,13 +12,18 @@ VALID = """version: 1
 paths:
   ethernet:
     clients: [10.77.1.0/24]
+  wifi: {clients: [10.77.2.0/24]}
+budgets:
+  month: {period: month, per: path, steps: [{after: 1 GB, throttle: none}]}
 rules:
   - name: a
     paths: [ethernet]
     when: {min_subflows: 2, days: [mon-fri], hours: ["08:00-18:00"], clients: [10.0.0.0/8]}
     throttle: &x {rate: 5 Mbit/s, ceil: 6mbit, burst: 15 KB, share: client}
   - {name: b, throttle: {<<: *x, rate: 1mbit}, lift_last: false}
-  - {name: c, throttle: none}
+  - {name: d, paths: [wifi], budget: month}
+  - {name: e, steer: {mode: waterfall, order: [wifi, ethernet]}}
+  - {name: c, throttle: none, budget: none, steer: none}
 """
 
 SCRAPS = st.one_of(

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from mptcp_throttler.policy.load import check_policy, load_policy
-from mptcp_throttler.policy.model import PathMatch, Policy, Rule, Share, Throttle, Window
+from mptcp_throttler.policy.model import Kind, PathMatch, Policy, Rule, Share, Throttle, Window
 from mptcp_throttler.policy.problems import Severity
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -84,7 +84,7 @@ def test_everything_that_can_be_said() -> None:
                 windows=(Window(days, time(8), time(18)), Window(days, time(22), time(2))),
                 lift_last=False,
             ),
-            Rule(name="rest", paths=None, throttle=None, min_subflows=1),
+            Rule(name="rest", paths=None, throttle=None, exempts=frozenset({Kind.THROTTLE})),
         ),
         time_zone=ZoneInfo("Europe/Athens"),
         dry_run=True,
@@ -105,7 +105,7 @@ def test_what_holds_unless_something_else_is_said() -> None:
                 name="all",
                 paths=None,
                 throttle=Throttle(5_000_000, 5_000_000, None, Share.PATH),
-                min_subflows=2,
+                min_subflows=None,
                 max_subflows=None,
                 clients=None,
                 windows=None,
@@ -124,7 +124,7 @@ def test_an_exemption_holds_for_a_single_subflow_too_unless_it_says_otherwise() 
           - {name: a, throttle: none}
           - {name: b, throttle: none, when: {min_subflows: 2}}
         """)
-    assert [rule.min_subflows for rule in policy.rules] == [1, 2]
+    assert [rule.least(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
 
 
 def test_a_rule_for_single_subflows_need_not_say_so_twice() -> None:
@@ -134,7 +134,7 @@ def test_a_rule_for_single_subflows_need_not_say_so_twice() -> None:
           - {name: a, throttle: {rate: 5mbit}, when: {max_subflows: 1}, lift_last: false}
           - {name: b, throttle: {rate: 5mbit}, when: {max_subflows: 3}}
         """)
-    assert [rule.min_subflows for rule in policy.rules] == [1, 2]
+    assert [rule.least(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -286,3 +286,127 @@ def test_the_policies_we_ship_have_no_problem(path: Path) -> None:
 
 def test_there_are_examples() -> None:
     assert len(FILES) >= 4
+
+
+BUDGET = "budget: {period: month, steps: [{after: 1 GB, throttle: {rate: 1mbit}}]}"
+STEER = "steer: {mode: waterfall, order: [a, b]}"
+EACH = {"throttle": CAP, "budget": BUDGET, "steer": STEER}
+
+
+def notes(text: str) -> list[str]:
+    return [str(note) for note in check_policy(text, "policy.yaml").notes]
+
+
+def test_rules_for_different_questions_leave_each_other_alone() -> None:
+    assert warnings(rules(f"name: x, {CAP}", f"name: y, {BUDGET}", f"name: z, {STEER}")) == []
+    assert notes(rules(f"name: x, {CAP}", f"name: y, {BUDGET}")) == [
+        'policy.yaml:4: note: rules[0]: the budget of rule "y" below holds beside rule "x"; to exempt from it what '
+        'this rule catches, add "budget: none"'
+    ]
+    assert notes(rules(f"name: x, {CAP}, budget: none", f"name: y, {BUDGET}")) == []
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (f"name: x, {CAP}, paths: [a]", f"name: y, {BUDGET}, paths: [b]"),
+        (f'name: x, {CAP}, when: {{hours: ["08:00-18:00"]}}', f'name: y, {BUDGET}, when: {{hours: ["18:00-08:00"]}}'),
+        (f"name: x, {CAP}, when: {{min_subflows: 3}}", f"name: y, {BUDGET}, when: {{max_subflows: 2}}"),
+        (f"name: x, {CAP}, direction: up", f"name: y, {STEER}"),
+    ],
+)
+def test_rules_that_never_meet_are_not_noted(earlier: str, later: str) -> None:
+    assert notes(rules(earlier, later)) == []
+
+
+@pytest.mark.parametrize("kind", ["budget", "steer"])
+def test_an_exemption_that_used_to_be_one_from_everything_is_warned_of_with_the_line_to_add(kind: str) -> None:
+    later = f"name: y, {EACH[kind]}"
+    assert warnings(rules("name: x, throttle: none", later)) == [
+        f'policy.yaml:4: warning: rules[0]: rule "x" does not exempt from the {kind} of rule "y" below it: add '
+        f'"{kind}: none" to exempt from that too, or move rule "y" above it'
+    ]
+    some = "name: x, when: {clients: [10.0.0.0/8]}, throttle: none"
+    assert len(warnings(rules(some, later))) == 1
+    assert warnings(rules(f"{some}, {kind}: none", later)) == []
+    assert warnings(rules(later, "name: x, throttle: none")) == []
+
+
+def test_smallest_delay_used_to_exempt_as_well() -> None:
+    (warning,) = warnings(rules("name: x, steer: {mode: smallest-delay}", f"name: y, {CAP}"))
+    assert 'add "throttle: none"' in warning
+
+
+def test_an_answer_that_never_decides_is_warned_of_for_itself() -> None:
+    assert warnings(rules(f"name: x, {CAP}, direction: down", f"name: y, {CAP}, direction: both, {BUDGET}")) == [
+        'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides: "x" above it does for all that it '
+        "could catch"
+    ]
+    assert warnings(rules(f"name: x, {CAP}, direction: up", f"name: y, {CAP}, direction: both")) == [
+        'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides for uploads: "x" above it does for '
+        "all that it could catch"
+    ]
+    assert warnings(rules(f"name: x, {CAP}", f"name: z, {BUDGET}", f"name: y, {CAP}, {BUDGET}")) == [
+        'policy.yaml:6: warning: rules[2]: rule "y" is never reached: "x" and "z" above it catch all that it could '
+        "catch"
+    ]
+
+
+NAMED = "budgets: {month: {period: month, steps: [{after: 1 GB, throttle: none}]}}\n"
+
+
+def test_several_rules_feed_one_budget() -> None:
+    text = rules("name: x, paths: [a], budget: month", "name: y, paths: [b], budget: month") + NAMED
+    policy = load_policy(text, "policy.yaml")
+    assert [budget.title for budget in policy.budgets] == ["budget month"]
+    assert policy.rules[0].budget is policy.rules[1].budget
+    (own,) = load_policy(rules(f"name: x, {BUDGET}"), "p").budgets
+    assert (own.name, own.title) == ("x", "budget of rule x"), "the ledger's name of it, as ever"
+
+
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [
+        (
+            "name: x, budget: mont",
+            '4: rules[0].budget: "mont" is not a budget (did you mean "month"?); the budgets are month',
+        ),
+        (
+            f"name: month, {BUDGET}",
+            '4: rules[0].name: the budget of this rule and the one named "month" on line 5 would be one account; give '
+            "either another name",
+        ),
+        ("name: x, budget: [month]", '4: rules[0].budget: a list is not a mapping; write "key: value" lines'),
+        ("name: x, budget: -", '4: rules[0].budget: "-" is not a name'),
+        (
+            "name: x, steer: never",
+            '4: rules[0].steer: "never" is not allowed; write none, or a mapping with at least "mode"',
+        ),
+        (
+            f"name: x, {STEER}, {CAP}, direction: up",
+            "4: rules[0].direction: steer is for downloads; write down or both, or give steer a rule of its own",
+        ),
+    ],
+)
+def test_mistakes_with_budgets_and_steering(rule: str, error: str) -> None:
+    problems = [str(problem) for problem in check_policy(rules(rule) + NAMED, "policy.yaml").problems]
+    assert any(problem.startswith(f"policy.yaml:{error}") for problem in problems), problems
+
+
+def test_a_budget_without_a_rule_is_warned_of_and_none_is_no_name() -> None:
+    assert warnings(rules(f"name: x, {CAP}") + NAMED) == [
+        "policy.yaml:5: warning: budgets.month: no rule feeds this budget"
+    ]
+    (problem,) = check_policy(rules("name: x, budget: none") + NAMED.replace("month:", "none:", 1), "p").problems
+    assert '"none" in a rule means that it has no budget' in str(problem)
+
+
+def test_waterfall_is_what_3gpp_calls_priority_based() -> None:
+    one, other = (
+        load_policy(rules(f"name: x, steer: {{mode: {mode}, order: [a, b]}}"), "p").rules[0].steer
+        for mode in ("waterfall", "priority-based")
+    )
+    assert one is not None
+    assert other is not None
+    assert (one.mode, one.paths, one.by_order) == (other.mode, other.paths, True)
+    assert (one.name, other.name) == ("waterfall", "priority-based")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from mptcp_throttler.config.schemas import main, schema_texts
+from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.policy.fields import INTERFACE_PATTERN, NAME_PATTERN
 from mptcp_throttler.policy.load import check_policy
 from mptcp_throttler.policy.schedule import DAYS_PATTERN, HOURS_PATTERN
 from mptcp_throttler.policy.units import RATE_PATTERN, SIZE_PATTERN
-from mptcp_throttler.schemas import main, schema_texts
-from mptcp_throttler.settings import load_settings
 
 CONF = Path(__file__).parents[2] / "conf"
 RULE: dict[str, object] = {"name": "a", "throttle": {"rate": "5 Mbit/s"}}
@@ -24,14 +24,14 @@ RULE: dict[str, object] = {"name": "a", "throttle": {"rate": "5 Mbit/s"}}
 @pytest.mark.parametrize("name", ["policy.schema.json", "throttler.schema.json"])
 def test_the_committed_schema_is_the_generated_one(name: str) -> None:
     committed = (CONF / name).read_text(encoding="utf-8")
-    assert committed == schema_texts()[name], "run: python -m mptcp_throttler.schemas conf"
+    assert committed == schema_texts()[name], "run: python -m mptcp_throttler.config.schemas conf"
 
 
 def test_the_command_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 0
     assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == schema_texts()
     assert main([]) == 2
-    assert capsys.readouterr().err == "usage: python -m mptcp_throttler.schemas DIRECTORY\n"
+    assert capsys.readouterr().err == "usage: python -m mptcp_throttler.config.schemas DIRECTORY\n"
 
 
 def objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -84,7 +84,8 @@ def test_the_examples_are_accepted() -> None:
             check({"backup": True}, ({"name": "a"} if key in ("steer", "budget") else RULE) | {key: example})
     for key, value in schema["properties"].items():
         for example in value["examples"]:
-            check({"backup": True}, RULE, **{key: example})
+            fed = {"budget": next(iter(example))} if key == "budgets" else {}
+            check({"backup": True}, RULE | fed, **{key: example})
 
 
 def test_the_examples_of_the_settings_are_accepted() -> None:

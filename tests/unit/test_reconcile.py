@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from zoneinfo import ZoneInfo
 
 import pytest
 from fakes import FakeNetfilter, FakeTrafficControl
 
-from mptcp_throttler import reconcile
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Policy, Rule, ScopeKey, Share, Throttle, Verdict
-from mptcp_throttler.reconcile import Reconciler
+from mptcp_throttler.runtime import reconcile
+from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import Ownership, Target
 from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
@@ -105,7 +106,7 @@ def test_apply_raises_what_the_kernel_refused() -> None:
         asyncio.run(scenario())
 
 
-def test_verify_mends_what_somebody_else_changed_and_removes_strays() -> None:
+def test_verify_puts_right_what_somebody_else_changed_and_removes_strays() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -155,3 +156,113 @@ def test_changes_that_wait_are_not_counted_as_repairs() -> None:
         return bench
 
     assert asyncio.run(scenario()).reconciler.counters.repairs == 0
+
+
+def test_a_comparison_that_finds_nothing_touches_nothing() -> None:
+    async def scenario() -> tuple[list[str], int]:
+        bench = Bench()
+        bench.planner.set_verdicts(1, [verdict(1000)], NOW)
+        await bench.reconciler.apply()
+        bench.log.clear()
+        await bench.reconciler.verify()
+        return bench.log, bench.reconciler.counters.repairs
+
+    assert asyncio.run(scenario()) == ([], 0)
+
+
+def test_changes_go_on_while_the_kernel_is_read_and_are_no_repairs() -> None:
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1010)], NOW)
+        await bench.reconciler.apply()
+        bench.log.clear()
+
+        async def change() -> None:
+            # Some that were read go, some that were read already come.
+            bench.planner.set_verdicts(1, [verdict(port) for port in range(1005, 1020)], NOW)
+            async with asyncio.timeout(5):
+                await bench.reconciler.apply()
+
+        bench.netfilter.reading = change
+        await bench.reconciler.verify()
+        return bench
+
+    bench = asyncio.run(scenario())
+    assert {each.remote_port for each in bench.netfilter.entries} == set(range(1005, 1020))
+    assert "take root" not in bench.log
+    assert bench.reconciler.counters.repairs == 0
+
+
+def test_what_somebody_changed_is_found_while_changes_go_on() -> None:
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1010)], NOW)
+        await bench.reconciler.apply()
+        del bench.netfilter.entries[verdict(1000).four_tuple]
+
+        async def change() -> None:
+            bench.planner.set_verdicts(2, [verdict(2000, token=2)], NOW)
+            await bench.reconciler.apply()
+
+        bench.netfilter.reading = change
+        await bench.reconciler.verify()
+        return bench
+
+    bench = asyncio.run(scenario())
+    assert {each.remote_port for each in bench.netfilter.entries} == {*range(1000, 1010), 2000}
+    assert bench.reconciler.counters.repairs == 1
+
+
+def test_what_is_neither_class_nor_entry_is_compared_too() -> None:
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.tc.problems = ["the limit on GSO segments of wan0 is 65536, not 3028"]
+        await bench.reconciler.verify()
+        return bench
+
+    bench = asyncio.run(scenario())
+    assert bench.log == ["take root", "make sets"]
+    assert bench.reconciler.counters.repairs == 1
+
+
+def test_what_is_refused_does_not_keep_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "_BATCH", 2)
+    monkeypatch.setattr(reconcile, "_CLASS_BATCH", 1)
+
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.netfilter.refused = {1001}
+        bench.tc.refusals = 1  # of token 1
+        for token in (1, 2):
+            ports = range(1000 * token, 1000 * token + 4)
+            bench.planner.set_verdicts(token, [verdict(port, token) for port in ports], NOW)
+        with pytest.raises(KernelError, match="set class 10: refused"):
+            await bench.reconciler.apply()
+        assert {each.remote_port for each in bench.netfilter.entries} == {2000, 2001, 2002, 2003}
+        with pytest.raises(KernelError, match="add set entries: refused"):
+            await bench.reconciler.apply()
+        return bench
+
+    bench = asyncio.run(scenario())
+    assert {each.remote_port for each in bench.netfilter.entries} == {1002, 1003, 2000, 2001, 2002, 2003}
+
+
+def test_changing_ten_thousand_entries_gives_way_and_costs_nothing_quadratic() -> None:
+    calls: list[int] = []
+
+    class Counting(FakeNetfilter):
+        async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
+            calls.append(len(entries))
+            self.entries |= entries
+
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.netfilter = Counting()
+        bench.reconciler = Reconciler(bench.planner, bench.tc, bench.netfilter)
+        bench.planner.set_verdicts(1, [verdict(port) for port in range(1, 10_001)], NOW)
+        await bench.reconciler.apply()
+        return bench
+
+    bench = asyncio.run(scenario())
+    assert len(bench.netfilter.entries) == 10_000
+    assert max(calls) <= 500

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mptcp_throttler.config.settings import Settings, SettingsError, check_together, load_settings
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.problems import Severity
-from mptcp_throttler.settings import Settings, SettingsError, check_together, load_settings
 from mptcp_throttler.shaping.model import Ownership
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -229,3 +229,27 @@ def test_a_rule_for_downloads_makes_no_class_for_uploads() -> None:
 
 def test_segments_built_here_are_limited_by_caps_on_downloads_alone() -> None:
     assert gso_limit(policy(replace(rule(), directions=frozenset({Direction.UP}))), 65536) == 65536
+
+
+def test_the_class_of_a_budgets_step_is_not_that_of_its_rules_throttle() -> None:
+    cap = rule()
+    planner = planner_for(cap)
+    step = Verdict(subflow(1), "any", cap, ScopeKey("cap", Share.PATH, step=1000), throttle(512_000), "")
+    planner.set_verdicts(1, [step], NOW)
+    planner.set_policy(policy(cap))
+    assert sorted(spec.rate for spec in planner.classes.desired.values()) == [512_000, 5_000_000]
+    planner.forget(1, NOW)
+    planner.expire(NOW)
+    assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000]
+
+
+def test_a_reload_leaves_the_caps_that_balance_loads_to_those_who_balance() -> None:
+    both = rule()
+    planner = planner_for(both)
+    scope = ScopeKey(both.name, Share.CONNECTION, (1, "a"))
+    balancing = Verdict(subflow(1), "a", both, scope, throttle(300_000), "balanced")
+    planner.set_verdicts(1, [balancing], NOW)
+    planner.set_policy(policy(both))
+    minor = planner.minor_of(scope)
+    assert minor is not None
+    assert planner.classes.desired[minor].rate == 300_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import logging
 import sys
@@ -12,13 +11,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from . import __version__
-from .configuration import DEFAULT_SETTINGS, read_connections, read_policy, read_settings
-from .mptcp.model import Connection
-from .policy.model import Policy
-from .policy.problems import DocumentError, Problem
-from .settings import Settings
+from mptcp_throttler import __version__
+from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS, plain_status_socket
+from mptcp_throttler.policy.problems import DocumentError, Problem
+
+if TYPE_CHECKING:
+    from mptcp_throttler.config.settings import Settings
+    from mptcp_throttler.mptcp.model import Connection
+    from mptcp_throttler.policy.model import Policy
+
+# What a command needs is imported by it: ``status`` is asked often, and libraries take longer to load than the answer.
 
 log = logging.getLogger("mptcp_throttler")
 
@@ -28,7 +32,7 @@ OK, FAILED, USAGE = 0, 1, 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed (the reason is on stderr), 2 wrong usage."""
     options = _parser().parse_args(arguments)
-    from .kernel.ports import KernelError
+    from mptcp_throttler.kernel.ports import KernelError
 
     try:
         return int(options.command(options))
@@ -82,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
     quota = add("quota", "Show or reset what was used of the policy's budgets, whether the daemon runs or not.")
     quota.add_argument("action", choices=("show", "reset"), help="show, or begin the present period anew")
-    quota.add_argument("--rule", metavar="NAME", help="this rule's budget alone")
+    quota.add_argument("--rule", metavar="NAME", help="this budget, or this rule's, alone")
     quota.add_argument("--client", metavar="ADDRESS", help="this client's volume alone")
     quota.add_argument("--json", action="store_true", help="print JSON")
     quota.set_defaults(command=_quota)
@@ -93,7 +97,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .daemon import AlreadyRunning, Daemon
+    import asyncio
+
+    from mptcp_throttler.config.files import read_settings
+    from mptcp_throttler.kernel.state_lock import AlreadyRunning
+    from mptcp_throttler.runtime.daemon import Daemon
 
     settings = read_settings(options.config)
     policy = _policy_with_warnings(settings.policy, settings)
@@ -114,14 +122,26 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from mptcp_throttler.config.files import read_settings
+
     if options.policy is not None:
-        print(_no_errors(options.policy, _policy_with_warnings(options.policy, None)))
+        policy = _policy_with_warnings(options.policy, None)
+        _print_notes(options.policy)
+        print(_no_errors(options.policy, policy))
         return OK
     settings = read_settings(options.config)
     policy = _policy_with_warnings(settings.policy, settings)
+    _print_notes(settings.policy)
     print(f"{options.config}: no errors")
     print(_no_errors(settings.policy, policy))
     return OK
+
+
+def _print_notes(path: Path) -> None:
+    from mptcp_throttler.config.files import read_notes
+
+    for note in read_notes(path):
+        print(note, file=sys.stderr)
 
 
 def _no_errors(path: Path, policy: Policy) -> str:
@@ -130,7 +150,8 @@ def _no_errors(path: Path, policy: Policy) -> str:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from .preview import preview
+    from mptcp_throttler.config.files import read_connections, read_settings
+    from mptcp_throttler.views.preview import preview
 
     settings = read_settings(options.config)
     policy = _policy_with_warnings(options.policy or settings.policy, settings)
@@ -144,31 +165,38 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from .status import ask
-    from .status_table import print_status
+    from mptcp_throttler.views.ask import ask_text
 
-    path = options.socket or read_settings(options.config).status_socket
+    path = options.socket or plain_status_socket(options.config)
+    if path is None:
+        from mptcp_throttler.config.files import read_settings
+
+        path = read_settings(options.config).status_socket
     try:
-        status = ask(path)
+        text = ask_text(path)
     except (FileNotFoundError, ConnectionRefusedError):
         print(f"mptcp-throttler: no daemon answers at {path}; is it running?", file=sys.stderr)
         return FAILED
     if options.json:
-        print(json.dumps(status, indent=2))
+        # As it came: laying out ten thousand connections takes longer than all else.
+        sys.stdout.buffer.write(text + b"\n")
     else:
-        print_status(status)
+        from mptcp_throttler.views.status_table import print_status
+
+        print_status(json.loads(text))
     return OK
 
 
 def _quota(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from .ledger import Ledger, LedgerError
-    from .quota import as_json, print_quotas, quotas
+    from mptcp_throttler.config.files import read_policy, read_settings
+    from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
+    from mptcp_throttler.views.budget_table import as_json, names, print_quotas, quotas
 
     settings = read_settings(options.config)
     policy, _ = read_policy(settings.policy, settings)
-    budgets = [rule.name for rule in policy.rules if rule.budget is not None]
+    budgets = names(policy)
     if options.rule is not None and options.rule not in budgets:
         raise DocumentError([Problem("--rule", 0, 0, "", options.rule, _no_such_budget(options.rule, budgets))])
     try:
@@ -182,10 +210,10 @@ def _quota(options: argparse.Namespace) -> int:
         found = [
             each
             for each in quotas(ledger, policy, time.time())
-            if options.rule in (None, each.rule) and client in (None, each.client)
+            if (options.rule is None or each.goes_by(options.rule)) and client in (None, each.client)
         ]
         if options.action == "reset":
-            gone = ledger.reset({(each.rule, each.client) for each in found})
+            gone = ledger.reset([each.account for each in found])
             if not gone:
                 print("mptcp-throttler: nothing to reset: nothing was used in the present period", file=sys.stderr)
                 return FAILED
@@ -207,8 +235,11 @@ def _no_such_budget(name: str, budgets: Sequence[str]) -> str:
 
 
 def _cleanup(options: argparse.Namespace) -> int:
-    from .cleanup import cleanup
-    from .daemon import AlreadyRunning
+    import asyncio
+
+    from mptcp_throttler.config.files import read_settings
+    from mptcp_throttler.kernel.state_lock import AlreadyRunning
+    from mptcp_throttler.runtime.cleanup import cleanup
 
     try:
         for line in asyncio.run(cleanup(read_settings(options.config))):
@@ -220,8 +251,8 @@ def _cleanup(options: argparse.Namespace) -> int:
 
 
 def _live_connections(settings: Settings, now: float) -> list[Connection]:
-    from .kernel.sock_diag import SocketDiagnostics
-    from .mptcp.tracker import Tracker
+    from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+    from mptcp_throttler.mptcp.tracker import Tracker
 
     tracker = Tracker(settings.ownership.listen_ports)
     tracker.resync(SocketDiagnostics(settings.ownership.listen_ports).subflows(), now)
@@ -240,6 +271,8 @@ def _time(text: str | None) -> float:
 
 
 def _policy_with_warnings(path: Path, settings: Settings | None) -> Policy:
+    from mptcp_throttler.config.files import read_policy
+
     policy, warnings = read_policy(path, settings)
     for warning in warnings:
         print(warning, file=sys.stderr)

@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mptcp_throttler.status import ask
+from mptcp_throttler.views.ask import ask
 
 from ..testbed import UNSHAPED, LiveNode, Testbed, TestbedError
 from ..testbed.services import start_throttler, wait_until, write_throttler_config

@@ -11,8 +11,8 @@ import sys
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from mptcp_throttler.kernel.netfilter import open_netfilter
-from mptcp_throttler.kernel.tc import HtbTrafficControl
+from mptcp_throttler.kernel.netfilter.backends import open_netfilter
+from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target
 

@@ -2,7 +2,7 @@
 
 Through the real proxy and throttler. In the middle of a download over both paths the policy that caps Ethernet is
 loaded (SIGHUP), with ``landing: at-once`` and ``landing: soft`` in turns; between runs the cap is taken away. Without
-any cap the same windows are measured too: congestion control makes dips of its own. docs/landing.md has the results.
+any cap the same windows are measured too: congestion control makes dips of its own. docs/soft-start.md has the results.
 
 Each 0.1 s sample counts what arrived at the client's interfaces. A run begins so long before the onset that BBR, which
 slows every path down for 0.2 s once in ten seconds (PROBE_RTT), does so only after the last window.

@@ -33,7 +33,7 @@ version: 1
 paths:
   ethernet: {clients: [10.77.1.0/24]}
 rules:
-  - {name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}}
+  - {name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s, landing: at-once}}
 """
 
 
@@ -76,16 +76,22 @@ def percentile(ordered: list[float], share: float) -> float:
 def measure(backend: str, count: int) -> list[dict[str, float]]:
     """Return delay and bytes for each connection."""
     with Testbed(TWO_PATHS) as testbed:
-        proxy, client = testbed["proxy"], testbed["client"]
+        proxy = testbed["proxy"]
         policy = testbed.directory / "policy.yaml"
         policy.write_text(POLICY)
         start_throttler(proxy, write_throttler_config(proxy, policy, settings={"netfilter": backend}))
-        output = testbed.directory / "samples.json"
-        module = "mptcp_bench.experiments.reaction_probe"
-        probe = proxy.popen([sys.executable, "-m", module, backend, str(count), str(output)], name="probe")
-        ends = [proxy.address("wan0"), str(PROXY_PORT), str(count), client.address("wlan0")]
-        client.run([sys.executable, "-m", f"{module}_client", *ends], timeout=count + 60)
-        if probe.wait(60) != 0:
-            raise TestbedError(f"the probe failed{probe.tail()}")
-        samples: list[dict[str, float]] = json.loads(Path(output).read_text())
-        return samples
+        return probed(testbed, backend, count)
+
+
+def probed(testbed: Testbed, backend: str, count: int, port: int = PROXY_PORT) -> list[dict[str, float]]:
+    """Return delay and bytes for each connection to *port*, where nobody listens; a throttler is there already."""
+    proxy, client = testbed["proxy"], testbed["client"]
+    output = testbed.directory / "samples.json"
+    module = "mptcp_bench.experiments.reaction_probe"
+    probe = proxy.popen([sys.executable, "-m", module, backend, str(count), str(output), str(port)], name="probe")
+    ends = [proxy.address("wan0"), str(port), str(count), client.address("wlan0")]
+    client.run([sys.executable, "-m", f"{module}_client", *ends], timeout=count + 60)
+    if probe.wait(60) != 0:
+        raise TestbedError(f"the probe failed{probe.tail()}")
+    samples: list[dict[str, float]] = json.loads(Path(output).read_text())
+    return samples

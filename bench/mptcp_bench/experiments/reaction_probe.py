@@ -1,6 +1,7 @@
-"""The probe of the experiment ``reaction``: ``python -m … BACKEND COUNT FILE``, in the proxy's namespace.
+"""The probe of the experiment ``reaction``: ``python -m … BACKEND COUNT FILE PORT``, in the proxy's namespace.
 
-Accepts MPTCP connections and sends on each; watches the wire and the set; writes one sample for each connection.
+Accepts MPTCP connections to PORT and sends on each; watches the wire and the set; writes one sample for each
+connection. What goes to other ports, thousands of tunnels perhaps, the kernel keeps from it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import select
 import socket
 import struct
 import sys
@@ -16,8 +18,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from scapy.arch.linux import attach_filter
+
 from mptcp_throttler.kernel.capture import Capture
-from mptcp_throttler.kernel.netfilter_iptables import IptablesNetfilter
+from mptcp_throttler.kernel.netfilter.iptables import IptablesNetfilter
 from mptcp_throttler.kernel.netlink import messages
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck
@@ -25,8 +29,9 @@ from mptcp_throttler.shaping.model import Ownership
 
 from .announcement import announced_ports
 
-PORT = Ownership().listen_ports[0]
 _GIVE_UP_SECONDS = 3.0
+_IDLE_SECONDS = 0.1
+"""In which what the wire brings has room in its buffer."""
 _SO_TIMESTAMPNS = 35
 _HEADERS = 14 + 20
 _NETLINK_NETFILTER, _SOL_NETLINK, _ADD_MEMBERSHIP, _NFNLGRP_NFTABLES = 12, 270, 1, 7
@@ -34,11 +39,13 @@ _NEWSETELEM = 10 << 8 | 12
 
 
 class Wire:
-    """Length and time of each packet that leaves wan0 from our port, headers aside; IPv4 over Ethernet."""
+    """Length and time of each packet that leaves wan0 from *port*, headers aside; IPv4 over Ethernet."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int) -> None:
+        self._port = port
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
         self._socket.bind(("wan0", 0))
+        attach_filter(self._socket, f"tcp src port {port}", "wan0")
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)
         self._socket.setblocking(False)
@@ -52,7 +59,7 @@ class Wire:
                 if address[2] != socket.PACKET_OUTGOING or len(frame) < _HEADERS + 20 or frame[12:14] != b"\x08\x00":
                     continue
                 source_port, client_port = struct.unpack_from("!HH", frame, _HEADERS)
-                if source_port != PORT:
+                if source_port != self._port:  # from before the filter
                     continue
                 seconds, nanoseconds = struct.unpack("=qq", ancillary[0][2][:16])
                 payload = struct.unpack_from("!H", frame, 16)[0] - 20 - (frame[_HEADERS + 12] >> 4) * 4
@@ -60,11 +67,11 @@ class Wire:
         return found
 
 
-def serve() -> None:
+def serve(port: int) -> None:
     """Accept and send until the client closes, each connection in its thread."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("0.0.0.0", PORT))
+    listener.bind(("0.0.0.0", port))
     listener.listen()
 
     def send(connection: socket.socket) -> None:
@@ -79,8 +86,8 @@ def serve() -> None:
 class PolledSets:
     """Entries of the ipsets. Listing a set of few entries takes some 50 microseconds and disturbs nobody."""
 
-    def __init__(self) -> None:
-        self._netfilter = IptablesNetfilter(Ownership())
+    def __init__(self, port: int) -> None:
+        self._netfilter = IptablesNetfilter(Ownership(listen_ports=(port,)))
         self._seen: set[FourTuple] = set()
         self._loop = asyncio.new_event_loop()
 
@@ -110,15 +117,19 @@ class AnnouncedElements:
         return None
 
 
-def watch(entries: PolledSets | AnnouncedElements, signals: Capture, wire: Wire, count: int) -> list[dict[str, float]]:
+def watch(
+    entries: PolledSets | AnnouncedElements, signals: Capture, wire: Wire, count: int, port: int
+) -> list[dict[str, float]]:
     """Return one sample for each of *count* connections."""
     samples: list[dict[str, float]] = []
     initial_port, joined_port, opened, deadline = 0, 0, 0.0, time.time() + 30
     while len(samples) < count and time.time() < deadline:
+        # Not a tight loop here: it would take a core from those whose reaction is measured.
+        select.select([signals], [], [], _IDLE_SECONDS)
         for segment in signals.read():
             kinds = {type(option) for option in segment.options}
             # The SYN and, a round trip later, the third ACK carry the option: the first of the two counts.
-            if MpCapable in kinds and segment.destination_port == PORT and segment.source_port != initial_port:
+            if MpCapable in kinds and segment.destination_port == port and segment.source_port != initial_port:
                 initial_port, opened = segment.source_port, segment.time
             # Sent again until it is acknowledged (RFC 8684, 3.2); only the first can be waited for.
             if MpJoinAck in kinds and initial_port != joined_port:
@@ -127,7 +138,7 @@ def watch(entries: PolledSets | AnnouncedElements, signals: Capture, wire: Wire,
                     found = entries.appeared(initial_port)
                 if found is None:
                     continue
-                passed = [n for t, port, n in wire.drain() if port == initial_port and segment.time < t <= found]
+                passed = [n for t, p, n in wire.drain() if p == initial_port and segment.time < t <= found]
                 sample = {"delay_ms": 1000 * (found - segment.time), "bytes": sum(passed)}
                 samples.append({**sample, "age_ms": 1000 * (segment.time - opened)})
                 deadline = time.time() + 30
@@ -135,13 +146,13 @@ def watch(entries: PolledSets | AnnouncedElements, signals: Capture, wire: Wire,
     return samples
 
 
-def main(backend: str, count: int, output: Path) -> None:
-    signals, wire = Capture("wan0", [PORT]), Wire()
-    entries = PolledSets() if backend == "iptables" else AnnouncedElements()
+def main(backend: str, count: int, output: Path, port: int) -> None:
+    signals, wire = Capture("wan0", [port]), Wire(port)
+    entries = PolledSets(port) if backend == "iptables" else AnnouncedElements()
     # A process of its own: threads would make the watch wait for the interpreter, 5 ms at a time.
-    multiprocessing.get_context("spawn").Process(target=serve, daemon=True).start()
-    output.write_text(json.dumps(watch(entries, signals, wire, count)))
+    multiprocessing.get_context("spawn").Process(target=serve, args=(port,), daemon=True).start()
+    output.write_text(json.dumps(watch(entries, signals, wire, count, port)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -46,9 +46,9 @@ def connection(number: int, draw: random.Random) -> tuple[list[bytes], list[byte
     port = 20000 + (number >> 16)
     key_a, key_b = draw.randbytes(8), draw.randbytes(8)
     nonce_a, nonce_b = draw.randbytes(4), draw.randbytes(4)
-    join = struct.pack("!BBBBI", 30, 12, 0x10, 2, token(key_b, 1)) + nonce_a
-    join_answer = struct.pack("!BBBB", 30, 16, 0x10, 0) + join_syn_ack_hmac(key_a, key_b, nonce_a, nonce_b, 1) + nonce_b
-    join_proof = struct.pack("!BBBB", 30, 24, 0x10, 0) + join_ack_hmac(key_a, key_b, nonce_a, nonce_b, 1)
+    join = struct.pack("!BBBBI", 30, 12, 0x10, 2, token(key_b)) + nonce_a
+    join_answer = struct.pack("!BBBB", 30, 16, 0x10, 0) + join_syn_ack_hmac(key_a, key_b, nonce_a, nonce_b) + nonce_b
+    join_proof = struct.pack("!BBBB", 30, 24, 0x10, 0) + join_ack_hmac(key_a, key_b, nonce_a, nonce_b)
     capable = (b"\x1e\x04\x01\x01", b"\x1e\x0c\x01\x01" + key_b, b"\x1e\x14\x01\x01" + key_a + key_b)
     opening = [
         frame(first, port, True, _SYN, capable[0]),

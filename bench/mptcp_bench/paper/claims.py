@@ -36,7 +36,7 @@ HARDLY = 0.0005
 AT_ONCE = 0.1
 """Seconds within which a cap is in force for a transfer to be throttled from its start."""
 LANDED = 1.0
-"""Seconds within which a cap that lands softly is in force (docs/landing.md)."""
+"""Seconds within which a cap that lands softly is in force (docs/soft-start.md)."""
 HEADERS_LEAVE = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
 """Payload with MTU 1000 against 1500: IPv4 and TCP headers with timestamps and DSS are 80 bytes, and the shapers count
 14 of Ethernet (experiments/scene.py)."""

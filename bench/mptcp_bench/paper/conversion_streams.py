@@ -121,7 +121,7 @@ class Connection:
 
     def learn_key(self, direction: int, option: MpCapable) -> None:
         if option.sender_key is not None and self._origins[direction] is None:
-            self._origins[direction] = (initial_data_sequence(option.sender_key, option.version) + 1) & _64
+            self._origins[direction] = (initial_data_sequence(option.sender_key) + 1) & _64
 
     def offset(self, direction: int, sequence: int, octets: int) -> int | None:
         """Return the place in the stream of a data sequence number of 4 or 8 *octets*; None before the key is known."""
@@ -207,7 +207,7 @@ class Leg:
             if isinstance(option, MpCapable) and option.sender_key is not None and connection.asked:
                 connection.multipath = True
                 connection.learn_key(DOWN, option)
-                self._tokens[token(option.sender_key, option.version)] = connection
+                self._tokens[token(option.sender_key)] = connection
 
     def _follow(self, flow: _Flow, direction: int, packet: Packet) -> None:
         connection = flow.connection

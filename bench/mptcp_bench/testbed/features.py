@@ -48,7 +48,7 @@ _TRIALS: dict[str, tuple[str, str]] = {
         "nftables on ingress (CONFIG_NETFILTER_INGRESS, CONFIG_NF_TABLES_NETDEV)",
     ),
     "bpf-pacing": (
-        f"{sys.executable} -c 'from mptcp_throttler.kernel.socket_pacing import BpfSocketPacing as P; P([1]).close()'",
+        f"{sys.executable} -c 'from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing as P; P([1]).close()'",
         "BPF programs on TCP sockets (CONFIG_CGROUP_BPF) or libbpf 1",
     ),
 }  # fmt: skip

@@ -1,1 +1,1 @@
-"""The ports to the kernel and the adapters behind them. The only package of the throttler that does I/O."""
+"""The ports to the kernel and the adapters behind them. Nothing else changes or asks the kernel."""

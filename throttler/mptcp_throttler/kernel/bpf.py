@@ -7,6 +7,7 @@ is installed. System calls go through libbpf, which iproute2 brings to every mac
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from .ports import KernelError
+from mptcp_throttler.kernel.ports import KernelError
 
 _LIBRARY = "libbpf.so.1"
 _MAP_HASH = 1
@@ -23,6 +24,12 @@ _NO_PREALLOCATION = 1
 _PROGRAM_SOCK_OPS, _ATTACH_SOCK_OPS = 13, 3
 _LICENSE = b"GPL"
 _LOG_BYTES = 1 << 16
+_BATCH = 4096
+"""Entries taken out of a map at a time."""
+_ENOTSUPP = 524
+"""Of the kernel's own, with no name outside."""
+_NO_BATCHES = frozenset({errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP})
+"""What a kernel before 5.6 answers to operations on many entries."""
 _INSTRUCTION = struct.Struct("<BBhi")
 _CGROUP2 = "cgroup2"
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
@@ -176,6 +183,18 @@ class _LoadOptions(ctypes.Structure):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class HashMap:
+    """A map of ours."""
+
+    descriptor: int
+    name: str
+    key_bytes: int
+    value_bytes: int
+    entries: int
+    """How many it holds at most."""
+
+
 class Bpf:
     """libbpf with what it made; :meth:`close` lets the kernel free it all."""
 
@@ -187,44 +206,99 @@ class Bpf:
             raise KernelError(f"load {_LIBRARY}: {error}") from error
         self._library.libbpf_set_print(None)
         self._descriptors: list[int] = []
+        self._batches = True
+        """This kernel has operations on many entries, for all we know."""
 
     def close(self) -> None:
         for descriptor in reversed(self._descriptors):
             os.close(descriptor)
         self._descriptors.clear()
 
-    def hash_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> int:
-        """Return the descriptor of a new hash map. Raises KernelError."""
+    def hash_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> HashMap:
+        """Return a new hash map. Raises KernelError."""
 
         class Options(ctypes.Structure):
             _fields_ = (("size", ctypes.c_size_t), ("btf", ctypes.c_uint32 * 4), ("flags", ctypes.c_uint32))
 
         options = Options(size=ctypes.sizeof(Options), flags=_NO_PREALLOCATION)
-        return self._made(
+        descriptor = self._made(
             self._library.bpf_map_create(
                 _MAP_HASH, name.encode(), key_bytes, value_bytes, entries, ctypes.byref(options)
             ),
             f"make the BPF map {name}",
         )
+        return HashMap(descriptor, name, key_bytes, value_bytes, entries)
 
-    def update(self, descriptor: int, key: bytes, value: bytes) -> None:
-        """Raises KernelError, for one where the map is full."""
-        result = self._library.bpf_map_update_elem(descriptor, key, value, ctypes.c_uint64(0))
-        if result < 0:
-            raise KernelError(f"set an entry of a BPF map: {os.strerror(-result)}")
+    def update_batch(self, table: HashMap, keys: bytes, values: bytes) -> None:
+        """Set entries; keys and values stand one after the other.
 
-    def delete(self, descriptor: int, key: bytes) -> None:
-        """Forget *key*; an unknown one is fine."""
-        self._library.bpf_map_delete_elem(descriptor, key)
+        Raises KernelError, for one where the map is full; those before the refused one are set.
+        """
+        count = ctypes.c_uint32(len(keys) // table.key_bytes)
+        if not count:
+            return
+        if self._batches and self._did(
+            self._library.bpf_map_update_batch(table.descriptor, keys, values, ctypes.byref(count), None), table
+        ):
+            return
+        for key, value in zip(_pieces(keys, table.key_bytes), _pieces(values, table.value_bytes), strict=True):
+            result = self._library.bpf_map_update_elem(table.descriptor, key, value, ctypes.c_uint64(0))
+            if result < 0:
+                raise _refused(-result, table)
 
-    def drain(self, descriptor: int, key_bytes: int, value_bytes: int) -> Iterator[tuple[bytes, bytes]]:
+    def delete_batch(self, table: HashMap, keys: bytes) -> None:
+        """Forget keys, which stand one after the other; unknown ones are fine. Raises KernelError."""
+        start, size = 0, table.key_bytes
+        while start < len(keys) and self._batches:
+            count = ctypes.c_uint32((len(keys) - start) // size)
+            rest = keys[start:] if start else keys
+            result = self._library.bpf_map_delete_batch(table.descriptor, rest, ctypes.byref(count), None)
+            if result == -errno.ENOENT:
+                start += (count.value + 1) * size  # it ends at the first unknown one
+            elif self._did(result, table):
+                return
+        for key in _pieces(keys[start:], size):
+            self._library.bpf_map_delete_elem(table.descriptor, key)
+
+    def drain(self, table: HashMap) -> Iterator[tuple[bytes, bytes]]:
         """Take all entries out of a map: yield each key with its value."""
-        key, value = ctypes.create_string_buffer(key_bytes), ctypes.create_string_buffer(value_bytes)
-        while self._library.bpf_map_get_next_key(descriptor, None, key) == 0:
-            found = self._library.bpf_map_lookup_elem(descriptor, key, value) == 0
-            self._library.bpf_map_delete_elem(descriptor, key)
+        keys = ctypes.create_string_buffer(table.key_bytes * _BATCH)
+        values = ctypes.create_string_buffer(table.value_bytes * _BATCH)
+        # How far it came: the kernel's own, of four bytes for a hash map.
+        position = ctypes.create_string_buffer(table.key_bytes + 4)
+        begun = False
+        while self._batches:
+            count = ctypes.c_uint32(_BATCH)
+            result = self._library.bpf_map_lookup_and_delete_batch(
+                table.descriptor, position if begun else None, position, keys, values, ctypes.byref(count), None
+            )
+            if result != -errno.ENOENT and not self._did(result, table):
+                break
+            yield from zip(
+                _pieces(keys.raw[: table.key_bytes * count.value], table.key_bytes),
+                _pieces(values.raw[: table.value_bytes * count.value], table.value_bytes),
+                strict=True,
+            )
+            if result < 0:
+                return
+            begun = True
+        while self._library.bpf_map_get_next_key(table.descriptor, None, keys) == 0:
+            found = self._library.bpf_map_lookup_elem(table.descriptor, keys, values) == 0
+            self._library.bpf_map_delete_elem(table.descriptor, keys)
             if found:
-                yield key.raw, value.raw
+                yield keys.raw[: table.key_bytes], values.raw[: table.value_bytes]
+
+    def _did(self, result: int, table: HashMap) -> bool:
+        """Return whether an operation on many entries was done; False where this kernel has none.
+
+        Raises KernelError where it has, and refused.
+        """
+        if result >= 0:
+            return True
+        if -result not in _NO_BATCHES:
+            raise _refused(-result, table)
+        self._batches = False
+        return False
 
     def attach_sock_ops(self, name: str, code: bytes) -> None:
         """Have the program run for the TCP sockets of the whole cgroup hierarchy, beside programs of others.
@@ -265,6 +339,16 @@ class Bpf:
             raise KernelError(f"{what}: {os.strerror(-result)}")
         self._descriptors.append(result)
         return result
+
+
+def _pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def _refused(code: int, table: HashMap) -> KernelError:
+    if code == errno.E2BIG:
+        return KernelError(f"the BPF map {table.name} is full: it has room for {table.entries} sockets")
+    return KernelError(f"change the BPF map {table.name}: {os.strerror(code)}")
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 The kernel filter passes SYN, FIN and RST, and those other segments whose MPTCP option signals something: the
 third ACKs of MP_CAPABLE and MP_JOIN, MP_PRIO and the like, never DSS (data). The option is looked for where
-stacks put it: at the start of the options, after one or two NOPs, after the time stamp. Bulk data stays in the
-kernel. An IPv6 segment behind extension headers is not seen; the kernel's own events are.
+stacks put it: at the start of the options, after two NOPs, after a time stamp or SACK. What stands before it is
+compared too: else one data segment in eighty would pass for a byte of its time stamp. Bulk data stays in the kernel. An
+IPv6 segment behind extension headers is not seen; the kernel's own events are.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import errno
 import logging
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from ..mptcp.model import Segment
-from ..mptcp.segment import parse_frame
-from .ports import KernelError
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import Segment
+from mptcp_throttler.mptcp.segment import parse_frame
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,15 @@ BUFFER_BYTES = 8 << 20
 _SO_RCVBUFFORCE = 33
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
 _SNAP_BYTES = 512
-_OPTION_OFFSETS = (20, 22, 24, 30, 32)
+_NOPS, _TIME_STAMP, _SACK = "0x0101", "0x080a", "5"
+_PLACES: tuple[tuple[int, Callable[[Callable[..., str]], str]], ...] = (
+    (20, lambda at: ""),
+    (22, lambda at: f"{at(20, 2)} = {_NOPS} and "),
+    (24, lambda at: f"{at(20, 2)} != {_NOPS} and {at(20, 2)} != {_TIME_STAMP} and "),
+    (30, lambda at: f"({at(20, 2)} = {_TIME_STAMP} or {at(20)} = {_SACK}) and "),
+    (32, lambda at: f"{at(20, 2)} = {_NOPS} and ({at(22, 2)} = {_TIME_STAMP} or {at(22)} = {_SACK}) and "),
+)
+"""Where the option may begin in the TCP header, bytes, and what has to stand before it there."""
 _ETHERNET, _LOOPBACK = 1, 772
 _LINK_HEADER = {_ETHERNET: 14, _LOOPBACK: 14}
 
@@ -35,13 +44,14 @@ def kernel_filter(listen_ports: Iterable[int]) -> str:
     parts = []
     for family, accessor, base in (("ip and tcp", "tcp", 0), ("ip6 and ip6[6] = 6", "ip6", 40)):
 
-        def at(offset: int, accessor: str = accessor, base: int = base) -> str:
-            return f"{accessor}[{base + offset}]"
+        def at(offset: int, size: int = 1, accessor: str = accessor, base: int = base) -> str:
+            return f"{accessor}[{base + offset}{f':{size}' if size > 1 else ''}]"
 
         # Byte 12 holds the header length: below it, bytes at the offset are payload, not options.
         signals = [
-            f"({at(12)} >= {(offset + 7) // 4 << 4:#x} and {at(offset)} = 30 and {at(offset + 2)} & 0xf0 != 0x20)"
-            for offset in _OPTION_OFFSETS
+            f"({at(12)} >= {(offset + 7) // 4 << 4:#x} and {before(at)}"
+            f"{at(offset)} = 30 and {at(offset + 2)} & 0xf0 != 0x20)"
+            for offset, before in _PLACES
         ]
         parts.append(f"({family} and ({' or '.join([f'{at(13)} & 7 != 0', *signals])}))")
     return f"({ports}) and ({' or '.join(parts)})"

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
-from .ports import KernelError
+from mptcp_throttler.kernel.ports import KernelError
 
 NLMSG_ERROR = 2
 NLMSG_DONE = 3
@@ -23,13 +23,16 @@ NLM_F_EXCL = 0x200
 NLM_F_CREATE = 0x400
 NLM_F_REPLACE = 0x100
 NLM_F_DUMP = 0x300
+NLM_F_DUMP_INTR = 0x10
 NLA_NESTED = 0x8000
 NLA_NET_BYTEORDER = 0x4000
 NLA_TYPE_MASK = 0x3FFF
 
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
-_RECEIVE_BYTES = 1 << 18
+_SEQUENCE_MASK = 0xFFFFFFFF
+_RECEIVE_BYTES = 1 << 16
+"""The kernel fills datagrams of a dump up to 32 KB."""
 _BATCH = 128
 """Requests sent before their answers are read: the receive buffer must hold that many acknowledgments."""
 
@@ -53,12 +56,18 @@ def attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
 
 def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield type, sequence number and payload of each netlink message of a datagram."""
+    for kind, _flags, sequence, body in messages_with_flags(data):
+        yield kind, sequence, body
+
+
+def messages_with_flags(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yield type, flags, sequence number and payload of each netlink message of a datagram."""
     offset = 0
     while offset + 16 <= len(data):
-        length, kind, _flags, sequence, _pid = _HEADER.unpack_from(data, offset)
+        length, kind, flags, sequence, _pid = _HEADER.unpack_from(data, offset)
         if length < 16 or offset + length > len(data):
             return
-        yield kind, sequence, data[offset + 16 : offset + length]
+        yield kind, flags, sequence, data[offset + 16 : offset + length]
         offset += (length + 3) & ~3
 
 
@@ -71,6 +80,9 @@ class NetlinkSocket:
         self._socket.settimeout(10.0)
         self._socket.bind((0, 0))
         self._sequence = 0
+        """Of the last request, 32 bits wide: 0 follows after the largest."""
+        self.interrupted = False
+        """What the last dump went through changed meanwhile (NLM_F_DUMP_INTR): it may lack something."""
 
     def __enter__(self) -> NetlinkSocket:
         return self
@@ -94,78 +106,95 @@ class NetlinkSocket:
         """Send many requests; all are attempted, then the first failure is raised as :class:`KernelError`."""
         failure: bytes | None = None
         for start in range(0, len(batch), _BATCH):
-            part = batch[start : start + _BATCH]
-            first = self._sequence + 1
-            data = bytearray()
-            for kind, flags, payload in part:
-                self._sequence += 1
-                data += _HEADER.pack(16 + len(payload), kind, flags | NLM_F_REQUEST | NLM_F_ACK, self._sequence, 0)
-                data += payload + b"\0" * (-len(payload) % 4)
-            self._send(data, what)
+            part = [(kind, flags | NLM_F_ACK, payload) for kind, flags, payload in batch[start : start + _BATCH]]
+            first = self.send(part, what)
             waiting = len(part)
             while waiting:
-                for kind, sequence, body in messages(self._receive(what)):
-                    if kind == NLMSG_ERROR and sequence >= first:
+                for kind, sequence, body in messages(self.receive(what)):
+                    if kind == NLMSG_ERROR and (sequence - first) & _SEQUENCE_MASK < len(part):
                         waiting -= 1
                         code = -int.from_bytes(body[:4], "little", signed=True)
                         if code and code not in ignore:
                             failure = failure or body
         if failure is not None:
-            raise _refusal(failure, what)
+            raise refusal(failure, what)
 
     def ask(self, kind: int, payload: bytes, what: str) -> bytes:
         """Send one request and return the payload of its single answer. Raises :class:`KernelError`."""
         refused, body = self._answer(kind, payload, what)
         if refused:
-            raise _refusal(body, what)
+            raise refusal(body, what)
         return body
 
-    def look_up(self, kind: int, payload: bytes, what: str) -> bytes | None:
+    def ask_if_there(self, kind: int, payload: bytes, what: str) -> bytes | None:
         """Do as :meth:`ask`, but return None where the kernel says that there is no such thing."""
         refused, body = self._answer(kind, payload, what)
         if not refused:
             return body
-        if -int.from_bytes(body[:4], "little", signed=True) == errno.ENOENT:
+        if -int.from_bytes(body[:4], "little", signed=True) in (errno.ENOENT, errno.ENODEV):
             return None
-        raise _refusal(body, what)
+        raise refusal(body, what)
 
     def _answer(self, kind: int, payload: bytes, what: str) -> tuple[bool, bytes]:
         """Return whether the single answer to a request is an error, and its payload."""
-        self._sequence += 1
-        self._send(_HEADER.pack(16 + len(payload), kind, NLM_F_REQUEST, self._sequence, 0) + payload, what)
+        expected = self.send([(kind, 0, payload)], what)
         while True:
-            for answer, sequence, body in messages(self._receive(what)):
-                if sequence == self._sequence:
+            for answer, sequence, body in messages(self.receive(what)):
+                if sequence == expected:
                     return answer == NLMSG_ERROR, body
 
     def dump(self, kind: int, payload: bytes, what: str) -> Iterator[bytes]:
-        """Yield the payload of each message of a dump."""
-        self._sequence += 1
-        header = _HEADER.pack(16 + len(payload), kind, NLM_F_REQUEST | NLM_F_DUMP, self._sequence, 0)
-        self._send(header + payload, what)
+        """Yield the payload of each message of a dump, to its end: a netlink socket carries one dump at a time.
+
+        Raises KernelError if the dump cannot begin, and if it fails on the way.
+        """
+        expected = self.send([(kind, NLM_F_DUMP, payload)], what)
+        self.interrupted = False
         while True:
-            for answer, sequence, body in messages(self._receive(what)):
-                if sequence != self._sequence:
+            for answer, flags, sequence, body in messages_with_flags(self.receive(what)):
+                if sequence != expected:
                     continue
+                if flags & NLM_F_DUMP_INTR:
+                    self.interrupted = True
                 if answer == NLMSG_DONE:
+                    check_done(body, what)
                     return
                 if answer == NLMSG_ERROR:
-                    raise _refusal(body, what)
+                    raise refusal(body, what)
                 yield body
 
-    def _send(self, data: bytes | bytearray, what: str) -> None:
+    def send(self, requests: Sequence[tuple[int, int, bytes]], what: str) -> int:
+        """Send requests of type, flags and payload in one datagram.
+
+        Return the sequence number of the first; the next ones follow, modulo 2**32. Raises :class:`KernelError`.
+        """
+        first = (self._sequence + 1) & _SEQUENCE_MASK
+        data = bytearray()
+        for kind, flags, payload in requests:
+            self._sequence = (self._sequence + 1) & _SEQUENCE_MASK
+            data += _HEADER.pack(16 + len(payload), kind, flags | NLM_F_REQUEST, self._sequence, 0)
+            data += payload + b"\0" * (-len(payload) % 4)
         try:
             self._socket.send(data)
         except OSError as error:
             raise KernelError(f"{what}: {error}") from error
+        return first
 
-    def _receive(self, what: str) -> bytes:
+    def receive(self, what: str) -> bytes:
+        """Return the next datagram. Raises :class:`KernelError`."""
         try:
             return self._socket.recv(_RECEIVE_BYTES)
         except OSError as error:
             raise KernelError(f"{what}: {error}") from error
 
 
-def _refusal(body: bytes, what: str) -> KernelError:
+def check_done(body: bytes, what: str) -> None:
+    """Take the payload of NLMSG_DONE, which may be an error: the dump then ended early. Raises KernelError."""
+    if int.from_bytes(body[:4], "little", signed=True) < 0:
+        raise refusal(body, what)
+
+
+def refusal(body: bytes, what: str) -> KernelError:
+    """Return the error for the payload of a message that begins with a negative errno."""
     code = -int.from_bytes(body[:4], "little", signed=True)
     return KernelError(f"{what}: {errno.errorcode.get(code, code)} ({os.strerror(code)})")

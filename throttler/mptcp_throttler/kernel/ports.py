@@ -1,4 +1,4 @@
-"""What the reconciler needs of the kernel. Adapters implement these; fakes for the tests do too.
+"""What reconcilers, sampler and rate transitions need of the kernel. Adapters and the tests' fakes implement these.
 
 Every adapter raises :class:`KernelError` for whatever the kernel refuses, naming what was attempted. All
 calls may be repeated: an upsert of what is there and a delete of what is gone succeed.
@@ -6,11 +6,11 @@ calls may be repeated: an upsert of what is there and a delete of what is gone s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from ..mptcp.model import FourTuple
-from ..shaping.model import ClassSpec, SocketLimit, Target
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.shaping.model import ClassSpec, SocketLimit, Target
 
 
 class KernelError(Exception):
@@ -18,13 +18,22 @@ class KernelError(Exception):
 
 
 class TrafficControl(Protocol):
-    """HTB on the egress interfaces: one root, one default class, one leaf class for each cap, on every one."""
+    """HTB: one root, one default class, one leaf class for each cap, on every interface."""
 
     async def prepare(self) -> None:
-        """Adopt our root qdisc where it is there; else save what is there and put ours in its place."""
+        """Adopt our root qdisc where it is there; else save what is there and put ours in its place.
+
+        Where one interface is refused, those taken before it are put back.
+        """
+
+    async def check(self) -> list[str]:
+        """Return in words what is not as :meth:`prepare` left it, classes aside; it changes nothing and gives way."""
 
     async def read_classes(self) -> dict[int, ClassSpec]:
-        """Return our leaf classes by minor number; one that is missing or differs on an interface is left out."""
+        """Return our leaf classes by minor number; one that is missing or differs on an interface has rate 0.
+
+        It gives way to the event loop, and changes may go on meanwhile.
+        """
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None: ...
 
@@ -34,13 +43,31 @@ class TrafficControl(Protocol):
         """Put back what :meth:`prepare` replaced. Nothing of ours is left afterwards."""
 
 
+class EgressTrafficControl(TrafficControl, Protocol):
+    """The same on interfaces that others use too."""
+
+    @property
+    def prepared(self) -> bool:
+        """Our root is there, so that there is something to put back."""
+
+    async def limit_gso(self, size: int | None) -> None:
+        """Let the interfaces build GSO segments of at most *size* bytes; None restores what was there before."""
+
+    async def gso_before(self) -> int:
+        """Return the smallest limit on segments, bytes, that the interfaces had before we came."""
+
+
 class Netfilter(Protocol):
     """One static rule per family that looks the packet's subflow up in a set; all churn is in the set."""
 
     async def prepare(self) -> None:
         """Make the sets and the rule, or adopt them."""
 
-    async def read_entries(self) -> dict[FourTuple, Target]: ...
+    async def check(self) -> list[str]:
+        """Return in words what is not as :meth:`prepare` left it, entries aside; it changes nothing and gives way."""
+
+    async def read_entries(self) -> dict[FourTuple, Target]:
+        """Return what is in the sets; it gives way to the event loop, and changes may go on meanwhile."""
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None: ...
 
@@ -51,6 +78,18 @@ class Netfilter(Protocol):
 
     def close(self) -> None:
         """Release sockets and libraries; nothing in the kernel changes."""
+
+
+class Sockets(Protocol):
+    """The MPTCP subflows of our listening ports, as their sockets are now."""
+
+    def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
+        """Yield all of them, some at a time, so that the caller can do something else in between."""
+
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
+        """Return those of *four_tuples* that have a socket."""
+
+    def close(self) -> None: ...
 
 
 class SocketPacing(Protocol):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from .ports import KernelError
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.state_file import read_state, write_state
 
 log = logging.getLogger(__name__)
 
+PM_TYPE = "net.mptcp.pm_type"
+STALE_LOSS_COUNT = "net.mptcp.stale_loss_cnt"
+OURS = frozenset({PM_TYPE, STALE_LOSS_COUNT})
+NOTE = "sysctls.json"
 _ROOT = Path("/proc/sys")
 
 
@@ -18,47 +24,59 @@ class OwnedSysctls:
     """Sysctls that hold while they are needed. What they were is in a file, for a successor after a crash."""
 
     def __init__(self, state_directory: Path) -> None:
-        self._note = state_directory / "sysctls.json"
+        self._note = state_directory / NOTE
+
+    def before(self, names: Iterable[str]) -> dict[str, str]:
+        """Return what each of *names* was before it was ours. Raises KernelError where that cannot be read."""
+        noted = self._read_note()
+        return {name: noted[name] if name in noted else _read(name) for name in names}
 
     def hold(self, wanted: Mapping[str, str]) -> None:
-        """Set the sysctls *wanted* by name, ``net.mptcp.pm_type`` say, and put back all others of ours.
+        """Set the sysctls *wanted* by name and put back all others of ours.
 
-        Raises KernelError where one cannot be set or noted.
+        Raises KernelError where one cannot be set or noted; those that were not held before are then as they were.
         """
-        before = self._read_note()
-        for name in before.keys() - wanted.keys():
-            _write(name, before[name])
-        noted = {name: before.get(name, _read(name)) for name in wanted}
+        held = self._read_note()
+        for name in held.keys() - wanted.keys():
+            _write(name, held[name])
+        noted = self.before(wanted)
         self._write_note(noted)
-        for name, value in wanted.items():
-            if _read(name) != value:
-                _write(name, value)
-                log.info("%s = %s, was %s", name, value, noted[name])
+        try:
+            for name, value in wanted.items():
+                if _read(name) != value:
+                    _write(name, value)
+                    log.info("%s = %s, was %s", name, value, noted[name])
+        except KernelError:
+            for name in wanted.keys() - held.keys():
+                with suppress(KernelError):
+                    _write(name, noted[name])
+            self._write_note({name: noted[name] for name in wanted.keys() & held.keys()})
+            raise
 
     def restore(self) -> None:
         """Put all back."""
         self.hold({})
 
     def _read_note(self) -> dict[str, str]:
-        try:
-            note: dict[str, str] = json.loads(self._note.read_text())
-        except FileNotFoundError:
+        text = read_state(self._note)
+        if text is None:
             return {}
-        except (OSError, ValueError) as error:
+        try:
+            note = json.loads(text)
+        except ValueError as error:
             raise KernelError(f"{self._note} cannot be read ({error}); it says what to put back") from error
+        if not isinstance(note, dict):
+            raise KernelError(f"{self._note}: is {text[:40]!r}; allowed: an object of sysctls and their values")
+        for name, value in note.items():
+            if name not in OURS:
+                raise KernelError(f"{self._note}: {name}: is no sysctl of ours; allowed: {', '.join(sorted(OURS))}")
+            if not (isinstance(value, str) and value.isascii() and value.isdigit()):
+                raise KernelError(f"{self._note}: {name}: {value!r}; allowed: digits")
         return note
 
     def _write_note(self, note: Mapping[str, str]) -> None:
-        try:
-            if not note:
-                self._note.unlink(missing_ok=True)
-                return
-            self._note.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._note.with_suffix(".new")
-            temporary.write_text(json.dumps(note))
-            temporary.replace(self._note)
-        except OSError as error:
-            raise KernelError(f"note in {self._note} what is replaced: {error.strerror}") from error
+        if note or read_state(self._note) is not None:
+            write_state(self._note, json.dumps(note) if note else None)
 
 
 def _file(name: str) -> Path:

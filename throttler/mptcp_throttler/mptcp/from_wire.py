@@ -1,14 +1,14 @@
-"""From captured segments to signals: which subflow a segment belongs to, and what it says of it.
+"""From captured segments to signals: which subflow a segment belongs to, and what it signals.
 
 Sources: RFC 8684, 3.3.8 (MP_PRIO), 3.4.2 (REMOVE_ADDR), 3.5 (MP_FASTCLOSE); RFC 9293, 3.10.
 
-What is believed, and why:
+What counts as evidence, and why:
 
 - Handshakes: see ``handshake``.
 - FIN and RST cannot be checked: handshakes do not show the sequence window. Where the kernel has the subflow and
-  its events are heard, they are left to it, or a client could lift its cap by a RST that its own host never sent.
+  its events arrive, the kernel reports the end: a client could otherwise lift its cap by a forged RST.
 - REMOVE_ADDR has no proof. It ends handshakes from that address, not live subflows, whose end shows by itself.
-- MP_FASTCLOSE ends the connection if it names the receiver's key; else it counts as whatever its flags say.
+- MP_FASTCLOSE ends the connection if it names the receiver's key; else only its flags count.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from hmac import compare_digest
 
-from .book import PROXY_RESET, Book
-from .handshake import Handshakes, first_option
-from .model import Event, FourTuple, Segment, SubflowState, TcpFlag, unmap
-from .options import (
+from mptcp_throttler.mptcp.connection_table import PROXY_RESET, ConnectionTable
+from mptcp_throttler.mptcp.handshake import Handshakes, first_option
+from mptcp_throttler.mptcp.model import Event, FourTuple, Segment, SubflowState, TcpFlag, unmap
+from mptcp_throttler.mptcp.options import (
     Malformed,
     MpCapable,
     MpFastclose,
@@ -29,19 +29,19 @@ from .options import (
     MpTcprst,
     RemoveAddr,
 )
-from .records import SubflowRecord
-from .tracker_table import LIVE, Signal
+from mptcp_throttler.mptcp.records import SubflowRecord
+from mptcp_throttler.mptcp.tracker_table import LIVE, Signal
 
 _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
 
 
 class WireObserver:
-    """Reads segments of the connections to *listen_ports* into *book*."""
+    """Applies segments of the connections to *listen_ports* to *table*."""
 
-    def __init__(self, book: Book, listen_ports: frozenset[int]) -> None:
-        self._book = book
+    def __init__(self, table: ConnectionTable, listen_ports: frozenset[int]) -> None:
+        self._table = table
         self._ports = listen_ports
-        self._handshakes = Handshakes(book)
+        self._handshakes = Handshakes(table)
         self._readers: dict[type, Callable[[SubflowRecord, Segment, MptcpOption, bool], list[Event]]] = {
             MpCapable: self._handshakes.capable_ack,
             MpJoinAck: self._handshakes.join_ack,
@@ -51,17 +51,17 @@ class WireObserver:
         }
 
     def segment(self, segment: Segment) -> list[Event]:
-        book, counters, options = self._book, self._book.counters, segment.options
+        table, counters, options = self._table, self._table.counters, segment.options
         counters.segments += 1
         for option in options:
             if type(option) is Malformed:
                 counters.malformed += 1
-        place = self._place(segment)
-        if place is None:
+        classified = self._classify(segment)
+        if classified is None:
             counters.ignored += 1
             return []
-        four_tuple, from_client = place
-        subflow = book.subflows.get(four_tuple)
+        four_tuple, from_client = classified
+        subflow = table.subflows.get(four_tuple)
         flags = segment.flags
         if flags & _SYN and not flags & (_RST | _FIN):
             if flags & _ACK:
@@ -69,7 +69,7 @@ class WireObserver:
             return self._handshakes.client_syn(four_tuple, subflow, segment) if from_client else self._ignore()
         if subflow is None:
             return self._ignore()
-        book.see(subflow, segment.time)
+        subflow.touch(segment.time)
         events: list[Event] = []
         for option in options:
             if subflow.state is SubflowState.CLOSED:
@@ -77,13 +77,13 @@ class WireObserver:
             reader = self._readers.get(type(option))
             if reader is not None:
                 events += reader(subflow, segment, option, from_client)
-        if flags & (_RST | _FIN) and not (subflow.kernel_knows and book.kernel_speaks):
+        if flags & (_RST | _FIN) and not (subflow.known_to_kernel and table.kernel_events_seen):
             end = self._reset if flags & _RST else self._fin
             events += end(subflow, segment, from_client)
         return events
 
-    def _place(self, segment: Segment) -> tuple[FourTuple, bool] | None:
-        """Return the segment's four-tuple and whether it comes from the client; None if it is not our business."""
+    def _classify(self, segment: Segment) -> tuple[FourTuple, bool] | None:
+        """Return the segment's four-tuple and whether it comes from the client; None if it is of no subflow of ours."""
         source, destination = segment.source, segment.destination
         if len(source) == 16:
             source, destination = unmap(source), unmap(destination)
@@ -95,50 +95,43 @@ class WireObserver:
         if to_client and not to_proxy:
             return outward, False
         # Either the client, too, uses a port of ours, or (by a kernel event) the proxy opened the subflow itself.
-        if inward in self._book.subflows:
+        if inward in self._table.subflows:
             return inward, True
-        if outward in self._book.subflows:
+        if outward in self._table.subflows:
             return outward, False
         return (inward, True) if to_proxy and segment.flags & (_SYN | _ACK) == _SYN else None
 
     def _ignore(self) -> list[Event]:
-        self._book.counters.ignored += 1
+        self._table.counters.ignored += 1
         return []
 
     def _repeated(self) -> list[Event]:
-        self._book.counters.duplicates += 1
+        self._table.counters.duplicates += 1
         return []
 
-    # Later life
+    # After the handshake
 
     def _priority(
         self, subflow: SubflowRecord, segment: Segment, option: MptcpOption, from_client: bool
     ) -> list[Event]:
         assert isinstance(option, MpPrio)
-        connection = subflow.connection
-        if not from_client or connection is None:
+        if not from_client or subflow.connection is None:
             return []
-        if option.address_id is None or connection.version != 0:
-            meant = [subflow]
-        else:
-            meant = [other for other in connection.subflows.values() if other.remote_id == option.address_id]
-        events = []
-        for other in meant:
-            other.prioritised = True
-            if other.backup is not option.backup:
-                other.backup = option.backup
-                events += self._book.change(other, segment.time, "MP_PRIO from the client")
-        return events
+        subflow.prioritised = True
+        if subflow.backup is option.backup:
+            return []
+        subflow.backup = option.backup
+        return self._table.change(subflow, segment.time, "MP_PRIO from the client")
 
     def _remove_address(
         self, subflow: SubflowRecord, segment: Segment, option: MptcpOption, from_client: bool
     ) -> list[Event]:
         assert isinstance(option, RemoveAddr)
         events = []
-        for other in list(subflow.connection.subflows.values()) if subflow.connection is not None else ():
+        for other in list(subflow.connection.subflows) if subflow.connection is not None else ():
             gone = other.remote_id if from_client else other.local_id
             if gone in option.address_ids:
-                events += self._book.apply(other, Signal.REMOVED, segment.time)
+                events += self._table.apply(other, Signal.REMOVED, segment.time)
         return events
 
     def _fast_close(
@@ -149,7 +142,7 @@ class WireObserver:
         key = None if connection is None else connection.proxy_key if from_client else connection.client_key
         if connection is None or key is None or not compare_digest(option.receiver_key, key):
             return self._ignore()
-        return self._book.close(connection, segment.time, f"MP_FASTCLOSE from the {_side(from_client)}")
+        return self._table.close(connection, segment.time, f"MP_FASTCLOSE from the {_side(from_client)}")
 
     def _fin(self, subflow: SubflowRecord, segment: Segment, from_client: bool) -> list[Event]:
         if subflow.client_fin if from_client else subflow.proxy_fin:
@@ -159,14 +152,14 @@ class WireObserver:
         else:
             subflow.proxy_fin = True
         signal = Signal.FINS if subflow.client_fin and subflow.proxy_fin else Signal.FIN
-        return self._book.apply(subflow, signal, segment.time, f"FIN from the {_side(from_client)}")
+        return self._table.apply(subflow, signal, segment.time, f"FIN from the {_side(from_client)}")
 
     def _reset(self, subflow: SubflowRecord, segment: Segment, from_client: bool) -> list[Event]:
         reason = first_option(segment, MpTcprst)
         detail = PROXY_RESET if not from_client else "RST from the client"
         if reason is not None and subflow.state in LIVE:
             detail += f", MP_TCPRST reason {reason.reason}"
-        return self._book.apply(subflow, Signal.RST, segment.time, detail)
+        return self._table.apply(subflow, Signal.RST, segment.time, detail)
 
 
 def _side(from_client: bool) -> str:

@@ -2,15 +2,15 @@
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE, version negotiation), 3.2 (MP_JOIN); RFC 9293, 3.10.
 
-What is believed, and why:
+What counts as evidence, and why:
 
-- A SYN says only what its sender wants. It never disturbs a subflow that is live: the proxy's SYN/ACK to it does.
-- A SYN/ACK is the proxy's word. It must acknowledge the SYN it answers; so must the third ACK, the SYN/ACK.
-- A third ACK is believed for its keys or its HMAC, never for having come. One that cannot be checked waits for
+- A SYN shows only what its sender wants. It never changes a live subflow: the proxy's SYN/ACK to it does.
+- A SYN/ACK comes from the proxy. It must acknowledge the SYN it answers; so must the third ACK, the SYN/ACK.
+- A third ACK counts by its keys or its HMAC alone. One that cannot be checked waits for
   the missing part, for the kernel's event, or for its timeout.
 
-Packets of one connection may pass by two interfaces and be read in any order, so that each step takes what it
-brings, and checks whatever has become checkable.
+Packets of one connection may pass by two interfaces and be read in any order, so that each step stores what it
+brings, and checks what has become checkable.
 """
 
 from __future__ import annotations
@@ -18,27 +18,35 @@ from __future__ import annotations
 from hmac import compare_digest
 from typing import TypeVar
 
-from . import keys
-from .book import Book
-from .model import Event, FourTuple, Segment, SubflowState
-from .options import MpCapable, MpJoinAck, MpJoinSyn, MpJoinSynAck, MptcpOption
-from .records import SubflowRecord
-from .tracker_table import HALF_OPEN, Signal
+from mptcp_throttler.mptcp import keys
+from mptcp_throttler.mptcp.connection_table import ConnectionTable
+from mptcp_throttler.mptcp.model import Event, FourTuple, Segment, SubflowState
+from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MpJoinSyn, MpJoinSynAck, MptcpOption
+from mptcp_throttler.mptcp.records import SubflowRecord
+from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, Signal
 
 _SEQUENCE_MASK = 0xFFFFFFFF
 _Option = TypeVar("_Option", bound=MptcpOption)
 
 
 class Handshakes:
-    """Reads SYNs, SYN/ACKs and third ACKs into *book*."""
+    """Applies SYNs, SYN/ACKs and third ACKs to *table*."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, table: ConnectionTable) -> None:
+        self._table = table
 
     # The client's SYN
 
     def client_syn(self, four_tuple: FourTuple, subflow: SubflowRecord | None, segment: Segment) -> list[Event]:
+        capable = first_option(segment, MpCapable)
+        if capable is not None and capable.version == 0:
+            self._table.counters.version_0 += 1
+        return self._client_syn(four_tuple, subflow, segment)
+
+    def _client_syn(self, four_tuple: FourTuple, subflow: SubflowRecord | None, segment: Segment) -> list[Event]:
         option = first_option(segment, MpJoinSyn) or first_option(segment, MpCapable)
+        if isinstance(option, MpCapable) and option.version == 0:
+            option = None  # Linux answers it in plain TCP
         if subflow is not None:
             if subflow.syn_seen and subflow.client_sequence == segment.sequence:
                 return self._repeated()
@@ -47,25 +55,25 @@ class Handshakes:
             if subflow.state is not SubflowState.SYN:
                 subflow.successor = segment
                 return []
-            self._book.apply(subflow, Signal.REPLACED, segment.time)
+            self._table.apply(subflow, Signal.REPLACED, segment.time)
         if option is None:
             return self._ignore()
-        if isinstance(option, MpJoinSyn) and option.token not in self._book.tokens:
-            if four_tuple in self._book.refused:
+        if isinstance(option, MpJoinSyn) and option.token not in self._table.tokens:
+            if four_tuple in self._table.refused:
                 return self._repeated()
-            return self._book.refuse(four_tuple, option.token, segment.time, "unknown token", by_hmac=False)
-        self._book.make_room_for_handshake()
-        subflow = SubflowRecord(four_tuple, isinstance(option, MpCapable), segment.time)
+            return self._table.refuse(four_tuple, option.token, segment.time, "unknown token", by_hmac=False)
+        self._table.make_room_for_handshake()
+        subflow = self._table.new_subflow(four_tuple, isinstance(option, MpCapable), segment.time)
         if isinstance(option, MpJoinSyn):
-            connection = self._book.tokens.get(option.token)  # making room may have taken it
-            if connection is None or not self._book.attach(subflow, connection):
+            connection = self._table.tokens.get(option.token)  # making room may have taken it
+            if connection is None or not self._table.attach(subflow, connection):
                 return self._ignore()
-            self._book.refused.pop(four_tuple)
+            self._table.refused.pop(four_tuple)
         self._read_syn(subflow, segment, option)
-        return self._book.enter(subflow, Signal.SYN, segment.time)
+        return self._table.enter(subflow, Signal.SYN, segment.time)
 
     def _is_its_syn(self, subflow: SubflowRecord, segment: Segment) -> bool:
-        """Tell whether *segment* is the SYN, read late, of a subflow that the SYN/ACK or the kernel made known."""
+        """Return whether *segment* is the SYN, read late, of a subflow that the SYN/ACK or the kernel made known."""
         if subflow.client_sequence is None:
             return segment.time <= subflow.since
         return subflow.client_sequence == segment.sequence
@@ -75,26 +83,24 @@ class Handshakes:
         subflow.client_sequence = segment.sequence
         subflow.interface = subflow.interface or segment.interface
         if isinstance(option, MpCapable):
-            subflow.version = option.version
-            subflow.client_key = option.sender_key
             return
         subflow.nonce_client = option.nonce
         if subflow.remote_id is None:
             subflow.remote_id = option.address_id
-        if not subflow.prioritised and not subflow.kernel_knows:
+        if not subflow.prioritised and not subflow.known_to_kernel:
             subflow.backup = option.backup
 
     def _late_syn(self, subflow: SubflowRecord, segment: Segment, option: MpCapable | MpJoinSyn | None) -> list[Event]:
         if option is None or isinstance(option, MpCapable) is not subflow.initial:
             return self._ignore()
         if isinstance(option, MpJoinSyn):
-            connection = self._book.tokens.get(option.token)
+            connection = self._table.tokens.get(option.token)
             if subflow.connection is None:
-                if connection is not None and not self._book.attach(subflow, connection):
+                if connection is not None and not self._table.attach(subflow, connection):
                     return self._ignore()
             elif subflow.connection.token != option.token:
                 subflow.syn_seen, subflow.client_sequence = True, segment.sequence
-                return [self._book.disagree(subflow, segment.time, f"its MP_JOIN named token {option.token:#010x}")]
+                return [self._table.disagree(subflow, segment.time, f"its MP_JOIN named token {option.token:#010x}")]
         before = subflow.interface
         self._read_syn(subflow, segment, option)
         subflow.changed()
@@ -104,20 +110,22 @@ class Handshakes:
         """Announce the interface of a subflow that the kernel, which names none, made active before its packets."""
         if subflow.state is not SubflowState.ACTIVE or subflow.interface == before:
             return []
-        return self._book.change(subflow, time, f"leaves by {subflow.interface}")
+        return self._table.change(subflow, time, f"leaves by {subflow.interface}")
 
     # The proxy's SYN/ACK
 
     def proxy_syn_ack(self, four_tuple: FourTuple, subflow: SubflowRecord | None, segment: Segment) -> list[Event]:
         option = first_option(segment, MpJoinSynAck) or first_option(segment, MpCapable)
+        if isinstance(option, MpCapable) and option.version != 1:
+            option = None
         events: list[Event] = []
         if subflow is not None:
             successor = subflow.successor
             answered = (segment.acknowledgment - 1) & _SEQUENCE_MASK
             if successor is not None and answered == successor.sequence:
-                events += self._book.apply(subflow, Signal.REPLACED, segment.time)
-                events += self.client_syn(four_tuple, None, successor)
-                subflow = self._book.subflows.get(four_tuple)
+                events += self._table.apply(subflow, Signal.REPLACED, segment.time)
+                events += self._client_syn(four_tuple, None, successor)
+                subflow = self._table.subflows.get(four_tuple)
             elif answered != subflow.client_sequence:
                 # A subflow that the kernel made known may have its SYN/ACK read after that; not a later one.
                 if subflow.client_sequence is not None or segment.time > subflow.since:
@@ -127,16 +135,14 @@ class Handshakes:
         if subflow is None:
             if option is None:
                 return events or self._ignore()
-            self._book.make_room_for_handshake()
-            subflow = SubflowRecord(four_tuple, isinstance(option, MpCapable), segment.time)
-            subflow.version = option.version if isinstance(option, MpCapable) else 1
+            self._table.make_room_for_handshake()
+            subflow = self._table.new_subflow(four_tuple, isinstance(option, MpCapable), segment.time)
         return events + self._answer(subflow, segment, option)
 
     def _answer(self, subflow: SubflowRecord, segment: Segment, option: MpCapable | MpJoinSynAck | None) -> list[Event]:
         events: list[Event] = []
-        version = min(subflow.version, 1)
-        if isinstance(option, MpCapable) and subflow.initial and option.sender_key and option.version <= version:
-            closed = self._learn_proxy_key(subflow, option.sender_key, option.version, segment.time)
+        if isinstance(option, MpCapable) and subflow.initial and option.sender_key:
+            closed = self._learn_proxy_key(subflow, option.sender_key, segment.time)
             if closed is None:
                 return self._ignore()
             events += closed
@@ -152,7 +158,7 @@ class Handshakes:
         before, subflow.interface = subflow.interface, segment.interface
         subflow.changed()
         events += self._moved(subflow, before, segment.time)
-        enter_or_apply = self._book.enter if subflow.state is None else self._book.apply
+        enter_or_apply = self._table.enter if subflow.state is None else self._table.apply
         events += enter_or_apply(subflow, Signal.SYN_ACK, segment.time)
         if subflow.early_ack is not None:
             number, ack = subflow.early_ack
@@ -161,32 +167,29 @@ class Handshakes:
                 events += self._check_capable(subflow, ack, segment.time)
         return events + self._check_join(subflow, segment.time)
 
-    def _learn_proxy_key(self, subflow: SubflowRecord, key: bytes, version: int, time: float) -> list[Event] | None:
+    def _learn_proxy_key(self, subflow: SubflowRecord, key: bytes, time: float) -> list[Event] | None:
         """Take the proxy's key, and with it the token, from a SYN/ACK. None if it cannot be this subflow's."""
         events: list[Event] = []
         connection = subflow.connection
-        token = keys.token(key, version)
+        token = keys.token(key)
         if connection is None:
-            known = self._book.tokens.get(token)
+            known = self._table.tokens.get(token)
             if known is not None:
                 if known.has_live():
                     return None  # a proxy gives no token twice at a time: a forged answer
-                events += self._book.close(known, time, "its token was given anew")
-            connection = self._book.connection(token, version, time)
-            self._book.attach(subflow, connection)
+                events += self._table.close(known, time, "its token belongs to a new connection")
+            connection = self._table.connection(token, time)
+            self._table.attach(subflow, connection)
         elif connection.token != token:
             return None
-        connection.version = version
         connection.proxy_key = key
-        if subflow.client_key is not None:
-            connection.client_key = subflow.client_key
         return events
 
     def _plain_answer(self, subflow: SubflowRecord, segment: Segment) -> list[Event]:
         if subflow.state not in HALF_OPEN:
             return self._ignore()
-        self._book.counters.fallbacks += subflow.initial
-        return self._book.apply(subflow, Signal.PLAIN_ANSWER, segment.time)
+        self._table.counters.fallbacks += subflow.initial
+        return self._table.apply(subflow, Signal.PLAIN_ANSWER, segment.time)
 
     # The third ACK
 
@@ -194,11 +197,11 @@ class Handshakes:
         self, subflow: SubflowRecord, segment: Segment, option: MptcpOption, from_client: bool
     ) -> list[Event]:
         assert isinstance(option, MpCapable)
-        if not from_client or not subflow.initial:
+        if not from_client or not subflow.initial or option.version != 1:
             return self._ignore()
         if subflow.state is SubflowState.SYN:
             subflow.early_ack = (segment.acknowledgment, option)
-            return self._book.apply(subflow, Signal.UNCHECKED, segment.time)
+            return self._table.apply(subflow, Signal.UNCHECKED, segment.time)
         if not _acknowledges_syn_ack(subflow, segment.acknowledgment):
             return self._ignore()
         return self._check_capable(subflow, option, segment.time)
@@ -210,10 +213,10 @@ class Handshakes:
         had_keys = connection.client_key is not None
         if not connection.learn_keys(option):
             return self._ignore()
-        events = self._book.apply(subflow, Signal.PROVEN, time)
+        events = self._table.apply(subflow, Signal.PROVEN, time)
         if had_keys:
             return events or self._repeated()
-        for other in list(connection.subflows.values()):
+        for other in list(connection.subflows):
             if other.state is SubflowState.UNPROVEN:
                 events += self._check_join(other, time)
         return events
@@ -230,7 +233,7 @@ class Handshakes:
         return self._check_join(subflow, segment.time)
 
     def _check_join(self, subflow: SubflowRecord, time: float) -> list[Event]:
-        """Check the HMAC of a join's third ACK, if both are at hand."""
+        """Check the HMAC of a join's third ACK, if the ACK and the keys are known."""
         connection = subflow.connection
         if subflow.proof is None or subflow.state not in HALF_OPEN:
             return []
@@ -245,24 +248,20 @@ class Handshakes:
             or subflow.nonce_client is None
             or subflow.nonce_proxy is None
         ):
-            self._book.counters.unproven_joins += subflow.state is not SubflowState.UNPROVEN
-            return self._book.apply(subflow, Signal.UNCHECKED, time)
+            self._table.counters.unproven_joins += subflow.state is not SubflowState.UNPROVEN
+            return self._table.apply(subflow, Signal.UNCHECKED, time)
         expected = keys.join_ack_hmac(
-            connection.client_key,
-            connection.proxy_key,
-            subflow.nonce_client,
-            subflow.nonce_proxy,
-            version=connection.version,
+            connection.client_key, connection.proxy_key, subflow.nonce_client, subflow.nonce_proxy
         )
         signal = Signal.PROVEN if compare_digest(hmac, expected) else Signal.REFUTED
-        return self._book.apply(subflow, signal, time)
+        return self._table.apply(subflow, signal, time)
 
     def _ignore(self) -> list[Event]:
-        self._book.counters.ignored += 1
+        self._table.counters.ignored += 1
         return []
 
     def _repeated(self) -> list[Event]:
-        self._book.counters.duplicates += 1
+        self._table.counters.duplicates += 1
         return []
 
 
@@ -274,5 +273,5 @@ def first_option(segment: Segment, kind: type[_Option]) -> _Option | None:
 
 
 def _acknowledges_syn_ack(subflow: SubflowRecord, acknowledgment: int) -> bool:
-    """Tell whether a third ACK is this handshake's; unknown, and so not denied, while the SYN/ACK is missing."""
+    """Return whether a third ACK may be this handshake's: it may while the SYN/ACK is missing."""
     return subflow.proxy_sequence is None or acknowledgment == (subflow.proxy_sequence + 1) & _SEQUENCE_MASK

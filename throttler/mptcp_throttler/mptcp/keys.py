@@ -1,8 +1,7 @@
 """What an MPTCP connection's two keys yield: tokens, initial data sequence numbers, and the proof of a join.
 
-Sources: RFC 8684, 3.1 (token, IDSN) and 3.2 (HMACs), where the hash is SHA-256; RFC 6824, the same sections, where it
-is SHA-1. In 3.2's words, host A is the one that sends the join (here always the client), host B the one that answers.
-The order of keys and nonces differs between the two directions:
+Sources: RFC 8684, 3.1 (token, IDSN) and 3.2 (HMACs). In 3.2's words, host A is the one that sends the join (here always
+the client), host B the one that answers. The order of keys and nonces differs between the two directions:
 
 - SYN/ACK:   HMAC-B = HMAC(key = key-B ‖ key-A, message = nonce-B ‖ nonce-A), leftmost 64 bits;
 - third ACK: HMAC-A = HMAC(key = key-A ‖ key-B, message = nonce-A ‖ nonce-B), leftmost 160 bits.
@@ -11,31 +10,24 @@ The order of keys and nonces differs between the two directions:
 from __future__ import annotations
 
 import hmac
-from hashlib import sha1, sha256
-from typing import Final
-
-_HMAC_HASH: Final = ("sha1", "sha256")
+from hashlib import sha256
 
 
-def _digest(key: bytes, version: int) -> bytes:
-    return sha256(key).digest() if version else sha1(key, usedforsecurity=False).digest()
-
-
-def token(key: bytes, version: int) -> int:
+def token(key: bytes) -> int:
     """Return the token of the host that owns *key*: the leftmost 32 bits of the key's hash."""
-    return int.from_bytes(_digest(key, version)[:4], "big")
+    return int.from_bytes(sha256(key).digest()[:4], "big")
 
 
-def initial_data_sequence(key: bytes, version: int) -> int:
+def initial_data_sequence(key: bytes) -> int:
     """Return the IDSN of the host that owns *key*: the rightmost 64 bits of the key's hash."""
-    return int.from_bytes(_digest(key, version)[-8:], "big")
+    return int.from_bytes(sha256(key).digest()[-8:], "big")
 
 
-def join_syn_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes, version: int) -> bytes:
+def join_syn_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes) -> bytes:
     """Return the 8 octets by which the answering host B proves that it knows both keys."""
-    return hmac.digest(key_b + key_a, nonce_b + nonce_a, _HMAC_HASH[version])[:8]
+    return hmac.digest(key_b + key_a, nonce_b + nonce_a, "sha256")[:8]
 
 
-def join_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes, version: int) -> bytes:
+def join_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes) -> bytes:
     """Return the 20 octets by which the joining host A proves that it knows both keys."""
-    return hmac.digest(key_a + key_b, nonce_a + nonce_b, _HMAC_HASH[version])[:20]
+    return hmac.digest(key_a + key_b, nonce_a + nonce_b, "sha256")[:20]

@@ -16,10 +16,10 @@ class TrackerLimits:
 
     max_connections: int = 65_536
     """Opened connections, those without a subflow included. At the bound a new one is not tracked (counted as
-    an overflow): to throw out a live one instead would lift its cap in mid-transfer."""
+    an overflow): closing a live one instead would lift its cap in mid-transfer."""
     max_subflows_per_connection: int = 16
     max_half_open: int = 16_384
-    """Handshakes under way. At the bound the oldest makes room: a flood of SYNs then costs no live connection."""
+    """Handshakes under way. At the bound the oldest is evicted: a flood of SYNs then costs no live connection."""
     max_refused: int = 1_024
     """Refused joins remembered, and so the most ``JOIN_REFUSED`` events in one ``half_open_timeout``; every refusal
     is counted."""
@@ -28,7 +28,7 @@ class TrackerLimits:
     """From one side's FIN; when it passes, the other's FIN is taken to be lost."""
     closed_linger: float = 10.0
     """How long a connection without a subflow is kept for a join to find (break before make), unless the
-    kernel says that it closed. Endings of subflows are remembered as long, so that a dump begun before them
+    kernel closed it. Endings of subflows are remembered as long, so that a dump begun before them
     does not bring them back."""
     idle_timeout: float = 6 * 3600.0
     resync_grace: float = 1.0
@@ -46,19 +46,21 @@ class TrackerCounters:
 
     segments: int = 0
     ignored: int = 0
-    """Segments that concern no tracked subflow: plain TCP, strangers, stale answers."""
+    """Segments that concern no tracked subflow: plain TCP, unknown subflows, stale answers."""
     malformed: int = 0
     """MPTCP options that break their format."""
     duplicates: int = 0
     """Segments that repeat what is known: retransmissions, and frames captured twice."""
     fallbacks: int = 0
     """Connections that asked for MPTCP and were answered in plain TCP."""
+    version_0: int = 0
+    """SYNs that ask for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP. They are not tracked."""
     connections_opened: int = 0
     connections_closed: int = 0
     subflows_activated: int = 0
     subflows_closed: int = 0
     joins_refused: int = 0
-    """Joins with an unknown token or a wrong HMAC, or that the proxy turned down."""
+    """Joins with an unknown token or a wrong HMAC, or that the proxy refused."""
     unproven_joins: int = 0
     """Joins whose HMAC could not be checked when it came, for want of the connection's keys."""
     kernel_events: int = 0

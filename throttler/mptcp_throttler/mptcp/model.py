@@ -1,6 +1,6 @@
-"""What the tracker is told and what it tells: segments, kernel records, connections, subflows, events.
+"""What goes into the tracker and what comes out: segments, kernel records, connections, subflows, events.
 
-Everything here is frozen: a value crosses a stage boundary and nobody changes it under its reader.
+Everything here is frozen, so that a value which crosses a boundary never changes for its reader.
 Addresses are packed bytes in network order (4 or 16 bytes), because they are hashed and compared on
 every segment; they become text only at the edges. An IPv4-mapped IPv6 address (::ffff:a.b.c.d), as the
 kernel reports clients of a dual-stack listener, is always stored as its 4 bytes.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from .options import MptcpOption
+from mptcp_throttler.mptcp.options import MptcpOption
 
 _V4_MAPPED = b"\0" * 10 + b"\xff\xff"
 
@@ -41,6 +41,14 @@ class FourTuple(NamedTuple):
             return f"[{ip_address(address)}]:{port}" if len(address) == 16 else f"{ip_address(address)}:{port}"
 
         return f"{end(self.local, self.local_port)}-{end(self.remote, self.remote_port)}"
+
+
+def unmapped(four_tuple: FourTuple) -> FourTuple:
+    """Return *four_tuple* with IPv4-mapped addresses cut to 4 bytes."""
+    if len(four_tuple.remote) != 16:
+        return four_tuple
+    local, local_port, remote, remote_port = four_tuple
+    return FourTuple(unmap(local), local_port, unmap(remote), remote_port)
 
 
 class TcpFlag(enum.IntFlag):
@@ -71,14 +79,14 @@ class Segment:
 
 
 class SubflowState(enum.Enum):
-    """Where a subflow is in its life. Only ACTIVE counts for a policy."""
+    """The state of a subflow. Only ACTIVE counts for a policy."""
 
     SYN = "syn"
     """The client's SYN was seen, not yet the answer."""
     SYN_ACK = "syn-ack"
     """The proxy answered; for a join, the third ACK has yet to prove that it knows the keys (RFC 8684, 3.2)."""
     UNPROVEN = "unproven"
-    """The third ACK of a join came, but its HMAC could not be checked; the kernel has the last word."""
+    """The third ACK of a join came, but its HMAC could not be checked; the kernel decides."""
     ACTIVE = "active"
     CLOSING = "closing"
     """A FIN was seen from one side."""
@@ -88,7 +96,7 @@ class SubflowState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subflow:
-    """One subflow of a connection, as of the last thing known about it."""
+    """One subflow of a connection, as of its last change."""
 
     four_tuple: FourTuple
     state: SubflowState
@@ -103,7 +111,6 @@ class Subflow:
     """The proxy's interface that carries the subflow; None while unknown (learnt from the kernel only)."""
     since: float
     """When the present state began."""
-    last_seen: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +119,6 @@ class Connection:
 
     token: int
     """The proxy's token (RFC 8684, 3.2): what ``ss -M`` prints and what a client's MP_JOIN carries."""
-    version: int
-    """MPTCP version on the wire, 0 (RFC 6824) or 1 (RFC 8684)."""
     subflows: tuple[Subflow, ...]
     since: float
 
@@ -147,23 +152,18 @@ class KernelEvent:
     backup: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TcpInfo:
-    """How one subflow's socket is doing: of struct tcp_info (linux/tcp.h). Rates in bits/s, times in microseconds."""
+class TcpInfo(NamedTuple):
+    """How one subflow's socket is doing: of struct tcp_info (linux/tcp.h) what somebody needs, for there may be 20,000.
+
+    Rates in bits/s, times in microseconds.
+    """
 
     rtt: int
     """Smoothed round-trip time."""
-    min_rtt: int
     mss: int
     """Bytes of a segment that is sent."""
-    cwnd: int
-    """Congestion window, segments."""
     unacked: int
     """Segments sent and not yet acknowledged."""
-    retransmissions: int
-    """Segments, since the subflow began."""
-    backoff: int
-    """How often the retransmission timer ran out in a row."""
     not_sent: int
     """Bytes that were assigned to the subflow and are not sent yet."""
     pacing_rate: int
@@ -172,16 +172,13 @@ class TcpInfo:
     """The limit on it, SO_MAX_PACING_RATE; None without."""
     delivery_rate: int
     """Of the last sample, which may have been taken while there was too little to send."""
-    busy: int
-    """Time with data to send or in flight, since the subflow began; with it the two that follow."""
     receive_window_limited: int
-    send_buffer_limited: int
+    """Time in which only the receiver's window kept it from sending, since the subflow began."""
     sacked: int = 0
     """Segments that arrived behind one that did not, of those unacknowledged."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSubflow:
+class KernelSubflow(NamedTuple):
     """One MPTCP subflow as a socket-diagnostics dump shows it (tcp diag with INET_ULP_INFO_MPTCP)."""
 
     token: int
@@ -190,8 +187,8 @@ class KernelSubflow:
     local_id: int | None
     remote_id: int | None
     backup: bool
-    bytes_sent: int = 0
-    """Acknowledged by the peer; with retransmissions counted once."""
+    bytes_acked: int = 0
+    """Payload that the peer acknowledged, each byte once."""
     bytes_received: int = 0
     interface: str | None = None
     cookie: int = 0
@@ -203,7 +200,7 @@ class KernelSubflow:
     @property
     def delivered(self) -> int:
         """Bytes that arrived, in order or not."""
-        return self.bytes_sent + (0 if self.tcp is None else self.tcp.sacked * self.tcp.mss)
+        return self.bytes_acked + (0 if self.tcp is None else self.tcp.sacked * self.tcp.mss)
 
 
 class EventKind(enum.Enum):
@@ -217,7 +214,7 @@ class EventKind(enum.Enum):
     JOIN_REFUSED = "join-refused"
     """A join with an unknown token or a wrong HMAC."""
     DISAGREEMENT = "disagreement"
-    """The packets and the kernel said different things; the kernel's word was taken."""
+    """Packets and kernel contradict each other; the kernel's record was taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """MPTCP options as values: the bytes of a TCP header's options in, frozen dataclasses out.
 
-Sources: RFC 8684, 3 (version 1) and RFC 6824, 3 (version 0) where it differs; kind 30, subtypes in figure 19.
-Rules:
+Sources: RFC 8684, 3; kind 30, subtypes in figure 19. Of RFC 6824 (version 0), which Linux does not speak, the forms are
+recognised; the keys of an MP_CAPABLE of another version than 1 are not read. Rules:
 
 - Nothing raises. A peer's broken option is a :class:`Malformed`, one that no RFC defines an :class:`UnknownSubtype`.
-- A broken option of another kind ends the walk silently, as it does in the kernel: what follows cannot be found.
+- A broken option of another kind ends the parsing, as it does in the kernel: what follows cannot be found.
 - Keys are the connection's only secret, and logs are read by many: they never appear in a ``repr``.
 - Keys, nonces, HMACs and addresses are bytes as on the wire; sequence numbers and tokens are integers.
 
@@ -25,7 +25,7 @@ _from_bytes = int.from_bytes
 
 @dataclass(frozen=True, slots=True)
 class MpCapable:
-    """Opens a connection (3.1). Which keys it carries depends on the version and the step of the handshake."""
+    """Opens a connection (3.1). Which keys it carries depends on the step of the handshake."""
 
     version: int
     flags: int
@@ -33,7 +33,7 @@ class MpCapable:
     sender_key: bytes | None = field(default=None, repr=False)
     receiver_key: bytes | None = field(default=None, repr=False)
     data_length: int | None = None
-    """Version 1, third ACK with data: the length of the data-level mapping that it replaces."""
+    """Third ACK with data: the length of the data-level mapping that it replaces."""
     checksum: int | None = None
 
     @property
@@ -139,7 +139,7 @@ class MpTcprst:
     """Why a subflow is reset (3.6). RFC 8684 only."""
 
     flags: int
-    """Bits U, V, W, T; T (1) says the cause is transient."""
+    """Bits U, V, W, T; T (1) means that the cause is transient."""
     reason: int
 
     @property
@@ -227,15 +227,14 @@ def _capable(option: bytes, length: int, flags: int) -> MptcpOption | None:
     if length < 4:
         return None
     version, bits = option[2] & 15, option[3]
-    if flags & _SYN and version > 1:
-        # Only the version matters of a proposal from the future: the answer names a lower one (3.1).
+    if version != 1:
+        # Only the version matters: the answer to a later one names a lower one (3.1), version 0 is not spoken.
         return MpCapable(version, bits)
     if length == 4:
-        return MpCapable(version, bits) if version == 1 and flags & (_SYN | _ACK) == _SYN else None
+        return MpCapable(version, bits) if flags & (_SYN | _ACK) == _SYN else None
     if length == 12:
-        wanted = flags & _SYN if version == 0 else flags & _SYN and flags & _ACK
-        return MpCapable(version, bits, option[4:12]) if wanted else None
-    if flags & _SYN or length not in (20, 22, 24) or (version == 0 and length != 20):
+        return MpCapable(version, bits, option[4:12]) if flags & _SYN and flags & _ACK else None
+    if flags & _SYN or length not in (20, 22, 24):
         return None
     return MpCapable(
         version,

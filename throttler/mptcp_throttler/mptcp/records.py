@@ -1,50 +1,48 @@
 """What the tracker remembers of a connection and of a subflow: mutable, and never handed out.
 
 Readers get the frozen :class:`~.model.Connection` and :class:`~.model.Subflow`. Those are made when asked for and kept
-until something changes, so that a change nobody looks at costs nothing.
+until something changes, so that a change which nobody reads costs nothing.
 """
 
 from __future__ import annotations
 
-from .keys import token as token_of
-from .model import Connection, FourTuple, Segment, Subflow, SubflowState
-from .options import MpCapable
-from .tracker_table import HALF_OPEN, LIVE
+from mptcp_throttler.mptcp.keys import token as token_of
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Segment, Subflow, SubflowState
+from mptcp_throttler.mptcp.options import MpCapable
+from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, LIVE
 
 
 class ConnectionRecord:
     """One connection, from the moment its token is known."""
 
-    __slots__ = ("_snapshot", "client_key", "opened", "proxy_key", "since", "subflows", "token", "version")
+    __slots__ = ("_snapshot", "client_key", "opened", "proxy_key", "since", "subflows", "token")
 
-    def __init__(self, token: int, version: int, since: float) -> None:
+    def __init__(self, token: int, since: float) -> None:
         self.token = token
-        self.version = version
         self.since = since
         self.opened = False
         """True once a subflow was active: from then on readers see it."""
         self.proxy_key: bytes | None = None
         self.client_key: bytes | None = None
-        self.subflows: dict[FourTuple, SubflowRecord] = {}
+        self.subflows: list[SubflowRecord] = []
+        """Oldest first; few, so that a list is enough."""
         self._snapshot: Connection | None = None
 
     def has_live(self) -> bool:
-        return any(subflow.state in LIVE for subflow in self.subflows.values())
+        return any(subflow.state in LIVE for subflow in self.subflows)
 
     def oldest_half_open(self) -> SubflowRecord | None:
-        return next((subflow for subflow in self.subflows.values() if subflow.state in HALF_OPEN), None)
+        return next((subflow for subflow in self.subflows if subflow.state in HALF_OPEN), None)
 
     def learn_keys(self, option: MpCapable) -> bool:
         """Take both keys from a third ACK; False if the proxy's is not the one that the token was made from.
 
-        The client's key comes from nobody else. Who can name the proxy's key beside it has read the handshake.
+        No other segment carries the client's key. A sender that names the proxy's key beside it has read the handshake.
         """
         client_key, proxy_key = option.sender_key, option.receiver_key
         if client_key is None or proxy_key is None:
             return False
-        if proxy_key != self.proxy_key and (
-            self.proxy_key is not None or token_of(proxy_key, self.version) != self.token
-        ):
+        if proxy_key != self.proxy_key and (self.proxy_key is not None or token_of(proxy_key) != self.token):
             return False
         if self.client_key is not None and self.client_key != client_key:
             return False
@@ -56,8 +54,8 @@ class ConnectionRecord:
 
     def snapshot(self) -> Connection:
         if self._snapshot is None:
-            subflows = tuple(subflow.snapshot() for subflow in self.subflows.values())
-            self._snapshot = Connection(self.token, self.version, subflows, self.since)
+            subflows = tuple(subflow.snapshot() for subflow in self.subflows)
+            self._snapshot = Connection(self.token, subflows, self.since)
         return self._snapshot
 
 
@@ -68,15 +66,15 @@ class SubflowRecord:
         "_snapshot",
         "backup",
         "client_fin",
-        "client_key",
         "client_sequence",
         "connection",
         "early_ack",
         "four_tuple",
         "initial",
         "interface",
-        "kernel_knows",
+        "known_to_kernel",
         "last_seen",
+        "listed",
         "local_id",
         "nonce_client",
         "nonce_proxy",
@@ -89,7 +87,6 @@ class SubflowRecord:
         "state",
         "successor",
         "syn_seen",
-        "version",
     )
 
     def __init__(self, four_tuple: FourTuple, initial: bool, time: float) -> None:
@@ -99,8 +96,6 @@ class SubflowRecord:
         """None until its first signal."""
         self.connection: ConnectionRecord | None = None
         """None until the token is known."""
-        self.version = 1
-        """The highest version that the client offered, until the proxy's answer names the one in use."""
         self.local_id: int | None = 0 if initial else None
         self.remote_id: int | None = 0 if initial else None
         self.backup = False
@@ -109,12 +104,12 @@ class SubflowRecord:
         self.interface: str | None = None
         self.since = time
         self.last_seen = time
+        self.listed = 0
+        """Number of the latest dump of the kernel's sockets that listed it."""
         self.syn_seen = False
         self.client_sequence: int | None = None
-        """Sequence number of the client's SYN: it tells a retransmission from a new attempt."""
+        """Sequence number of the client's SYN: it distinguishes a retransmission from a new attempt."""
         self.proxy_sequence: int | None = None
-        self.client_key: bytes | None = None
-        """Version 0 only, whose SYN carries it."""
         self.nonce_client: bytes | None = None
         self.nonce_proxy: bytes | None = None
         self.proof: tuple[int, bytes] | None = None
@@ -123,15 +118,30 @@ class SubflowRecord:
         """Acknowledgment number and option of an MP_CAPABLE third ACK that was read before the SYN/ACK."""
         self.client_fin = False
         self.proxy_fin = False
-        self.kernel_knows = False
+        self.known_to_kernel = False
         self.successor: Segment | None = None
         """A later SYN on the same four-tuple. Only the proxy's answer to it ends this subflow: anyone can send one."""
         self._snapshot: Subflow | None = None
 
     def touch(self, time: float) -> None:
+        """Note that the subflow was seen. That alone is no reason to make a snapshot anew."""
         if time > self.last_seen:
             self.last_seen = time
-            self.changed()
+
+    def agrees_with(self, entry: KernelSubflow) -> bool:
+        """Return whether *entry*, a socket of this four-tuple, brings nothing new but that it is still there."""
+        return (
+            self.state is SubflowState.ACTIVE
+            and self.known_to_kernel
+            and self.prioritised
+            and self.connection is not None
+            and self.connection.token == entry.token
+            and self.backup is entry.backup
+            and (entry.remote_id is None or entry.remote_id == self.remote_id)
+            and (entry.local_id is None or entry.local_id == self.local_id)
+            and not self.client_fin
+            and not self.proxy_fin
+        )
 
     def changed(self) -> None:
         self._snapshot = None
@@ -150,6 +160,5 @@ class SubflowRecord:
                 self.backup,
                 self.interface,
                 self.since,
-                self.last_seen,
             )
         return self._snapshot

@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from .model import Segment
-from .options import parse_options
+from mptcp_throttler.mptcp.model import Segment
+from mptcp_throttler.mptcp.options import parse_options
 
 ETHERNET: Final = 14
 """Link header of Ethernet and of the loopback interface, before any 802.1Q tag."""
@@ -38,7 +38,7 @@ def parse_frame(frame: bytes, time: float, interface: str, link_header: int = ET
     """Return the TCP segment in *frame*, with its MPTCP options; None if there is none that can be read whole.
 
     *link_header* is the size of the link-layer header: ``ETHERNET``, ``RAW_IP`` or ``LINUX_COOKED``. For any other
-    size the packet after it says itself which IP version it is.
+    size the packet itself shows its IP version.
     """
     at = _network_header(frame, link_header) if link_header in (ETHERNET, LINUX_COOKED) else link_header
     if not 0 <= at < len(frame):

@@ -50,10 +50,6 @@ class TimedTable(Generic[K, V]):
     def oldest(self) -> V:
         return self._entries[next(iter(self._entries))][1]
 
-    def oldest_time(self) -> float | None:
-        """Return the stamp of the oldest entry; None if there is none."""
-        return next(iter(self._entries.values()))[0] if self._entries else None
-
     def pop_until(self, time: float) -> Iterator[V]:
         """Remove and yield every entry stamped at or before *time*. Entries may be put and popped between steps."""
         entries = self._entries

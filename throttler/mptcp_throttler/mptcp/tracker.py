@@ -1,16 +1,16 @@
 """The tracker: which subflow belongs to which connection, and which of them are active.
 
     segments ──▶ from_wire ───┐
-    kernel events ─┐          ├──▶ signals ──▶ book (tracker_table) ──▶ events
+    kernel events ─┐          ├──▶ signals ──▶ connection table ──▶ events
     socket dumps ──┴▶ from_kernel ┘
 
 No I/O, no clock: everything comes as an argument, times as seconds since the epoch, and every call returns the
 events that it caused. A connection is made known (``CONNECTION_OPENED``) by its first active subflow.
 
-An active subflow is one whose handshake was proven: by the third ACK's keys (MP_CAPABLE), its HMAC (MP_JOIN), or by
-the kernel, which has checked either. A SYN, a repeated or a forged third ACK make none.
+A subflow is active when its handshake was proven: by the third ACK's keys (MP_CAPABLE), its HMAC (MP_JOIN), or by the
+kernel, which has checked either. A SYN, a repeated or a forged third ACK make no subflow active.
 
-Every table has a bound, whatever arrives; see :class:`~.limits.TrackerLimits`. A step of the wall clock by hours looks
+Every table has a bound; see :class:`~.limits.TrackerLimits`. A step of the wall clock by hours looks
 like idleness: the next resync brings back what :meth:`Tracker.expire` then forgot.
 """
 
@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from .book import Book
-from .from_kernel import KernelObserver
-from .from_wire import WireObserver
-from .limits import TrackerCounters, TrackerLimits
-from .model import Connection, Event, KernelEvent, KernelSubflow, Segment
-from .records import ConnectionRecord
+from mptcp_throttler.mptcp.connection_table import ConnectionTable
+from mptcp_throttler.mptcp.from_kernel import KernelObserver
+from mptcp_throttler.mptcp.from_wire import WireObserver
+from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
+from mptcp_throttler.mptcp.model import Connection, Event, KernelEvent, KernelSubflow, Segment
+from mptcp_throttler.mptcp.records import ConnectionRecord
+from mptcp_throttler.mptcp.resync import Resync
 
 __all__ = ["Tracker", "TrackerCounters", "TrackerLimits"]
 
@@ -34,10 +35,10 @@ class Tracker:
 
     def __init__(self, listen_ports: Iterable[int], limits: TrackerLimits | None = None) -> None:
         ports = frozenset(listen_ports)
-        self._book = Book(limits or TrackerLimits())
-        self._wire = WireObserver(self._book, ports)
-        self._kernel = KernelObserver(self._book, ports)
-        self._connections = _Connections(self._book.opened)
+        self._table = ConnectionTable(limits or TrackerLimits())
+        self._wire = WireObserver(self._table, ports)
+        self._kernel = KernelObserver(self._table, ports)
+        self._connections = _Connections(self._table.opened)
 
     def segment(self, segment: Segment) -> list[Event]:
         """Take in one captured segment."""
@@ -47,20 +48,31 @@ class Tracker:
         """Take in one path-manager event."""
         return self._kernel.event(event)
 
+    def begin_resync(self, time: float, interfaces: Mapping[bytes, str] | None = None) -> Resync:
+        """Begin to take in a dump in pieces; *time* is before the first of them is read. See :mod:`.resync`.
+
+        *interfaces* names the interface of each local address, for subflows of which no packet was seen.
+        """
+        return self._kernel.begin_resync(time, interfaces or {})
+
     def resync(self, subflows: Iterable[KernelSubflow], time: float) -> list[Event]:
         """Take in a whole dump of the established MPTCP subflows of the listening ports, begun at *time*.
 
         What it lists is active and was seen at *time*; what is tracked as active, older than the dump and not
         listed, is closed.
         """
-        return self._kernel.resync(subflows, time)
+        resync = self.begin_resync(time)
+        events = resync.add(subflows)
+        for more in resync.finish():
+            events += more
+        return events
 
     def expire(self, time: float) -> list[Event]:
         """Forget handshakes, closing and idle subflows, and connections without any, that are too old at *time*."""
-        events = self._book.expire(time)
-        oldest = self._book.live.oldest_time()
-        if oldest is not None and oldest <= time - self._book.limits.idle_timeout / 2:
-            self._kernel.wants_resync = True
+        events = self._table.expire(time)
+        if self._table.silent:
+            self._table.silent = False
+            self._kernel.want_resync()
         return events
 
     @property
@@ -75,28 +87,28 @@ class Tracker:
     @property
     def counters(self) -> TrackerCounters:
         """A copy of the counters."""
-        return replace(self._book.counters)
+        return replace(self._table.counters)
 
     @property
     def wants_resync(self) -> bool:
-        """True until the next resync, after the kernel spoke of a connection whose beginning was missed, or when a
-        subflow has been silent for half of ``idle_timeout``. A resync that lists it starts its time anew."""
+        """True until a resync that begins later is finished: the kernel named a connection whose beginning was missed,
+        or a subflow has been silent for half of ``idle_timeout``. A resync that lists it starts its time anew."""
         return self._kernel.wants_resync
 
     @property
     def table_sizes(self) -> Mapping[str, int]:
         """How many entries each table has, for the status page and for tests of the bounds."""
-        book = self._book
+        table = self._table
         return {
-            "subflows": len(book.subflows),
-            "half_open": len(book.half_open),
-            "live": len(book.live),
-            "closing": len(book.closing),
-            "tokens": len(book.tokens),
-            "connections": len(book.opened),
-            "lingering": len(book.lingering),
-            "refused": len(book.refused),
-            "ended": len(book.ended),
+            "subflows": len(table.subflows),
+            "half_open": len(table.half_open),
+            "live": table.live,
+            "closing": len(table.closing),
+            "tokens": len(table.tokens),
+            "connections": len(table.opened),
+            "lingering": len(table.lingering),
+            "refused": len(table.refused),
+            "ended": len(table.ended),
         }
 
 

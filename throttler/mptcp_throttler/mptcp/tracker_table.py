@@ -1,4 +1,4 @@
-"""The life of a subflow as a table: in which state which signal leads to which state, and what is then announced.
+"""The states of a subflow as a table: which signal leads from which state to which, and what is then announced.
 
 The tracker turns segments, kernel events, dumps and the passing of time into signals; here is all it does with them.
 A signal that the table does not list for a state changes nothing. ``python -m mptcp_throttler.mptcp.tracker_table``
@@ -13,11 +13,11 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-from .model import EventKind, SubflowState
+from mptcp_throttler.mptcp.model import EventKind, SubflowState
 
 
 class Signal(enum.Enum):
-    """What can happen to a subflow. The value says it to people."""
+    """What can happen to a subflow. The value is the text that people read."""
 
     SYN = "the client's SYN, with MP_CAPABLE or with MP_JOIN and a known token"
     SYN_ACK = "the proxy's SYN/ACK with the matching option"
@@ -91,7 +91,7 @@ TRANSITIONS: Final[Mapping[SubflowState | None, Mapping[Signal, SubflowState]]] 
         Signal.KERNEL_CLOSED: _S.CLOSED,
     },
     # REMOVE_ADDR is missing here on purpose: it carries no proof, and the RFC has its receiver try the path first.
-    # If the subflow is dead its RST or the kernel's SUB_CLOSED says so.
+    # A dead subflow ends by its RST or by the kernel's SUB_CLOSED.
     _S.ACTIVE: {
         **_LIVE_ENDS,
         Signal.FIN: _S.CLOSING,
@@ -120,7 +120,7 @@ CONTRADICTIONS: Final = frozenset(
 
 
 def announcement(old: SubflowState | None, new: SubflowState) -> EventKind | None:
-    """Return what to tell of a subflow that went from *old* to *new*. Half-open subflows are nobody's business."""
+    """Return what is announced of a subflow that went from *old* to *new*: nothing while it is half-open."""
     if new is _S.ACTIVE:
         return EventKind.SUBFLOW_CHANGED if old is _S.CLOSING else EventKind.SUBFLOW_ACTIVE
     if old in LIVE:
@@ -133,9 +133,9 @@ def as_markdown() -> str:
     rows = ["| state | signal | next state | announced |", "| --- | --- | --- | --- |"]
     for state, signals in TRANSITIONS.items():
         for signal, new in signals.items():
-            told = announcement(state, new)
+            announced = announcement(state, new)
             name = "(not tracked)" if state is None else state.value
-            rows.append(f"| {name} | {signal.value} | {new.value} | {told.value if told else ''} |")
+            rows.append(f"| {name} | {signal.value} | {new.value} | {announced.value if announced else ''} |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,15 +1,31 @@
-"""When a budget's period began and ends, and which of its steps holds. Pure."""
+"""When a budget's period began and ends, which of its steps holds, and whose volume is whose. Pure."""
 
 from __future__ import annotations
 
 from calendar import monthrange
 from datetime import date, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from .model import Budget, BudgetStep, Period
+from mptcp_throttler.policy.model import Budget, BudgetStep, Period
 
 _NEIGHBOURS: Final = (-1, 0, 1, 2)
+
+
+class Account(NamedTuple):
+    """Whose bytes: a budget's, of one client or of all ("")."""
+
+    budget: str
+    client: str
+    start: int
+    """Of the period, seconds since the epoch."""
+
+
+class Counters(NamedTuple):
+    """What one socket has carried, bytes of payload."""
+
+    acked: int = 0
+    received: int = 0
 
 
 def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:

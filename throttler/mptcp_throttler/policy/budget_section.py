@@ -1,4 +1,5 @@
-"""The section ``budget`` of a rule: a volume for each period, and what holds when it is used up."""
+"""A budget: a volume for each period, and what holds when it is used up. It stands in a rule, or under ``budgets``
+with a name by which several rules feed it."""
 
 from __future__ import annotations
 
@@ -6,15 +7,16 @@ import re
 from datetime import time
 from decimal import Decimal
 from itertools import pairwise
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
 
-from .fields import DIRECTIONS, Parsed, Section, one_of
-from .model import Budget, BudgetStep, Period
-from .problems import shown
-from .schedule import DAYS
-from .throttle_section import ThrottleOrNone, also_none, throttle_of
+from mptcp_throttler.policy.fields import DIRECTIONS, NAME_PATTERN, Parsed, Section, one_of, parse_name
+from mptcp_throttler.policy.model import Budget, BudgetStep, Period
+from mptcp_throttler.policy.problems import shown
+from mptcp_throttler.policy.schedule import DAYS
+from mptcp_throttler.policy.throttle_section import ThrottleOrNone, also_none, throttle_of
 
 VOLUME_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30}
 VOLUME_PATTERN: Final = rf"^[0-9]+(?:\.[0-9]+)? *(?:{'|'.join(VOLUME_UNITS)})$"
@@ -90,7 +92,8 @@ class BudgetSection(Section):
     )
     per: Annotated[str, one_of("client", "path")] = Field(
         default="client",
-        description="Whose volume it is. client: each client address has its own; path: all have one together.",
+        description="Whose volume it is. client: each client address has its own; path: all that its rules catch have "
+        "one together.",
         examples=["path"],
     )
     steps: list[StepSection] = Field(
@@ -111,10 +114,36 @@ class BudgetSection(Section):
         return self
 
 
-def budget_of(given: BudgetSection) -> Budget:
+class _NoneOrName:
+    """Annotation for what a rule says of its budget: ``none`` (None), a name (text), or the budget itself."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        section = handler.generate_schema(BudgetSection)
+        return core_schema.no_info_wrap_validator_function(self._read, section)
+
+    @staticmethod
+    def _read(value: object, section: core_schema.ValidatorFunctionWrapHandler) -> object:
+        if isinstance(value, str):
+            return None if value == NO_BUDGET else parse_name(value)
+        return section(value)
+
+
+NO_BUDGET: Final = "none"
+BudgetOrName = Annotated[BudgetSection | str | None, _NoneOrName()]
+
+
+def also_name(schema: dict[str, Any]) -> None:
+    """Describe to editors what :data:`BudgetOrName` takes."""
+    words = [{"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}]
+    schema["anyOf"] = [*words, {"$ref": schema.pop("$ref")}]
+
+
+def budget_of(name: str, own_name: bool, given: BudgetSection) -> Budget:
     """Return the checked section *given* as the policy has it."""
     day = given.reset_day
     return Budget(
+        name=name,
+        own_name=own_name,
         period=Period(given.period),
         reset_day=DAYS.index(day) if isinstance(day, str) else day or (0 if given.period == "week" else 1),
         reset_time=given.reset_time,

@@ -1,12 +1,12 @@
 """What the policy says of each active subflow of a connection, and why.
 
 Pure; called on every change of any connection, so the policy is compiled once into integers, and the answers
-that depend only on a subflow are kept.
+that depend only on a subflow, or on what its connection is like, are kept.
 
-First match wins, in each direction for itself: the first rule that catches a subflow and whose conditions its
-connection meets decides, ``throttle: none`` included. Then the cap is lifted again from a subflow that is the last
-usable one: usable is an active subflow that is not backup, or is backup while no other kind is left (RFC 8684, 3.3.8:
-a backup subflow carries data only when there is no regular one).
+Cap, budget and steering are three questions, each asked for itself and in each direction for itself. The first rule
+decides that answers it, ``none`` included, and catches the subflow, and whose conditions the connection meets. Then the
+cap is lifted again from a subflow that is the last usable one: usable is an active subflow that is not backup, or is
+backup while no other kind is left (RFC 8684, 3.3.8: a backup subflow carries data only when there is no regular one).
 """
 
 from __future__ import annotations
@@ -17,20 +17,30 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from ..mptcp.model import Connection, Subflow, SubflowState
-from .model import Direction, Network, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
-from .schedule import next_change, open_rules
-from .units import format_rate
+from mptcp_throttler.mptcp.model import Connection, SubflowState
+from mptcp_throttler.policy.model import (
+    Direction,
+    Kind,
+    Network,
+    PathMatch,
+    Policy,
+    Rule,
+    ScopeKey,
+    Share,
+    Throttle,
+    Verdict,
+)
+from mptcp_throttler.policy.reasons import BEFORE, NO_RULE, joined
+from mptcp_throttler.policy.schedule import next_change, open_rules
+from mptcp_throttler.policy.units import format_rate
 
 __all__ = ["CompiledPolicy", "evaluate", "next_change"]
 
 _REMEMBERED: Final = 4096
 """Answers kept for as many kinds of subflow; a phone has a handful of addresses."""
 
-_BEFORE: Final = {Direction.DOWN: "", Direction.UP: "upload: "}
-"""What a reason begins with. One on download is as it was before there were directions."""
-
 _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
+_PLURAL: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
 
 
 def evaluate(policy: Policy, connection: Connection, now: float) -> tuple[Verdict, ...]:
@@ -61,16 +71,31 @@ class _Facts(NamedTuple):
     """The rules with a condition on clients that its address meets, by their place in the policy."""
 
 
-class _View(NamedTuple):
-    """What the policy needs to know of a connection as a whole."""
+class _Situation(NamedTuple):
+    """All that an answer depends on, the clock aside."""
 
-    token: int
-    active: int
-    """How many subflows are."""
+    path_bits: int
     clients: int
-    """The rules whose condition on clients is met by any active subflow, as bits."""
-    last: Subflow | None
-    """The one usable subflow, where there is just one."""
+    """The rules whose condition on clients is met by any active subflow of the connection, as bits."""
+    active: int
+    """How many subflows of the connection are."""
+    last: bool
+    """It is the last usable one."""
+
+
+class _Answer(NamedTuple):
+    """What holds for every subflow in one situation and direction: a verdict but for the subflow's name."""
+
+    rule: Rule | None
+    scope: ScopeKey | None
+    """Of a cap shared by a path."""
+    share: Share | None
+    """Of a cap that is not: client or connection."""
+    throttle: Throttle | None
+    reason: str
+    budget: Rule | None
+    steer: Rule | None
+    steer_path: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,50 +138,20 @@ class _CompiledPath:
 
 
 class _CompiledRule:
-    """One rule in one direction, with everything that does not depend on the connection worked out, its sentences
-    included."""
+    """One rule as it answers one question, with everything that does not depend on the subflow worked out."""
 
-    __slots__ = (
-        "capped",
-        "client_bit",
-        "clients",
-        "direction",
-        "exempted",
-        "index",
-        "least",
-        "lift_last",
-        "lifted",
-        "most",
-        "path_bits",
-        "path_scope",
-        "rule",
-        "throttle",
-    )
+    __slots__ = ("client_bit", "clients", "exempts", "index", "least", "most", "path_bits", "rule")
 
-    def __init__(self, index: int, rule: Rule, policy: Policy, direction: Direction) -> None:
+    def __init__(self, index: int, rule: Rule, policy: Policy, kind: Kind) -> None:
         bit_of = {path.name: 1 << position for position, path in enumerate(policy.paths)}
         self.index = index
         self.rule = rule
-        self.direction = direction
-        self.least = rule.min_subflows
+        self.exempts = kind in rule.exempts
+        self.least = rule.least(kind)
         self.most: float = math.inf if rule.max_subflows is None else rule.max_subflows
-        self.lift_last = rule.lift_last
         self.path_bits = None if rule.paths is None else sum({bit_of[name] for name in rule.paths})
         self.clients = None if rule.clients is None else _Prefixes.of(rule.clients)
         self.client_bit = 0 if rule.clients is None else 1 << index
-        self.throttle = rule.throttle
-        shared_by_path = rule.throttle is not None and rule.throttle.share is Share.PATH
-        self.path_scope = ScopeKey(rule.name, Share.PATH, direction=direction) if shared_by_path else None
-        before = _BEFORE[direction]
-        what = "exempted by rule" if rule.budget is None else "under the budget of rule"
-        what = what if rule.steer is None else f"steered {rule.steer.mode.value} by rule"
-        self.exempted = f"{before}{what} {rule.name}"
-        self.lifted = f"{before}cap of rule {rule.name} lifted: the last usable subflow"
-        names = [f"path {path.name}" for path in policy.paths] if rule.paths is not None else []
-        verb = "would cap" if policy.dry_run else "caps"
-        cap = "" if rule.throttle is None else _cap(rule.throttle)
-        # The last one is that of a rule for subflows on any path or none.
-        self.capped = [f"{before}rule {rule.name} {verb} {name} at {cap}: " for name in [*names, "every subflow"]]
 
 
 def _cap(throttle: Throttle) -> str:
@@ -169,29 +164,34 @@ class CompiledPolicy:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._rules = {
-            direction: [
-                _CompiledRule(index, rule, policy, direction)
-                for index, rule in enumerate(policy.rules)
-                if direction in rule.directions
-            ]
-            for direction in (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
-        }
-        by_clients = {rule.index: rule for rules in self._rules.values() for rule in rules if rule.clients is not None}
-        self._by_clients = tuple(by_clients.values())
-        """The rules with a condition on clients, each once whatever its directions."""
+        directions = (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
+        self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
+        self._answers: dict[Direction, dict[_Situation, _Answer]] = {direction: {} for direction in directions}
+        every = [rule for kinds in self._rules.values() for rules in kinds.values() for rule in rules]
+        self._by_clients = tuple({rule.index: rule for rule in every if rule.clients is not None}.values())
+        """The rules with a condition on clients, each once whatever its directions and kinds."""
         self._paths = [_CompiledPath(path) for path in policy.paths]
         self._facts = lru_cache(_REMEMBERED)(self._find_facts)
         self._scheduled = any(rule.windows is not None for rule in policy.rules)
         self._open = (True,) * len(policy.rules)
         self._open_since = self._open_until = -math.inf
-        self._dry = " (dry run)" if policy.dry_run else ""
+
+    def _compile(self, kind: Kind, direction: Direction) -> list[_CompiledRule]:
+        """Return the rules that answer *kind*; none where they would only exempt from what no rule has."""
+        rules = [
+            _CompiledRule(index, rule, self.policy, kind)
+            for index, rule in enumerate(self.policy.rules)
+            if direction in rule.directions and rule.answers(kind)
+        ]
+        if kind is Kind.STEER and direction is Direction.UP:
+            return []
+        return rules if kind is Kind.THROTTLE or not all(each.exempts for each in rules) else []
 
     def evaluate(self, connection: Connection, now: float) -> tuple[Verdict, ...]:
         """Return one verdict for each active subflow of *connection*, in their order; direction by direction."""
         active = [subflow for subflow in connection.subflows if subflow.state is SubflowState.ACTIVE]
         if self._scheduled and not self._open_since <= now < self._open_until:
-            self._look_at_the_clock(now)
+            self._read_clock(now)
         facts = [
             self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
             for each in active
@@ -200,40 +200,94 @@ class CompiledPolicy:
         for each in facts:
             clients |= each.rule_bits
         usable = [subflow for subflow in active if not subflow.backup] or active
-        view = _View(connection.token, len(active), clients, usable[0] if len(usable) == 1 else None)
-        pairs = tuple(zip(active, facts, strict=True))
-        return tuple([self._verdict(*pair, view, direction) for direction in self._rules for pair in pairs])
+        last = usable[0] if len(usable) == 1 else None
+        verdicts = []
+        for direction, answers in self._answers.items():
+            for subflow, (path, path_bits, _) in zip(active, facts, strict=True):
+                situation = _Situation(path_bits, clients, len(active), subflow is last)
+                answer = answers.get(situation)
+                if answer is None:
+                    answer = self._keep(situation, direction)
+                rule, scope, share, throttle, reason, budget, steer, steer_path = answer
+                four_tuple = subflow.four_tuple
+                if share is not None and rule is not None:
+                    member = four_tuple.remote if share is Share.CLIENT else connection.token
+                    scope = ScopeKey(rule.name, share, member, direction)
+                verdicts.append(
+                    Verdict(four_tuple, path, rule, scope, throttle, reason, direction, budget, steer, steer_path)
+                )
+        return tuple(verdicts)
 
-    def _verdict(self, subflow: Subflow, facts: _Facts, view: _View, direction: Direction) -> Verdict:
+    def _keep(self, situation: _Situation, direction: Direction) -> _Answer:
+        answers = self._answers[direction]
+        if len(answers) >= _REMEMBERED:
+            answers.clear()
+        answer = answers[situation] = self._answer(situation, direction)
+        return answer
+
+    def _answer(self, situation: _Situation, direction: Direction) -> _Answer:
+        before = BEFORE[direction]
+        cap, passed_over = self._first(Kind.THROTTLE, situation, direction)
+        rule = None if cap is None else cap.rule
+        scope, share, throttle = None, None, None
+        if cap is None or rule is None:
+            reason = before + (NO_RULE if passed_over is None else _why_not(passed_over, situation))
+        elif rule.throttle is None:
+            reason = f"{before}exempted by rule {rule.name}"
+        elif rule.lift_last and situation.last:
+            reason = f"{before}cap of rule {rule.name} lifted: the last usable subflow"
+        else:
+            throttle = rule.throttle
+            if throttle.share is Share.PATH:
+                scope = ScopeKey(rule.name, Share.PATH, direction=direction)
+            else:
+                share = throttle.share
+            verb = "would cap" if self.policy.dry_run else "caps"
+            what = "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits, situation)}"
+            active = f"{situation.active} {_subflows(situation.active)} active"
+            dry = " (dry run)" if self.policy.dry_run else ""
+            reason = f"{before}rule {rule.name} {verb} {what} at {_cap(throttle)}: {active}{dry}"
+        found: dict[Kind, _CompiledRule | None] = {}
+        for kind in (Kind.BUDGET, Kind.STEER):
+            other, passed_over = self._first(kind, situation, direction)
+            if other is not None and other.exempts:
+                reason = joined(reason, f"exempted from {_PLURAL[kind]} by rule {other.rule.name}", direction)
+            elif other is None and passed_over is not None:
+                why = _why_not(passed_over, situation)
+                reason = reason if reason.endswith(why) else joined(reason, why, direction)
+            found[kind] = None if other is None or other.exempts else other
+        budget, steer = found[Kind.BUDGET], found[Kind.STEER]
+        return _Answer(
+            rule,
+            scope,
+            share,
+            throttle,
+            reason,
+            None if budget is None else budget.rule,
+            None if steer is None else steer.rule,
+            None if steer is None or steer.path_bits is None else self._path(steer.path_bits, situation),
+        )
+
+    def _first(
+        self, kind: Kind, situation: _Situation, direction: Direction
+    ) -> tuple[_CompiledRule | None, _CompiledRule | None]:
+        """Return the rule that decides, if any, and the first that would have, had its conditions been met."""
         passed_over: _CompiledRule | None = None
-        for each in self._rules[direction]:
-            bits = each.path_bits
-            if bits is not None and not bits & facts.path_bits:
+        for each in self._rules[direction][kind]:
+            if each.path_bits is not None and not each.path_bits & situation.path_bits:
                 continue
             if (
-                each.least <= view.active <= each.most
-                and each.client_bit & view.clients == each.client_bit
+                each.least <= situation.active <= each.most
+                and each.client_bit & situation.clients == each.client_bit
                 and self._open[each.index]
             ):
-                break
+                return each, passed_over
             passed_over = passed_over or each
-        else:
-            why = "no rule matches" if passed_over is None else _why_not(passed_over, view)
-            return Verdict(subflow.four_tuple, facts.path, None, None, None, _BEFORE[direction] + why, direction)
-        if each.throttle is None:
-            steered = each.rule.steer is not None and bits is not None
-            path = self.policy.paths[_lowest_bit(bits & facts.path_bits)].name if steered and bits else facts.path
-            return Verdict(subflow.four_tuple, path, each.rule, None, None, each.exempted, direction)
-        if each.lift_last and subflow is view.last:
-            return Verdict(subflow.four_tuple, facts.path, each.rule, None, None, each.lifted, direction)
-        scope = each.path_scope
-        if scope is None:
-            member = subflow.four_tuple.remote if each.throttle.share is Share.CLIENT else view.token
-            scope = ScopeKey(each.rule.name, each.throttle.share, member, direction)
-        # Of several paths by which the rule catches the subflow, the first is named.
-        named = -1 if bits is None else _lowest_bit(bits & facts.path_bits)
-        reason = f"{each.capped[named]}{view.active} {_subflows(view.active)} active{self._dry}"
-        return Verdict(subflow.four_tuple, facts.path, each.rule, scope, each.throttle, reason, direction)
+        return None, passed_over
+
+    def _path(self, path_bits: int, situation: _Situation) -> str:
+        """Return, of several paths by which a rule catches a subflow, the first."""
+        return self.policy.paths[_lowest_bit(path_bits & situation.path_bits)].name
 
     def _find_facts(
         self, remote: bytes, interface: str | None, remote_id: int | None, initial: bool, backup: bool
@@ -248,19 +302,21 @@ class CompiledPolicy:
         first = self.policy.paths[_lowest_bit(path_bits)].name if path_bits else None
         return _Facts(first, path_bits, rule_bits)
 
-    def _look_at_the_clock(self, now: float) -> None:
+    def _read_clock(self, now: float) -> None:
         change = next_change(self.policy, now)
         self._open = open_rules(self.policy, now)
         self._open_since = now
         self._open_until = math.inf if change is None else change
+        for answers in self._answers.values():
+            answers.clear()
 
 
-def _why_not(rule: _CompiledRule, view: _View) -> str:
-    if view.active < rule.least:
-        why = f"only {view.active} active {_subflows(view.active)} (needs {rule.least})"
-    elif view.active > rule.most:
-        why = f"{view.active} active subflows (at most {rule.most})"
-    elif rule.client_bit & view.clients != rule.client_bit:
+def _why_not(rule: _CompiledRule, situation: _Situation) -> str:
+    if situation.active < rule.least:
+        why = f"only {situation.active} active {_subflows(situation.active)} (needs {rule.least})"
+    elif situation.active > rule.most:
+        why = f"{situation.active} active subflows (at most {rule.most})"
+    elif rule.client_bit & situation.clients != rule.client_bit:
         why = "no active subflow comes from its clients"
     else:
         why = "outside its hours"

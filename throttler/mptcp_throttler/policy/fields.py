@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from .model import Direction, Network
-from .problems import did_you_mean, shown
+from mptcp_throttler.policy.model import Direction, Network
+from mptcp_throttler.policy.problems import did_you_mean, shown
 
 LONGEST_INTERFACE: Final = 15
 """IFNAMSIZ of linux/if.h without the final zero."""

@@ -5,14 +5,14 @@ Reading the file is the caller's business: here text comes in, and nothing is op
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
 
-from .budget_section import budget_of
-from .fields import DIRECTIONS
-from .model import Guard, Mode, Network, PathMatch, Policy, Rule, Window
-from .problems import (
+from mptcp_throttler.policy import composition
+from mptcp_throttler.policy.budget_section import NO_BUDGET, budget_of
+from mptcp_throttler.policy.fields import DIRECTIONS
+from mptcp_throttler.policy.model import Budget, Guard, Kind, Mode, PathMatch, Policy, Rule, Window
+from mptcp_throttler.policy.problems import (
     DocumentError,
     Problem,
     Severity,
@@ -22,19 +22,18 @@ from .problems import (
     nearest,
     shown,
 )
-from .schedule import EVERY_DAY, MIDNIGHT
-from .schema import (
+from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT
+from mptcp_throttler.policy.schema import (
     ACTIONS,
-    DEFAULT_MIN_SUBFLOWS,
     PathSection,
     PolicySection,
     RuleSection,
     WhenSection,
 )
-from .steer_section import named_paths, steer_of
-from .throttle_section import throttle_of
-from .validate import problem_at, validate
-from .yaml_document import Document, parse_document
+from mptcp_throttler.policy.steer_section import named_paths, steer_of
+from mptcp_throttler.policy.throttle_section import throttle_of
+from mptcp_throttler.policy.validate import problem_at, validate
+from mptcp_throttler.policy.yaml_document import Document, parse_document
 
 
 class PolicyError(DocumentError):
@@ -49,17 +48,29 @@ class CheckedPolicy:
     """None where any of the problems is an error."""
     problems: tuple[Problem, ...]
     """Errors, or else warnings, in the order of their lines."""
+    notes: tuple[Problem, ...] = ()
+    """Which rules hold beside others: what ``check`` shows besides."""
 
 
 def check_policy(text: str, source: str) -> CheckedPolicy:
     """Return the policy in *text* and every problem with it. *source* names the file for people."""
     document = parse_document(text, source)
     section, problems = validate(PolicySection, document)
-    errors = in_order([*problems, *_unknown_paths(document), *_repeated_names(document), *_not_one_action(document)])
+    errors = in_order(
+        [
+            *problems,
+            *_unknown_paths(document),
+            *_unknown_budgets(document),
+            *_repeated_names(document),
+            *_wrong_actions(document),
+        ]
+    )
     if section is None or errors:
         return CheckedPolicy(None, errors)
     policy = _policy(section)
-    return CheckedPolicy(policy, in_order(_warnings(policy, document)))
+    warnings = [*_unused_budgets(section, document), *_of_rules(composition.warnings(policy), document)]
+    notes = _of_rules(composition.notes(policy), document, Severity.NOTE)
+    return CheckedPolicy(policy, in_order(warnings), in_order(notes))
 
 
 def load_policy(text: str, source: str) -> Policy:
@@ -71,9 +82,10 @@ def load_policy(text: str, source: str) -> Policy:
 
 
 def _policy(section: PolicySection) -> Policy:
+    budgets = {name: budget_of(name, True, each) for name, each in section.budgets.items()}
     return Policy(
         paths=tuple(_path(name, path) for name, path in section.paths.items()),
-        rules=tuple(_rule(rule) for rule in section.rules),
+        rules=tuple(_rule(rule, budgets) for rule in section.rules),
         time_zone=section.time_zone,
         dry_run=section.dry_run,
         guard=Guard(**section.guard.model_dump()),
@@ -91,28 +103,31 @@ def _path(name: str, path: PathSection) -> PathMatch:
     )
 
 
-def _rule(rule: RuleSection) -> Rule:
+def _rule(rule: RuleSection, budgets: dict[str, Budget]) -> Rule:
     when = rule.when or WhenSection()
-    # An exemption that ended with the second subflow would leave the first to the next rule.
     steer = None if rule.steer is None else steer_of(rule.steer)
-    # What a path carries counts from the first subflow on, too.
-    spared = rule.throttle is None and (steer is None or steer.mode is Mode.SMALLEST_DELAY)
-    default = 1 if spared else min(DEFAULT_MIN_SUBFLOWS, when.max_subflows or DEFAULT_MIN_SUBFLOWS)
+    if isinstance(rule.budget, str):
+        budget: Budget | None = budgets[rule.budget]
+    else:
+        budget = None if rule.budget is None else budget_of(rule.name, False, rule.budget)
     paths = rule.paths if steer is None or not steer.paths else steer.paths
     return Rule(
         name=rule.name,
         paths=None if paths is None else tuple(paths),
         throttle=None if rule.throttle is None else throttle_of(rule.throttle),
-        min_subflows=default if when.min_subflows is None else when.min_subflows,
+        min_subflows=when.min_subflows,
         max_subflows=when.max_subflows,
         clients=None if when.clients is None else tuple(when.clients),
         windows=_windows(when),
         lift_last=rule.lift_last,
         directions=DIRECTIONS[rule.direction],
-        # A budget is about money: its caps hold unless the rule says otherwise.
-        guard=rule.guard and (rule.budget is None or "guard" in rule.model_fields_set),
+        guard=rule.guard,
         steer=steer,
-        budget=None if rule.budget is None else budget_of(rule.budget),
+        budget=budget,
+        budget_guard=rule.guard and "guard" in rule.model_fields_set,
+        exempts=frozenset(
+            kind for kind in Kind if kind.value in rule.model_fields_set and getattr(rule, kind.value) is None
+        ),
     )
 
 
@@ -148,22 +163,46 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
                 yield problem_at(document, ("rules", index, *key), name, message)
 
 
-def _not_one_action(document: Document) -> Iterator[Problem]:
+def _unknown_budgets(document: Document) -> Iterator[Problem]:
+    """Yield rules that name a budget that is not there, and names that would mix up two accounts."""
+    budgets = (document.data or {}).get("budgets", {})
+    if not isinstance(budgets, dict):
+        return
+    known = f"the budgets are {', '.join(key_text((name,)) for name in budgets)}" if budgets else "none are defined"
+    if NO_BUDGET in budgets:
+        at = document.key_position(("budgets", NO_BUDGET))
+        message = f"{shown(NO_BUDGET)} in a rule means that it has no budget; give this one another name"
+        yield problem_at(document, ("budgets", NO_BUDGET), None, message, at)
+    for index, rule in _rules_of(document):
+        budget, name = rule.get("budget"), rule.get("name")
+        if isinstance(budget, str) and budget not in (NO_BUDGET, *budgets):
+            message = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
+            yield problem_at(document, ("rules", index, "budget"), budget, message)
+        if isinstance(budget, dict) and isinstance(name, str) and name in budgets:
+            line = document.key_position(("budgets", name)).line
+            message = (
+                f"the budget of this rule and the one named {shown(name)} on line {line} would be one account; give "
+                "either another name"
+            )
+            yield problem_at(document, ("rules", index, "name"), name, message)
+
+
+def _wrong_actions(document: Document) -> Iterator[Problem]:
     for index, rule in _rules_of(document):
         given = [key for key in ACTIONS if key in rule]
         rule_at = document.key_position(("rules", index))
         others = f"{' or '.join(ACTIONS[1:])} in its place"
         if not given and not any(nearest(str(key), ACTIONS) for key in rule):
             yield problem_at(document, ("rules", index, ACTIONS[0]), None, f"is required, or {others}", rule_at)
-        for key in given[1:]:
-            at = document.key_position(("rules", index, key))
-            message = f"the rule has {given[0]} already; a rule has one of {', '.join(ACTIONS)}"
-            yield problem_at(document, ("rules", index, key), None, message, at)
         steer = rule.get("steer")
-        foreign = dict.fromkeys(("lift_last", "direction", "guard"), "belongs to throttle, not to steer")
+        foreign: dict[str, str] = {}
+        if given == ["steer"]:
+            foreign = dict.fromkeys(("lift_last", "direction", "guard"), "belongs to throttle, not to steer")
+        elif "steer" in given and rule.get("direction") == "up":
+            foreign["direction"] = "steer is for downloads; write down or both, or give steer a rule of its own"
         if isinstance(steer, dict) and steer.get("mode") != Mode.SMALLEST_DELAY.value:
             foreign["paths"] = "steer itself names the paths of the rule; leave this out"
-        for key, message in foreign.items() if "steer" in given else ():
+        for key, message in foreign.items():
             if key in rule:
                 at = document.key_position(("rules", index, key))
                 yield problem_at(document, ("rules", index, key), None, message, at)
@@ -182,50 +221,16 @@ def _repeated_names(document: Document) -> Iterator[Problem]:
         first.setdefault(name, index)
 
 
-def _warnings(policy: Policy, document: Document) -> Iterator[Problem]:
-    def warning(index: int, message: str) -> Problem:
+def _unused_budgets(section: PolicySection, document: Document) -> Iterator[Problem]:
+    for name in section.budgets.keys() - {rule.budget for rule in section.rules if isinstance(rule.budget, str)}:
+        at = document.key_position(("budgets", name))
+        key = key_text(("budgets", name))
+        yield Problem(document.source, at.line, at.column, key, None, "no rule feeds this budget", Severity.WARNING)
+
+
+def _of_rules(
+    found: Iterable[composition.Finding], document: Document, severity: Severity = Severity.WARNING
+) -> Iterator[Problem]:
+    for index, message in found:
         at = document.key_position(("rules", index))
-        key = key_text(("rules", index))
-        return Problem(document.source, at.line, at.column, key, None, message, Severity.WARNING)
-
-    for index, rule in enumerate(policy.rules):
-        for earlier in policy.rules[:index]:
-            if _leaves_nothing(earlier, rule):
-                yield warning(
-                    index,
-                    f'rule "{rule.name}" is never reached: "{earlier.name}" above it catches all that it could catch',
-                )
-                break
-        else:
-            if rule.throttle is not None and rule.lift_last and rule.max_subflows == 1:
-                yield warning(
-                    index,
-                    f'rule "{rule.name}" never caps anything: the only active subflow is the last usable '
-                    "one, so its cap is lifted; write lift_last: false to cap it",
-                )
-
-
-def _leaves_nothing(earlier: Rule, later: Rule) -> bool:
-    """Return whether *earlier* catches every subflow that *later* could."""
-    return (
-        earlier.directions >= later.directions
-        and (earlier.paths is None or (later.paths is not None and set(later.paths) <= set(earlier.paths)))
-        and earlier.min_subflows <= later.min_subflows
-        and (
-            earlier.max_subflows is None
-            or (later.max_subflows is not None and later.max_subflows <= earlier.max_subflows)
-        )
-        and (earlier.windows is None or earlier.windows == later.windows)
-        and (
-            earlier.clients is None
-            or (
-                later.clients is not None
-                and all(any(_inside(inner, outer) for outer in earlier.clients) for inner in later.clients)
-            )
-        )
-    )
-
-
-def _inside(inner: Network, outer: Network) -> bool:
-    # subnet_of() takes only a prefix of the same family, which the first test ensures.
-    return inner.version == outer.version and inner.subnet_of(cast("Any", outer))
+        yield Problem(document.source, at.line, at.column, key_text(("rules", index)), None, message, severity)

@@ -9,15 +9,29 @@ import enum
 from dataclasses import dataclass
 from datetime import time
 from ipaddress import IPv4Network, IPv6Network
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from ..mptcp.model import FourTuple
+from mptcp_throttler.mptcp.model import FourTuple
 
 Network = IPv4Network | IPv6Network
 
 
+class Kind(enum.Enum):
+    """The three questions about a subflow. Each is answered for itself: the first rule that answers it decides."""
+
+    THROTTLE = "throttle"
+    """Which cap is on it."""
+    BUDGET = "budget"
+    """Which budget meters it."""
+    STEER = "steer"
+    """Which rule says how its connection's data are spread."""
+
+
 class Share(enum.Enum):
     """Among whom one cap is shared: who falls into the same HTB class."""
+
+    __hash__ = object.__hash__
 
     PATH = "path"
     """All subflows that the rule catches share one cap."""
@@ -30,6 +44,9 @@ class Share(enum.Enum):
 class Direction(enum.Enum):
     """Which way the capped packets go."""
 
+    # Members are singletons; the hash of their names is computed in Python each time.
+    __hash__ = object.__hash__
+
     DOWN = "down"
     """From the proxy to the client."""
     UP = "up"
@@ -39,7 +56,7 @@ class Direction(enum.Enum):
 DOWN_ONLY = frozenset({Direction.DOWN})
 
 
-class LandingKind(enum.Enum):
+class Onset(enum.Enum):
     """How a cap falls on a subflow that is sending."""
 
     SOFT = "soft"
@@ -58,7 +75,7 @@ class Throttle:
     burst: int | None
     """Bytes that may pass at once at full speed; None lets the planner choose."""
     share: Share
-    landing: LandingKind = LandingKind.SOFT
+    onset: Onset = Onset.SOFT
 
 
 class Mode(enum.Enum):
@@ -78,11 +95,23 @@ class Steer:
     paths: tuple[str, ...] = ()
     weights: tuple[int, ...] = ()
     """Of each path, with load-balancing."""
+    alias: str | None = None
+    """What the operator called the mode, where that is not 3GPP's name of it."""
+
+    @property
+    def name(self) -> str:
+        """The mode as the operator wrote it."""
+        return self.alias or self.mode.value
 
     @property
     def by_order(self) -> bool:
         """Whether a path is used only while those before it are not enough: by the backup flag."""
-        return self.mode in (Mode.ACTIVE_STANDBY, Mode.PRIORITY_BASED)
+        return self.mode is Mode.ACTIVE_STANDBY or self.opens_when_full
+
+    @property
+    def opens_when_full(self) -> bool:
+        """Whether a path is used once those before it are full, not only when they are gone."""
+        return self.mode is Mode.PRIORITY_BASED
 
 
 class Period(enum.Enum):
@@ -106,6 +135,10 @@ class BudgetStep:
 class Budget:
     """Caps that begin after a volume."""
 
+    name: str
+    """Of its accounts in the ledger: its own, or that of the rule in which it stands."""
+    own_name: bool
+    """It stands under ``budgets``, for several rules."""
     period: Period
     reset_day: int
     """Of the month, from 1; of the week, from 0 for Monday."""
@@ -115,6 +148,11 @@ class Budget:
     """Each client address has a volume of its own; else all together."""
     steps: tuple[BudgetStep, ...]
     """By volume, ascending."""
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return f"budget {self.name}" if self.own_name else f"budget of rule {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,31 +182,52 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The subflows on ``paths`` of a connection that meets the conditions get ``throttle`` (None: left alone)."""
+    """What holds for the subflows on ``paths`` of a connection that meets the conditions: an answer to one question or
+    to several (:class:`Kind`)."""
 
     name: str
     paths: tuple[str, ...] | None
     """Names of paths; None for any subflow."""
     throttle: Throttle | None
-    min_subflows: int = 2
+    min_subflows: int | None = None
+    """None: what is usual for the kind, see :meth:`least`."""
     max_subflows: int | None = None
     clients: tuple[Network, ...] | None = None
     """The rule applies only to connections of which some subflow comes from one of these prefixes."""
     windows: tuple[Window, ...] | None = None
     lift_last: bool = True
-    """Lift the cap when the subflow is the last usable one of its connection."""
+    """Lift the cap of ``throttle`` when the subflow is the last usable one of its connection."""
     directions: frozenset[Direction] = DOWN_ONLY
     """The rule catches subflows in these, in each for itself."""
     guard: bool = True
-    """Relax the cap where it harms a connection."""
+    """Relax the cap of ``throttle`` where it causes degradation."""
     steer: Steer | None = None
-    """In place of a throttle; the same goes for a budget."""
     budget: Budget | None = None
+    budget_guard: bool = False
+    """The same for the caps of ``budget``. They are about money: they hold unless the rule says otherwise."""
+    exempts: frozenset[Kind] = frozenset()
+    """The questions that are answered with ``none``."""
+
+    def answers(self, kind: Kind) -> bool:
+        """Whether a subflow that this rule catches is not asked about in later rules."""
+        return kind in self.exempts or getattr(self, kind.value) is not None
+
+    def least(self, kind: Kind) -> int:
+        """Return the least number of active subflows with which the rule answers.
+
+        What a path carries counts from the first subflow on; and an exemption that began with the second one would
+        leave the first to later rules.
+        """
+        if self.min_subflows is not None:
+            return self.min_subflows
+        always = kind is Kind.BUDGET or kind in self.exempts
+        always = always or (kind is Kind.STEER and self.steer is not None and self.steer.mode is Mode.SMALLEST_DELAY)
+        return 1 if always else min(2, self.max_subflows or 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """When caps are relaxed for a connection that they harm (``shaping.harm``). Times in seconds."""
+    """When caps are relaxed for a degraded connection (``stages.degradation``). Times in seconds."""
 
     enabled: bool = True
     after: float = 0.3
@@ -178,13 +237,18 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A whole policy. Rules are tried in order; for each direction, the first that catches a subflow decides."""
+    """A whole policy. Rules are tried in order, for each kind and direction apart: the first that answers decides."""
 
     paths: tuple[PathMatch, ...]
     rules: tuple[Rule, ...]
     time_zone: ZoneInfo
     dry_run: bool = False
     guard: Guard = Guard()
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """All budgets that rules feed, each once."""
+        return tuple({rule.budget.name: rule.budget for rule in self.rules if rule.budget is not None}.values())
 
     @property
     def acts_on_upload(self) -> bool:
@@ -201,6 +265,23 @@ class ScopeKey:
     member: bytes | int | tuple[int, str] | None = None
     """None for PATH; the client's packed address for CLIENT; the token for CONNECTION, with the path where steered."""
     direction: Direction = Direction.DOWN
+    step: int | None = None
+    """The volume, bytes, after which the cap begins, where it is that of a budget. The rule is then the first one that
+    feeds the budget."""
+
+    @property
+    def of_rule(self) -> bool:
+        """The cap is the rule's own throttle: neither a budget's step nor what balances loads."""
+        return self.step is None and not isinstance(self.member, tuple)
+
+
+class Cap(NamedTuple):
+    """One of several caps on a subflow."""
+
+    rule: Rule
+    scope: ScopeKey
+    throttle: Throttle
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +292,18 @@ class Verdict:
     path: str | None
     """The first path that matches the subflow, for people; None where none does."""
     rule: Rule | None
+    """The rule that decided about the cap, ``none`` included; None where none did."""
     scope: ScopeKey | None
     """None: not throttled."""
     throttle: Throttle | None
     reason: str
-    """One sentence in plain words, for the operator."""
+    """In plain words, for the operator: a sentence on the cap, then those that the stages add (``policy.reasons``)."""
     direction: Direction = Direction.DOWN
+    budget: Rule | None = None
+    """The rule with a budget that meters the subflow."""
+    steer: Rule | None = None
+    """The rule that steers the subflow."""
+    steer_path: str | None = None
+    """The path of ``steer`` that the subflow is on."""
+    beside: Cap | None = None
+    """A looser cap, of a budget: it holds where that of ``rule`` is relaxed."""

@@ -23,11 +23,13 @@ _PLAIN_KEY = re.compile(r"[\w.<-]{1,60}")
 class Severity(enum.Enum):
     ERROR = "error"
     WARNING = "warning"
+    NOTE = "note"
+    """What a file means, where that may surprise; shown by ``check`` alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing to mend, or to think about. ``str()`` is the line the operator reads."""
+    """One thing to correct, or to think about. ``str()`` is the line the operator reads."""
 
     source: str
     line: int
@@ -44,8 +46,8 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.source}:{self.line}" if self.line else self.source
-        warning = "warning: " if self.severity is Severity.WARNING else ""
-        return f"{place}: {warning}{self.key + ': ' if self.key else ''}{self.message}"
+        severity = "" if self.severity is Severity.ERROR else f"{self.severity.value}: "
+        return f"{place}: {severity}{self.key + ': ' if self.key else ''}{self.message}"
 
 
 class DocumentError(Exception):

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Final
 
-from .model import Policy, Window
-from .problems import did_you_mean, shown
+from mptcp_throttler.policy.model import Policy, Window
+from mptcp_throttler.policy.problems import did_you_mean, shown
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 EVERY_DAY: Final = frozenset(range(7))
@@ -73,6 +73,15 @@ def is_open(windows: Iterable[Window], local: datetime) -> bool:
     return False
 
 
+def may_coincide(one: Iterable[Window], other: Iterable[Window]) -> bool:
+    """Return whether there is a moment of the week in which both are open: if so, one at which either opens."""
+    one, other = tuple(one), tuple(other)
+    starts = {(day, window.start) for window in (*one, *other) for day in window.days}
+    monday = datetime(2024, 1, 1)
+    moments = [datetime.combine(monday + timedelta(days=day), start) for day, start in starts]
+    return any(is_open(one, moment) and is_open(other, moment) for moment in moments)
+
+
 def open_rules(policy: Policy, now: float) -> tuple[bool, ...]:
     """Return for each rule whether its hours allow it at *now*; a rule without hours is always open."""
     local = datetime.fromtimestamp(now, policy.time_zone)
@@ -102,7 +111,7 @@ def _next_of(windows: tuple[Window, ...], zone: tzinfo, now: float, offset_chang
     for ahead in range(_HORIZON.days + 1):
         for edge in edges:
             local = datetime.combine(first_day + timedelta(days=ahead), edge, zone)
-            # In the repeated hour both instants count; in the skipped one neither does, nor does it harm.
+            # In the repeated hour both instants count; in the skipped one neither does, and it makes no difference.
             candidates |= {local.replace(fold=fold).timestamp() for fold in (0, 1)}
     before = state(now)
     return next((at for at in sorted(candidates) if at > now and state(at) != before), None)

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from .budget_section import BudgetSection
-from .fields import (
+from mptcp_throttler.policy.budget_section import BudgetOrName, BudgetSection, also_name
+from mptcp_throttler.policy.fields import (
     DIRECTIONS,
     INTERFACE_PATTERN,
     Name,
@@ -27,16 +27,15 @@ from .fields import (
     parse_time_zone,
     seconds,
 )
-from .model import Direction, Guard, Network
-from .problems import shown
-from .schedule import DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
-from .steer_section import SteerSection
-from .throttle_section import ThrottleOrNone, also_none
+from mptcp_throttler.policy.model import Direction, Guard, Network
+from mptcp_throttler.policy.problems import shown
+from mptcp_throttler.policy.schedule import DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
+from mptcp_throttler.policy.steer_section import SteerOrNone
+from mptcp_throttler.policy.throttle_section import ThrottleOrNone, also_none
 
 _GUARD: Final = Guard()
 VERSION: Final = 1
 """The version of the policy format that this release reads."""
-DEFAULT_MIN_SUBFLOWS: Final = 2
 MOST_SUBFLOWS: Final = 255
 """There are no more address identifiers than that (RFC 8684, 3.2: one byte)."""
 
@@ -103,7 +102,7 @@ class WhenSection(Section):
     min_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
         default=None,
         description="The connection must have at least this many active subflows. "
-        f"Default {DEFAULT_MIN_SUBFLOWS}; 1 with `throttle: none` or `max_subflows: 1`.",
+        "Default 2; 1 for budgets, for `none`, and with `max_subflows: 1`.",
         examples=[2],
     )
     max_subflows: Annotated[int | None, between(1, MOST_SUBFLOWS)] = Field(
@@ -142,11 +141,12 @@ class WhenSection(Section):
 
 
 ACTIONS = ("throttle", "steer", "budget")
-"""What a rule does: one of these keys. ``load`` checks it, whatever else is wrong with the rule."""
+"""What a rule answers: at least one of these. ``load`` checks it, whatever else is wrong with the rule."""
 
 
 class RuleSection(Section):
-    """One rule. Rules are tried from top to bottom; in each direction, the first that catches a subflow decides."""
+    """One rule. Rules are tried from top to bottom, for throttle, budget and steer apart; of those that have the key,
+    the first that catches a subflow decides. Each direction is asked for itself."""
 
     name: Name = Field(
         description="Its name in `status`, in the log and in the plan. Every rule has its own.",
@@ -165,7 +165,7 @@ class RuleSection(Section):
     )
     throttle: ThrottleOrNone = Field(
         default=None,
-        description="The cap, or none: the subflow is left alone, whatever later rules say.",
+        description="The cap, or none: no later rule caps the subflow.",
         examples=[{"rate": "5 Mbit/s"}, "none"],
         json_schema_extra=also_none,
     )
@@ -182,23 +182,27 @@ class RuleSection(Section):
     )
     guard: bool = Field(
         default=True,
-        description="false: the cap holds even for a connection that it harms.",
+        description="false: the cap holds even for a connection that it harms. Default: true for a throttle, false "
+        "for a budget.",
         examples=[False],
     )
-    steer: SteerSection | None = Field(
+    steer: SteerOrNone = Field(
         default=None,
-        description="In place of throttle: a steering mode, which spreads a connection's data over paths. The rule is "
-        "for the subflows on the paths that it names.",
-        examples=[{"mode": "active-standby", "active": "wifi", "standby": "lte"}],
+        description="A steering mode, which spreads a connection's data over paths; the rule is for the subflows on "
+        "the paths that it names. Or none: no later rule steers the subflow.",
+        examples=[{"mode": "active-standby", "active": "wifi", "standby": "lte"}, "none"],
+        json_schema_extra=also_none,
     )
 
-    budget: BudgetSection | None = Field(
+    budget: BudgetOrName = Field(
         default=None,
-        description="In place of throttle: caps that begin after a volume.",
-        examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}],
+        description="Caps that begin after a volume, the name of one of the budgets, or none: no later rule meters the "
+        "subflow.",
+        examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}, "none"],
+        json_schema_extra=also_name,
     )
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [action]} for action in ACTIONS]})
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": [action]} for action in ACTIONS]})
 
 
 class GuardSection(Section):
@@ -210,7 +214,7 @@ class GuardSection(Section):
     )
     retry: Annotated[float, seconds(1, 3600)] = Field(
         default=_GUARD.retry,
-        description="Seconds until the cap is tried again at the latest; doubled each time that it does harm again.",
+        description="Seconds until the cap is tried again at the latest; doubled each time that it is relaxed again.",
         examples=[10],
     )
     longest_retry: Annotated[float, seconds(1, 86400)] = Field(
@@ -249,13 +253,19 @@ class PolicySection(Section):
         examples=[{"ethernet": {"clients": ["10.77.1.0/24"]}}],
         json_schema_extra={"additionalProperties": False},
     )
+    budgets: dict[Name, BudgetSection] = Field(
+        default_factory=dict,
+        description="Budgets that several rules feed, by a name of your choice.",
+        examples=[{"lte-month": {"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}}],
+        json_schema_extra={"additionalProperties": False},
+    )
     rules: list[RuleSection] = Field(
         description="The rules, most particular first. An empty list caps nothing.",
         examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]],
     )
     guard: GuardSection = Field(
         default_factory=GuardSection,
-        description="When caps are relaxed because they do harm.",
+        description="When caps are relaxed for degraded connections.",
         examples=[{"after": 1, "retry": 10}],
     )
 

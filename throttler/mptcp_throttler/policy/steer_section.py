@@ -10,11 +10,15 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from .fields import Name, Parsed, Section, between, either, one_of
-from .model import Mode, Steer
-from .problems import KeyPath
+from mptcp_throttler.policy.fields import Name, Parsed, Section, between, either, one_of
+from mptcp_throttler.policy.model import Mode, Steer
+from mptcp_throttler.policy.problems import KeyPath
+from mptcp_throttler.policy.throttle_section import none_or
 
-MODES: Final = tuple(mode.value for mode in Mode)
+ALIASES: Final = {"waterfall": Mode.PRIORITY_BASED}
+"""What operators call the modes of 3GPP."""
+_BY_NAME: Final = {mode.value: mode for mode in Mode} | ALIASES
+MODES: Final = tuple(_BY_NAME)
 MOST_WEIGHT: Final = 1000
 _KEYS: Final[dict[Mode, tuple[str, ...]]] = {
     Mode.ACTIVE_STANDBY: ("active", "standby"),
@@ -38,9 +42,9 @@ class SteerSection(Section):
     """A steering mode and the paths that it steers among."""
 
     mode: Annotated[str, Parsed(_parse_mode, {"enum": list(MODES)})] = Field(
-        description="active-standby: the standby path is used while the active one is unusable; priority-based: a path "
-        "is used while those before it are full; load-balancing: bytes are shared by weight; smallest-delay: the "
-        "kernel's own scheduler, without interference.",
+        description="active-standby: the standby path is used while the active one is unusable; waterfall, which 3GPP "
+        "calls priority-based: a path is used while those before it are full or gone; load-balancing: bytes are shared "
+        "by weight; smallest-delay: the kernel's own scheduler, without interference.",
         examples=["active-standby"],
     )
     active: Name | None = Field(
@@ -52,7 +56,7 @@ class SteerSection(Section):
     order: list[Name] | None = Field(
         default=None,
         min_length=2,
-        description="With priority-based: paths, the most preferred first.",
+        description="With waterfall (priority-based): paths, the cheapest or most preferred first.",
         examples=[["wifi", "lte"]],
     )
     weights: dict[Name, Annotated[int, between(1, MOST_WEIGHT)]] | None = Field(
@@ -65,16 +69,16 @@ class SteerSection(Section):
     model_config = ConfigDict(
         json_schema_extra={
             "allOf": [
-                {"if": {"properties": {"mode": {"const": mode.value}}}, "then": {"required": list(keys)}}
-                for mode, keys in _KEYS.items()
-                if keys
+                {"if": {"properties": {"mode": {"const": name}}}, "then": {"required": list(_KEYS[mode])}}
+                for name, mode in _BY_NAME.items()
+                if _KEYS[mode]
             ]
         }
     )
 
     @model_validator(mode="after")
     def _has_what_its_mode_needs(self) -> Self:
-        needed = _KEYS[Mode(self.mode)]
+        needed = _KEYS[_BY_NAME[self.mode]]
         given = self.model_fields_set - {"mode"}
         missing = [key for key in needed if key not in given]
         foreign = [key for key in type(self).model_fields if key in given and key not in needed]
@@ -90,9 +94,14 @@ class SteerSection(Section):
         return self
 
 
+SteerOrNone = Annotated[SteerSection | None, none_or("mode")]
+
+
 def steer_of(section: SteerSection) -> Steer:
     """Return the checked *section* as the policy has it."""
-    return Steer(Mode(section.mode), tuple(_names(section)), tuple((section.weights or {}).values()))
+    weights = tuple((section.weights or {}).values())
+    alias = section.mode if section.mode in ALIASES else None
+    return Steer(_BY_NAME[section.mode], tuple(_names(section)), weights, alias)
 
 
 def _names(section: SteerSection) -> Iterator[str]:

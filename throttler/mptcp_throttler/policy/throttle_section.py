@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from .fields import Parsed, Section, one_of
-from .model import LandingKind, Share, Throttle
-from .problems import shown
-from .units import (
+from mptcp_throttler.policy.fields import Parsed, Section, one_of
+from mptcp_throttler.policy.model import Onset, Share, Throttle
+from mptcp_throttler.policy.problems import shown
+from mptcp_throttler.policy.units import (
     HIGHEST_RATE,
     HIGHEST_SIZE,
     LOWEST_RATE,
@@ -27,13 +27,18 @@ LONGEST_BURST: Final = 60
 """Seconds at the cap's rate."""
 
 
-def exempt(value: object) -> object:
-    """Let ``none`` through as None. ``null`` cannot come here: the document has NOTHING in its place."""
-    if isinstance(value, str):
-        if value == "none":
-            return None
-        raise ValueError(f'{shown(value)} is not allowed; write none, or a mapping with at least "rate"')
-    return value
+def none_or(key: str) -> BeforeValidator:
+    """Let ``none`` through as None; else it is a mapping, which needs at least *key*. ``null`` cannot come here: the
+    document has NOTHING in its place."""
+
+    def exempt(value: object) -> object:
+        if isinstance(value, str):
+            if value == "none":
+                return None
+            raise ValueError(f'{shown(value)} is not allowed; write none, or a mapping with at least "{key}"')
+        return value
+
+    return BeforeValidator(exempt)
 
 
 def also_none(schema: dict[str, Any]) -> None:
@@ -95,8 +100,8 @@ class ThrottleSection(Section):
         "each client address; connection: a cap for each connection.",
         examples=["client"],
     )
-    landing: Annotated[str, one_of(*(kind.value for kind in LandingKind))] = Field(
-        default=LandingKind.SOFT.value,
+    landing: Annotated[str, one_of(*(kind.value for kind in Onset))] = Field(
+        default=Onset.SOFT.value,
         description="How the cap falls on a subflow that is sending. soft: in steps, within a second, so that the "
         "connection's other paths go on; at-once: at once, which stalls them for seconds.",
         examples=["at-once"],
@@ -124,7 +129,7 @@ class ThrottleSection(Section):
         return burst
 
 
-ThrottleOrNone = Annotated[ThrottleSection | None, BeforeValidator(exempt)]
+ThrottleOrNone = Annotated[ThrottleSection | None, none_or("rate")]
 
 
 def throttle_of(section: ThrottleSection) -> Throttle:
@@ -134,5 +139,5 @@ def throttle_of(section: ThrottleSection) -> Throttle:
         section.rate if section.ceil is None else section.ceil,
         section.burst,
         Share(section.share),
-        LandingKind(section.landing),
+        Onset(section.landing),
     )

@@ -14,7 +14,7 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from .problems import shown
+from mptcp_throttler.policy.problems import shown
 
 LOWEST_RATE: Final = 8_000
 """Below it, one full-sized packet occupies the class for longer than TCP's first retransmission timeouts."""

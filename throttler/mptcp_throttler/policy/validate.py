@@ -13,9 +13,9 @@ from typing import Annotated, TypeVar, Union, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from .fields import Section
-from .problems import NOTHING, KeyPath, Problem, did_you_mean, in_order, key_text, nearest, shown
-from .yaml_document import Document, Position
+from mptcp_throttler.policy.fields import Section
+from mptcp_throttler.policy.problems import NOTHING, KeyPath, Problem, did_you_mean, in_order, key_text, nearest, shown
+from mptcp_throttler.policy.yaml_document import Document, Position
 
 S = TypeVar("S", bound=Section)
 

@@ -21,7 +21,7 @@ from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from .problems import NOTHING, KeyPath, Nothing, Problem, key_text, shown
+from mptcp_throttler.policy.problems import NOTHING, KeyPath, Nothing, Problem, key_text, shown
 
 LARGEST_TEXT: Final = 128 * 1024
 """Characters. A hundred rules with comments take about 30,000."""

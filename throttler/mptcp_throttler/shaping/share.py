@@ -12,15 +12,22 @@ HEADROOM = 1.1
 """A subflow that takes less than its level may want more any moment, and HTB holds the cap in any case."""
 
 
-def level(ceil: int, rates: Iterable[int | None]) -> int:
-    """Return the level, bits/s, of a cap of *ceil* bits/s.
+def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
+    """Return the level, bits/s, of a cap of *ceil* bits/s. O(n log n) for n users.
 
-    *rates* has an item for each user: what it takes while it has all it wants, or None while it would take more.
+    *demands* has an item for each user: the bits/s that it takes while nothing waits, or None while it is backlogged.
     """
-    satisfied = sorted(rate for rate in rates if rate is not None)
-    hungry = sum(1 for rate in rates if rate is None)
-    left = float(ceil)
-    while satisfied and satisfied[0] * (len(satisfied) + hungry) < left:
-        left -= satisfied.pop(0)
-    users = len(satisfied) + hungry
+    satisfied, backlogged = [], 0
+    for demand in demands:
+        if demand is None:
+            backlogged += 1
+        else:
+            satisfied.append(demand)
+    satisfied.sort()
+    left, users = float(ceil), len(satisfied) + backlogged
+    for demand in satisfied:
+        if demand * users >= left:
+            break
+        left -= demand
+        users -= 1
     return ceil if users == 0 else min(ceil, round(left / users * HEADROOM))

@@ -1,0 +1,136 @@
+"""A kernel of fakes for the daemon: sockets in a dictionary, a capture that gives nothing, classes and entries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from ipaddress import ip_address
+
+from fakes import FakeNetfilter, FakeTrafficControl
+
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.access import REAL, KernelAccess
+from mptcp_throttler.kernel.ports import KernelError, TrafficControl
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Segment, TcpInfo
+from mptcp_throttler.shaping.model import SocketLimit
+
+PROXY = ip_address("10.77.0.1").packed
+IDLE = TcpInfo(20_000, 1448, 0, 0, 10_000_000, None, 1_000_000, 0)
+
+
+def four_tuple(client: str, port: int = 40_000) -> FourTuple:
+    """Return the subflow of *client* to the proxy."""
+    return FourTuple(PROXY, 3128, ip_address(client).packed, port)
+
+
+class FakeSockets:
+    """The proxy's sockets."""
+
+    def __init__(self) -> None:
+        self.there: dict[FourTuple, KernelSubflow] = {}
+
+    def connect(self, token: int, *clients: str, port: int = 40_000) -> None:
+        """Have a connection with a subflow from each of *clients*, the first of which opened it."""
+        for index, client in enumerate(clients):
+            known = four_tuple(client, port)
+            cookie = len(self.there) + 1
+            self.there[known] = KernelSubflow(
+                token, known, index == 0, 0, index, False, cookie=cookie, tcp=IDLE, interface="w0"
+            )
+
+    def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
+        yield list(self.there.values())
+
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
+        return {each: self.there[each] for each in four_tuples if each in self.there}
+
+    def close(self) -> None: ...
+
+
+class FakePacing:
+    """Sockets that take their limits at once, as the kernel's do a round trip later."""
+
+    def __init__(self, sockets: FakeSockets) -> None:
+        self.limits: dict[int, SocketLimit] = {}
+        self.closed = False
+        self._sockets = sockets
+
+    def limit(self, limits: Mapping[int, SocketLimit]) -> None:
+        self.limits.update(limits)
+        for known, sample in self._sockets.there.items():
+            if sample.cookie in limits and sample.tcp is not None:
+                tcp = sample.tcp._replace(max_pacing_rate=limits[sample.cookie].rate)
+                self._sockets.there[known] = sample._replace(tcp=tcp)
+
+    def forget(self, cookies: Iterable[int]) -> None:
+        for cookie in cookies:
+            self.limits.pop(cookie, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeCapture:
+    """Sees nothing; its descriptor is a pipe's."""
+
+    def __init__(self, interface: str) -> None:
+        self.interface = interface
+        self._ends = os.pipe()
+
+    def fileno(self) -> int:
+        return self._ends[0]
+
+    def read(self, limit: int) -> Iterator[Segment]:
+        return iter(())
+
+    def read_statistics(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        for end in self._ends:
+            os.close(end)
+
+
+class FakeKernel:
+    """All of it; ``access`` is for the daemon."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.traffic_control = FakeTrafficControl(self.log)
+        self.netfilter = FakeNetfilter(self.log)
+        self.upload_traffic_control = FakeTrafficControl()
+        self.upload_netfilter = FakeNetfilter()
+        self.sockets = FakeSockets()
+        self.pacing = FakePacing(self.sockets)
+
+    @property
+    def access(self) -> KernelAccess:
+        @asynccontextmanager
+        async def opened(port: TrafficControl) -> AsyncIterator[TrafficControl]:
+            yield port
+
+        async def nothing_left(backend: str, settings: Settings) -> None:
+            self.log.append(f"remove what is not {backend}")
+
+        async def addresses(interfaces: tuple[str, ...]) -> dict[bytes, str]:
+            return {PROXY: interfaces[0]}
+
+        def no_events() -> None:
+            raise KernelError("no path-manager events here")
+
+        return replace(
+            REAL,
+            traffic_control=lambda _: opened(self.traffic_control),
+            netfilter=lambda _: ("iptables", self.netfilter),
+            remove_other_backends=nothing_left,
+            upload_missing=lambda: None,
+            upload_traffic_control=lambda _: opened(self.upload_traffic_control),
+            upload_netfilter=lambda _: self.upload_netfilter,
+            sockets=lambda _: self.sockets,
+            pacing=lambda _: self.pacing,
+            capture=lambda interface, _: FakeCapture(interface),
+            events=no_events,
+            interface_of_addresses=addresses,
+        )

@@ -1,0 +1,63 @@
+"""BPF maps, many entries at a time: what is set is taken out once, and a full map is an error in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mptcp_throttler.kernel.bpf import Bpf, HashMap
+from mptcp_throttler.kernel.ports import KernelError
+
+pytestmark = pytest.mark.kernel
+
+ROOM = 5000
+"""More than are taken out at a time."""
+
+
+@pytest.fixture(params=["many at a time", "one by one"])
+def bpf(request: pytest.FixtureRequest) -> Iterator[Bpf]:
+    bpf = Bpf()
+    # As on a kernel before 5.6.
+    bpf._batches = request.param == "many at a time"
+    yield bpf
+    bpf.close()
+
+
+@pytest.fixture
+def table(bpf: Bpf) -> HashMap:
+    return bpf.hash_map("mptcp_test", 8, 12, ROOM)
+
+
+def entries(count: int, first: int = 0) -> dict[bytes, bytes]:
+    return {n.to_bytes(8, "little"): n.to_bytes(12, "little") for n in range(first, first + count)}
+
+
+def update(bpf: Bpf, table: HashMap, what: dict[bytes, bytes]) -> None:
+    bpf.update_batch(table, b"".join(what), b"".join(what.values()))
+
+
+def test_what_was_set_is_taken_out_once(bpf: Bpf, table: HashMap) -> None:
+    assert list(bpf.drain(table)) == []
+    update(bpf, table, {})
+    update(bpf, table, entries(ROOM))
+    update(bpf, table, {bytes(8): b"changed     "})
+    assert dict(bpf.drain(table)) == entries(ROOM) | {bytes(8): b"changed     "}
+    assert list(bpf.drain(table)) == []
+
+
+def test_what_is_forgotten_is_gone_and_unknown_keys_are_fine(bpf: Bpf, table: HashMap) -> None:
+    update(bpf, table, entries(100))
+    bpf.delete_batch(table, b"".join(entries(200, first=50)))
+    assert dict(bpf.drain(table)) == entries(50)
+
+
+def test_a_full_map_is_an_error_in_words_and_keeps_what_it_has(bpf: Bpf, table: HashMap) -> None:
+    update(bpf, table, entries(ROOM - 10))
+    with pytest.raises(KernelError, match=f"the BPF map mptcp_test is full: it has room for {ROOM} sockets"):
+        update(bpf, table, entries(20, first=ROOM))
+    bpf.delete_batch(table, b"".join(entries(20)))
+    update(bpf, table, entries(20, first=2 * ROOM))
+    left = dict(bpf.drain(table))
+    assert entries(ROOM - 30, first=20).items() <= left.items()
+    assert entries(20, first=2 * ROOM).items() <= left.items()

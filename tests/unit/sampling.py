@@ -1,0 +1,84 @@
+"""Made-up samples for the stages: subflows whose rate and backlog a test sets, and their sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState, TcpInfo
+from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
+
+MBIT = 1_000_000
+"""Bits/s."""
+IDLE = TcpInfo(
+    rtt=40_000,
+    mss=1448,
+    unacked=0,
+    not_sent=0,
+    pacing_rate=100 * MBIT,
+    max_pacing_rate=None,
+    delivery_rate=95 * MBIT,
+    receive_window_limited=0,
+)
+
+
+def four_tuple(path: int, connection: int = 1, client: int = 77) -> FourTuple:
+    return FourTuple(b"\x0a\x4d\x08\x02", 3128, bytes((10, client, path, 2)), 20_000 + connection)
+
+
+@dataclass
+class Flow:
+    """A subflow."""
+
+    four_tuple: FourTuple
+    capped: bool
+    rate: float
+    """Bits/s."""
+    waiting: int = 300_000
+    """Bytes."""
+    unacked: int = 10
+    """Segments."""
+    token: int = 1
+    delivered: float = 0.0
+    window_limited: int = 0
+
+    def go_on(self, seconds: float) -> None:
+        self.delivered += self.rate / 8 * seconds
+
+    @property
+    def socket(self) -> KernelSubflow:
+        tcp = IDLE
+        if self.waiting or self.unacked or self.window_limited:
+            limited = self.window_limited
+            tcp = IDLE._replace(not_sent=self.waiting, unacked=self.unacked, receive_window_limited=limited)
+        return KernelSubflow(self.token, self.four_tuple, True, 0, 0, False, int(self.delivered), tcp=tcp)
+
+
+def capped(rate: float = 5 * MBIT, connection: int = 1) -> Flow:
+    return Flow(four_tuple(1, connection), True, rate, token=connection)
+
+
+def free(rate: float = 30 * MBIT, connection: int = 1) -> Flow:
+    return Flow(four_tuple(2, connection), False, rate, token=connection)
+
+
+def sampled(now: float, sockets: Iterable[KernelSubflow], complete: bool = True) -> Samples:
+    return Samples(now, {each.four_tuple: each for each in sockets}, complete)
+
+
+def connection_of(token: int, four_tuples: Iterable[FourTuple]) -> Connection:
+    subflows = tuple(
+        Subflow(each, SubflowState.ACTIVE, index == 0, index, index, False, "eth0", 0.0)
+        for index, each in enumerate(four_tuples)
+    )
+    return Connection(token, subflows, 0.0)
+
+
+def observed(stage: Stage, samples: Samples) -> Outcome:
+    """Return what *stage* makes of *samples*, all its slices together."""
+    changed: list[int] = []
+    effects: list[Effect] = []
+    for outcome in stage.observe(samples):
+        changed += outcome.changed
+        effects += outcome.effects
+    return Outcome(changed, effects)

@@ -1,0 +1,228 @@
+"""The whole daemon against a kernel of fakes: from start to stop, reloads, and what is shown meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kernel import FakeKernel, four_tuple
+
+from mptcp_throttler.config.settings import load_settings
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.runtime.daemon import Daemon
+
+PATHS = """\
+version: 1
+paths:
+  a: {clients: [10.1.0.0/16]}
+  b: {clients: [10.2.0.0/16]}
+"""
+UNCAPPED = PATHS + "rules: []\n"
+CAPPED = PATHS + "rules: [{name: cap-a, paths: [a], throttle: {rate: 5 Mbit/s}}]\n"
+BOTH_WAYS = CAPPED.replace("paths: [a],", "paths: [a], direction: both,")
+
+
+@dataclass
+class Scene:
+    """A daemon at work."""
+
+    kernel: FakeKernel
+    daemon: Daemon
+    policy: list[str]
+
+    async def reload(self, policy: str) -> None:
+        self.policy[0] = policy
+        await self.daemon._reload()
+
+    def status(self) -> dict[str, Any]:
+        shown: dict[str, Any] = json.loads("".join(self.daemon._document()))
+        return shown
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, policy: str, kernel: FakeKernel | None = None) -> AsyncIterator[Scene]:
+    """Have a daemon serve until the end of the block."""
+    text = f"interfaces: [w0]\npolicy: p.yaml\nstate_directory: {tmp_path}\nstatus_socket: {tmp_path}/s\n"
+    text += f"ledger: {tmp_path}/ledger.sqlite\n"
+    settings = load_settings(text, str(tmp_path / "throttler.yaml"))
+    given = [policy]
+    kernel = kernel or FakeKernel()
+    daemon = Daemon(settings, load_policy(policy, "p"), lambda: load_policy(given[0], "p"), kernel.access)
+    serving = asyncio.create_task(daemon.serve())
+    try:
+        await until(lambda: serving.done() or (tmp_path / "s").exists())
+        if serving.done():
+            serving.result()
+        yield Scene(kernel, daemon, given)
+    finally:
+        daemon.stop()
+        await serving
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
+
+
+def scenario(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
+    """Run an async test."""
+
+    def wrapped(tmp_path: Path) -> None:
+        asyncio.run(test(tmp_path))  # type: ignore[arg-type]
+
+    return wrapped
+
+
+@scenario
+async def test_what_is_there_at_the_start_is_capped_and_shown(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}
+        (connection,) = scene.status()["connections"]
+        assert connection["token"] == "00000007"
+        first, second = connection["subflows"]
+        assert (first["rate"], second["rate"]) == (5_000_000, None)
+        assert "rule cap-a caps path a" in first["reason"]
+        assert [limit.rate for limit in kernel.pacing.limits.values()] == [5_000_000]
+    assert not kernel.netfilter.entries
+    assert kernel.pacing.closed
+    assert not kernel.pacing.limits
+
+
+@scenario
+async def test_a_reload_that_caps_ten_thousand_leaves_the_loop_its_turns(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    count = 3_000
+    for number in range(count):
+        host = f"{number >> 8}.{number & 255}"
+        kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count_turns())
+        await scene.reload(CAPPED)
+        await until(lambda: len(kernel.netfilter.entries) == count)
+        counting.cancel()
+        assert turns > count / 64, "it has its turn between slices of 64 connections"
+
+
+@scenario
+async def test_a_reload_that_the_kernel_refuses_changes_nothing(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+
+    async def refuse() -> None:
+        raise KernelError("make the IFB device: no")
+
+    kernel.upload_traffic_control.prepare = refuse  # type: ignore[method-assign]
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+        await scene.reload(BOTH_WAYS)
+        assert scene.status()["policy"]["rules"] == []
+        assert not kernel.netfilter.entries
+        await scene.reload(CAPPED)
+        await until(lambda: kernel.netfilter.entries)
+
+
+@scenario
+async def test_a_start_that_is_refused_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+
+    async def refuse() -> None:
+        raise KernelError("take the root: no")
+
+    kernel.traffic_control.prepare = refuse  # type: ignore[method-assign]
+    with pytest.raises(KernelError, match="take the root: no"):
+        async with running(tmp_path, CAPPED, kernel):
+            pass
+
+
+@scenario
+async def test_asking_decides_nothing(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        before = dict(scene.daemon._decisions.verdicts)
+        scene.status()
+        assert scene.daemon._decisions.verdicts == before
+        assert all(
+            new is old for new, old in zip(scene.daemon._decisions.verdicts.values(), before.values(), strict=True)
+        )
+
+
+@scenario
+async def test_uploads_are_shaped_while_a_rule_is_for_them(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        assert not scene.status()["uploads_shaped"]
+        await scene.reload(BOTH_WAYS)
+        await until(lambda: kernel.upload_netfilter.entries)
+        assert scene.status()["uploads_shaped"]
+        await scene.reload(CAPPED)
+        assert not scene.status()["uploads_shaped"]
+        assert not kernel.upload_netfilter.entries
+
+
+@scenario
+async def test_the_status_socket_answers_in_pieces(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    for number in range(500):
+        kernel.sockets.connect(number + 1, f"10.1.{number >> 8}.{number & 255}", port=50_000)
+    async with running(tmp_path, UNCAPPED, kernel):
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+        shown = json.loads(await reader.read())
+        writer.close()
+        assert len(shown["connections"]) == 500
+        assert shown["counters"]["loop"].keys() == {"longest", "recent", "late"}
+        assert shown["now"] <= time.time()
+
+
+@scenario
+async def test_a_stop_while_a_reload_prepares_leaves_nothing(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    made = asyncio.Event()
+
+    async def never() -> dict[Any, Any]:
+        made.set()
+        await asyncio.Event().wait()
+        return {}
+
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+        kernel.upload_traffic_control.read_classes = never  # type: ignore[method-assign]
+        scene.policy[0] = BOTH_WAYS
+        scene.daemon.reload()
+        await made.wait()
+    assert kernel.upload_traffic_control.log[-1] == "give root back"
+
+
+@scenario
+async def test_status_is_answered_where_sockets_cannot_be_listed(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, CAPPED, kernel) as scene:
+
+        def broken() -> Any:
+            raise KernelError("list TCP sockets: no")
+
+        kernel.sockets.pieces = broken  # type: ignore[method-assign]
+        scene.daemon._sampler.latest_time = float("-inf")
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+        shown = json.loads(await reader.read())
+        writer.close()
+        assert len(shown["connections"]) == 1

@@ -1,0 +1,378 @@
+"""The guard's judgement: what is a degradation, what is not, when caps come back; at any spacing of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sampling import MBIT, Flow, capped, four_tuple, free, sampled
+
+from mptcp_throttler.policy.model import Guard
+from mptcp_throttler.stages.baseline import MIN_UNUSED
+from mptcp_throttler.stages.degradation import MAX_IDLE_SAMPLES, DegradationDetector, Relaxation
+
+TICK = 0.05
+GUARD = Guard()
+SPACINGS = (0.1, 0.5, 1.0, 2.0)
+"""Seconds between two sweeps."""
+MIXED = ((2.0, 0.1), (1.0, 0.1), (1.5, 0.5))
+"""Seconds between two sweeps, and between two look-ups of what is urgent."""
+
+any_spacing = pytest.mark.parametrize(("spacing", "urgent"), [*((each, None) for each in SPACINGS), *MIXED])
+
+
+@dataclass
+class Scene:
+    """Connections that are sampled in sweeps, and in between where they are urgent."""
+
+    connections: Mapping[int, list[Flow]]
+    guard: Guard = GUARD
+    spacing: float = 0.1
+    urgent: float | None = None
+    now: float = 0.0
+    changes: list[tuple[float, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.detector = DegradationDetector(self.guard)
+        self.ticks = 0
+        self.known: set[int] = set()
+
+    def run(self, seconds: float) -> None:
+        for token in self.known - self.connections.keys():
+            self.detector.forget(token)
+        self.known = set(self.connections)
+        for token, flows in self.connections.items():
+            uncapped = tuple(flow.four_tuple for flow in flows if not flow.capped)
+            self.detector.watch(token, uncapped, tuple(flow.four_tuple for flow in flows if flow.capped))
+        for _ in range(round(seconds / TICK)):
+            self.ticks += 1
+            self.now = self.ticks * TICK
+            flows = [flow for each in self.connections.values() for flow in each]
+            for flow in flows:
+                flow.go_on(TICK)
+            if self.ticks % round(self.spacing / TICK) == 0:
+                self.observe(flows, complete=True)
+            elif self.urgent is not None and self.ticks % round(self.urgent / TICK) == 0:
+                wanted = self.detector.urgent()
+                self.observe([flow for flow in flows if flow.four_tuple in wanted], complete=False)
+
+    def observe(self, flows: list[Flow], complete: bool) -> None:
+        samples = sampled(self.now, [flow.socket for flow in flows], complete)
+        self.changes += [(self.now, token) for changed in self.detector.observe(samples) for token in changed]
+
+    def until_relaxed(self, most: float) -> float:
+        """Go on until the caps of connection 1 are relaxed, for *most* seconds; return how long it took."""
+        began = self.now
+        while not self.relaxed() and self.now < began + most:
+            self.run(TICK)
+        return self.now - began
+
+    def relaxed(self, token: int = 1) -> bool:
+        return self.detector.relaxation(token) is not None
+
+    def relaxation(self, token: int = 1) -> Relaxation:
+        relaxation = self.detector.relaxation(token)
+        assert relaxation is not None
+        return relaxation
+
+
+def reaction(spacing: float, urgent: float | None) -> float:
+    """Return within how many seconds a degradation has to be found: that of its beginning, two samples, ``after``."""
+    shortest = spacing if urgent is None else urgent
+    return max(1.5, 3 * shortest + GUARD.after)
+
+
+@any_spacing
+def test_a_healthy_connection_is_left_alone(spacing: float, urgent: float | None) -> None:
+    scene = Scene({1: [capped(), free()]}, spacing=spacing, urgent=urgent)
+    scene.run(60)
+    assert not scene.changes
+
+
+@any_spacing
+@pytest.mark.parametrize("phase", [0.0, 0.25, 0.5, 0.75])
+@pytest.mark.parametrize("rate", [0, 1 * MBIT, 10 * MBIT])
+def test_a_path_that_degrades_relaxes_the_cap_soon(
+    spacing: float, urgent: float | None, phase: float, rate: float
+) -> None:
+    wifi = free()
+    scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
+    scene.run(8 + phase * spacing)
+    wifi.rate = rate
+    assert scene.until_relaxed(20) <= reaction(spacing, urgent) + 0.01
+    relaxation = scene.relaxation()
+    assert relaxation.path == wifi.four_tuple.remote
+    assert relaxation.baseline == pytest.approx(30 * MBIT, rel=0.05)
+    assert relaxation.rate < 0.8 * relaxation.baseline
+
+
+@any_spacing
+def test_the_cap_comes_back_when_the_path_is_seen_to_be_well(spacing: float, urgent: float | None) -> None:
+    wifi, ethernet = free(), capped()
+    scene = Scene({1: [ethernet, wifi]}, Guard(retry=30), spacing, urgent)
+    scene.run(8)
+    wifi.rate = 1 * MBIT
+    scene.run(reaction(spacing, urgent))
+    ethernet.rate = 95 * MBIT
+    scene.run(1)
+    assert scene.relaxed()
+    wifi.rate = 30 * MBIT
+    scene.run(max(2.0, reaction(spacing, urgent)))
+    assert not scene.relaxed()
+
+
+def test_a_path_that_stays_degraded_is_tried_ever_less_often() -> None:
+    """It cannot be seen to be degraded while little is sent over it: the cap has to be tried."""
+    wifi, ethernet = free(), capped()
+    scene = Scene({1: [ethernet, wifi]}, Guard(retry=2, longest_retry=8))
+    scene.run(5)
+    for _ in range(4):
+        wifi.rate, wifi.waiting = 1 * MBIT, 300_000
+        while not scene.relaxed() and scene.now < 100:
+            scene.run(0.1)
+        wifi.waiting = 0
+        while scene.relaxed():
+            scene.run(0.1)
+    times = [time for time, _ in scene.changes]
+    pauses = [round(after - before) for before, after in zip(times[::2], times[1::2], strict=True)]
+    assert pauses == [2, 4, 8, 8]
+
+
+@any_spacing
+def test_a_path_that_is_plainly_degraded_is_not_tried(spacing: float, urgent: float | None) -> None:
+    wifi = free()
+    scene = Scene({1: [capped(), wifi]}, Guard(retry=2, longest_retry=8), spacing, urgent)
+    scene.run(8)
+    wifi.rate = 1 * MBIT
+    scene.run(30)
+    assert [token for _, token in scene.changes] == [1]
+    assert scene.relaxed()
+
+
+@any_spacing
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
+def test_what_another_leaves_free_takes_a_while_to_be_taken(spacing: float, urgent: float | None, phase: float) -> None:
+    first, second = free(15 * MBIT), free(15 * MBIT, 2)
+    scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, spacing=spacing, urgent=urgent)
+    scene.run(8 + phase * spacing)
+    scene.connections = {1: scene.connections[1]}
+    scene.run(1.5)
+    first.rate = 30 * MBIT
+    scene.run(6)
+    assert not scene.changes
+
+
+@any_spacing
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
+def test_a_start_after_a_pause_takes_a_while(spacing: float, urgent: float | None, phase: float) -> None:
+    wifi = free()
+    scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
+    scene.run(8 + phase * spacing)
+    wifi.rate, wifi.waiting = 10 * MBIT, 0
+    scene.run(5)
+    wifi.waiting = 300_000
+    scene.run(1.5)
+    wifi.rate = 30 * MBIT
+    scene.run(6)
+    assert not scene.changes
+
+
+def test_a_path_that_stays_worse_gets_a_new_baseline() -> None:
+    wifi = free()
+    scene = Scene({1: [capped(), wifi]}, Guard(retry=2, longest_retry=8))
+    scene.run(5)
+    wifi.rate = 10 * MBIT
+    scene.run(200)
+    assert not scene.relaxed()
+    scene.changes.clear()
+    scene.run(100)
+    assert not scene.changes
+
+
+@any_spacing
+def test_idle_is_no_degradation(spacing: float, urgent: float | None) -> None:
+    ethernet, wifi = capped(), free()
+    scene = Scene({1: [ethernet, wifi]}, spacing=spacing, urgent=urgent)
+    scene.run(5)
+    for flow in (ethernet, wifi):
+        flow.rate, flow.waiting, flow.unacked = 0, 0, 0
+    scene.run(30)
+    assert not scene.changes
+    assert not scene.detector.urgent(), "nothing happens on it"
+
+
+@given(
+    rate=st.floats(0.1, 20),
+    waiting=st.floats(0, 0.049),
+    spacing=st.sampled_from([*((each, None) for each in SPACINGS), *MIXED]),
+)
+def test_an_application_that_is_slow_is_no_degradation(
+    rate: float, waiting: float, spacing: tuple[float, float | None]
+) -> None:
+    wifi = free()
+    scene = Scene({1: [capped(1 * MBIT), wifi]}, GUARD, *spacing)
+    scene.run(5)
+    wifi.rate, wifi.waiting = rate * MBIT, int(rate * MBIT / 8 * waiting)
+    scene.run(5)
+    assert not scene.changes
+
+
+@any_spacing
+def test_a_client_that_is_slow_is_no_degradation(spacing: float, urgent: float | None) -> None:
+    wifi = free()
+    scene = Scene({1: [capped(1 * MBIT), wifi]}, GUARD, spacing, urgent)
+    scene.run(5)
+    wifi.rate = 6 * MBIT
+    for _ in range(100):
+        wifi.window_limited += int(0.5e6 * TICK)
+        scene.run(TICK)
+    assert not scene.changes
+
+
+@any_spacing
+@pytest.mark.parametrize("part", [0.5, 0.2])
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize(("idle", "waiting"), [(True, 300_000), (False, 300_000), (True, 0)])
+def test_sharing_a_path_is_no_degradation(
+    spacing: float, urgent: float | None, part: float, phase: float, idle: bool, waiting: int
+) -> None:
+    """Whether the other had nothing to send or was given nothing before; whether it is backlogged then or not."""
+    first, second = free(), free(0.0, 2)
+    if idle:
+        second.waiting = second.unacked = 0
+    scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, GUARD, spacing, urgent)
+    scene.run(6 + phase * spacing)
+    first.rate, second.rate, second.waiting, second.unacked = part * 30 * MBIT, (1 - part) * 30 * MBIT, waiting, 10
+    scene.run(30)
+    assert not scene.changes
+
+
+@pytest.mark.parametrize(("spacing", "urgent"), MIXED)
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
+def test_before_caps_are_relaxed_the_whole_path_is_sampled(spacing: float, urgent: float, phase: float) -> None:
+    """Also where nothing is waited for: the other connection, which is not backlogged, was sampled before it began."""
+    first, second = free(), free(0.0, 2)
+    second.waiting = 0
+    scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, Guard(after=0.0), spacing, urgent)
+    scene.run(8 + phase * spacing)
+    first.rate, second.rate = 5 * MBIT, 25 * MBIT
+    scene.run(10)
+    assert not scene.changes
+
+
+@any_spacing
+def test_what_one_gives_before_and_another_after_is_no_baseline(spacing: float, urgent: float | None) -> None:
+    """Two connections take turns on a path; one is never backlogged, and so is sampled in sweeps only."""
+    first, second = free(0.0), free(30 * MBIT, 2)
+    second.waiting = 0
+    scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, GUARD, spacing, urgent)
+    for turn in range(12):
+        first.rate, second.rate = (30 * MBIT, 0.0) if turn % 2 else (0.0, 30 * MBIT)
+        first.waiting = 300_000 if turn % 2 else 0
+        first.unacked = 10 if turn % 2 else 0
+        scene.run(2.3)
+    first.rate, second.rate, first.waiting = 20 * MBIT, 0, 300_000
+    scene.run(10)
+    assert not scene.changes
+
+
+@any_spacing
+@pytest.mark.parametrize("phase", [0.0, 0.35, 0.7])
+def test_a_short_pause_is_no_degradation(spacing: float, urgent: float | None, phase: float) -> None:
+    """BBR stops for 0.2 s every ten seconds (PROBE_RTT)."""
+    wifi = free()
+    scene = Scene({1: [capped(), wifi]}, GUARD, spacing, urgent)
+    scene.run(phase)
+    for _ in range(5):
+        wifi.rate = 30 * MBIT
+        scene.run(5)
+        wifi.rate = 0
+        scene.run(0.2)
+    assert not scene.changes
+
+
+def test_a_path_that_never_gave_much_has_no_baseline() -> None:
+    wifi = free(0.3 * MBIT)
+    scene = Scene({1: [capped(), wifi]})
+    scene.run(5)
+    wifi.rate = 0
+    scene.run(5)
+    assert not scene.changes
+
+
+def test_where_everything_is_capped_nothing_is_compared() -> None:
+    scene = Scene({1: [capped()]})
+    scene.run(5)
+    scene.connections[1][0].rate = 0
+    scene.run(5)
+    assert not scene.changes
+
+
+def test_a_connection_that_ends_while_relaxed_is_forgotten() -> None:
+    wifi = free()
+    scene = Scene({1: [capped(), wifi]})
+    scene.run(5)
+    wifi.rate = 0
+    scene.run(2)
+    assert scene.relaxed()
+    scene.detector.forget(1)
+    assert not scene.relaxed()
+    assert not scene.detector.watched()
+    assert not scene.detector.urgent()
+
+
+def test_a_relaxation_outlasts_a_change_of_the_subflows() -> None:
+    wifi = free()
+    scene = Scene({1: [capped(), wifi]}, Guard(retry=30))
+    scene.run(5)
+    wifi.rate = 0
+    scene.run(2)
+    third = Flow(four_tuple(3), False, 20 * MBIT)
+    scene.connections = {1: [*scene.connections[1], third]}
+    scene.run(2)
+    assert scene.relaxed()
+    scene.connections = {1: [third]}
+    scene.run(1)
+    assert scene.detector.watched() == {third.four_tuple}
+
+
+def test_only_backlogged_connections_are_urgent_and_are_dropped_when_they_are_not() -> None:
+    """One that is busy, but whose application is the slow part, gives a baseline without being a candidate."""
+    wifi = free()
+    wifi.waiting = 0
+    scene = Scene({1: [capped(), wifi]})
+    scene.run(5)
+    assert scene.detector.watched() == {wifi.four_tuple}
+    assert not scene.detector.urgent()
+    wifi.waiting = 300_000
+    scene.run(0.1)
+    assert len(scene.detector.urgent()) == len(scene.detector.watched()) == 2
+    scene.run(3)
+    wifi.rate = 5 * MBIT
+    scene.run(2)
+    assert scene.relaxation().baseline == pytest.approx(30 * MBIT, rel=0.05)
+    wifi.rate = 30 * MBIT
+    scene.run(8)
+    wifi.waiting = 0
+    scene.run(0.1 * MAX_IDLE_SAMPLES)
+    assert not scene.detector.urgent()
+    assert scene.detector.watched() == {wifi.four_tuple}
+
+
+def test_a_baseline_outlives_its_connection_but_not_in_any_number() -> None:
+    wifi = free()
+    scene = Scene({1: [capped(), wifi]})
+    scene.run(5)
+    second = free(1 * MBIT, 2)
+    scene.connections = {2: [capped(connection=2), second]}
+    scene.run(6)
+    assert scene.relaxed(2)
+    for number in range(3 * MIN_UNUSED):
+        flows = [capped(connection=number), free(connection=number)]
+        flows[1].four_tuple = four_tuple(2, number, 78 + number // 200)._replace(remote=number.to_bytes(4, "big"))
+        scene.connections = {number: flows}
+        scene.run(2)
+    assert len(scene.detector._paths) <= MIN_UNUSED + 1

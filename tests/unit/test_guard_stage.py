@@ -1,0 +1,112 @@
+"""The guard between policy and plan: whose verdicts lose their caps, and what is told of it."""
+
+from __future__ import annotations
+
+from sampling import MBIT, Flow, capped, connection_of, free, sampled
+
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.stages.guard import GuardStage, Relaxed, Resumed
+from mptcp_throttler.stages.stage import Effect
+
+STEP = 0.1
+POLICY = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+guard: %s
+rules:
+  - {name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}, guard: %s, direction: both}
+"""
+
+
+class Scene:
+    """One connection of two subflows; the second is not capped."""
+
+    def __init__(self, guard: str = "{}", of_rule: str = "true") -> None:
+        policy = load_policy(POLICY % (guard, of_rule), "policy.yaml")
+        self.flows: list[Flow] = [capped(), free()]
+        (rule,) = policy.rules
+        ends = [flow.four_tuple for flow in self.flows]
+        self.connection = connection_of(1, ends)
+        self.verdicts = (
+            Verdict(ends[0], "ethernet", rule, None, rule.throttle, "capped"),
+            Verdict(ends[1], None, None, None, None, "free"),
+            Verdict(ends[0], "ethernet", rule, None, rule.throttle, "upload: capped", Direction.UP),
+        )
+        self.changed: list[int] = []
+        self.effects: list[Effect] = []
+        self.guard = GuardStage(policy)
+        self.now = 0.0
+
+    def apply(self) -> tuple[Verdict, ...]:
+        return self.guard.apply(self.connection, self.verdicts, 0.0)
+
+    def run(self, seconds: float) -> tuple[Verdict, ...]:
+        self.apply()
+        for _ in range(round(seconds / STEP)):
+            self.now += STEP
+            for flow in self.flows:
+                flow.go_on(STEP)
+            for outcome in self.guard.observe(sampled(self.now, [flow.socket for flow in self.flows])):
+                self.changed += outcome.changed
+                self.effects += outcome.effects
+        return self.apply()
+
+
+def test_a_degraded_connection_loses_its_caps_on_downloads() -> None:
+    scene = Scene()
+    assert scene.run(5) == scene.verdicts
+    scene.flows[1].rate = 1 * MBIT
+    down, free_, up = scene.run(2)
+    assert down.throttle is None
+    assert down.reason.startswith("cap of rule cap relaxed: it got ")
+    assert "its uncapped path from 10.77.2.2 alone once gave " in down.reason
+    assert (free_, up) == scene.verdicts[1:]
+    assert scene.changed == [1]
+    reason = scene.guard.reason(1)
+    assert reason is not None
+    assert down.reason.endswith(reason)
+    assert scene.effects == [Relaxed(1, reason)]
+    assert scene.guard.counters.relaxations == 1
+
+
+def test_the_caps_come_back() -> None:
+    scene = Scene()
+    scene.run(5)
+    scene.flows[1].rate = 1 * MBIT
+    scene.run(2)
+    scene.flows[1].rate = 30 * MBIT
+    assert scene.run(3) == scene.verdicts
+    assert scene.effects[1:] == [Resumed(1)]
+    assert scene.guard.counters.resumptions == 1
+    assert scene.guard.reason(1) is None
+
+
+def test_a_rule_or_a_policy_without_guard_is_left_alone() -> None:
+    for scene in (Scene(of_rule="false"), Scene(guard="{enabled: false}")):
+        scene.run(5)
+        scene.flows[1].rate = 1 * MBIT
+        assert scene.run(5) == scene.verdicts
+        assert not scene.changed
+        assert not scene.guard.watched()
+
+
+def test_a_new_policy_starts_without_relaxations() -> None:
+    scene = Scene()
+    scene.run(5)
+    scene.flows[1].rate = 0
+    assert scene.run(2) != scene.verdicts
+    scene.guard.set_policy(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
+    assert scene.apply() == scene.verdicts
+
+
+def test_nothing_is_watched_while_nothing_is_capped() -> None:
+    scene = Scene()
+    scene.run(1)
+    assert scene.guard.watched()
+    scene.guard.apply(scene.connection, (scene.verdicts[1],), 0.0)
+    assert not scene.guard.watched()
+    scene.apply()
+    scene.guard.forget(1)
+    assert not scene.guard.watched()

@@ -1,0 +1,353 @@
+"""Resync in pieces: any cut gives the same tables, and what happens between two pieces loses no live subflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from mptcp_dialogue import PORT, Host, Path, announced, feed, kinds, states
+from mptcp_invariants import Subscriber, check_tables
+
+from mptcp_throttler.mptcp import connection_table
+from mptcp_throttler.mptcp.limits import TrackerLimits
+from mptcp_throttler.mptcp.model import Event, FourTuple, KernelEventKind, KernelSubflow, SubflowState
+from mptcp_throttler.mptcp.resync import Resync
+from mptcp_throttler.mptcp.tracker import Tracker
+
+OPENED, ACTIVE, CHANGED = "connection-opened", "subflow-active", "subflow-changed"
+CLOSED, ENDED, DISAGREE = "subflow-closed", "connection-closed", "disagreement"
+K = KernelEventKind
+LIMITS = TrackerLimits(max_connections=3, max_subflows_per_connection=3)
+
+
+@pytest.fixture
+def tracker() -> Tracker:
+    return Tracker([PORT])
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def finished(resync: Resync, limit: int = 500) -> list[Event]:
+    return [event for step in resync.finish(limit) for event in step]
+
+
+def paths_of(host: Host) -> list[Path]:
+    """Three subflows; the last is one that the proxy opened, from another local port."""
+    outward = host.join("203.0.113.9")
+    outward.four_tuple = outward.four_tuple._replace(local_port=45678, remote=host.client_key[:4])
+    initial, join = host.initial(), host.join()
+    for path in (initial, join):
+        path.four_tuple = path.four_tuple._replace(remote=host.client_key[4:])
+    return [initial, join, outward]
+
+
+PATHS = [path for number in range(4) for path in paths_of(Host(f"host {number}"))]
+indexes = st.integers(0, len(PATHS) - 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    known=st.lists(st.tuples(indexes, st.integers(1, 3)), max_size=8),
+    listed=st.lists(st.tuples(indexes, st.booleans()), max_size=12),
+    cuts=st.sets(st.integers(0, 12)),
+    limit=st.integers(1, 5),
+)
+def test_any_cut_gives_the_same(
+    known: list[tuple[int, int]], listed: list[tuple[int, bool]], cuts: set[int], limit: int
+) -> None:
+    segments = [segment for index, count in known if index % 3 < 2 for segment in PATHS[index].handshake()[:count]]
+    time = max((segment.time for segment in segments), default=1000.0) + 5
+    dump = [PATHS[index].dumped(backup=backup) for index, backup in listed]
+    whole, cut = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
+    feed(whole, *segments)
+    feed(cut, *segments)
+    expected = whole.resync(dump, time)
+    resync = cut.begin_resync(time)
+    edges = [0, *sorted(cuts), len(dump)]
+    events = [event for start, end in pairwise(edges) for event in resync.add(dump[start:end])] + finished(
+        resync, limit
+    )
+    assert events == expected
+    assert dict(cut.connections) == dict(whole.connections)
+    assert cut.table_sizes == whole.table_sizes
+    check_tables(cut, LIMITS)
+
+
+class Kernel(RuleBasedStateMachine):
+    """Sockets come and go while a dump is read; the piece that is taken in was written before the last change.
+
+    The dump goes through the places of a hash table in order, as the kernel does. An event may be lost.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracker = Tracker([PORT])
+        self.subscriber = Subscriber()
+        self.time = 1000.0
+        self.alive: set[int] = set()
+        self.must_be_active: set[FourTuple] = set()
+        """Alive, and known to the tracker since they were opened."""
+        self.gone: set[FourTuple] = set()
+        """Closed, and an event reported it."""
+        self.resync: Resync | None = None
+        self.place = 0
+        self.written: list[KernelSubflow] = []
+
+    def receive(self, events: Sequence[Event]) -> None:
+        self.subscriber.receive(events)
+
+    @rule(seconds=st.sampled_from((0.001, 0.3, 2.0, 20.0)))
+    def wait(self, seconds: float) -> None:
+        self.time += seconds
+        self.receive(self.tracker.expire(self.time))
+
+    def event(self, path: Path, kind: K) -> None:
+        self.time += 0.001
+        path.host.time = self.time
+        self.receive(self.tracker.kernel_event(path.kernel(kind)))
+
+    @rule(index=indexes, lost=st.booleans())
+    def open(self, index: int, lost: bool) -> None:
+        path = PATHS[index]
+        if index in self.alive:
+            return
+        if not path.is_initial and not any(other // 3 == index // 3 for other in self.alive):
+            return
+        self.alive.add(index)
+        self.gone.discard(path.four_tuple)
+        if not lost:
+            self.event(path, K.CREATED if path.is_initial else K.SUBFLOW_ESTABLISHED)
+
+    @rule(index=indexes, lost=st.booleans())
+    def close(self, index: int, lost: bool) -> None:
+        if index in self.alive:
+            self.alive.remove(index)
+            self.must_be_active.discard(PATHS[index].four_tuple)
+            if not lost:
+                self.gone.add(PATHS[index].four_tuple)
+                self.event(PATHS[index], K.SUBFLOW_CLOSED)
+
+    @rule(number=st.integers(0, 3))
+    def close_connection(self, number: int) -> None:
+        mine = {index for index in self.alive if index // 3 == number}
+        self.alive -= mine
+        for index in mine:
+            self.must_be_active.discard(PATHS[index].four_tuple)
+            self.gone.add(PATHS[index].four_tuple)
+        self.time += 0.001
+        host = PATHS[number * 3].host
+        host.time = self.time
+        self.receive(self.tracker.kernel_event(host.closed()))
+
+    def write(self, count: int) -> list[KernelSubflow]:
+        before, self.written = self.written, []
+        for index in range(self.place, min(self.place + count, len(PATHS))):
+            if index in self.alive:
+                self.written.append(PATHS[index].dumped())
+        self.place += count
+        return before
+
+    @rule(count=st.integers(1, 6))
+    def begin(self, count: int) -> None:
+        self.time += 0.001
+        self.place = 0
+        self.resync, self.written = self.tracker.begin_resync(self.time), []
+        self.write(count)
+
+    @precondition(lambda self: self.resync is not None)
+    @rule(count=st.integers(1, 6))
+    def piece(self, count: int) -> None:
+        assert self.resync is not None
+        self.receive(self.resync.add(self.write(count)))
+
+    @precondition(lambda self: self.resync is not None and self.place >= len(PATHS))
+    @rule(limit=st.integers(1, 4))
+    def finish(self, limit: int) -> None:
+        resync, self.resync = self.resync, None
+        assert resync is not None
+        self.receive(resync.add(self.write(0)))
+        for events in resync.finish(limit):
+            self.receive(events)
+            self.nothing_is_lost_and_nothing_returns()
+
+    @rule()
+    def a_quiet_dump_gives_the_truth(self) -> None:
+        self.time += 5
+        self.receive(self.tracker.resync([PATHS[index].dumped() for index in sorted(self.alive)], self.time))
+        # A subflow of another local port is ours only by its token, so that one of the listening port must name it.
+        named = {index // 3 for index in self.alive if PATHS[index].four_tuple.local_port == PORT}
+        ours = {PATHS[index].four_tuple for index in self.alive if index // 3 in named}
+        active = self.active()
+        assert ours <= active
+        assert {f for f in active if f.local_port == PORT} == {f for f in ours if f.local_port == PORT}
+
+    def active(self) -> set[FourTuple]:
+        return {subflow.four_tuple for c in self.tracker.connections.values() for subflow in c.active}
+
+    @invariant()
+    def nothing_is_lost_and_nothing_returns(self) -> None:
+        active = self.active()
+        assert active >= self.must_be_active
+        assert not active & self.gone
+        self.must_be_active = active & {PATHS[index].four_tuple for index in self.alive}
+
+    @invariant()
+    def tables_agree(self) -> None:
+        check_tables(self.tracker, TrackerLimits())
+        self.subscriber.agrees_with(self.tracker)
+
+
+Kernel.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestKernel = Kernel.TestCase
+
+
+def opened(tracker: Tracker, host: Host) -> Path:
+    path = host.initial()
+    feed(tracker, *path.handshake())
+    return path
+
+
+class TestInBetween:
+    def test_a_dump_that_is_not_finished_closes_nothing(self, tracker: Tracker, host: Host) -> None:
+        path = opened(tracker, host)
+        feed(tracker, host.join("203.0.113.7").kernel(K.SUBFLOW_ESTABLISHED, token=77))
+        assert tracker.wants_resync
+        assert tracker.begin_resync(host.time + 5).add([]) == []
+        assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
+        assert tracker.wants_resync, "a dump that failed has answered nothing"
+        assert tracker.counters.resyncs == 0
+
+    def test_a_subflow_closed_meanwhile_does_not_return(self, tracker: Tracker, host: Host) -> None:
+        path = opened(tracker, host)
+        resync = tracker.begin_resync(host.time)
+        assert announced(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
+        assert resync.add([path.dumped()]) == finished(resync) == []
+
+    @pytest.mark.parametrize("kind", [K.SUBFLOW_CLOSED, K.CLOSED])
+    def test_nor_one_that_was_never_known(self, tracker: Tracker, host: Host, kind: K) -> None:
+        path = host.initial()
+        resync = tracker.begin_resync(host.time)
+        assert announced(tracker, host.closed() if kind is K.CLOSED else path.kernel(kind)) == []
+        assert resync.add([path.dumped()]) == finished(resync) == []
+        assert kinds(tracker.resync([path.dumped()], host.time + 5))[:2] == [OPENED, ACTIVE], "a later one is believed"
+
+    def test_nor_after_a_dump_that_takes_long(self, tracker: Tracker, host: Host) -> None:
+        path = opened(tracker, host)
+        resync = tracker.begin_resync(host.time)
+        feed(tracker, path.kernel(K.SUBFLOW_CLOSED))
+        tracker.expire(host.time + 60)
+        assert resync.add([path.dumped()]) == finished(resync) == []
+        tracker.expire(host.time + 60)
+        assert tracker.table_sizes["ended"] == 0, "kept for as long as it takes, not longer"
+
+    def test_a_new_attempt_on_the_tuple_is_not_the_old_subflow(self, tracker: Tracker, host: Host) -> None:
+        path = opened(tracker, host)
+        resync = tracker.begin_resync(host.time)
+        feed(tracker, path.kernel(K.SUBFLOW_CLOSED), path.again().syn())
+        assert resync.add([path.dumped()]) == finished(resync) == []
+
+    def test_one_that_was_accepted_meanwhile_is_not_replaced_by_its_own_handshake(
+        self, tracker: Tracker, host: Host
+    ) -> None:
+        """The dump lists it before its packets are read: the buffers are read in turns."""
+        resync = tracker.begin_resync(host.time)
+        path = host.initial()
+        handshake = path.handshake()
+        assert kinds(resync.add([path.dumped()], host.tick())) == [OPENED, ACTIVE]
+        assert CLOSED not in announced(tracker, *handshake)
+        assert finished(resync) == []
+        assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
+
+    def test_what_opens_meanwhile_stays(self, tracker: Tracker, host: Host) -> None:
+        resync = tracker.begin_resync(host.time)
+        path = opened(tracker, host)
+        assert resync.add([]) == finished(resync) == []
+        assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
+
+    def test_a_request_that_comes_meanwhile_is_kept(self, tracker: Tracker, host: Host) -> None:
+        resync = tracker.begin_resync(host.time)
+        feed(tracker, host.join().kernel(K.SUBFLOW_ESTABLISHED))
+        finished(resync)
+        assert tracker.wants_resync
+        tracker.resync([host.join().dumped()], host.time)
+        assert not tracker.wants_resync
+
+    def test_a_later_dump_makes_an_earlier_one_void(self, tracker: Tracker, host: Host) -> None:
+        path, other = opened(tracker, host), host.join()
+        older, newer = tracker.begin_resync(host.time + 5), tracker.begin_resync(host.time + 6)
+        assert older.add([other.dumped()]) == newer.add([path.dumped()]) == []
+        assert finished(older) == []
+        assert tracker.counters.resyncs == 0
+        assert finished(newer) == []
+        assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
+        assert tracker.counters.resyncs == 1
+
+    def test_a_later_dump_makes_void_what_is_being_finished(self, tracker: Tracker, host: Host) -> None:
+        feed(tracker, *host.initial().handshake(), *host.join().handshake())
+        steps = tracker.begin_resync(host.time + 5).finish(1)
+        assert kinds(next(steps)) == [DISAGREE, CLOSED]
+        tracker.begin_resync(host.time + 6)
+        assert list(steps) == []
+
+    def test_a_subflow_of_another_port_is_known_by_a_later_piece(self, tracker: Tracker, host: Host) -> None:
+        initial, _, outward = paths_of(host)
+        resync = tracker.begin_resync(host.time)
+        assert resync.add([outward.dumped()]) == []
+        assert kinds(resync.add([initial.dumped()])) == [OPENED, ACTIVE]
+        assert kinds(finished(resync)) == [ACTIVE]
+
+    def test_what_is_missing_is_closed_in_steps(self, tracker: Tracker) -> None:
+        hosts = [Host(f"host {number}") for number in range(10)]
+        for number, host in enumerate(hosts):
+            feed(tracker, *host.initial(port=2000 + number).handshake())
+        steps = [kinds(step) for step in tracker.begin_resync(hosts[0].time + 5).finish(4)]
+        assert steps == [[DISAGREE, CLOSED] * 4, [DISAGREE, CLOSED] * 4, [DISAGREE, CLOSED] * 2]
+
+
+class TestUnchanged:
+    def test_being_listed_again_makes_no_new_snapshot(self, tracker: Tracker, host: Host) -> None:
+        path = opened(tracker, host)
+        tracker.resync([path.dumped()], host.time)
+        before = tracker.connections[host.token]
+        assert tracker.resync([path.dumped()], host.time + 5) == []
+        assert tracker.connections[host.token] is before
+
+    @pytest.mark.parametrize("changes", [{"backup": True}, {"remote_id": 9}, {"local_id": 9}, {"token": 9}])
+    def test_each_difference_is_seen(self, tracker: Tracker, host: Host, changes: dict[str, int]) -> None:
+        path = opened(tracker, host)
+        tracker.resync([path.dumped()], host.time + 5)
+        assert tracker.resync([path.dumped(**changes)], host.time + 10)
+
+    def test_the_interface_of_the_local_address_is_learnt(self, tracker: Tracker, host: Host) -> None:
+        path = host.initial()
+        feed(tracker, path.kernel(K.CREATED))
+        owners = {path.four_tuple.local: "wlan0"}
+        for expected in ([CHANGED], []):
+            resync = tracker.begin_resync(host.time + 5, owners)
+            mapped = host.initial("::ffff:198.51.100.1", proxy="::ffff:192.0.2.1")
+            assert kinds(resync.add([mapped.dumped()])) == expected
+            assert finished(resync) == []
+        assert tracker.connections[host.token].subflows[0].interface == "wlan0"
+
+
+def test_idle_checks_go_round_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_table, "EXPIRY_STEP", 4)
+    tracker = Tracker([PORT])
+    hosts = [Host(f"host {number}") for number in range(10)]
+    for number, host in enumerate(hosts):
+        feed(tracker, *host.initial(port=2000 + number).handshake())
+
+    def closed() -> Iterator[int]:
+        for _ in range(4):
+            yield kinds(tracker.expire(hosts[0].time + 7 * 3600)).count(CLOSED)
+
+    counts = list(closed())
+    assert sum(counts) == 10
+    assert max(counts) <= 4

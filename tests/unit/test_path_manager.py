@@ -1,0 +1,262 @@
+"""The path manager in user space: the keeper before the sysctls, all or nothing, and everything back afterwards."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_throttler.kernel import sysctl
+from mptcp_throttler.kernel.mptcp_pm import keeper
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.sysctl import OURS, PM_TYPE
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.runtime import path_manager as module
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.runtime.service_manager import notify
+
+PATHS = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+"""
+STANDBY = "rules: [{name: s, steer: {mode: active-standby, active: wifi, standby: ethernet}}]\n"
+BY_ORDER = load_policy(PATHS + STANDBY, "p")
+DRY_RUN = load_policy(PATHS + "dry_run: true\n" + STANDBY, "p")
+BALANCED = load_policy(
+    PATHS + "rules: [{name: b, steer: {mode: load-balancing, weights: {ethernet: 50, wifi: 50}}}]\n", "p"
+)
+
+
+class FakeKeeper:
+    """Notes what it is told, and what ``pm_type`` was then."""
+
+    pid = 1
+
+    def __init__(self, host: FakeHost) -> None:
+        self._host = host
+        self.alive = True
+        self.refuses = False
+
+    async def hold(self, put_back: Mapping[str, str]) -> None:
+        if self.refuses:
+            raise KernelError("the keeper does not answer")
+        self._host.log.append(f"hold {put_back[PM_TYPE]} while {self._host.pm_type}")
+
+    async def release(self) -> None:
+        self._host.log.append(f"release while {self._host.pm_type}")
+        self.alive = False
+
+    async def end(self) -> None:
+        self._host.log.append("end")
+
+    def close(self) -> None:
+        self.alive = False
+
+
+class FakeHost:
+    """The two sysctls below a directory, and the keepers that were started."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root, self.state = directory / "sys", directory / "state"
+        self._file("pm_type").parent.mkdir(parents=True)
+        self._file("pm_type").write_text("0")
+        self._file("stale_loss_cnt").write_text("4")
+        self.log: list[str] = []
+        self.keepers: list[FakeKeeper] = []
+        self.found: FakeKeeper | None = None
+        self.starts = True
+        self.started = asyncio.Event()
+
+    def _file(self, name: str) -> Path:
+        return self.root / "net/mptcp" / name
+
+    @property
+    def pm_type(self) -> str:
+        return self._file("pm_type").read_text()
+
+    def forbid(self) -> None:
+        self._file("stale_loss_cnt").unlink()
+
+    async def find_keeper(self, _: Path) -> FakeKeeper | None:
+        return self.found
+
+    async def start_keeper(self, _: Path) -> FakeKeeper:
+        if not self.starts:
+            raise KernelError("start the keeper of the path manager: no such file")
+        self.log.append(f"start while {self.pm_type}")
+        self.keepers.append(FakeKeeper(self))
+        self.started.set()
+        return self.keepers[-1]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+    fake = FakeHost(tmp_path)
+    monkeypatch.setattr(sysctl, "_ROOT", fake.root)
+    monkeypatch.setattr(module, "find_keeper", fake.find_keeper)
+    monkeypatch.setattr(module, "start_keeper", fake.start_keeper)
+    return fake
+
+
+def run(host: FakeHost, script: Callable[[UserspacePathManager], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        await script(UserspacePathManager(host.state))
+
+    asyncio.run(main())
+
+
+def test_somebody_listens_before_the_sysctl_is_set_and_until_it_is_back(host: FakeHost) -> None:
+    async def script(manager: UserspacePathManager) -> None:
+        await manager.prepare(BY_ORDER)
+        assert host.pm_type == "1"
+        await manager.commit(BY_ORDER)
+        await manager.close()
+
+    run(host, script)
+    assert host.log == ["start while 0", "hold 0 while 0", "release while 0"]
+    assert not list(host.state.iterdir())
+
+
+def test_a_policy_that_steers_by_order_again_keeps_the_keeper(host: FakeHost) -> None:
+    async def script(manager: UserspacePathManager) -> None:
+        for _ in range(3):
+            await manager.prepare(BY_ORDER)
+            await manager.commit(BY_ORDER)
+        assert len(host.keepers) == 1
+        await manager.prepare(BALANCED)
+        assert host.pm_type == "1"
+        await manager.commit(BALANCED)
+        assert host.pm_type == "0"
+        assert not host.keepers[0].alive
+
+    run(host, script)
+
+
+@pytest.mark.parametrize("policy", [BALANCED, DRY_RUN])
+def test_other_policies_need_nothing(host: FakeHost, policy: Any) -> None:
+    async def script(manager: UserspacePathManager) -> None:
+        await manager.prepare(policy)
+        await manager.commit(policy)
+        await manager.close()
+
+    run(host, script)
+    assert host.log == []
+    assert not host.state.exists()
+
+
+def test_what_was_prepared_is_rolled_back_unless_the_policy_in_force_needs_it(host: FakeHost) -> None:
+    async def script(manager: UserspacePathManager) -> None:
+        await manager.commit(BALANCED)
+        await manager.prepare(BY_ORDER)
+        await manager.roll_back(BY_ORDER)
+        assert host.pm_type == "0"
+        assert not host.keepers[0].alive
+        await manager.prepare(BY_ORDER)
+        await manager.commit(BY_ORDER)
+        for policy in (BY_ORDER, BALANCED):
+            await manager.prepare(policy)
+            await manager.roll_back(policy)
+            assert host.pm_type == "1"
+            assert host.keepers[1].alive
+
+    run(host, script)
+
+
+def _no_keeper(host: FakeHost) -> None:
+    host.starts = False
+
+
+def _deaf_keeper(host: FakeHost) -> None:
+    host.found = FakeKeeper(host)
+    host.found.refuses = True
+
+
+@pytest.mark.parametrize("spoil", [_no_keeper, _deaf_keeper, FakeHost.forbid])
+def test_a_failure_changes_nothing(host: FakeHost, spoil: Callable[[FakeHost], None]) -> None:
+    spoil(host)
+
+    async def script(manager: UserspacePathManager) -> None:
+        with pytest.raises(KernelError):
+            await manager.prepare(BY_ORDER)
+
+    run(host, script)
+    assert host.pm_type == "0"
+    assert not [each for each in host.keepers if each.alive]
+    assert not host.state.exists() or not list(host.state.iterdir())
+
+
+def test_a_successor_takes_over_what_a_killed_one_left(host: FakeHost) -> None:
+    """The keeper is there, or was killed too: what to put back is known either way."""
+
+    async def killed(manager: UserspacePathManager) -> None:
+        await manager.prepare(BY_ORDER)
+        await manager.commit(BY_ORDER)
+
+    run(host, killed)
+    host.found = host.keepers[0]
+    host.log.clear()
+
+    async def successor(manager: UserspacePathManager) -> None:
+        await manager.prepare(BY_ORDER)
+        await manager.commit(BY_ORDER)
+        assert host.log == ["hold 0 while 1"]
+
+    run(host, successor)
+    host.found = None
+
+    async def other_policy(manager: UserspacePathManager) -> None:
+        await manager.prepare(BALANCED)
+        await manager.commit(BALANCED)
+        assert host.pm_type == "0"
+
+    run(host, other_policy)
+
+
+def test_a_keeper_that_was_killed_is_started_anew(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECK_SECONDS", 0.0)
+
+    async def script(manager: UserspacePathManager) -> None:
+        await manager.prepare(BY_ORDER)
+        await manager.commit(BY_ORDER)
+        watching = asyncio.create_task(manager.run())
+        host.started.clear()
+        host.starts = False
+        host.keepers[0].alive = False
+        for _ in range(20):
+            await asyncio.sleep(0)
+        host.starts = True
+        async with asyncio.timeout(5):
+            await host.started.wait()
+            await asyncio.sleep(0)
+        watching.cancel()
+        assert host.log[-2:] == ["start while 1", "hold 0 while 1"]
+
+    run(host, script)
+
+
+def test_the_keeper_may_put_back_what_is_ours() -> None:
+    assert set(keeper.SYSCTLS) == OURS
+
+
+def test_the_service_manager_gets_state_and_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify("READY=1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, open(os.devnull) as file:
+        manager.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        notify("FDSTORE=1", "FDNAME=x", descriptors=[file.fileno()])
+        data, descriptors, _, _ = socket.recv_fds(manager, 1000, 4)
+        assert data == b"FDSTORE=1\nFDNAME=x"
+        assert [os.fstat(each).st_rdev for each in array.array("i", descriptors)] == [os.fstat(file.fileno()).st_rdev]
+        for each in descriptors:
+            os.close(each)
+        notify("READY=1")
+        assert manager.recv(100) == b"READY=1"

@@ -1,0 +1,172 @@
+"""The sampler: who is sampled, by which way, and what a consumer is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.runtime.loop_gauge import LATE_SECONDS, RECENT_SECONDS, LoopGauge
+from mptcp_throttler.runtime.sampler import IDLE_SECONDS, Sampler
+
+
+def subflow(number: int) -> FourTuple:
+    return FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\1", number)
+
+
+class FakeSockets:
+    def __init__(self, count: int) -> None:
+        self.there = {subflow(n): KernelSubflow(n, subflow(n), True, 0, 0, False, cookie=n) for n in range(count)}
+        self.asked = 0
+        self.dumps = 0
+        self.broken = False
+
+    def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
+        self.dumps += 1
+        if self.broken:
+            raise KernelError("list TCP sockets: no")
+        found = list(self.there.values())
+        for start in range(0, len(found), 60):
+            yield found[start : start + 60]
+
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
+        self.asked += len(four_tuples)
+        return {each: self.there[each] for each in four_tuples if each in self.there}
+
+    def close(self) -> None: ...
+
+
+class FakeConsumer:
+    interval, period, urgent_share = 0.02, 0.1, 0.1
+
+    def __init__(self, watched: Collection[FourTuple] = (), urgent: Collection[FourTuple] = ()) -> None:
+        self._watched, self._urgent = watched, urgent
+        self.given: list[tuple[set[FourTuple], set[FourTuple], bool]] = []
+        self.failures = 0
+
+    def watches_any(self) -> bool:
+        return bool(self._watched)
+
+    def watched(self) -> Collection[FourTuple]:
+        return self._watched
+
+    def urgent(self) -> Collection[FourTuple]:
+        return self._urgent
+
+    def observe(
+        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
+    ) -> Iterator[None]:
+        self.given.append((set(asked), {each for each in asked if each in sockets}, complete))
+        yield
+
+    def failed(self, now: float) -> None:
+        self.failures += 1
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def sampler_of(sockets: FakeSockets, *consumers: FakeConsumer) -> Sampler:
+    return Sampler(sockets, consumers, lambda: len(sockets.there))
+
+
+def test_nobody_watches_and_nothing_is_looked_at() -> None:
+    sockets = FakeSockets(100)
+    run(sampler_of(sockets, FakeConsumer())._look())
+    assert (sockets.dumps, sockets.asked) == (0, 0)
+
+
+def test_many_watched_are_swept_once_for_everybody() -> None:
+    sockets = FakeSockets(1000)
+    first, second = FakeConsumer([subflow(n) for n in range(80)]), FakeConsumer([subflow(n) for n in range(990)])
+    run(sampler_of(sockets, first, second)._look())
+    assert (sockets.dumps, sockets.asked) == (1, 0)
+    assert [len(there) for _, there, _ in first.given] == [80]
+    assert [len(there) for _, there, _ in second.given] == [990]
+
+
+def test_few_of_many_are_looked_up() -> None:
+    sockets = FakeSockets(1000)
+    consumer = FakeConsumer([subflow(1), subflow(5000)])
+    run(sampler_of(sockets, consumer)._look())
+    assert (sockets.dumps, sockets.asked) == (0, 2)
+    assert consumer.given == [({subflow(1), subflow(5000)}, {subflow(1)}, True)], "one has no socket"
+
+
+def test_urgent_ones_are_looked_up_between_sweeps() -> None:
+    sockets = FakeSockets(1000)
+    consumer = FakeConsumer(urgent=[subflow(3)])
+    run(sampler_of(sockets, consumer)._look())
+    assert consumer.given == [({subflow(3)}, {subflow(3)}, False)]
+    assert sockets.dumps == 0
+
+
+def test_the_tracker_gets_the_pieces_of_the_same_sweep() -> None:
+    sockets = FakeSockets(150)
+    consumer = FakeConsumer([subflow(1)])
+    pieces: list[int] = []
+    run(sampler_of(sockets, consumer).sweep(lambda piece: pieces.append(len(piece))))
+    assert pieces == [60, 60, 30]
+    assert sockets.dumps == 1
+    assert len(consumer.given) == 1
+
+
+def test_what_cannot_be_sampled_is_said_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    sockets = FakeSockets(1000)
+    sockets.broken = True
+    consumer = FakeConsumer([subflow(n) for n in range(1000)])
+
+    async def work() -> None:
+        task = asyncio.create_task(sampler_of(sockets, consumer).run())
+        for _ in range(200):
+            await asyncio.sleep(0)
+            if consumer.failures:
+                break
+            await asyncio.sleep(0.001)
+        task.cancel()
+
+    run(work())
+    assert consumer.failures == 1
+    assert f"list TCP sockets: no; sampling again in {IDLE_SECONDS:g} s" in caplog.text
+
+
+def test_the_gauge_keeps_the_longest_delay_and_forgets_it_in_the_recent_one() -> None:
+    gauge = LoopGauge()
+    gauge.note(1.0, 2 * LATE_SECONDS)
+    gauge.note(2.0, 0.001)
+    assert gauge.as_json() == {"longest": 0.1, "recent": 0.1, "late": 1}
+    gauge.note(1.5 + RECENT_SECONDS, 0.002)
+    assert gauge.as_json() == {"longest": 0.1, "recent": 0.002, "late": 1}
+
+
+def test_asking_many_times_at_once_sweeps_once_and_no_consumer_hears_of_it() -> None:
+    sockets = FakeSockets(100)
+    consumer = FakeConsumer([subflow(1)])
+    sampler = sampler_of(sockets, consumer)
+
+    async def work() -> None:
+        await asyncio.gather(*(sampler.refresh() for _ in range(10)))
+
+    run(work())
+    assert sockets.dumps == 1
+    assert not consumer.given
+    assert len(sampler.latest) == 100
+
+
+def test_sweeps_that_take_long_do_not_keep_urgent_ones_waiting() -> None:
+    sockets = FakeSockets(1000)
+    consumer = FakeConsumer([subflow(n) for n in range(900)], urgent=[subflow(3)])
+    sampler = sampler_of(sockets, consumer)
+
+    async def work() -> None:
+        await sampler.sweep()
+        sampler.sweep_seconds = 10.0
+        await sampler._look()
+
+    run(work())
+    assert [complete for _, _, complete in consumer.given] == [True, False]

@@ -1,0 +1,149 @@
+"""Policy and stages with 10,000 connections: who is watched, who is urgent, what changes. Counts, no times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sampling import MBIT, Flow, connection_of, observed
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.stages.backup_flags import SetBackup
+from mptcp_throttler.stages.guard import GuardStage
+from mptcp_throttler.stages.stage import Effect, Samples, Stage
+from mptcp_throttler.stages.steering import SteeringStage
+
+CONNECTIONS = 10_000
+ADDRESSES = 250
+"""Clients: 40 connections each."""
+BUSY = range(100, 110)
+"""Connections that download; each from a client of its own, beside 39 that trickle."""
+SWEEP = 2.0
+"""Seconds."""
+TRICKLE = 40_000
+"""Bits/s."""
+PATHS = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.0.0/17]}
+  wifi: {clients: [10.77.128.0/17]}
+"""
+CAP = load_policy(f"{PATHS}rules: [{{name: cap, paths: [ethernet], throttle: {{rate: 5 Mbit/s}}}}]", "p")
+STANDBY = load_policy(
+    f"{PATHS}rules: [{{name: s, steer: {{mode: active-standby, active: wifi, standby: ethernet}}}}]", "p"
+)
+
+
+def end(path: int, number: int) -> FourTuple:
+    client = number % ADDRESSES
+    return FourTuple(b"\x0a\x4d\x00\x01", 3128, bytes((10, 77, path, client)), 10_000 + number)
+
+
+class Host:
+    """All connections, and the stages in their order."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.guard = GuardStage(policy)
+        self.steering = SteeringStage(policy)
+        self.stages: tuple[Stage, ...] = (self.guard, self.steering)
+        self.flows = {
+            number: (
+                Flow(end(1, number), True, 0, 0, 0, number),
+                Flow(end(129, number), False, TRICKLE, 0, 0, number),
+            )
+            for number in range(CONNECTIONS)
+        }
+        self.connections: dict[int, Connection] = {
+            number: connection_of(number, [flow.four_tuple for flow in flows]) for number, flows in self.flows.items()
+        }
+        self.verdicts: dict[int, tuple[Verdict, ...]] = {}
+        self.effects: list[Effect] = []
+        self.now = 0.0
+        self.decide(self.connections)
+
+    def decide(self, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            connection = self.connections[token]
+            verdicts = evaluate(self.policy, connection, 0.0)
+            for stage in self.stages:
+                verdicts = stage.apply(connection, verdicts, 0.0)
+            self.verdicts[token] = verdicts
+
+    def sweep(self) -> int:
+        """Let time pass, then sample everything; return how many connections are decided anew."""
+        self.now += SWEEP
+        sockets: dict[FourTuple, KernelSubflow] = {}
+        for flows in self.flows.values():
+            for flow in flows:
+                flow.go_on(SWEEP)
+                sockets[flow.four_tuple] = flow.socket
+        changed: set[int] = set()
+        for stage in self.stages:
+            outcome = observed(stage, Samples(self.now, sockets, True))
+            changed.update(outcome.changed)
+            self.effects += outcome.effects
+            for effect in outcome.effects:
+                if isinstance(effect, SetBackup):
+                    self.steering.confirmed(effect)
+        self.decide(changed)
+        return len(changed)
+
+    def end_all(self) -> None:
+        for token in self.connections:
+            for stage in self.stages:
+                stage.forget(token)
+
+
+def test_of_connections_that_are_capped_only_those_that_download_are_urgent_and_only_the_degraded_are_relaxed() -> None:
+    host = Host(CAP)
+    assert len(host.guard.watched()) == CONNECTIONS, "the uncapped subflows"
+    assert not host.steering.watched()
+    assert [host.sweep() for _ in range(3)] == [0, 0, 0]
+    assert not host.guard.urgent()
+    for number in BUSY:
+        for flow, rate in zip(host.flows[number], (5 * MBIT, 30 * MBIT), strict=True):
+            flow.rate, flow.waiting, flow.unacked = rate, 300_000, 10
+    assert [host.sweep() for _ in range(4)] == [0] * 4
+    assert len(host.guard.urgent()) == 2 * len(BUSY)
+    degraded = BUSY[:5]
+    for number in degraded:
+        host.flows[number][1].rate = 1 * MBIT
+    assert sum(host.sweep() for _ in range(2)) == len(degraded)
+    assert {token for token in host.connections if host.guard.reason(token)} == set(degraded)
+    assert all(each.throttle is None for token in degraded for each in host.verdicts[token])
+    assert host.verdicts[0][0].throttle is not None
+    for number in BUSY:
+        for flow in host.flows[number]:
+            flow.rate, flow.waiting, flow.unacked = TRICKLE, 0, 0
+    for _ in range(8):
+        host.sweep()
+    assert host.guard.counters.resumptions == len(degraded)
+    assert not host.guard.urgent()
+    assert len(host.guard.watched()) == CONNECTIONS
+    host.end_all()
+    assert not host.guard.watched()
+
+
+def test_of_connections_that_are_steered_only_those_on_which_data_flow_are_urgent() -> None:
+    host = Host(STANDBY)
+    assert not host.guard.watched()
+    assert len(host.steering.watched()) == len(host.steering.urgent()) == 2 * CONNECTIONS, "new"
+    assert host.sweep() == CONNECTIONS
+    assert len(host.effects) == CONNECTIONS, "the standbys"
+    assert [host.sweep() for _ in range(2)] == [0, 0]
+    assert not host.steering.urgent()
+    for number in BUSY:
+        host.flows[number][1].rate = 30 * MBIT
+    assert host.sweep() == 0
+    assert len(host.steering.urgent()) == 2 * len(BUSY)
+    assert len(host.effects) == CONNECTIONS
+    assert len(host.steering.release_all()) == CONNECTIONS
+    host.end_all()
+    assert not host.steering.urgent() - host.steering.watched()
+    host.flows.clear()
+    host.sweep()
+    assert not host.steering.watched()
+    assert not host.steering.release_all()

@@ -1,0 +1,156 @@
+"""Files in the state directory say what root is to put back: only what root alone can have written is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mptcp_throttler.kernel import sysctl
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.state_file import open_lock, read_state, write_state
+from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "state.json"
+    assert read_state(path) is None
+    write_state(path, "first, which is longer")
+    write_state(path, "second")
+    assert read_state(path) == "second"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    write_state(path, None)
+    write_state(path, None)
+    assert read_state(path) is None
+    assert not list(path.parent.iterdir())
+
+
+def _link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+SPOILERS = [
+    pytest.param(lambda path: path.chmod(0o620), id="writable by the group"),
+    pytest.param(lambda path: path.chmod(0o602), id="writable by others"),
+    pytest.param(lambda path: path.parent.chmod(0o777), id="directory writable by others"),
+    pytest.param(_link, id="a symbolic link"),
+    pytest.param(lambda path: path.with_name("second").hardlink_to(path), id="a second name"),
+    pytest.param(_pipe, id="a pipe"),
+    pytest.param(_directory, id="a directory"),
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILERS)
+def test_a_file_that_others_can_have_written_is_refused(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    path = tmp_path / "state"
+    path.write_text("{}")
+    path.chmod(0o600)
+    spoil(path)
+    for use in (read_state, open_lock):
+        with pytest.raises(KernelError, match=r"state|can be written by others"):
+            use(path)
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("NOT TESTED: only root can give a file away")
+    path = tmp_path / "state"
+    path.write_text("{}")
+    os.chown(path, 65534, -1)
+    for use in (read_state, open_lock):
+        with pytest.raises(KernelError, match="belongs to user 65534"):
+            use(path)
+
+
+def test_writing_follows_no_link_and_leaves_what_it_points_to(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("keep")
+    for name in ("state", "state.new"):
+        (tmp_path / name).symlink_to(victim)
+    write_state(tmp_path / "state", "ours")
+    assert victim.read_text() == "keep"
+    assert read_state(tmp_path / "state") == "ours"
+
+
+def test_a_lock_is_made_and_never_truncated(tmp_path: Path) -> None:
+    os.close(open_lock(tmp_path / "lock"))
+    (tmp_path / "lock").write_text("content")
+    os.close(open_lock(tmp_path / "lock"))
+    assert (tmp_path / "lock").read_text() == "content"
+    victim = tmp_path / "victim"
+    (tmp_path / "link").symlink_to(victim)
+    with pytest.raises(KernelError):
+        open_lock(tmp_path / "link")
+    assert not victim.exists()
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in place of /proc/sys."""
+    root = tmp_path / "root" / "proc" / "sys"
+    (root / "net/mptcp").mkdir(parents=True)
+    (root / "net/mptcp/pm_type").write_text("0\n")
+    (root / "net/mptcp/stale_loss_cnt").write_text("4\n")
+    monkeypatch.setattr(sysctl, "_ROOT", root)
+    return root
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {"../../outside": "1"},
+        {"net/mptcp/pm_type": "1"},
+        {"kernel.core_pattern": "1"},
+        {PM_TYPE: "|/bin/sh"},
+        {PM_TYPE: "1\n"},
+        {PM_TYPE: 1},
+        {PM_TYPE: ""},
+        [PM_TYPE],
+        "text",
+        7,
+    ],
+)
+def test_a_note_that_is_not_of_our_making_is_refused(tmp_path: Path, root: Path, note: object) -> None:
+    outside = tmp_path / "root" / "outside"
+    outside.write_text("0")
+    path = tmp_path / "sysctls.json"
+    path.write_text(json.dumps(note))
+    path.chmod(0o600)
+    with pytest.raises(KernelError, match=r"sysctls\.json"):
+        OwnedSysctls(tmp_path).restore()
+    assert outside.read_text() == "0"
+    assert (root / "net/mptcp/pm_type").read_text() == "0\n"
+
+
+def test_sysctls_are_held_and_put_back_by_a_successor(tmp_path: Path, root: Path) -> None:
+    state = tmp_path / "state"
+    OwnedSysctls(state).hold({PM_TYPE: "1", STALE_LOSS_COUNT: "1"})
+    successor = OwnedSysctls(state)
+    assert successor.before([PM_TYPE, STALE_LOSS_COUNT]) == {PM_TYPE: "0", STALE_LOSS_COUNT: "4"}
+    successor.hold({PM_TYPE: "1"})
+    assert (root / "net/mptcp/stale_loss_cnt").read_text() == "4"
+    successor.restore()
+    assert (root / "net/mptcp/pm_type").read_text() == "0"
+    assert not list(state.iterdir())
+
+
+def test_a_failure_half_way_leaves_the_sysctls_as_they_were(tmp_path: Path, root: Path) -> None:
+    (root / "net/mptcp/stale_loss_cnt").unlink()
+    with pytest.raises(KernelError, match="stale_loss_cnt"):
+        OwnedSysctls(tmp_path / "state").hold({PM_TYPE: "1", STALE_LOSS_COUNT: "1"})
+    assert (root / "net/mptcp/pm_type").read_text() == "0\n"

@@ -1,0 +1,42 @@
+"""The status socket as found without checking the whole settings file: the same one, or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptcp_throttler.config.settings import load_settings
+from mptcp_throttler.config.status_socket import plain_status_socket
+
+GIVEN = "interfaces: [w0]\npolicy: p.yaml\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "status_socket: /run/x/s.sock\n", 'status_socket: "/run/x/s.sock"  # here\n', "status_socket: '/run/a-b.s'\n"],
+)
+def test_what_stands_plainly_is_what_the_settings_say(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "throttler.yaml"
+    file.write_text(GIVEN + line)
+    assert plain_status_socket(file) == load_settings(GIVEN + line, "s").status_socket
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "status_socket: relative.sock\n",
+        "status_socket: &anchor /run/s\n",
+        "status_socket: /run/a\nstatus_socket: /run/b\n",
+        "# status_socket: /run/a\n",
+        "status_socket: >-\n  /run/a\n",
+    ],
+)
+def test_anything_else_is_left_to_the_whole_file(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "throttler.yaml"
+    file.write_text(GIVEN + line)
+    assert plain_status_socket(file) is None
+
+
+def test_a_file_that_cannot_be_read_is_said_by_who_reads_it_all(tmp_path: Path) -> None:
+    assert plain_status_socket(tmp_path / "none.yaml") is None

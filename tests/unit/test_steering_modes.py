@@ -1,0 +1,220 @@
+"""Steering by mode: which subflow is backup, which is capped to what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.load import check_policy, load_policy
+from mptcp_throttler.policy.model import Mode, Steer
+from mptcp_throttler.stages.steering_modes import MIN_CAP, Action, Steering, SubflowSample
+
+MBIT = 1_000_000
+TICK = 0.1
+any_spacing = pytest.mark.parametrize("spacing", [0.1, 0.2, 0.5, 1.0, 2.0])
+"""Seconds between two samples."""
+ETHERNET, WIFI = (FourTuple(b"\x0a\x4d\x08\x02", 3128, bytes((10, 77, path, 2)), 4000) for path in (1, 2))
+NAMES = {ETHERNET: "ethernet", WIFI: "wifi"}
+STANDBY = Steer(Mode.ACTIVE_STANDBY, ("wifi", "ethernet"))
+PRIORITY = Steer(Mode.PRIORITY_BASED, ("wifi", "ethernet"))
+
+
+def balanced(ethernet: int, wifi: int) -> Steer:
+    return Steer(Mode.LOAD_BALANCING, ("ethernet", "wifi"), (ethernet, wifi))
+
+
+@dataclass
+class Scene:
+    """A connection on paths of some capacity: *carry* says what each gets, given what was decided."""
+
+    steer: Steer
+    carry: Callable[[dict[FourTuple, Action]], dict[FourTuple, float]]
+    waiting: int = 500_000
+    spacing: float = 0.2
+    outstanding: dict[FourTuple, int] = field(default_factory=dict)
+    ticks: int = 0
+    delivered: dict[FourTuple, float] = field(default_factory=lambda: dict.fromkeys(NAMES, 0.0))
+    actions: dict[FourTuple, Action] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.steering = Steering(self.steer)
+
+    def run(self, seconds: float) -> dict[FourTuple, float]:
+        """Go on; return the bytes that each carried."""
+        before = dict(self.delivered)
+        for _ in range(round(seconds / TICK)):
+            self.ticks += 1
+            there = self.carry(self.actions)
+            for four_tuple, rate in there.items():
+                self.delivered[four_tuple] += rate / 8 * TICK
+            if self.ticks % round(self.spacing / TICK) == 0:
+                samples = [
+                    SubflowSample(ft, NAMES[ft], int(self.delivered[ft]), self.waiting, self.outstanding.get(ft, 0))
+                    for ft in there
+                ]
+                self.actions = self.steering.observe(self.ticks * TICK, samples)
+        return {four_tuple: self.delivered[four_tuple] - before[four_tuple] for four_tuple in NAMES}
+
+
+def links(
+    ethernet: float, wifi: float, demand: float = 1e9
+) -> Callable[[dict[FourTuple, Action]], dict[FourTuple, float]]:
+    """Two links that a scheduler fills in proportion, backups only when there is no other."""
+
+    def carry(actions: dict[FourTuple, Action]) -> dict[FourTuple, float]:
+        room = {ETHERNET: ethernet * MBIT, WIFI: wifi * MBIT}
+        for four_tuple, action in actions.items():
+            if action.rate is not None:
+                room[four_tuple] = min(room[four_tuple], 0.94 * action.rate)
+        if any(not action.backup for action in actions.values()):
+            room |= {four_tuple: 0.0 for four_tuple, action in actions.items() if action.backup}
+        share = min(1.0, demand * MBIT / sum(room.values()))
+        return {four_tuple: rate * share for four_tuple, rate in room.items()}
+
+    return carry
+
+
+def test_a_standby_is_backup_and_nothing_else_is_done() -> None:
+    scene = Scene(STANDBY, links(100, 30))
+    scene.run(1)
+    assert scene.actions == {ETHERNET: Action(True, None, "standby"), WIFI: Action(False, None, "active")}
+
+
+@any_spacing
+def test_a_standby_that_stepped_in_stays_until_nothing_is_outstanding_on_the_active_path(spacing: float) -> None:
+    scene = Scene(STANDBY, links(100, 30), outstanding={WIFI: 50}, spacing=spacing)
+    scene.run(5)
+    scene.carry = lambda _: {ETHERNET: 100.0 * MBIT, WIFI: 0.0}
+    scene.run(max(1.5, 2 * spacing))
+    assert scene.actions == {ETHERNET: Action(False, None, "stands in"), WIFI: Action(True, None, "gives nothing")}
+    scene.run(5)
+    assert not scene.actions[ETHERNET].backup
+    scene.outstanding.clear()
+    scene.carry = links(100, 30)
+    scene.run(max(3.0, 3 * spacing))
+    assert scene.actions == {ETHERNET: Action(True, None, "standby"), WIFI: Action(False, None, "active")}
+
+
+def test_a_standby_that_carries_the_first_bytes_stays_one() -> None:
+    scene = Scene(STANDBY, lambda _: {ETHERNET: 1.0 * MBIT})
+    scene.run(1)
+    scene.carry = links(100, 30)
+    scene.run(0.2)
+    assert scene.actions[ETHERNET].backup
+
+
+@any_spacing
+def test_the_second_path_is_opened_when_the_first_is_full_and_closed_when_it_is_not(spacing: float) -> None:
+    scene = Scene(PRIORITY, links(100, 30), spacing=spacing)
+    scene.run(max(0.4, spacing))
+    assert scene.actions[ETHERNET].backup
+    scene.run(max(2.0, 2 * spacing))
+    assert not scene.actions[ETHERNET].backup
+    scene.run(10)
+    assert not scene.actions[ETHERNET].backup
+    scene.carry, scene.waiting = links(100, 30, demand=15), 0
+    scene.run(max(3.0, 4 * spacing))
+    assert scene.actions[ETHERNET].backup
+    scene.run(10)
+    assert scene.actions[ETHERNET].backup
+    assert not scene.actions[WIFI].backup
+
+
+@pytest.mark.parametrize(("ethernet", "wifi"), [(70, 30), (50, 50), (30, 70), (90, 10)])
+@any_spacing
+def test_shares_come_within_five_points_and_stay(ethernet: int, wifi: int, spacing: float) -> None:
+    scene = Scene(balanced(ethernet, wifi), links(100, 30), spacing=spacing)
+    scene.run(max(5.0, 5 * spacing))
+    for _ in range(5):
+        carried = scene.run(10)
+        assert 100 * carried[ETHERNET] / sum(carried.values()) == pytest.approx(ethernet, abs=5)
+
+
+def test_one_path_is_never_capped() -> None:
+    scene = Scene(balanced(70, 30), links(100, 30))
+    scene.run(20)
+    assert [action.rate is None for action in scene.actions.values()].count(True) == 1
+
+
+@any_spacing
+def test_a_path_that_gives_nothing_does_not_slow_the_other_down(spacing: float) -> None:
+    scene = Scene(balanced(50, 50), links(100, 30), spacing=spacing)
+    scene.run(10)
+    assert scene.actions[ETHERNET].rate is not None
+    scene.carry = links(100, 0)
+    scene.run(max(5.0, 3 * spacing))
+    assert scene.actions[ETHERNET].rate is None
+
+
+def test_a_cap_is_never_next_to_nothing() -> None:
+    scene = Scene(balanced(1, 1000), links(100, 1))
+    scene.run(10)
+    assert all(action.rate is None or action.rate >= MIN_CAP for action in scene.actions.values())
+
+
+@any_spacing
+def test_a_short_pause_of_the_active_path_changes_nothing(spacing: float) -> None:
+    """BBR stops for 0.2 s every ten seconds (PROBE_RTT)."""
+    scene = Scene(STANDBY, links(100, 30), outstanding={WIFI: 50}, spacing=spacing)
+    for _ in range(5):
+        scene.carry = links(100, 30)
+        scene.run(5.3)
+        scene.carry = lambda _: {ETHERNET: 0.0, WIFI: 0.0}
+        scene.run(0.2)
+        assert scene.actions[ETHERNET].backup
+
+
+def test_a_single_path_is_left_alone() -> None:
+    scene = Scene(balanced(70, 30), lambda _: {WIFI: 30.0 * MBIT})
+    scene.run(10)
+    assert scene.actions[WIFI].rate is None
+
+
+HEAD = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+rules:
+  - name: steered
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [
+        (
+            "    steer: {mode: redundant}",
+            "7: rules[0].steer.mode: redundant is not possible: Linux's MPTCP scheduler sends data on one subflow and "
+            "cannot duplicate them on another; write active-standby, priority-based, load-balancing, smallest-delay or "
+            "waterfall",
+        ),
+        ("    steer: {mode: active-standby, active: wifi}", "7: rules[0].steer: mode active-standby needs standby"),
+        (
+            "    steer: {mode: priority-based, order: [wifi, lan]}",
+            '7: rules[0].steer.order[1]: "lan" is not a path; the paths are ethernet, wifi',
+        ),
+        (
+            "    steer: {mode: load-balancing, weights: {wifi: 3}}",
+            "7: rules[0].steer: weights has one path only; there is nothing to balance",
+        ),
+        ("    steer: {mode: smallest-delay, active: wifi}", "7: rules[0].steer: mode smallest-delay has no active"),
+        (
+            "    steer: {mode: smallest-delay}\n    guard: false",
+            "8: rules[0].guard: belongs to throttle, not to steer",
+        ),
+    ],
+)
+def test_mistakes(rule: str, error: str) -> None:
+    problems = [str(problem) for problem in check_policy(f"{HEAD}{rule}\n", "policy.yaml").problems]
+    assert any(error in problem for problem in problems), problems
+
+
+def test_a_rule_that_steers_is_for_the_paths_that_it_names() -> None:
+    (rule,) = load_policy(f"{HEAD}    steer: {{mode: priority-based, order: [wifi, ethernet]}}\n", "p").rules
+    assert rule.paths == ("wifi", "ethernet")
+    assert rule.steer == PRIORITY
+    assert rule.throttle is None

@@ -1,0 +1,298 @@
+"""Steering between policy and plan: caps and reasons in verdicts, backup flags as effects, who is sampled how often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sampling import IDLE, MBIT, Flow, capped, connection_of, free, observed, sampled
+
+from mptcp_throttler.mptcp.model import KernelSubflow
+from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.policy.model import Direction, Onset, Policy, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.stages.backup_flags import UNDECIDED_SECONDS, SetBackup
+from mptcp_throttler.stages.steering import URGENT_SECONDS, SteeringStage
+from mptcp_throttler.stages.steering_modes import Steering
+
+HEAD = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+"""
+STEP = 0.2
+STANDBY = load_policy(
+    f"{HEAD}rules: [{{name: s, steer: {{mode: active-standby, active: wifi, standby: ethernet}}}}]", "p"
+)
+PRIORITY = load_policy(f"{HEAD}rules: [{{name: p, steer: {{mode: priority-based, order: [wifi, ethernet]}}}}]", "p")
+BALANCE = load_policy(
+    f"{HEAD}rules: [{{name: b, steer: {{mode: load-balancing, weights: {{ethernet: 50, wifi: 50}}}}}}]", "p"
+)
+FREE = load_policy(f"{HEAD}rules: []", "p")
+
+
+class Scene:
+    """One connection over Ethernet and Wi-Fi, and a kernel that sets flags."""
+
+    def __init__(self, policy: Policy, willing: bool = True) -> None:
+        self.policy = policy
+        self.willing = willing
+        self.ethernet, self.wifi = capped(100 * MBIT), free(30 * MBIT)
+        self.flows: list[Flow] = [self.ethernet, self.wifi]
+        self.stage = SteeringStage(policy)
+        self.backup: dict[int, bool] = {}
+        """By client port and path."""
+        self.effects: list[SetBackup] = []
+        self.verdicts: tuple[Verdict, ...] = ()
+        self.now = 0.0
+
+    def apply(self) -> tuple[Verdict, ...]:
+        connection = connection_of(1, [flow.four_tuple for flow in self.flows])
+        self.verdicts = self.stage.apply(connection, evaluate(self.policy, connection, 0.0), 0.0)
+        return self.verdicts
+
+    def set_policy(self, policy: Policy) -> None:
+        self.policy = policy
+        self.stage.set_policy(policy)
+        self.apply()
+
+    def run(self, seconds: float, complete: bool = True) -> list[SetBackup]:
+        """Go on; return what flags were to be set."""
+        began = len(self.effects)
+        for _ in range(round(seconds / STEP)):
+            self.now += STEP
+            for flow in self.flows:
+                flow.go_on(STEP)
+            urgent = self.stage.urgent()
+            flows = [flow for flow in self.flows if complete or flow.four_tuple in urgent]
+            outcome = observed(self.stage, sampled(self.now, [flow.socket for flow in flows], complete))
+            for effect in outcome.effects:
+                assert isinstance(effect, SetBackup)
+                self.effects.append(effect)
+                (self.stage.confirmed if self.willing else self.stage.refused)(effect)
+            if outcome.changed:
+                self.apply()
+        return self.effects[began:]
+
+    def idle(self) -> None:
+        for flow in self.flows:
+            flow.rate, flow.waiting, flow.unacked = 0.0, 0, 0
+
+
+def test_a_standby_is_made_backup_once_and_regular_again_when_the_rule_ends() -> None:
+    scene = Scene(STANDBY)
+    scene.apply()
+    assert scene.run(2) == [SetBackup(1, scene.ethernet.four_tuple, True)]
+    assert [each.reason.split(": ")[-1] for each in scene.verdicts] == ["standby", "active"]
+    assert all(each.throttle is None for each in scene.verdicts)
+    scene.set_policy(FREE)
+    assert scene.ethernet.four_tuple in scene.stage.urgent()
+    assert scene.run(1, complete=False) == [SetBackup(1, scene.ethernet.four_tuple, False)]
+    assert not scene.stage.watched()
+
+
+def test_a_new_policy_that_steers_the_same_way_touches_no_flag() -> None:
+    scene = Scene(STANDBY)
+    scene.apply()
+    scene.run(2)
+    scene.stage.set_policy(STANDBY)
+    assert not scene.run(1), "before the connection has been decided on"
+    scene.apply()
+    assert not scene.run(UNDECIDED_SECONDS + 2)
+    assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False)]
+
+
+def test_another_order_changes_places() -> None:
+    scene = Scene(STANDBY)
+    scene.apply()
+    scene.run(2)
+    other = f"{HEAD}rules: [{{name: s, steer: {{mode: active-standby, active: ethernet, standby: wifi}}}}]"
+    scene.set_policy(load_policy(other, "p"))
+    assert set(scene.run(1)) == {
+        SetBackup(1, scene.ethernet.four_tuple, False),
+        SetBackup(1, scene.wifi.four_tuple, True),
+    }
+
+
+def test_balancing_takes_the_flags_of_an_order_back() -> None:
+    scene = Scene(STANDBY)
+    scene.apply()
+    scene.run(2)
+    scene.set_policy(BALANCE)
+    assert scene.run(1) == [SetBackup(1, scene.ethernet.four_tuple, False)]
+
+
+def test_a_flag_that_is_not_reported_is_asked_for_again_and_one_that_is_refused_is_not() -> None:
+    scene = Scene(STANDBY, willing=False)
+    scene.apply()
+    outcome = observed(scene.stage, sampled(0.1, [flow.socket for flow in scene.flows]))
+    assert len(outcome.effects) == 1
+    assert len(scene.run(5)) == 1
+    assert not scene.stage.release_all()
+    assert not scene.run(5)
+
+
+def test_flags_that_a_killed_daemon_left_are_kept_where_a_rule_explains_them_and_else_taken_back() -> None:
+    scene = Scene(STANDBY)
+    other = free(connection=2)
+    scene.flows.append(other)
+    left = [flow.socket._replace(made_backup=True, token=flow.token) for flow in (scene.ethernet, other)]
+    scene.stage.adopt(left)
+    scene.flows.remove(other)
+    scene.apply()
+    scene.flows.append(other)
+    assert not scene.run(UNDECIDED_SECONDS - 1)
+    assert scene.run(2) == [SetBackup(2, other.four_tuple, False)]
+    assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False)]
+
+
+def test_flags_that_are_adopted_after_the_first_decision_are_kept_as_well() -> None:
+    scene = Scene(STANDBY)
+    scene.apply()
+    scene.stage.adopt([scene.ethernet.socket._replace(made_backup=True)])
+    assert not scene.run(UNDECIDED_SECONDS + 2)
+    assert len(scene.stage.release_all()) == 1
+
+
+def test_an_ended_connection_is_forgotten_with_the_next_sweep() -> None:
+    scene = Scene(STANDBY)
+    scene.apply()
+    scene.run(2)
+    scene.stage.forget(1)
+    scene.flows = []
+    assert not scene.run(STEP)
+    assert not scene.stage.watched()
+    assert not scene.stage.urgent()
+    assert not scene.stage.release_all()
+
+
+def test_a_four_tuple_used_again_gets_a_flag_of_its_own() -> None:
+    scene = Scene(STANDBY)
+    scene.apply()
+    scene.run(2)
+    scene.stage.forget(1)
+    connection = connection_of(9, [flow.four_tuple for flow in scene.flows])
+    scene.stage.apply(connection, evaluate(STANDBY, connection, 0.0), 0.0)
+    assert SetBackup(9, scene.ethernet.four_tuple, True) in scene.run(1)
+
+
+def test_a_dry_run_does_nothing() -> None:
+    for policy in (STANDBY, BALANCE):
+        scene = Scene(replace(policy, dry_run=True))
+        scene.apply()
+        assert not scene.run(5)
+        assert all(each.throttle is None for each in scene.verdicts)
+
+
+def test_balancing_caps_the_path_that_would_carry_too_much() -> None:
+    scene = Scene(BALANCE)
+    scene.apply()
+    assert not scene.run(3)
+    ethernet, wifi = scene.verdicts
+    assert wifi.throttle is None
+    assert ethernet.throttle is not None
+    assert ethernet.throttle.rate == pytest.approx(30 * MBIT, rel=0.3)
+    assert ethernet.rule is BALANCE.rules[0]
+    assert ethernet.scope == ScopeKey("b", Share.CONNECTION, (1, "ethernet"))
+    assert ethernet.reason.endswith(": 50 % of the bytes")
+
+
+@pytest.mark.parametrize(
+    ("share", "rate", "holds"),
+    [(Share.CONNECTION, MBIT, True), (Share.CONNECTION, 90 * MBIT, False), (Share.PATH, 90 * MBIT, True)],
+)
+def test_a_cap_of_another_rule_holds_where_it_is_tighter_or_shared(share: Share, rate: int, holds: bool) -> None:
+    scene = Scene(BALANCE)
+    scene.apply()
+    scene.run(3)
+    cap = Throttle(rate, rate, None, share, Onset.SOFT)
+    connection = connection_of(1, [flow.four_tuple for flow in scene.flows])
+    verdicts = tuple(replace(each, throttle=cap) for each in evaluate(BALANCE, connection, 0.0))
+    ethernet = scene.stage.apply(connection, verdicts, 0.0)[0]
+    assert (ethernet.throttle == cap) is holds
+
+
+def test_uploads_are_not_steered() -> None:
+    scene = Scene(STANDBY)
+    connection = connection_of(1, [flow.four_tuple for flow in scene.flows])
+    verdicts = tuple(replace(each, direction=Direction.UP) for each in evaluate(STANDBY, connection, 0.0))
+    assert scene.stage.apply(connection, verdicts, 0.0) == verdicts
+    assert not scene.stage.watched()
+
+
+def test_an_idle_connection_is_urgent_until_its_first_two_samples_and_a_busy_one_always() -> None:
+    scene = Scene(PRIORITY)
+    scene.idle()
+    scene.apply()
+    assert len(scene.stage.urgent()) == 2
+    scene.run(STEP)
+    assert len(scene.stage.urgent()) == 2
+    scene.run(STEP)
+    assert not scene.stage.urgent()
+    assert len(scene.stage.watched()) == 2
+    scene.wifi.rate, scene.wifi.waiting = 30 * MBIT, 500_000
+    scene.run(STEP)
+    assert len(scene.stage.urgent()) == 2
+    scene.run(2)
+    assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, False), "the second path is opened"
+    scene.idle()
+    scene.run(URGENT_SECONDS + 2)
+    assert not scene.stage.urgent()
+    assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, True)
+
+
+def test_rates_are_not_taken_over_a_time_of_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path that is full soon after a pause is full, and what trickled in the pause is not what it gives."""
+    seen: list[float] = []
+    observe = Steering.observe
+
+    def counted(self: Steering, now: float, samples: object) -> object:
+        seen.append(now)
+        return observe(self, now, samples)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Steering, "observe", counted)
+    scene = Scene(PRIORITY)
+    scene.idle()
+    scene.wifi.rate = 40_000
+    scene.apply()
+    scene.run(1)
+    seen.clear()
+    scene.run(60)
+    assert not seen, "at rest"
+    scene.wifi.rate, scene.wifi.waiting = 30 * MBIT, 500_000
+    scene.run(STEP)
+    assert seen == pytest.approx([scene.now - STEP, scene.now])
+    wifi = scene.stage._connections[1].steering._paths["wifi"]
+    assert wifi.rate(1.0) == pytest.approx(30 * MBIT * STEP, rel=0.02)
+    assert SetBackup(1, scene.ethernet.four_tuple, False) in scene.run(1)
+
+
+def test_a_sample_of_one_subflow_alone_is_not_taken_for_the_end_of_the_other() -> None:
+    """Other stages have sockets sampled as well."""
+    scene = Scene(BALANCE)
+    scene.apply()
+    scene.run(3)
+    before = scene.verdicts
+    for _ in range(20):
+        scene.now += STEP
+        scene.wifi.go_on(STEP)
+        assert observed(scene.stage, sampled(scene.now, [scene.wifi.socket], complete=False)) == ([], [])
+    assert scene.apply() == before
+
+
+def test_a_path_that_goes_away_takes_its_flag_along() -> None:
+    scene = Scene(STANDBY)
+    scene.apply()
+    scene.run(2)
+    scene.flows.remove(scene.ethernet)
+    assert not scene.run(1)
+    assert not scene.stage.release_all()
+    scene.apply()
+    assert not scene.stage.watched(), "what is left is not steered"
+
+
+def test_subflows_of_nobody_are_ignored() -> None:
+    stage = SteeringStage(STANDBY)
+    stranger = KernelSubflow(5, free().four_tuple, True, 0, 0, False, tcp=IDLE)
+    assert observed(stage, sampled(1.0, [stranger])) == ([], [])

@@ -1,0 +1,26 @@
+"""Waiting for an event: a cancellation that comes together with it is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mptcp_throttler.runtime.waiting import wait_at_most
+
+
+def test_a_cancellation_that_comes_with_the_event_ends_the_task() -> None:
+    async def scenario() -> None:
+        event = asyncio.Event()
+        task = asyncio.create_task(wait_at_most(event, 10))
+        await asyncio.sleep(0)
+        event.set()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+
+
+def test_it_ends_when_time_is_up() -> None:
+    asyncio.run(wait_at_most(asyncio.Event(), 0.001))

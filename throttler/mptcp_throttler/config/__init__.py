@@ -1,0 +1,1 @@
+"""The operator's files: settings, policy and connections read from disk and checked."""

@@ -1,0 +1,55 @@
+"""Reads the files of the operator; what is in them is checked by ``settings``, ``policy`` and ``connections_file``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mptcp_throttler.config.connections_file import load_connections
+from mptcp_throttler.config.settings import Settings, check_together, load_settings
+from mptcp_throttler.mptcp.model import Connection
+from mptcp_throttler.policy.load import check_policy
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.problems import DocumentError, Problem, Severity
+
+
+def read_settings(path: Path) -> Settings:
+    """Return the settings of *path*. Raises DocumentError with every problem of the file."""
+    return load_settings(_text(path), str(path))
+
+
+def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, tuple[Problem, ...]]:
+    """Return the policy of *path* and the warnings about it, checked against *settings* where given.
+
+    Raises DocumentError with every problem of the file.
+    """
+    checked = check_policy(_text(path), str(path))
+    if checked.policy is None:
+        raise DocumentError(checked.problems)
+    problems = checked.problems
+    if settings is not None:
+        problems += check_together(settings, checked.policy)
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if errors:
+        raise DocumentError(errors)
+    return checked.policy, problems
+
+
+def read_notes(path: Path) -> tuple[Problem, ...]:
+    """Return what ``check`` says besides of the policy of *path*."""
+    return check_policy(_text(path), str(path)).notes
+
+
+def read_connections(path: Path, settings: Settings, now: float) -> list[Connection]:
+    """Return the connections written in *path*. Raises DocumentError with every problem of the file."""
+    return load_connections(_text(path), str(path), settings.interfaces[0], settings.ownership.listen_ports, now)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DocumentError([Problem(str(path), 0, 0, "", None, f"cannot be read: {reason}")]) from error
+    except UnicodeDecodeError as error:
+        reason = f"is not UTF-8 text: byte {error.start} cannot be decoded"
+        raise DocumentError([Problem(str(path), 0, 0, "", None, reason)]) from error

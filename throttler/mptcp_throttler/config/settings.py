@@ -1,0 +1,309 @@
+"""The daemon's settings file: what it watches, what it may touch in the kernel, where it talks.
+
+Read by the same machinery as the policy, so with errors of the same kind: all at once, each with its line. Text
+comes in; reading the file, and the policy file it names, is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, cast
+
+from pydantic import Field
+
+from mptcp_throttler.config.status_socket import DEFAULT_SOCKET
+from mptcp_throttler.policy.fields import Parsed, Section, between, editor_schema, one_of
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.problems import DocumentError, Problem, Severity, in_order, shown
+from mptcp_throttler.policy.schema import Interface
+from mptcp_throttler.policy.units import SIZE_PATTERN, parse_size
+from mptcp_throttler.policy.validate import problem_at, validate
+from mptcp_throttler.policy.yaml_document import Document, parse_document
+from mptcp_throttler.shaping.model import Ownership
+
+NetfilterChoice = Literal["auto", "iptables", "nftables"]
+GsoChoice = Literal["auto", "keep"]
+LogLevel = Literal["error", "warning", "info", "debug"]
+
+LONGEST_SOCKET_PATH: Final = 107
+"""Bytes of ``sun_path`` in unix(7) without the final zero."""
+SMALLEST_GSO: Final = 2048
+LARGEST_GSO: Final = 65536
+_WORD: Final = 0xFFFFFFFF
+_OURS: Final = Ownership()
+
+
+class SettingsError(DocumentError):
+    """Settings that cannot be used. ``problems`` has all that is wrong, ``str()`` one line for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the daemon runs with, checked. Sizes in bytes, times in seconds."""
+
+    interfaces: tuple[str, ...]
+    """The interfaces that carry the subflows: captured on, and shaped on their way out."""
+    policy: Path
+    """The policy file; what is relative in the settings file is relative to that file's directory."""
+    ownership: Ownership
+    netfilter: NetfilterChoice
+    status_socket: Path
+    state_directory: Path
+    gso_max_size: int | GsoChoice
+    verify_interval: float
+    max_connections: int
+    log_level: LogLevel
+    ledger: Path = Path("/var/lib/mptcp-throttler/ledger.sqlite")
+    """What was used of budgets."""
+    source: str = ""
+    """The settings file, for messages."""
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    """On which line each key stands that the file has, for messages."""
+
+
+def _mask(value: object) -> int:
+    number = _number(value)
+    text = shown(value) if number is None or isinstance(value, str) else f"0x{number:08x}"
+    if number is None:
+        raise ValueError(f"{text} is not a mark mask; write a hexadecimal number (e.g. 0x00ff0000)")
+    if not 0 < number <= _WORD:
+        raise ValueError(f"{text} is out of range; a packet mark has 32 bits, 0x00000001 to 0xffffffff is allowed")
+    bits = number // (number & -number)
+    if bits & (bits + 1):
+        raise ValueError(f"{text} has gaps; its bits must stand next to each other (e.g. 0x00ff0000)")
+    return number
+
+
+def _major(value: object) -> int:
+    number = _number(value)
+    if number is None:
+        raise ValueError(f"{shown(value)} is not a handle; write a hexadecimal number (e.g. 0x4d50)")
+    if not 1 <= number <= 0xFFFE:
+        text = shown(value) if isinstance(value, str) else f"0x{number:04x}"
+        raise ValueError(f"{text} is out of range; 0x0001 to 0xfffe is allowed")
+    return number
+
+
+def _number(value: object) -> int | None:
+    """Return a whole number; hexadecimal ones may stand in quotes."""
+    if type(value) is int:
+        return value
+    try:
+        return int(value, 16) if isinstance(value, str) and value.lower().startswith("0x") else None
+    except ValueError:
+        return None
+
+
+def _absolute_path(value: object) -> str:
+    path = _path(value)
+    if not path.startswith("/"):
+        raise ValueError(f'{shown(value)} is not an absolute path; start it with "/"')
+    return path
+
+
+def _socket_path(value: object) -> str:
+    path = _absolute_path(value)
+    if len(path.encode()) > LONGEST_SOCKET_PATH:
+        raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {LONGEST_SOCKET_PATH} bytes")
+    return path
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError(f"{shown(value)} is not a path; write the name of a file")
+    return value
+
+
+def _gso(value: object) -> int | str:
+    if value in ("auto", "keep") and isinstance(value, str):
+        return value
+    try:
+        return parse_size(value, SMALLEST_GSO, LARGEST_GSO)
+    except ValueError as error:
+        raise ValueError(f"{error}; or write auto or keep") from None
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{shown(value)} is not a number of seconds; 1 to 3600 is allowed")
+    if not 1 <= value <= 3600:
+        raise ValueError(f"{shown(value)} is out of range; 1 to 3600 seconds is allowed")
+    return float(value)
+
+
+_HEXADECIMAL: Final = {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,8}$"}
+_PATH: Final = {"type": "string", "minLength": 1}
+_ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
+
+
+class SettingsSection(Section):
+    """Settings of mptcp-throttler: what it watches, what it may touch in the kernel, where it talks."""
+
+    interfaces: list[Interface] = Field(
+        min_length=1,
+        description="The interfaces that carry the clients' subflows. The throttler captures on them and shapes "
+        "what leaves by them.",
+        examples=[["wan0"]],
+    )
+    listen_ports: list[Annotated[int, between(1, 65535)]] = Field(
+        default=list(_OURS.listen_ports),
+        min_length=1,
+        description="The ports that the proxy listens on; other traffic is left alone.",
+        examples=[[3128]],
+    )
+    policy: Annotated[str, Parsed(_path, _PATH)] = Field(
+        description="The policy file. A relative path starts at the directory of this file.",
+        examples=["policy.yaml"],
+    )
+    netfilter: Annotated[str, one_of("auto", "iptables", "nftables")] = Field(
+        default="auto",
+        description="What marks the packets: iptables with ipset, or nftables. auto: the first that the kernel offers.",
+        examples=["nftables"],
+    )
+    mark_mask: Annotated[
+        int, Parsed(_mask, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": _WORD}, _HEXADECIMAL]})
+    ] = Field(
+        default=_OURS.mark_mask,
+        description="The bits of the packet mark that are the throttler's; the others stay as they are. "
+        "Contiguous, and enough to number the policy's rules from 1. Default: 0x00ff0000.",
+        examples=["0x00ff0000"],
+        json_schema_extra={"default": f"0x{_OURS.mark_mask:08x}"},
+    )
+    htb_major: Annotated[
+        int, Parsed(_major, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 0xFFFE}, _HEXADECIMAL]})
+    ] = Field(
+        default=_OURS.htb_major,
+        description="The major number of the throttler's root qdisc, 0x0001 to 0xfffe. Default: 0x4d50.",
+        examples=["0x4d50"],
+        json_schema_extra={"default": f"0x{_OURS.htb_major:04x}"},
+    )
+    status_socket: Annotated[str, Parsed(_socket_path, _ABSOLUTE)] = Field(
+        default=DEFAULT_SOCKET,
+        description="The Unix socket that answers `mptcp-throttler status`.",
+        examples=["/run/mptcp-throttler/status.sock"],
+    )
+    state_directory: Annotated[str, Parsed(_absolute_path, _ABSOLUTE)] = Field(
+        default="/run/mptcp-throttler",
+        description="Where the throttler notes what it replaced, so as to put it back after a crash.",
+        examples=["/run/mptcp-throttler"],
+    )
+    ledger: Annotated[str, Parsed(_absolute_path, _ABSOLUTE)] = Field(
+        default="/var/lib/mptcp-throttler/ledger.sqlite",
+        description="The database of what was used of the policy's budgets; it outlives restarts.",
+        examples=["/var/lib/mptcp-throttler/ledger.sqlite"],
+    )
+    gso_max_size: Annotated[
+        int | str,
+        Parsed(
+            _gso,
+            {
+                "anyOf": [
+                    {"enum": ["auto", "keep"]},
+                    {"type": "integer", "minimum": SMALLEST_GSO, "maximum": LARGEST_GSO},
+                    {"type": "string", "pattern": SIZE_PATTERN},
+                ]
+            },
+        ),
+    ] = Field(
+        default="auto",
+        description="The largest segment handed to the interfaces at once; it bounds the delay that a low cap "
+        "adds. auto: from the lowest cap of the policy; keep: leave the interfaces as they are; or bytes.",
+        examples=["auto", 4500],
+    )
+    verify_interval: Annotated[float, Parsed(_seconds, {"type": "number", "minimum": 1, "maximum": 3600})] = Field(
+        default=30.0,
+        description="Seconds between two comparisons of what should be in the kernel with what is.",
+        examples=[30],
+    )
+    max_connections: Annotated[int, between(1, 1_000_000)] = Field(
+        default=65536,
+        description="How many connections are tracked at most; further ones pass uncapped.",
+        examples=[65536],
+    )
+    log_level: Annotated[str, one_of("error", "warning", "info", "debug")] = Field(
+        default="info", description="The least important messages that are logged.", examples=["debug"]
+    )
+
+
+def settings_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the settings file."""
+    return editor_schema(SettingsSection)
+
+
+def load_settings(text: str, source: str) -> Settings:
+    """Return the settings in *text*; raise :class:`SettingsError` with all problems where there is an error.
+
+    *source* is the file's path: it names the file to people, and relative paths in it start at its directory.
+    """
+    document = parse_document(text, source)
+    section, problems = validate(SettingsSection, document)
+    problems = in_order([*problems, *_repeated_items(document)])
+    if section is None or problems:
+        raise SettingsError(problems)
+    return Settings(
+        interfaces=tuple(section.interfaces),
+        policy=Path(source).parent / section.policy,
+        ownership=Ownership(
+            listen_ports=tuple(section.listen_ports),
+            mark_mask=section.mark_mask,
+            htb_major=section.htb_major,
+        ),
+        netfilter=cast("NetfilterChoice", section.netfilter),
+        status_socket=Path(section.status_socket),
+        state_directory=Path(section.state_directory),
+        ledger=Path(section.ledger),
+        gso_max_size=cast("int | GsoChoice", section.gso_max_size),
+        verify_interval=section.verify_interval,
+        max_connections=section.max_connections,
+        log_level=cast("LogLevel", section.log_level),
+        source=source,
+        lines={str(path[0]): at.line for path, at in document.keys.items() if len(path) == 1},
+    )
+
+
+def check_together(settings: Settings, policy: Policy) -> tuple[Problem, ...]:
+    """Return what is wrong between settings and policy that each of them alone cannot know."""
+
+    def problem(key: str, value: str, message: str, severity: Severity) -> Problem:
+        return Problem(settings.source, settings.lines.get(key, 0), 0, key, value, message, severity)
+
+    problems = []
+    mask = settings.ownership.mark_mask
+    numbers = mask >> settings.ownership.mark_shift
+    if len(policy.rules) > numbers:
+        need = len(policy.rules).bit_length()
+        problems.append(
+            problem(
+                "mark_mask",
+                f"0x{mask:08x}",
+                f"0x{mask:08x} numbers {numbers} {'rule' if numbers == 1 else 'rules'}, but the policy has "
+                f"{len(policy.rules)}; give it at least {need} bits, or the policy fewer rules",
+                Severity.ERROR,
+            )
+        )
+    for path in policy.paths:
+        unseen = sorted((path.interfaces or frozenset()) - set(settings.interfaces))
+        problems += [
+            problem(
+                "interfaces",
+                name,
+                f"the policy's path {path.name} names {name}, on which nothing is captured: "
+                "add it here, or no subflow is seen on it",
+                Severity.WARNING,
+            )
+            for name in unseen
+        ]
+    return in_order(problems)
+
+
+def _repeated_items(document: Document) -> Iterator[Problem]:
+    for key in ("interfaces", "listen_ports"):
+        items = (document.data or {}).get(key)
+        if not isinstance(items, list):
+            continue
+        for index, item in enumerate(items):
+            if isinstance(item, str | int) and item in items[:index]:
+                message = f"{shown(item)} is listed twice; once is enough"
+                yield problem_at(document, (key, index), item, message)

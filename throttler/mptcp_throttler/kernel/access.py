@@ -1,0 +1,89 @@
+"""What the daemon opens in the kernel, as one value: a test gives it fakes in place of these.
+
+Not in it are the path manager in user space and the meter of budgets: their components open them when a policy needs
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.addresses import interface_of_addresses
+from mptcp_throttler.kernel.capture import Capture
+from mptcp_throttler.kernel.mptcp_pm.events import PathManagerEvents
+from mptcp_throttler.kernel.netfilter.backends import Backend, open_netfilter, remove_other_backends
+from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
+from mptcp_throttler.kernel.netfilter.nftables import available as nftables_missing
+from mptcp_throttler.kernel.ports import EgressTrafficControl, Netfilter, SocketPacing, Sockets, TrafficControl
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+from mptcp_throttler.kernel.sockets.pacing import open_socket_pacing
+from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
+from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
+from mptcp_throttler.mptcp.model import KernelEvent, Segment
+from mptcp_throttler.shaping.commands import NftTable
+
+
+class SegmentSource(Protocol):
+    """Captured segments of one interface."""
+
+    interface: str
+
+    def fileno(self) -> int: ...
+
+    def read(self, limit: int) -> Iterator[Segment]:
+        """Yield what waits. Raises KernelError when the interface is gone."""
+
+    def read_statistics(self) -> int:
+        """Return how many segments were dropped since the last call."""
+
+    def close(self) -> None: ...
+
+
+class EventSource(Protocol):
+    """The path manager's events."""
+
+    lost: int
+
+    def fileno(self) -> int: ...
+
+    def read(self, limit: int) -> Iterator[KernelEvent]:
+        """Yield what waits. Raises OSError."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAccess:
+    """How each part is opened. All raise KernelError where the kernel refuses."""
+
+    traffic_control: Callable[[Settings], AbstractAsyncContextManager[EgressTrafficControl]]
+    netfilter: Callable[[Settings], tuple[Backend, Netfilter]]
+    remove_other_backends: Callable[[Backend, Settings], Awaitable[None]]
+    upload_missing: Callable[[], str | None]
+    """What shaping uploads lacks on this host, for people; None where it can be done."""
+    upload_traffic_control: Callable[[Settings], AbstractAsyncContextManager[TrafficControl]]
+    upload_netfilter: Callable[[Settings], Netfilter]
+    sockets: Callable[[Settings], Sockets]
+    pacing: Callable[[Settings], SocketPacing | None]
+    capture: Callable[[str, Settings], SegmentSource]
+    events: Callable[[], EventSource]
+    interface_of_addresses: Callable[[tuple[str, ...]], Awaitable[dict[bytes, str]]]
+
+
+REAL = KernelAccess(
+    traffic_control=lambda s: HtbTrafficControl(s.interfaces, s.ownership, s.state_directory).opened(),
+    netfilter=lambda s: open_netfilter(s.netfilter, s.ownership),
+    remove_other_backends=lambda backend, s: remove_other_backends(backend, s.ownership),
+    upload_missing=nftables_missing,
+    upload_traffic_control=lambda s: IfbTrafficControl(s.ownership).opened(),
+    upload_netfilter=lambda s: NftablesNetfilter(NftTable.upload(s.ownership, s.interfaces)),
+    sockets=lambda s: SocketDiagnostics(s.ownership.listen_ports),
+    pacing=lambda s: open_socket_pacing(s.ownership.listen_ports),
+    capture=lambda interface, s: Capture(interface, s.ownership.listen_ports),
+    events=PathManagerEvents,
+    interface_of_addresses=interface_of_addresses,
+)

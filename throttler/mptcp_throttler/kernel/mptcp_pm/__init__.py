@@ -1,0 +1,1 @@
+"""The kernel's MPTCP path manager: events and priorities."""

@@ -1,0 +1,229 @@
+"""The keeper: a process that listens to the path manager's events on behalf of a throttler, and outlives it.
+
+While ``net.mptcp.pm_type`` is 1 the kernel refuses every MP_JOIN unless somebody listens to ``mptcp_pm_events``. This
+holds too for connections that were accepted then and live on when the sysctl is back. So this process holds a second
+subscribed socket. When the throttler goes, killed or not, the keeper puts the sysctls back at once. It listens until
+the last connection that was accepted before has ended; then it ends.
+
+It is run by its file name, by an interpreter without site packages, and imports nothing but a little of the standard
+library, so that it stays small and has nothing that can fail. Sources: net/mptcp/pm.c and pm_userspace.c of Linux,
+linux/inet_diag.h, linux/mptcp.h.
+
+Messages of the throttler, one per packet: ``hold SYSCTL=VALUE...`` (what to put back when it dies), ``release`` (all
+has been put back), ``end`` (put back and end, whatever connections there are). Each is answered by ``ok``; a new
+connection by ``ready`` and the process's number.
+"""
+
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import syslog
+import time
+from contextlib import suppress
+
+SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
+READY, OK, HOLD, RELEASE, END = b"ready", b"ok", b"hold", b"release", b"end"
+START_SECONDS = 10.0
+"""For the throttler that started this process to connect."""
+FIRST_CHECK_SECONDS = 0.1
+"""Until then every connection whose handshake was under way when the sysctls went back is there to be seen."""
+CHECK_SECONDS = 1.0
+RETRY_SECONDS = 600.0
+CHECK_SHARE = 0.05
+"""Of a processor at most, for looking which connections are left."""
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _DUMP = 4, 20, 0x301
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_IPPROTO_MPTCP, _REQ_PROTOCOL = 262, 3
+_ESTABLISHED = 1 << 1
+_INFO = 2
+_MESSAGE_BYTES = 72
+_SUBFLOWS_MAX, _TOKEN = 3, 12
+"""Offsets in struct mptcp_info. Only connections under the kernel's own path manager have limits in it."""
+
+
+class Keeper:
+    """Serves one throttler after the other on the listening socket *listening*, bound to *path*."""
+
+    def __init__(self, listening: socket.socket, path: str, note: str) -> None:
+        self._listening = listening
+        self._path = path
+        self._note = note
+        self._owner: socket.socket | None = None
+        self._put_back: dict[str, str] = {}
+        self._was_needed = False
+        """Sysctls were held, so there can be connections that need a listener."""
+        self._left: set[bytes] | None = None
+        """Tokens of the connections that are waited for; None until they were first looked at."""
+        self._pause = START_SECONDS
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def run(self) -> None:
+        """Return when nobody needs this process any more."""
+        while True:
+            # The owner first: a successor is let in only after what it left has been put back.
+            if self._owner is not None:
+                select.select([self._owner, self._listening], [], [])
+                if _readable(self._owner):
+                    if not self._hear(self._owner):
+                        return
+                else:
+                    # There is one throttler at most; another that asks is told so by the end of its connection.
+                    self._listening.accept()[0].close()
+            elif select.select([self._listening], [], [], self._pause)[0]:
+                self._accept()
+            elif not self._still_needed():
+                return
+
+    def close(self) -> None:
+        """Give up the name first: whoever comes now starts a keeper of its own."""
+        with suppress(OSError):
+            os.unlink(self._path)
+        self._listening.close()
+
+    def _accept(self) -> None:
+        owner = self._listening.accept()[0]
+        _pid, user, _group = struct.unpack("=iII", owner.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if user not in (0, os.geteuid()):
+            owner.close()
+            return
+        # What ends the throttler together with all processes of its service must not end its keeper.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._owner = owner
+        _send(owner, b"%s %d" % (READY, os.getpid()))
+
+    def _hear(self, owner: socket.socket) -> bool:
+        """Do what the throttler says, or what its end means; return whether to go on."""
+        try:
+            words = owner.recv(4096).split()
+        except OSError:
+            words = []
+        if words[:1] == [HOLD]:
+            pairs = (word.decode("ascii").partition("=") for word in words[1:])
+            self._put_back = {name: value for name, _, value in pairs}
+            self._was_needed = True
+            _send(owner, OK)
+            return True
+        if words[:1] == [RELEASE]:
+            self._put_back = {}
+            _send(owner, OK)
+        else:
+            self._restore()
+        if words[:1] == [END]:
+            self.close()
+            _send(owner, OK)
+            return False
+        owner.close()
+        self._owner = None
+        self._left = None
+        self._pause = FIRST_CHECK_SECONDS
+        return True
+
+    def _restore(self) -> None:
+        for name, value in self._put_back.items():
+            if name not in SYSCTLS or not value.isdigit():
+                continue
+            try:
+                with open("/proc/sys/" + name.replace(".", "/"), "w", encoding="ascii") as file:
+                    file.write(value)
+                syslog.syslog(syslog.LOG_WARNING, f"the throttler has gone: {name} = {value} again")
+            except OSError as error:
+                syslog.syslog(syslog.LOG_ERR, f"set sysctl {name} to {value}: {error.strerror}")
+        if self._put_back:
+            with suppress(OSError):
+                os.unlink(self._note)
+        self._put_back = {}
+
+    def _still_needed(self) -> bool:
+        """Return whether a connection is left that can have been accepted under the path manager in user space."""
+        if not self._was_needed:
+            return False
+        began = time.monotonic()
+        try:
+            tokens = waiting_tokens()
+        except OSError as error:
+            # Rather too long than too short: somebody may still need us.
+            syslog.syslog(syslog.LOG_ERR, f"list MPTCP sockets: {error}; the keeper goes on listening")
+            self._pause = RETRY_SECONDS
+            return True
+        if self._left is None:
+            self._left = tokens
+        else:
+            self._left &= tokens
+            # Not at once: what ended the throttler is perhaps still on its way to us.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._pause = max(CHECK_SECONDS, (time.monotonic() - began) / CHECK_SHARE)
+        return bool(self._left)
+
+
+def waiting_tokens() -> set[bytes]:
+    """Return the tokens of established connections, less those that are known to be under the kernel's path manager."""
+    tokens = set()
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as netlink:
+        netlink.settimeout(10.0)
+        netlink.bind((0, 0))
+        for family in (socket.AF_INET, socket.AF_INET6):
+            request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _ESTABLISHED)
+            request += struct.pack("=HHI", 8, _REQ_PROTOCOL, _IPPROTO_MPTCP)
+            netlink.send(struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0) + request)
+            done = False
+            while not done:
+                data = netlink.recv(1 << 18)
+                offset = 0
+                while offset + 16 <= len(data):
+                    length, kind = struct.unpack_from("=IH", data, offset)
+                    code = struct.unpack_from("=i", data, offset + 16)[0] if kind in (_NLMSG_ERROR, _NLMSG_DONE) else 0
+                    if code:
+                        raise OSError(-code, os.strerror(-code))
+                    done = done or kind in (_NLMSG_ERROR, _NLMSG_DONE)
+                    if not done:
+                        info = _info(data[offset + 16 : offset + length])
+                        if len(info) >= _TOKEN + 4 and info[_SUBFLOWS_MAX] == 0:
+                            tokens.add(info[_TOKEN : _TOKEN + 4])
+                    offset += (max(length, 16) + 3) & ~3
+    return tokens
+
+
+def _info(message: bytes) -> bytes:
+    """Return the struct mptcp_info of one answer; empty where there is none."""
+    offset = _MESSAGE_BYTES
+    while offset + 4 <= len(message):
+        length, kind = struct.unpack_from("=HH", message, offset)
+        if kind == _INFO or length < 4:
+            return message[offset + 4 : offset + length]
+        offset += (length + 3) & ~3
+    return b""
+
+
+def _readable(owner: socket.socket) -> bool:
+    return bool(select.select([owner], [], [], 0)[0])
+
+
+def _send(owner: socket.socket, message: bytes) -> None:
+    with suppress(OSError):
+        owner.send(message, socket.MSG_NOSIGNAL)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve: arguments are the descriptor of the listening socket, its path and the note to remove with the sysctls.
+
+    The descriptor of the event socket is inherited too, and held by being open.
+    """
+    listening, path, note = arguments
+    # The starter waits for the first process, and never has to wait for the second.
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")
+    with open("/proc/self/comm", "w", encoding="ascii") as name:
+        name.write("mptcp-keeper")
+    syslog.openlog("mptcp-throttler-keeper", syslog.LOG_PID, syslog.LOG_DAEMON)
+    keeper = Keeper(socket.socket(fileno=int(listening)), path, note)
+    keeper.run()
+    keeper.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

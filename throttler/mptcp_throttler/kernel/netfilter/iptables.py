@@ -1,0 +1,270 @@
+"""The Netfilter port with legacy iptables and ipset: one static rule and one set per family and listening port.
+
+The rule stands in mangle POSTROUTING and sends every packet that leaves a listening port through
+``SET --map-set … --map-mark --map-prio`` (iptables-extensions(8)): the entry of the packet's subflow sets our
+bits of the mark and the HTB class. A packet without an entry is left alone. Finding an entry is one hash
+look-up however many there are. The set's key holds client address, client port and proxy address; a set for
+each listening port completes the four-tuple.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import iptc
+from pyroute2 import AsyncIPSet
+from pyroute2.netlink.exceptions import IPSetError, NetlinkError
+
+from mptcp_throttler.kernel.netfilter import ipset
+from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NetlinkSocket
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.turns import in_turns
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX, Ownership, Target
+
+_ATTEMPTS = 20
+_LOCK_SECONDS = 5.0
+_NETLINK_NETFILTER = 12
+_IPSET_ERR_EXIST = 4103
+_ENOENT = 2
+_CHUNK = 100
+"""Requests sent before the event loop goes on: some 2 ms."""
+
+
+class IptablesNetfilter:
+    """Sets and rules of the namespace it is made in."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
+        self._netlink = NetlinkSocket(_NETLINK_NETFILTER)
+
+    def close(self) -> None:
+        self._netlink.close()
+
+    async def prepare(self) -> None:
+        async with AsyncIPSet() as sets:
+            for name, is_ipv6, _port in self._sets():
+                family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+                try:
+                    await sets.create(
+                        name,
+                        stype="hash:ip,port,ip",
+                        family=family,
+                        skbinfo=True,
+                        counters=True,
+                        exclusive=False,
+                        maxelem=MAX_ENTRIES,
+                    )
+                except (IPSetError, NetlinkError) as error:
+                    raise KernelError(
+                        f"make the set {name} (hash:ip,port,ip with skbinfo): {error}; if a set of that name was made "
+                        f"with other options, remove it: ipset destroy {name}"
+                    ) from error
+        for is_ipv6 in (False, True):
+            missing = [self._rule(n, v6, port) for n, v6, port in self._sets() if v6 is is_ipv6]
+            await asyncio.sleep(0)  # reading a table takes milliseconds: let a new subflow in between
+            await _edit_postrouting(is_ipv6, keep=missing)
+
+    async def check(self) -> list[str]:
+        problems = []
+        for is_ipv6 in (False, True):
+            present = [rule for rule in iptc.Chain(_mangle(is_ipv6), "POSTROUTING").rules if _is_ours(rule)]
+            wanted = [self._rule(name, v6, port) for name, v6, port in self._sets() if v6 is is_ipv6]
+            # In any order: ours do not concern each other.
+            if len(present) != len(wanted) or any(rule not in present for rule in wanted):
+                problems.append(f"our rules in mangle POSTROUTING of {_program(is_ipv6)} are not as we made them")
+            await asyncio.sleep(0)
+        return problems
+
+    async def read_entries(self) -> dict[FourTuple, Target]:
+        found: dict[FourTuple, Target] = {}
+        # Its own socket: changes are made meanwhile.
+        with NetlinkSocket(_NETLINK_NETFILTER) as netlink:
+            for name, is_ipv6, port in self._sets():
+                listing = netlink.dump(ipset.CMD_LIST, ipset.header(name, is_ipv6), f"list the set {name}")
+                entries = (entry for message in listing for entry in ipset.entries(message, port))
+                async for four_tuple, target in in_turns(entries):
+                    found[four_tuple] = target
+        return found
+
+    async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
+        mask, major = self._ownership.mark_mask, self._ownership.htb_major
+        requests = (
+            (
+                ipset.CMD_ADD,
+                NLM_F_CREATE,
+                self._header(four_tuple) + ipset.entry_with_target(four_tuple, target, mask, major),
+            )
+            for four_tuple, target in entries.items()
+        )
+        await self._request(requests, f"add {len(entries)} set entries")
+
+    async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
+        gone = list(four_tuples)
+        requests = ((ipset.CMD_DEL, 0, self._header(four_tuple) + ipset.entry(four_tuple)) for four_tuple in gone)
+        await self._request(requests, f"remove {len(gone)} set entries", ignore=(_IPSET_ERR_EXIST, _ENOENT))
+
+    async def _request(self, requests: Iterator[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
+        """Make all requests; where some are refused, raise the first such KernelError afterwards."""
+        failure = None
+        while chunk := list(islice(requests, _CHUNK)):
+            try:
+                self._netlink.requests(chunk, what, ignore)
+            except KernelError as error:
+                failure = failure or error
+            await asyncio.sleep(0)
+        if failure is not None:
+            raise failure
+
+    async def remove(self) -> None:
+        for is_ipv6 in _registered():
+            await _edit_postrouting(is_ipv6, keep=[])
+        async with AsyncIPSet() as sets:
+            ours = [
+                message.get_attr("IPSET_ATTR_SETNAME")
+                async for message in await sets.list()
+                if message.get_attr("IPSET_ATTR_SETNAME", "").startswith(SET_PREFIX + "-")
+            ]
+            for name in dict.fromkeys(ours):
+                try:
+                    await sets.destroy(name)
+                except (IPSetError, NetlinkError) as error:
+                    raise KernelError(f"destroy the set {name}: {error}; does another rule refer to it?") from error
+
+    def _header(self, four_tuple: FourTuple) -> bytes:
+        return ipset.header(_set_name(four_tuple.is_ipv6, four_tuple.local_port), four_tuple.is_ipv6)
+
+    def _sets(self) -> Iterator[tuple[str, bool, int]]:
+        for port in self._ownership.listen_ports:
+            for is_ipv6 in (False, True):
+                yield _set_name(is_ipv6, port), is_ipv6, port
+
+    @staticmethod
+    def _rule(set_name: str, is_ipv6: bool, port: int) -> Any:
+        rule = iptc.Rule6() if is_ipv6 else iptc.Rule()
+        rule.protocol = "tcp"
+        rule.create_match("tcp").sport = str(port)
+        rule.create_match("comment").comment = RULE_COMMENT
+        target = rule.create_target("SET")
+        target.map_set = [set_name, "dst,dst,src"]
+        target.map_mark = ""
+        target.map_prio = ""
+        return rule
+
+
+def _set_name(is_ipv6: bool, port: int) -> str:
+    return f"{SET_PREFIX}-{6 if is_ipv6 else 4}-{port}"
+
+
+def _registered() -> list[bool]:
+    """Return for which families, IPv6 or not, this network namespace has the table mangle: asking for it makes it."""
+    found = []
+    for is_ipv6, name in ((False, "ip_tables_names"), (True, "ip6_tables_names")):
+        with suppress(FileNotFoundError):
+            if "mangle" in Path("/proc/thread-self/net", name).read_text().split():
+                found.append(is_ipv6)
+    return found
+
+
+def _program(is_ipv6: bool) -> str:
+    return "ip6tables" if is_ipv6 else "iptables"
+
+
+def _is_ours(rule: Any) -> bool:
+    return any(match.name == "comment" and match.comment == RULE_COMMENT for match in rule.matches)
+
+
+def _mangle(is_ipv6: bool) -> Any:
+    """Return the mangle table as it is now in this thread's namespace.
+
+    python-iptables keeps one object for each table and dereferences its handle when a rule is made: it must not be
+    closed, only read again.
+    """
+    table = (iptc.Table6 if is_ipv6 else iptc.Table)("mangle", False)
+    table.refresh()
+    return table
+
+
+async def _edit_postrouting(is_ipv6: bool, keep: list[Any]) -> None:
+    """Make the rules of ours in mangle POSTROUTING exactly *keep*, leaving everybody else's as they are.
+
+    A commit replaces the whole table. The lock keeps out others who take it; who does not, makes the commit fail
+    with EAGAIN: read again and retry.
+    """
+    async with _xtables_lock():
+        for attempt in range(_ATTEMPTS):
+            try:
+                _edit_once(is_ipv6, keep)
+                return
+            except (iptc.IPTCError, iptc.XTablesError) as error:
+                if attempt == _ATTEMPTS - 1 or os.strerror(errno.EAGAIN) not in str(error):
+                    raise KernelError(f"change mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
+
+
+def _edit_once(is_ipv6: bool, keep: list[Any]) -> None:
+    table = _mangle(is_ipv6)
+    chain = iptc.Chain(table, "POSTROUTING")
+    present = [rule for rule in chain.rules if _is_ours(rule)]
+    surplus = [rule for rule in present if rule not in keep]
+    missing = [rule for rule in keep if rule not in present]
+    for rule in surplus:
+        chain.delete_rule(rule)
+    for rule in missing:
+        chain.append_rule(rule)
+    if surplus or missing:
+        table.commit()
+
+
+@asynccontextmanager
+async def _xtables_lock() -> AsyncIterator[None]:
+    """Hold the lock that iptables(8) takes with ``--wait``; python-iptables does not. Raises KernelError."""
+    path = os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock")
+    deadline = time.monotonic() + _LOCK_SECONDS
+    with open(path, "a", encoding="ascii") as lock:  # noqa: ASYNC230 - /run is in memory
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise KernelError(f"{path} has been locked by another program for {_LOCK_SECONDS:g} s") from None
+                await asyncio.sleep(0.01)
+        yield
+
+
+def in_use() -> bool:
+    """Return whether there may be anything of ours; nothing changes by asking."""
+    with suppress(KernelError, OSError):
+        if any(SET_PREFIX.encode() in message for message in _all_sets()):
+            return True
+    return bool(_registered())
+
+
+def _all_sets() -> Iterator[bytes]:
+    with NetlinkSocket(_NETLINK_NETFILTER) as netlink:
+        yield from netlink.dump(ipset.CMD_LIST, ipset.header("", False)[:12], "list sets")
+
+
+def available() -> str | None:
+    """Return None where this kernel and host can do it, else what is missing, for people."""
+    try:
+        list(_all_sets())
+    except (KernelError, OSError) as error:
+        return f"ipset does not answer ({error})"
+    try:
+        for is_ipv6 in (False, True):
+            _mangle(is_ipv6)
+        iptc.Rule().create_target("SET")
+    except Exception as error:  # python-iptables raises many kinds
+        return f"legacy iptables does not answer ({error or type(error).__name__})"
+    return None

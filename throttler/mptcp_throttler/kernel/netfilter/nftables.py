@@ -1,0 +1,279 @@
+"""The Netfilter port with nftables: one table, one chain, one verdict map per family. nft(8), libnftables(3).
+
+The chain looks the packet's four-tuple up in the map; the map's verdict is a jump to a small chain, one for
+each pair of class and mark, that sets our bits of the mark and the HTB class. Commands go through libnftables,
+whose every call is one transaction. Such a call takes up to tens of milliseconds and runs in a thread, while the event
+loop goes on; what is in the table is read by netlink (:mod:`.nft_wire`).
+
+The table is ours by its name: an entry that somebody else put into a map of ours counts as one to nowhere, so that the
+reconciler removes or replaces it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import ctypes.util
+import json
+import logging
+import re
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from mptcp_throttler.kernel.netfilter import nft_wire
+from mptcp_throttler.kernel.netlink import NetlinkSocket
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.turns import in_turns
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.commands import NftTable, nft_chain_name, nft_key
+from mptcp_throttler.shaping.model import NFT_TABLE, UPLOAD_DEVICE, Target
+
+_OUTPUT_JSON = 1 << 4
+_CHUNK = 250
+"""Entries of one transaction."""
+_SHORT = 2000
+"""Characters of a transaction that is done at once, in a millisecond or two: to wait for a thread would take longer."""
+_ATTEMPTS = 3
+"""Readings of a map that changes meanwhile."""
+_FOREIGN = Target(0, 0)
+"""Where an entry goes that is not ours: nowhere of ours."""
+_CHAIN_NAME = re.compile(r"^class_([0-9a-f]+)_mark_([0-9a-f]+)$")
+
+
+log = logging.getLogger(__name__)
+
+
+class LibNftables:
+    """libnftables in the network namespace in which it is opened."""
+
+    def __init__(self) -> None:
+        name = ctypes.util.find_library("nftables")
+        if name is None:
+            raise KernelError("libnftables is not installed (Debian: libnftables1)")
+        self._library = ctypes.CDLL(name)
+        self._library.nft_ctx_new.restype = ctypes.c_void_p
+        self._library.nft_ctx_new.argtypes = [ctypes.c_uint32]
+        for call in ("nft_ctx_get_output_buffer", "nft_ctx_get_error_buffer"):
+            getattr(self._library, call).restype = ctypes.c_char_p
+        for call in (
+            "nft_ctx_buffer_output",
+            "nft_ctx_buffer_error",
+            "nft_ctx_get_output_buffer",
+            "nft_ctx_get_error_buffer",
+            "nft_ctx_free",
+        ):
+            getattr(self._library, call).argtypes = [ctypes.c_void_p]
+        self._library.nft_ctx_output_set_flags.argtypes = [ctypes.c_void_p, ctypes.c_uint]
+        self._library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        self._turn = threading.Lock()
+        """Held during a call: a context serves one thread at a time."""
+        self._context = self._library.nft_ctx_new(0)
+        self._library.nft_ctx_buffer_output(self._context)
+        self._library.nft_ctx_buffer_error(self._context)
+
+    def close(self) -> None:
+        with self._turn:
+            if self._context:
+                self._library.nft_ctx_free(self._context)
+                self._context = None
+
+    @property
+    def busy(self) -> bool:
+        """A call runs in another thread."""
+        return self._turn.locked()
+
+    def run(self, commands: str, what: str, as_json: bool = False) -> str:
+        """Run *commands* as one transaction and return what they print. Raises KernelError naming *what*."""
+        with self._turn:
+            if not self._context:
+                raise KernelError(f"{what}: libnftables is closed")
+            self._library.nft_ctx_output_set_flags(self._context, _OUTPUT_JSON if as_json else 0)
+            failed = self._library.nft_run_cmd_from_buffer(self._context, commands.encode())
+            output: bytes = self._library.nft_ctx_get_output_buffer(self._context)
+            error: bytes = self._library.nft_ctx_get_error_buffer(self._context)
+        if failed:
+            lines = error.decode(errors="replace").strip().splitlines()
+            raise KernelError(f"{what}: {lines[0] if lines else 'nftables refused'}")
+        return output.decode(errors="replace")
+
+
+class NftablesNetfilter:
+    """One of our tables in the namespace it is made in."""
+
+    def __init__(self, table: NftTable) -> None:
+        self._table = table
+        self._nft = LibNftables()
+        self._targets: dict[FourTuple, Target] = {}
+        self._uses: Counter[Target] = Counter()
+        """How many entries go to each."""
+        self._changes = 0
+        """Counts what was begun and what was done, so that a reading knows whether anything came in between."""
+        self._adopted = False
+        self._device = 0
+        """Index of the IFB device to which the chains of an upload table send."""
+        self._base: dict[str, tuple[bytes, ...]] = {}
+        """The chains that look packets up, as they were made."""
+        self._reported: set[FourTuple] = set()
+        """Entries of others that were spoken of."""
+
+    def close(self) -> None:
+        self._nft.close()
+
+    async def prepare(self) -> None:
+        present = [name for _, name in socket.if_nameindex()]
+        await self._run(self._table.table(present), f"make the nftables table {self._table.name}")
+        self._base = self._base_chains(present)
+        if not self._adopted:
+            await self.read_entries()
+            await self._drop_unused_chains(await self._chains())
+            self._adopted = True
+        if self._table.interfaces:
+            await self._follow_device()
+
+    async def _follow_device(self) -> None:
+        """Let the chains send to the device that has the name now: nftables keeps its index."""
+        try:
+            device = socket.if_nametoindex(UPLOAD_DEVICE)
+        except OSError as error:
+            raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone: {error.strerror}") from error
+        if device != self._device:
+            targets = set(self._uses) - {_FOREIGN}
+            await self._run(
+                (line for target in targets for line in self._table.chain(target)), f"send to {UPLOAD_DEVICE}"
+            )
+            self._device = device
+
+    async def check(self) -> list[str]:
+        present = [name for _, name in socket.if_nameindex()]
+        found = self._base_chains(present)
+        if found != self._base:
+            return [f"the chains of the nftables table {self._table.name} are not as we made them"]
+        if self._table.interfaces and UPLOAD_DEVICE in present and socket.if_nametoindex(UPLOAD_DEVICE) != self._device:
+            return [f"the IFB device {UPLOAD_DEVICE} is another one"]
+        return []
+
+    def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
+        with NetlinkSocket(nft_wire.NETLINK_NETFILTER) as netlink:
+            return {
+                name: nft_wire.base_chain(netlink, self._table.family, name)
+                for name in self._table.base_chains(tuple(present))
+            }
+
+    async def read_entries(self) -> dict[FourTuple, Target]:
+        before = self._changes
+        found: dict[FourTuple, Target] = {}
+        foreign: set[FourTuple] = set()
+        with NetlinkSocket(nft_wire.NETLINK_NETFILTER) as netlink:
+            for version in (4, 6):
+                for _ in range(_ATTEMPTS):
+                    async for four_tuple, chain in in_turns(nft_wire.elements(netlink, self._table.family, version)):
+                        target = found[four_tuple] = _target(chain)
+                        if target is _FOREIGN:
+                            foreign.add(four_tuple)
+                    if not netlink.interrupted:
+                        break
+        if before == self._changes:
+            self._targets, self._uses = dict(found), Counter(found.values())
+        for four_tuple in foreign - self._reported:
+            log.warning("table %s has an entry that is not ours: %s", self._table.name, four_tuple)
+        self._reported = foreign
+        return found
+
+    async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
+        items = list(entries.items())
+        for start in range(0, len(items), _CHUNK):
+            part = items[start : start + _CHUNK]
+            targets = {target for _, target in part} - {_FOREIGN}
+            lines = [line for target in targets for line in self._table.chain(target)]
+            # A map refuses another verdict for a key that it has: the old one goes in the same transaction.
+            lines += self._elements("delete", [ft for ft, target in part if self._targets.get(ft, target) != target])
+            fresh = [(ft, target) for ft, target in part if self._targets.get(ft) != target]
+            for is_ipv6 in (False, True):
+                texts = [
+                    f"{nft_key(ft)} : jump {nft_chain_name(target)}" for ft, target in fresh if ft.is_ipv6 is is_ipv6
+                ]
+                if texts:
+                    lines.append(f"add element {self._table.name} v{6 if is_ipv6 else 4} {{ {', '.join(texts)} }}")
+            await self._run(lines, f"add {len(part)} map entries")
+            left = {self._targets[ft] for ft, _ in fresh if ft in self._targets}
+            for ft, target in fresh:
+                self._no_longer(ft)
+                self._targets[ft] = target
+                self._uses[target] += 1
+            await self._drop_unused_chains(left)
+
+    async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
+        gone = [ft for ft in dict.fromkeys(four_tuples) if ft in self._targets]
+        for start in range(0, len(gone), _CHUNK):
+            part = gone[start : start + _CHUNK]
+            await self._run(self._elements("delete", part), f"remove {len(part)} map entries")
+            left = {self._targets[ft] for ft in part}
+            for ft in part:
+                self._no_longer(ft)
+            await self._drop_unused_chains(left)
+
+    def _no_longer(self, four_tuple: FourTuple) -> None:
+        target = self._targets.pop(four_tuple, None)
+        if target is not None:
+            self._uses[target] -= 1
+            if not self._uses[target]:
+                del self._uses[target]
+
+    async def remove(self) -> None:
+        commands = (f"add table {self._table.name}", f"delete table {self._table.name}")
+        await self._run(commands, f"remove the nftables table {self._table.name}")
+        self._targets, self._adopted, self._base = {}, False, {}
+        self._uses.clear()
+
+    async def _run(self, commands: Iterable[str], what: str) -> None:
+        self._changes += 1
+        try:
+            text = "\n".join(commands)
+            if len(text) < _SHORT and not self._nft.busy:
+                self._nft.run(text, what)
+            else:
+                await asyncio.to_thread(self._nft.run, text, what)
+        finally:
+            self._changes += 1
+
+    async def _chains(self) -> set[Target]:
+        what = f"list the chains of table {self._table.name}"
+        text = await asyncio.to_thread(self._nft.run, f"list chains {self._table.family}", what, as_json=True)
+        chains = (item["chain"] for item in json.loads(text)["nftables"] if "chain" in item)
+        return {_target(chain["name"]) for chain in chains if chain["table"] == NFT_TABLE}
+
+    def _elements(self, verb: str, four_tuples: Iterable[FourTuple]) -> list[str]:
+        keys: dict[int, list[str]] = {4: [], 6: []}
+        for four_tuple in four_tuples:
+            keys[6 if four_tuple.is_ipv6 else 4].append(nft_key(four_tuple))
+        return [
+            f"{verb} element {self._table.name} v{v} {{ {', '.join(texts)} }}" for v, texts in keys.items() if texts
+        ]
+
+    async def _drop_unused_chains(self, candidates: Iterable[Target]) -> None:
+        names = sorted(nft_chain_name(target) for target in set(candidates) - {_FOREIGN} if target not in self._uses)
+        if names:
+            commands = (f"delete chain {self._table.name} {name}" for name in names)
+            await self._run(commands, "remove chains of classes no longer used")
+
+
+def _target(chain: str | None) -> Target:
+    match = None if chain is None else _CHAIN_NAME.match(chain)
+    return _FOREIGN if match is None else Target(int(match[1], 16), int(match[2], 16))
+
+
+def available() -> str | None:
+    """Return None where this kernel and host can do it, else what is missing, for people."""
+    try:
+        nft = LibNftables()
+    except (KernelError, OSError) as error:
+        return str(error)
+    try:
+        nft.run("list tables", "list nftables tables")
+    except KernelError as error:
+        return str(error)
+    finally:
+        nft.close()
+    return None

@@ -1,0 +1,1 @@
+"""The proxy's sockets: diagnostics, limits and counters."""

@@ -1,0 +1,124 @@
+"""Socket diagnostics: the MPTCP subflows that this host has now, all of them or those that are asked for. sock_diag(7).
+
+This is how connections older than the daemon become known, and how bytes, rates and losses of a subflow are measured.
+A dump reads thousands of sockets in pieces; it has a netlink socket of its own, because a netlink socket carries one
+dump at a time and look-ups come in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from mptcp_throttler.kernel.netlink import NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR, NetlinkSocket, check_done, refusal
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.sockets.inet_diag import (
+    AF_INET,
+    AF_INET6,
+    NETLINK_SOCK_DIAG,
+    SOCK_DIAG_BY_FAMILY,
+    Decoder,
+    dump_request,
+    exact_request,
+)
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+
+_BATCH = 64
+"""Look-ups sent before their answers are read: the receive buffer must hold that many."""
+_SEQUENCE = slice(8, 12)
+"""Of the header."""
+_DUMP, _LOOK_UP = "list TCP sockets", "look up TCP sockets"
+
+
+class SocketDiagnostics:
+    """Dumps and look-ups of the namespace it is made in."""
+
+    def __init__(self, listen_ports: Iterable[int]) -> None:
+        self._ports = tuple(listen_ports)
+        self._dumps = NetlinkSocket(NETLINK_SOCK_DIAG)
+        self._look_ups = NetlinkSocket(NETLINK_SOCK_DIAG)
+        self._decoder = Decoder()
+        self._running: int | None = None
+        """Sequence number of the dump whose end has not been read yet."""
+
+    def close(self) -> None:
+        self._dumps.close()
+        self._look_ups.close()
+
+    def subflow(self, four_tuple: FourTuple) -> KernelSubflow | None:
+        """Return the one subflow; None where there is no such socket. Raises KernelError if the question fails."""
+        return self.look_up((four_tuple,)).get(four_tuple)
+
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelSubflow]:
+        """Return those of the subflows that there are. Raises KernelError if the question fails."""
+        found: list[KernelSubflow] = []
+        for start in range(0, len(four_tuples), _BATCH):
+            requests = [(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in four_tuples[start : start + _BATCH]]
+            first = self._look_ups.send(requests, _LOOK_UP)
+            failure = None
+            waiting = len(requests)
+            while waiting:
+                data = self._look_ups.receive(_LOOK_UP)  # one message: each answer comes by itself
+                sequence = int.from_bytes(data[_SEQUENCE], sys.byteorder)
+                if (sequence - first) % (1 << 32) >= len(requests):
+                    continue
+                waiting -= 1
+                other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found)
+                if other is not None and not _says_absent(other):
+                    failure = other
+            if failure is not None:
+                raise refusal(failure[2], _LOOK_UP)
+        # The kernel answers for a socket that is gone with the one that listens.
+        asked = set(four_tuples)
+        return {each.four_tuple: each for each in found if each.four_tuple in asked}
+
+    def subflows(self) -> Iterator[KernelSubflow]:
+        """Yield every established MPTCP subflow of our listening ports. Raises KernelError if the dump fails."""
+        for piece in self.pieces():
+            yield from piece
+
+    def pieces(self) -> Iterator[list[KernelSubflow]]:
+        """Do as :meth:`subflows`, one list for each datagram of the kernel's, some 60 subflows.
+
+        It may be left at any point: the next dump first reads what the kernel still has to say, in empty pieces. One
+        dump runs at a time; one that another takes the place of raises KernelError. So does one that fails.
+        """
+        self._decoder.begin_sweep()
+        for port in self._ports:
+            for family in (AF_INET, AF_INET6):
+                yield from self._dump(dump_request(family, port))
+        self._decoder.end_sweep()
+
+    def _dump(self, request: bytes) -> Iterator[list[KernelSubflow]]:
+        while self._running is not None:
+            self._read_piece(self._running, [], quietly=True)
+            yield []
+        sequence = self._dumps.send([(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, request)], _DUMP)
+        self._running = sequence
+        while self._running == sequence:
+            piece: list[KernelSubflow] = []
+            self._read_piece(sequence, piece)
+            last = self._running is None
+            yield piece
+            if not last and self._running != sequence:
+                raise KernelError(f"{_DUMP}: another dump was begun before this one ended")
+
+    def _read_piece(self, sequence: int, piece: list[KernelSubflow], quietly: bool = False) -> None:
+        """Read one datagram of the running dump into *piece*; at the dump's end, note that none runs."""
+        other = self._decoder.decode(self._dumps.receive(_DUMP), sequence, SOCK_DIAG_BY_FAMILY, piece)
+        if other is None:
+            return
+        kind, _, body = other
+        self._running = None
+        if quietly:
+            return
+        if kind == NLMSG_ERROR:
+            raise refusal(body, _DUMP)
+        if kind == NLMSG_DONE:
+            check_done(body, _DUMP)
+
+
+def _says_absent(answer: tuple[int, int, bytes]) -> bool:
+    kind, _, body = answer
+    return kind == NLMSG_ERROR and -int.from_bytes(body[:4], "little", signed=True) == errno.ENOENT

@@ -1,0 +1,335 @@
+"""The wire form of socket diagnostics of TCP, requests and answers. sock_diag(7), linux/inet_diag.h, linux/mptcp.h.
+
+A TCP socket that is an MPTCP subflow shows its token, address identifiers and flags as upper-layer protocol
+information. :func:`parse` reads one answer whatever its order; :class:`Decoder` reads thousands: the kernel writes the
+same attributes at the same offsets for all sockets of one kind, so that the offsets are learned once. The headers of
+all attributes are compared on every message, and one that differs goes to :func:`parse`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from mptcp_throttler.kernel.netlink import NLA_TYPE_MASK, attributes
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo, unmap
+
+NETLINK_SOCK_DIAG = 4
+SOCK_DIAG_BY_FAMILY = 20
+AF_INET, AF_INET6 = 2, 10
+_TCP = 6
+_ESTABLISHED = 1 << 1
+_REQUEST = struct.Struct("=BBBxI")
+_EXT_INFO = 1 << (2 - 1)
+_SOCKET_ID = struct.Struct("!HH16s16s")
+_ANY_INTERFACE, _NO_COOKIE = bytes(4), b"\xff" * 8
+_MESSAGE_BYTES = 72
+"""struct inet_diag_msg: attributes follow."""
+_ID_OFFSET, _ID_BYTES = 4, {AF_INET: 24, AF_INET6: 36}
+"""Ports and addresses in it, as far as they count for a family: an IPv4 address is the first 4 of 16 bytes."""
+_INFO, _ULP_INFO, _ULP_INFO_MPTCP = 2, 19, 3
+_TOKEN_LOCAL, _FLAGS, _ID_REMOTE, _ID_LOCAL = 2, 8, 9, 10
+_FLAG_JOIN = 1 << 2 | 1 << 3
+_FLAG_BACKUP = 1 << 4
+"""MPTCP_SUBFLOW_FLAG_BKUP_REM: the peer asked."""
+_FLAG_MADE_BACKUP = 1 << 5
+"""MPTCP_SUBFLOW_FLAG_BKUP_LOC: this host asked."""
+_COOKIE = struct.Struct("=Q")
+_COOKIE_OFFSET = 44
+_NO_PACING_LIMIT = 0xFFFFFFFF
+"""Bytes/s. The kernel's is the largest unsigned long; the socket option's, 32 bits wide, is this."""
+_TCP_INFO_FIELDS = "16x I 4x I I 36x I 32x Q Q Q Q 8x I 12x Q 8x Q 8x"
+_TCP_INFO = struct.Struct("=" + _TCP_INFO_FIELDS)
+"""struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.10 have all of it."""
+_ATTRIBUTE = struct.Struct("=HH")
+_HEADER = struct.Struct("=IHHIIB")
+"""struct nlmsghdr and the first byte of what follows, which is the address family."""
+_HEADER_BYTES = 16
+_MAX_KNOWN = 1 << 16
+"""Sockets whose four-tuples are kept at most between two full sweeps."""
+_MAX_LAYOUTS = 4
+"""Layouts of messages of one length and family."""
+_MAX_KINDS = 64
+"""Lengths and families with layouts."""
+
+
+def dump_request(family: int, port: int) -> bytes:
+    """Return what asks for all established sockets of a listening port, with their struct tcp_info."""
+    request = _REQUEST.pack(family, _TCP, _EXT_INFO, _ESTABLISHED)
+    return request + struct.pack("!HH", port, 0) + bytes(32) + _ANY_INTERFACE + _NO_COOKIE
+
+
+def exact_request(four_tuple: FourTuple) -> bytes:
+    """Return what asks for the one socket."""
+    request = _REQUEST.pack(AF_INET6 if four_tuple.is_ipv6 else AF_INET, _TCP, _EXT_INFO, _ESTABLISHED)
+    # struct pads the addresses with zeros.
+    request += _SOCKET_ID.pack(four_tuple.local_port, four_tuple.remote_port, four_tuple.local, four_tuple.remote)
+    return request + _ANY_INTERFACE + _NO_COOKIE
+
+
+def parse(body: bytes) -> KernelSubflow | None:
+    """Return the subflow that an inet_diag_msg and its attributes describe; None for a plain TCP socket."""
+    if len(body) < _MESSAGE_BYTES:
+        return None
+    fields = dict(attributes(body, _MESSAGE_BYTES))
+    mptcp = dict(attributes(dict(attributes(fields.get(_ULP_INFO, b""))).get(_ULP_INFO_MPTCP, b"")))
+    if _TOKEN_LOCAL not in mptcp:
+        return None
+    flags = int.from_bytes(mptcp.get(_FLAGS, b""), "little")
+    info = fields.get(_INFO, b"")
+    tcp, acked, received = _tcp_info(info) if len(info) >= _TCP_INFO.size else (None, 0, 0)
+    return KernelSubflow(
+        token=int.from_bytes(mptcp[_TOKEN_LOCAL][:4], "little"),
+        four_tuple=_four_tuple(body),
+        initial=not flags & _FLAG_JOIN,
+        local_id=mptcp[_ID_LOCAL][0] if mptcp.get(_ID_LOCAL) else None,
+        remote_id=mptcp[_ID_REMOTE][0] if mptcp.get(_ID_REMOTE) else None,
+        backup=bool(flags & _FLAG_BACKUP),
+        bytes_acked=acked,
+        bytes_received=received,
+        cookie=_COOKIE.unpack_from(body, _COOKIE_OFFSET)[0],
+        tcp=tcp,
+        made_backup=bool(flags & _FLAG_MADE_BACKUP),
+    )
+
+
+def _four_tuple(body: bytes) -> FourTuple:
+    size = 16 if body[0] == AF_INET6 else 4
+    local_port, remote_port, local, remote = _SOCKET_ID.unpack_from(body, _ID_OFFSET)
+    return FourTuple(unmap(local[:size]), local_port, unmap(remote[:size]), remote_port)
+
+
+def _tcp_info(info: bytes) -> tuple[TcpInfo, int, int]:
+    """Return the socket's state, and the bytes that were acknowledged and received."""
+    (
+        mss,
+        unacked,
+        sacked,
+        rtt,
+        pacing_rate,
+        max_pacing_rate,
+        acked,
+        received,
+        not_sent,
+        delivery_rate,
+        receive_window_limited,
+    ) = _TCP_INFO.unpack_from(info)
+    state = TcpInfo(
+        rtt=rtt,
+        mss=mss,
+        unacked=unacked,
+        not_sent=not_sent,
+        pacing_rate=pacing_rate * 8,
+        max_pacing_rate=None if max_pacing_rate >= _NO_PACING_LIMIT else max_pacing_rate * 8,
+        delivery_rate=delivery_rate * 8,
+        receive_window_limited=receive_window_limited,
+        sacked=sacked,
+    )
+    return state, acked, received
+
+
+class _Layout(NamedTuple):
+    """Where things stand in messages of one length and family, the netlink header included."""
+
+    headers: struct.Struct
+    """Reads the header of every attribute,"""
+    expected: tuple[int, ...]
+    """which are these."""
+    values: struct.Struct | None
+    """Reads what a subflow has; None for a plain TCP socket."""
+
+
+class _Attribute(NamedTuple):
+    kind: int
+    offset: int
+    """Of its header."""
+    length: int
+    """With its header, without padding."""
+
+
+class Decoder:
+    """Turns datagrams of answers into subflows, keeping the four-tuples of those it saw."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, tuple[_Layout, ...]] = {}
+        """By length and family of the message."""
+        self._known: dict[int, tuple[bytes, FourTuple]] = {}
+        """Ports and addresses on the wire and as an object, by cookie."""
+        self._seen: dict[int, tuple[bytes, FourTuple]] = {}
+        """The same, of the sweep that is under way."""
+
+    def begin_sweep(self) -> None:
+        """All sockets follow: what is not met until :meth:`end_sweep` is forgotten there."""
+        self._seen = {}
+
+    def end_sweep(self) -> None:
+        self._known, self._seen = self._seen, {}
+
+    def decode(
+        self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow]
+    ) -> tuple[int, int, bytes] | None:
+        """Put the subflows into *found* that the messages *kind* with *sequence* of a datagram describe.
+
+        Return type, flags and payload of the first message with *sequence* that is something else; else None.
+        """
+        offset, end = 0, len(data)
+        known, seen, layouts = self._known, self._seen, self._layouts
+        new, append = tuple.__new__, found.append
+        read_header = _HEADER.unpack_from
+        while offset + _HEADER_BYTES < end:
+            length, what, flags, number, _, family = read_header(data, offset)
+            if length < _HEADER_BYTES or offset + length > end:
+                return None
+            start = offset
+            offset += (length + 3) & ~3
+            if number != sequence:
+                continue
+            if what != kind:
+                return what, flags, data[start + _HEADER_BYTES : start + length]
+            for layout in layouts.get(length << 8 | family, ()):
+                if layout.headers.unpack_from(data, start) == layout.expected:
+                    break
+            else:
+                subflow = self._parse_slowly(data, start, length, family)
+                if subflow is not None:
+                    append(subflow)
+                continue
+            if layout.values is None:
+                continue
+            (
+                identity,
+                cookie,
+                mss,
+                unacked,
+                sacked,
+                rtt,
+                pacing_rate,
+                max_pacing_rate,
+                acked,
+                received,
+                not_sent,
+                delivery_rate,
+                receive_window_limited,
+                token,
+                mptcp_flags,
+                remote_id,
+                local_id,
+            ) = layout.values.unpack_from(data, start)
+            entry = known.get(cookie)
+            if entry is None or entry[0] != identity:
+                entry = self._meet(cookie, identity, data[start + _HEADER_BYTES : start + length])
+            seen[cookie] = entry
+            tcp = new(
+                TcpInfo,
+                (
+                    rtt,
+                    mss,
+                    unacked,
+                    not_sent,
+                    pacing_rate * 8,
+                    None if max_pacing_rate >= _NO_PACING_LIMIT else max_pacing_rate * 8,
+                    delivery_rate * 8,
+                    receive_window_limited,
+                    sacked,
+                ),
+            )
+            append(
+                new(
+                    KernelSubflow,
+                    (
+                        token,
+                        entry[1],
+                        not mptcp_flags & _FLAG_JOIN,
+                        local_id,
+                        remote_id,
+                        mptcp_flags & _FLAG_BACKUP != 0,
+                        acked,
+                        received,
+                        None,
+                        cookie,
+                        tcp,
+                        mptcp_flags & _FLAG_MADE_BACKUP != 0,
+                    ),
+                )
+            )
+        return None
+
+    def _meet(self, cookie: int, identity: bytes, body: bytes) -> tuple[bytes, FourTuple]:
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        if len(self._seen) >= _MAX_KNOWN:
+            self._seen.clear()
+        entry = self._known[cookie] = identity, _four_tuple(body)
+        return entry
+
+    def _parse_slowly(self, data: bytes, start: int, length: int, family: int) -> KernelSubflow | None:
+        message = data[start : start + length]
+        layout = _learn(message, family)
+        if layout is not None and len(self._layouts) < _MAX_KINDS:
+            kind = length << 8 | family
+            self._layouts[kind] = (layout, *self._layouts.get(kind, ()))[:_MAX_LAYOUTS]
+        return parse(message[_HEADER_BYTES:])
+
+
+def _learn(message: bytes, family: int) -> _Layout | None:
+    """Return the layout of *message*; None for one that is not as the kernel writes them."""
+    start = _HEADER_BYTES + _MESSAGE_BYTES
+    outer = _chain(message, start, len(message))
+    if len(message) < start or family not in _ID_BYTES or not outer:
+        return None
+    ulp = _chain_below(message, outer, _ULP_INFO)
+    mptcp = _chain_below(message, ulp, _ULP_INFO_MPTCP)
+    if ulp is None or mptcp is None:
+        return None
+    chains = sorted((*outer, *ulp, *mptcp), key=lambda each: each.offset)
+    headers = struct.Struct("=" + _picks([(each.offset, "I", 4) for each in chains], len(message)))
+    expected = headers.unpack(message)
+    sizes = {each.kind: each.length - 4 for each in mptcp}
+    if _TOKEN_LOCAL not in sizes:
+        return _Layout(headers, expected, None)
+    wanted = {_TOKEN_LOCAL: ("I", 4), _FLAGS: ("I", 4), _ID_REMOTE: ("B", 1), _ID_LOCAL: ("B", 1)}
+    info = next((each for each in outer if each.kind == _INFO), None)
+    if info is None or info.length - 4 < _TCP_INFO.size:
+        return None
+    if any(sizes.get(kind) != size for kind, (_, size) in wanted.items()):
+        return None
+    places = {each.kind: each.offset + 4 for each in mptcp}
+    picks = [
+        (_HEADER_BYTES + _ID_OFFSET, f"{_ID_BYTES[family]}s", _ID_BYTES[family]),
+        (_HEADER_BYTES + _COOKIE_OFFSET, "Q", 8),
+        (info.offset + 4, _TCP_INFO_FIELDS, _TCP_INFO.size),
+        *((places[kind], *code) for kind, code in wanted.items()),
+    ]
+    if picks != sorted(picks):
+        return None
+    return _Layout(headers, expected, struct.Struct("=" + _picks(picks, len(message))))
+
+
+def _picks(picks: list[tuple[int, str, int]], length: int) -> str:
+    """Return a struct format of *length* bytes that reads at each of the offsets, in order: offset, code, bytes."""
+    codes, position = [], 0
+    for offset, code, size in picks:
+        codes.append(f"{offset - position}x {code}")
+        position = offset + size
+    return " ".join(codes) + f" {length - position}x"
+
+
+def _chain(message: bytes, start: int, end: int) -> tuple[_Attribute, ...] | None:
+    """Return the attributes between two offsets; None where they do not fill it exactly, or a kind comes twice."""
+    found: dict[int, _Attribute] = {}
+    while start + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(message, start)
+        kind &= NLA_TYPE_MASK
+        if length < 4 or start + length > end or kind in found:
+            return None
+        found[kind] = _Attribute(kind, start, length)
+        start += (length + 3) & ~3
+    return tuple(found.values())
+
+
+def _chain_below(message: bytes, chain: tuple[_Attribute, ...] | None, kind: int) -> tuple[_Attribute, ...] | None:
+    """Return the attributes within the one of *kind*: none where there is no such one."""
+    outer = next((each for each in chain or () if each.kind == kind), None)
+    if chain is None or outer is None:
+        return None if chain is None else ()
+    return _chain(message, outer.offset + 4, outer.offset + outer.length)

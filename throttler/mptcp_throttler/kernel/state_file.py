@@ -1,0 +1,97 @@
+"""Files in the state directory, which say what root is to put back: only what root alone can write is believed.
+
+A file is refused unless it is a regular one with one name, belongs to root (or to whoever runs this) and can be written
+by nobody else; so is a directory that others can write to. No symbolic link is followed below the directory. open(2).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mptcp_throttler.kernel.ports import KernelError
+
+MAX_BYTES = 1 << 20
+"""No state file of ours is longer."""
+_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""Not blocking: opening a pipe that somebody put there must not wait."""
+
+
+def read_state(path: Path) -> str | None:
+    """Return the text of *path*, None where there is none. Raises KernelError where it cannot be believed or read."""
+    try:
+        with state_directory(path.parent) as directory:
+            descriptor = os.open(path.name, os.O_RDONLY | _OPEN, dir_fd=directory)
+            with os.fdopen(descriptor, "rb") as file:
+                _check(os.fstat(descriptor), path)
+                return file.read(MAX_BYTES).decode()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise KernelError(f"{path} cannot be read: {error}") from error
+
+
+def write_state(path: Path, text: str | None) -> None:
+    """Replace *path* whole, or remove it where *text* is None. Raises KernelError where that cannot be done."""
+    temporary = f"{path.name}.new"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with state_directory(path.parent) as directory:
+            if text is None:
+                with suppress(FileNotFoundError):
+                    os.unlink(path.name, dir_fd=directory)
+                return
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=directory)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+            os.replace(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as error:
+        raise KernelError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def open_lock(path: Path) -> int:
+    """Return a descriptor of the lock file *path*, for flock(2); it is made where it is not there, never truncated."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with state_directory(path.parent) as directory:
+            descriptor = os.open(path.name, os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=directory)
+    except OSError as error:
+        raise KernelError(f"{path} cannot be opened: {error.strerror}") from error
+    try:
+        _check(os.fstat(descriptor), path)
+    except KernelError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def state_directory(path: Path) -> Iterator[int]:
+    """Open the directory *path*, which others must not be able to change. Raises KernelError where they are."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _check_owner(os.fstat(descriptor), path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check(found: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise KernelError(f"{path} is no regular file; remove it")
+    if found.st_nlink > 1:
+        raise KernelError(f"{path} has a second name in the file system; remove it")
+    _check_owner(found, path)
+
+
+def _check_owner(found: os.stat_result, path: Path) -> None:
+    if found.st_uid not in (0, os.geteuid()):
+        raise KernelError(f"{path} belongs to user {found.st_uid}; it must belong to root")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        raise KernelError(f"{path} can be written by others (mode {mode}); only root may")

@@ -1,0 +1,1 @@
+"""Traffic control: HTB trees, root qdiscs, segment sizes."""

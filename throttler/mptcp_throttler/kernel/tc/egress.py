@@ -1,0 +1,216 @@
+"""Traffic control: our HTB tree on every egress interface, through pyroute2. tc-htb(8).
+
+What stood at the root before, and the interface's largest GSO segment, are written to the state directory
+before they are replaced, so that a crashed daemon's successor or ``cleanup`` can put them back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from socket import NETLINK_ROUTE
+from typing import Any
+
+from pyroute2 import AsyncIPRoute
+
+from mptcp_throttler.kernel.netlink import NetlinkSocket
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.state_file import read_state, write_state
+from mptcp_throttler.kernel.tc import root_qdisc
+from mptcp_throttler.kernel.tc.htb import DOWN_LEAF, HtbTree
+from mptcp_throttler.kernel.tc.link import LARGEST, Link, find, set_gso
+from mptcp_throttler.shaping.model import ClassSpec, Ownership
+
+log = logging.getLogger(__name__)
+
+
+class HtbTrafficControl:
+    """The TrafficControl port on real interfaces, all of the namespace it is opened in."""
+
+    def __init__(
+        self,
+        interfaces: Sequence[str],
+        ownership: Ownership,
+        state_directory: Path,
+    ) -> None:
+        self.prepared = False
+        """Our root is there, so that there is something to put back."""
+        self._interfaces = tuple(interfaces)
+        self._ownership = ownership
+        self._state_file = state_directory / "replaced.json"
+        self._absent: set[str] = set()
+        self._gso_is_ours = False
+        """Somebody said what the limit on GSO segments is to be,"""
+        self._gso_limit: int | None = None
+        """which is this, bytes; None: what there was before."""
+        self._ipr: Any = None
+        self._tree: HtbTree
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[HtbTrafficControl]:
+        async with AsyncIPRoute() as self._ipr:
+            self._tree = HtbTree(self._ipr, self._ownership, DOWN_LEAF)
+            yield self
+
+    async def prepare(self) -> None:
+        links = self._links()
+        if not links:
+            raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
+        state = self._read_state()
+        taken: list[Link] = []
+        try:
+            for link in links:
+                await self._take(link, state, taken)
+        except KernelError:
+            # All or none: nobody else would put back what was there.
+            for link in taken:
+                self._give_back(link, state)
+            raise
+        self.prepared = True
+        self._apply_gso_limit(links, state)
+
+    async def _take(self, link: Link, state: dict[str, Any], taken: list[Link]) -> None:
+        """Put our root on *link*; one that had another is added to *taken* before that changes."""
+        with NetlinkSocket(NETLINK_ROUTE) as netlink:
+            if not self._tree.is_ours(netlink, link):
+                tree = [saved.to_json() for saved in root_qdisc.save(netlink, link.index, link.name)]
+                state[link.name] = self._gso_before(state, link) | {"index": link.index, "tree": tree}
+                self._write_state(state)
+                taken.append(link)
+                what = ", ".join(str(saved["kind"]) for saved in tree) or "the default"
+                log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
+        await self._tree.make_root(link)
+
+    def _give_back(self, link: Link, state: dict[str, Any]) -> None:
+        try:
+            self._restore_one(link, state.get(link.name, {}), state)
+            state.pop(link.name, None)
+            self._write_state(state)
+        except KernelError as error:
+            log.error("%s", error)
+
+    async def check(self) -> list[str]:
+        problems = []
+        state = self._read_state()
+        for link in self._links():
+            problems += await self._tree.check(link)
+            wanted = self._gso_wanted(state, link)
+            if wanted != link.gso:
+                problems.append(f"the limit on GSO segments of {link.name} is {link.gso}, not {wanted}")
+        return problems
+
+    async def limit_gso(self, size: int | None) -> None:
+        """Let the interfaces build GSO segments of at most *size* bytes; None restores what was there before.
+
+        From now on :meth:`check` and :meth:`prepare` see to it, so that it comes about even where this is refused.
+        """
+        self._gso_is_ours, self._gso_limit = True, size
+        self._apply_gso_limit(self._links(), self._read_state())
+
+    def _apply_gso_limit(self, links: Sequence[Link], state: dict[str, Any]) -> None:
+        for link in links:
+            wanted = self._gso_wanted(state, link)
+            if wanted != link.gso:
+                set_gso(link, wanted)
+
+    def _gso_wanted(self, state: dict[str, Any], link: Link) -> dict[str, int]:
+        """Return the limits that *link* is to have; those it has, until somebody says."""
+        if not self._gso_is_ours:
+            return link.gso
+        before: dict[str, int] = self._gso_before(state, link)["gso"]
+        limit = self._gso_limit
+        return before if limit is None else {name: min(limit, size) for name, size in before.items()}
+
+    async def gso_before(self) -> int:
+        """Return the smallest ``gso_max_size`` in bytes that the interfaces had before we came."""
+        state = self._read_state()
+        sizes = [self._gso_before(state, link)["gso"]["gso_max_size"] for link in self._links()]
+        return min(sizes, default=LARGEST)
+
+    @staticmethod
+    def _gso_before(state: dict[str, Any], link: Link) -> dict[str, Any]:
+        """Return the sizes from before we came: those noted, if they are of this very interface."""
+        noted = state.get(link.name, {})
+        return {"gso": noted["gso"] if noted.get("index") == link.index else link.gso}
+
+    async def read_classes(self) -> dict[int, ClassSpec]:
+        common: dict[int, ClassSpec] | None = None
+        stray: set[int] = set()
+        for link in self._links():
+            found = await self._tree.classes_of(link)
+            stray |= found.keys()
+            common = (
+                found
+                if common is None
+                else {minor: spec for minor, spec in common.items() if minor in found and spec.same_as(found[minor])}
+            )
+        kept = common or {}
+        # A class that is only on some interfaces shows with a rate that is not desired: it is repaired or removed.
+        return kept | {minor: ClassSpec(minor, 0, 0, 0, 0, 0, 0) for minor in stray - kept.keys()}
+
+    async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
+        await self._tree.upsert(self._links(), specs)
+
+    async def delete_classes(self, minors: Iterable[int]) -> None:
+        await self._tree.delete(self._links(), minors)
+
+    async def restore(self) -> None:
+        self._gso_is_ours = False
+        state = self._read_state()
+        failures = []
+        for link in self._links({*self._interfaces, *state}):
+            noted = state.get(link.name, {})
+            try:
+                self._restore_one(link, noted, state)
+            except KernelError as error:
+                failures.append(str(error))
+                continue
+            state.pop(link.name, None)
+            self._write_state(state)
+        self.prepared = False
+        if failures:
+            raise KernelError("; ".join(failures))
+        write_state(self._state_file, None)
+
+    def _restore_one(self, link: Link, noted: dict[str, Any], state: dict[str, Any]) -> None:
+        with NetlinkSocket(NETLINK_ROUTE) as netlink:
+            # A restoration that failed half-way has removed our root already: the note says to go on.
+            if self._tree.is_ours(netlink, link) or noted.get("restoring"):
+                tree = [root_qdisc.Saved.from_json(saved) for saved in noted.get("tree", [])]
+                if noted:
+                    noted["restoring"] = True
+                    self._write_state(state)
+                root_qdisc.restore(netlink, link.index, link.name, tree)
+                log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
+        before = self._gso_before(state, link)["gso"]
+        if before != link.gso:
+            set_gso(link, before)
+
+    def _links(self, names: Iterable[str] = ()) -> list[Link]:
+        """Return those of the interfaces that are there; one that is not is said once, until it returns."""
+        found = []
+        for name in names or self._interfaces:
+            link = find(name)
+            if link is not None:
+                found.append(link)
+                self._absent.discard(name)
+            elif name not in self._absent:
+                self._absent.add(name)
+                log.warning("there is no interface %s; 'ip link' lists those there are", name)
+        return found
+
+    def _read_state(self) -> dict[str, Any]:
+        text = read_state(self._state_file)
+        try:
+            state: dict[str, Any] = {} if text is None else json.loads(text)
+        except ValueError as error:
+            raise KernelError(
+                f"{self._state_file} cannot be read ({error}); it says what to put back at the root"
+            ) from error
+        return state
+
+    def _write_state(self, state: dict[str, Any]) -> None:
+        write_state(self._state_file, json.dumps(state))

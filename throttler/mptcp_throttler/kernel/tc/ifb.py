@@ -1,0 +1,91 @@
+"""Shaping what was received: an IFB device of ours with our HTB tree. ip-link(8), drivers/net/ifb.c.
+
+nftables sends the packets of capped subflows here (``NftTable.upload``), each with its class as priority; the device
+shapes them and puts them back where they came in. One device serves all interfaces. It is known by its name: whoever
+finds it after a crash takes it over, classes included.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pyroute2 import AsyncIPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.tc.htb import UP_LEAF, HtbTree
+from mptcp_throttler.kernel.tc.link import Link, find
+from mptcp_throttler.shaping.model import UPLOAD_DEVICE, ClassSpec, Ownership
+
+log = logging.getLogger(__name__)
+
+
+class IfbTrafficControl:
+    """The TrafficControl port on the IFB device of the namespace it is opened in."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
+        self._ipr: Any = None
+        self._tree: HtbTree
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[IfbTrafficControl]:
+        async with AsyncIPRoute() as self._ipr:
+            self._tree = HtbTree(self._ipr, self._ownership, UP_LEAF)
+            yield self
+
+    async def prepare(self) -> None:
+        link = self._link()
+        try:
+            if link is None:
+                await self._ipr.link("add", ifname=UPLOAD_DEVICE, kind="ifb")
+                link = self._link()
+            if link is None:
+                raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone as soon as it was made")
+            await self._ipr.link("set", index=link.index, state="up")
+        except NetlinkError as error:
+            raise KernelError(
+                f"make the IFB device {UPLOAD_DEVICE}, which rules for uploads need (kernel module ifb): {error}"
+            ) from error
+        await self._tree.make_root(link)
+
+    async def check(self) -> list[str]:
+        link = self._link()
+        if link is None or not link.up:
+            return [f"the IFB device {UPLOAD_DEVICE} is {'gone' if link is None else 'down'}"]
+        return await self._tree.check(link)
+
+    async def read_classes(self) -> dict[int, ClassSpec]:
+        link = self._link()
+        return {} if link is None else await self._tree.classes_of(link)
+
+    async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
+        await self._tree.upsert([self._there()], specs)
+
+    async def delete_classes(self, minors: Iterable[int]) -> None:
+        await self._tree.delete([self._there()], minors)
+
+    async def restore(self) -> None:
+        link = self._link()
+        if link is not None:
+            try:
+                await self._ipr.link("del", index=link.index)
+            except NetlinkError as error:
+                raise KernelError(f"remove the IFB device {UPLOAD_DEVICE}: {error}") from error
+
+    def _there(self) -> Link:
+        link = self._link()
+        if link is None:
+            raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone")
+        return link
+
+    @staticmethod
+    def _link() -> Link | None:
+        """Return the device, None where it is not there. Raises KernelError where something else has the name."""
+        link = find(UPLOAD_DEVICE)
+        if link is not None and link.kind != "ifb":
+            raise KernelError(f"interface {UPLOAD_DEVICE} is not an IFB device: it is in the way of rules for uploads")
+        return link

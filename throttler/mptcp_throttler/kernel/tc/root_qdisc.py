@@ -1,0 +1,166 @@
+"""Save the queueing discipline that an interface has, and put it back as it was. tc(8), rtnetlink(7).
+
+What is saved is what the kernel dumps: kind and options of the root qdisc, of its classes and of the qdiscs
+below them, byte for byte. Sending the same bytes back makes the same tree for the kinds in :data:`RESTORABLE`;
+for any other kind, and for a tree with filters, :func:`save` refuses, so that nothing is replaced which cannot
+be put back. A qdisc that the kernel attached by itself has handle 0: removing ours brings it back.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from dataclasses import dataclass
+
+from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NLM_F_REPLACE, NetlinkSocket, attribute, attributes
+from mptcp_throttler.kernel.ports import KernelError
+
+RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
+RTM_NEWTCLASS, RTM_GETTCLASS, RTM_GETTFILTER = 40, 42, 46
+TC_H_ROOT = 0xFFFFFFFF
+TC_H_INGRESS_MAJOR = 0xFFFF
+TCA_KIND, TCA_OPTIONS, TCA_STAB = 1, 2, 8
+TCA_HTB_INIT = 2
+
+RESTORABLE = frozenset(
+    "bfifo cake codel fq fq_codel fq_pie hfsc htb mq noqueue pfifo pfifo_fast pie prio sfq tbf".split()  # noqa: SIM905
+)
+"""Not red and netem: their probability and delay tables are not dumped."""
+_CLASSES_BY_HAND = frozenset(["htb", "hfsc"])
+"""Kinds whose classes are made one by one; prio, mq and tbf make theirs themselves."""
+_TCMSG = struct.Struct("=BxxxiIII")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One dumped qdisc or class: netlink message type, handles, and the attributes that make it again."""
+
+    message: int
+    handle: int
+    parent: int
+    kind: str
+    attributes: bytes
+
+    def to_json(self) -> dict[str, str | int]:
+        return {
+            "message": self.message,
+            "handle": self.handle,
+            "parent": self.parent,
+            "kind": self.kind,
+            "attributes": base64.b64encode(self.attributes).decode(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, str | int]) -> Saved:
+        return cls(
+            int(value["message"]),
+            int(value["handle"]),
+            int(value["parent"]),
+            str(value["kind"]),
+            base64.b64decode(str(value["attributes"])),
+        )
+
+
+def root_handle(netlink: NetlinkSocket, index: int) -> tuple[str, int] | None:
+    """Return kind and handle of the root qdisc of interface *index*; None where it has none that shows."""
+    for saved in _dump(netlink, RTM_GETQDISC, RTM_NEWQDISC, index):
+        if saved.parent == TC_H_ROOT:
+            return saved.kind, saved.handle
+    return None
+
+
+def save(netlink: NetlinkSocket, index: int, interface: str) -> list[Saved]:
+    """Return what makes the present root of *interface* again; empty for the kernel's own default.
+
+    Raises :class:`KernelError` where the tree could not be put back exactly.
+    """
+    qdiscs = [
+        saved
+        for saved in _dump(netlink, RTM_GETQDISC, RTM_NEWQDISC, index)
+        if saved.parent >> 16 != TC_H_INGRESS_MAJOR or saved.parent == TC_H_ROOT
+    ]
+    root = next((saved for saved in qdiscs if saved.parent == TC_H_ROOT), None)
+    if root is None or root.handle == 0:
+        return []
+    foreign = sorted({saved.kind for saved in qdiscs if saved.kind not in RESTORABLE})
+    if foreign:
+        raise KernelError(
+            f"interface {interface} has a qdisc of kind {', '.join(foreign)}, which could not be put back exactly; "
+            f"remove it (tc qdisc del dev {interface} root) or leave {interface} out of 'interfaces'"
+        )
+    classes = _dump(netlink, RTM_GETTCLASS, RTM_NEWTCLASS, index)
+    parents = {saved.handle for saved in (*qdiscs, *classes) if saved.handle}
+    if any(_filters(netlink, index, parent) for parent in parents):
+        raise KernelError(
+            f"the root qdisc of {interface} has filters, which could not be put back exactly; "
+            f"remove them (tc filter del dev {interface}) or leave {interface} out of 'interfaces'"
+        )
+    below = [saved for saved in qdiscs if saved is not root and saved.handle]
+    by_hand = [saved for saved in classes if saved.kind in _CLASSES_BY_HAND]
+    return [root, *_parents_first([*by_hand, *below])]
+
+
+def restore(netlink: NetlinkSocket, index: int, interface: str, tree: list[Saved]) -> None:
+    """Replace the root of *interface* by *tree*, or by the kernel's default where *tree* is empty.
+
+    Raises :class:`KernelError` naming the object that the kernel refused.
+    """
+    header = _TCMSG.pack(0, index, 0, TC_H_ROOT, 0)
+    netlink.request(RTM_DELQDISC, 0, header, f"remove the root qdisc of {interface}", ignore=[2, 22])
+    for saved in tree:
+        kind = "class" if saved.message == RTM_NEWTCLASS else "qdisc"
+        what = f"put back {kind} {saved.kind} {saved.handle >> 16:x}:{saved.handle & 0xFFFF:x} of {interface}"
+        payload = _TCMSG.pack(0, index, saved.handle, saved.parent, 0) + saved.attributes
+        netlink.request(saved.message, NLM_F_CREATE | NLM_F_REPLACE, payload, what)
+
+
+def _dump(netlink: NetlinkSocket, get: int, new: int, index: int) -> list[Saved]:
+    found = []
+    for body in netlink.dump(get, _TCMSG.pack(0, index, 0, 0, 0), "list qdiscs and classes"):
+        _family, owner, handle, parent, _info = _TCMSG.unpack_from(body)
+        if owner != index:
+            continue
+        kind, kept = "", b""
+        for number, payload in attributes(body, _TCMSG.size):
+            if number == TCA_KIND:
+                kind = payload.rstrip(b"\0").decode()
+            if number == TCA_OPTIONS and kind == "htb":
+                payload = _htb_version_as_asked_for(payload)  # noqa: PLW2901
+            if number in (TCA_KIND, TCA_OPTIONS, TCA_STAB):
+                kept += attribute(number, payload)
+        found.append(Saved(new, handle, parent, kind, kept))
+    return found
+
+
+def _htb_version_as_asked_for(options: bytes) -> bytes:
+    """HTB shows its version as major << 16 | minor and, asked to make a qdisc, takes the major number only."""
+    fixed = b""
+    for number, payload in attributes(options):
+        if number == TCA_HTB_INIT:
+            payload = struct.pack("=I", int.from_bytes(payload[:4], "little") >> 16) + payload[4:]  # noqa: PLW2901
+        fixed += attribute(number, payload)
+    return fixed
+
+
+def _filters(netlink: NetlinkSocket, index: int, parent: int) -> bool:
+    return any(True for _ in netlink.dump(RTM_GETTFILTER, _TCMSG.pack(0, index, 0, parent, 0), "list filters"))
+
+
+def _parents_first(objects: list[Saved]) -> list[Saved]:
+    """Order qdiscs and classes so that each comes after what it hangs on: a class on its qdisc or an outer class, a
+    qdisc on the class that it is the leaf of. A class hangs on the qdisc of its own major number in any case."""
+    ordered: list[Saved] = []
+    waiting = list(objects)
+    while waiting:
+        missing = {saved.handle for saved in waiting}
+        ready = [saved for saved in waiting if not missing & _hangs_on(saved)] or waiting
+        ordered += ready
+        waiting = [saved for saved in waiting if saved not in ready]
+    return ordered
+
+
+def _hangs_on(saved: Saved) -> set[int]:
+    parent = {saved.parent, saved.parent & 0xFFFF0000}
+    if saved.message == RTM_NEWTCLASS:
+        parent.add(saved.handle & 0xFFFF0000)
+    return parent - {saved.handle}

@@ -1,0 +1,160 @@
+"""What rules do to each other: which can never decide, and where two of them hold at once. For ``check``. Pure.
+
+Whether two rules can catch the same subflow is answered with yes where it cannot be ruled out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, cast
+
+from mptcp_throttler.policy.model import Direction, Kind, Mode, Network, PathMatch, Policy, Rule
+from mptcp_throttler.policy.schedule import may_coincide
+
+_UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
+Finding = tuple[int, str]
+"""Index of the rule that it is about, and a sentence."""
+
+
+def warnings(policy: Policy) -> Iterator[Finding]:
+    """Yield what is probably not meant."""
+    for index, rule in enumerate(policy.rules):
+        asked = list(_asked(rule))
+        shadows = {question: _shadow(policy, index, *question) for question in asked}
+        by = [shadow.name for shadow in dict.fromkeys(shadows.values()) if shadow is not None]
+        if asked and all(shadows.values()):
+            names = " and ".join(f'"{name}"' for name in by)
+            verb = "catches" if len(by) == 1 else "catch"
+            yield index, f'rule "{rule.name}" is never reached: {names} above it {verb} all that it could catch'
+            continue
+        for (kind, direction), shadow in shadows.items():
+            if shadow is not None:
+                yield (
+                    index,
+                    f'the {kind.value} of rule "{rule.name}" never decides{_UPLOADS[direction]}: "{shadow.name}" above '
+                    "it does for all that it could catch",
+                )
+        if rule.throttle is not None and rule.lift_last and rule.max_subflows == 1:
+            yield (
+                index,
+                f'rule "{rule.name}" never caps anything: the only active subflow is the last usable '
+                "one, so its cap is lifted; write lift_last: false to cap it",
+            )
+        if _exempts(rule):
+            for kind, other in _beside(policy, index):
+                yield (
+                    index,
+                    f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" below it: add '
+                    f'"{kind.value}: none" to exempt from that too, or move rule "{other.name}" above it',
+                )
+
+
+def notes(policy: Policy) -> Iterator[Finding]:
+    """Yield which rules hold beside others above them."""
+    for index, rule in enumerate(policy.rules):
+        if not _exempts(rule):
+            for kind, other in _beside(policy, index):
+                yield (
+                    index,
+                    f'the {kind.value} of rule "{other.name}" below holds beside rule "{rule.name}"; to exempt from it '
+                    f'what this rule catches, add "{kind.value}: none"',
+                )
+
+
+def _asked(rule: Rule) -> Iterator[tuple[Kind, Direction]]:
+    for kind in Kind:
+        for direction in Direction:
+            if direction in rule.directions and rule.answers(kind) and (kind, direction) != (Kind.STEER, Direction.UP):
+                yield kind, direction
+
+
+def _shadow(policy: Policy, index: int, kind: Kind, direction: Direction) -> Rule | None:
+    """Return the rule above the one at *index* that leaves nothing for it to decide; None where it can decide."""
+    later = policy.rules[index]
+    for earlier in policy.rules[:index]:
+        if (kind, direction) in _asked(earlier) and _leaves_nothing(earlier, later, kind):
+            return earlier
+    return None
+
+
+def _leaves_nothing(earlier: Rule, later: Rule, kind: Kind) -> bool:
+    """Return whether *earlier* catches every subflow that *later* could."""
+    return (
+        (earlier.paths is None or (later.paths is not None and set(later.paths) <= set(earlier.paths)))
+        and earlier.least(kind) <= later.least(kind)
+        and (
+            earlier.max_subflows is None
+            or (later.max_subflows is not None and later.max_subflows <= earlier.max_subflows)
+        )
+        and (earlier.windows is None or earlier.windows == later.windows)
+        and (
+            earlier.clients is None
+            or (
+                later.clients is not None
+                and all(any(_inside(inner, outer) for outer in earlier.clients) for inner in later.clients)
+            )
+        )
+    )
+
+
+def _exempts(rule: Rule) -> bool:
+    """Whether people may take *rule* for one that exempts from everything below it."""
+    undisturbed = rule.steer is not None and rule.steer.mode is Mode.SMALLEST_DELAY
+    return Kind.THROTTLE in rule.exempts or undisturbed
+
+
+def _beside(policy: Policy, index: int) -> Iterator[tuple[Kind, Rule]]:
+    """Yield, of each kind that the rule at *index* does not answer, the first rule below that does for what it
+    catches."""
+    rule = policy.rules[index]
+    for kind in Kind:
+        if rule.answers(kind):
+            continue
+        for other in policy.rules[index + 1 :]:
+            if other.answers(kind) and kind not in other.exempts and _may_meet(policy, rule, other, kind):
+                yield kind, other
+                break
+
+
+def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind) -> bool:
+    """Return whether both can hold for one subflow at once."""
+    least = max(min(one.least(each) for each in Kind if one.answers(each)), other.least(kind))
+    most = min((each.max_subflows for each in (one, other) if each.max_subflows is not None), default=least)
+    directions = one.directions & other.directions
+    return (
+        (Direction.DOWN in directions if kind is Kind.STEER else bool(directions))
+        and least <= most
+        and _paths_may_meet(policy, one, other)
+        and (one.windows is None or other.windows is None or may_coincide(one.windows, other.windows))
+    )
+
+
+def _paths_may_meet(policy: Policy, one: Rule, other: Rule) -> bool:
+    if one.paths is None or other.paths is None:
+        return True
+    paths = {path.name: path for path in policy.paths}
+    return any(not _apart(paths[mine], paths[theirs]) for mine in one.paths for theirs in other.paths)
+
+
+def _apart(one: PathMatch, other: PathMatch) -> bool:
+    """Return whether no subflow is on both."""
+
+    def distinct(key: Callable[[PathMatch], Any], apart: Callable[[Any, Any], bool]) -> bool:
+        mine, theirs = key(one), key(other)
+        return mine is not None and theirs is not None and apart(mine, theirs)
+
+    return (
+        distinct(lambda path: path.interfaces, frozenset.isdisjoint)
+        or distinct(lambda path: path.remote_ids, frozenset.isdisjoint)
+        or distinct(lambda path: path.initial, lambda mine, theirs: mine is not theirs)
+        or distinct(lambda path: path.backup, lambda mine, theirs: mine is not theirs)
+        or distinct(
+            lambda path: path.clients,
+            lambda mine, theirs: not any(_inside(a, b) or _inside(b, a) for a in mine for b in theirs),
+        )
+    )
+
+
+def _inside(inner: Network, outer: Network) -> bool:
+    # subnet_of() takes only a prefix of the same family, which the first test ensures.
+    return inner.version == outer.version and inner.subnet_of(cast("Any", outer))

@@ -1,0 +1,227 @@
+"""The component of budgets: gives the stage the calendar and closed sockets, and writes what it counted to the ledger.
+
+The ledger belongs to one thread, which alone opens, reads and writes it: the disk never stops the event loop. What was
+fetched from the stage is kept until it is written: after a failed write it is written with what came since. A ``quota
+reset`` of another process is noticed by the number that SQLite gives each state of a database; only then it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.sockets.meter import SocketMeter, open_socket_meter
+from mptcp_throttler.policy.budget import Account, Counters
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.stages.budget import NOTHING_USED, BudgetStage, Usage
+from mptcp_throttler.stages.budget_periods import Periods
+from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+MAX_WRITE_SECONDS = 5.0
+"""Between two writes while all sockets are there: the kernel keeps their counters."""
+COUNTERS_PER_SECOND = 4000
+"""So many counters of sockets are written in a second at the most: some 0.5 % of a processor."""
+PRUNE_SECONDS = 86_400.0
+KEPT_SECONDS = 400 * 86_400
+"""How long what was used is kept: longer than a year of months."""
+_AT_ONCE = 256
+"""Closed sockets that are counted before the event loop has its turn."""
+
+T = TypeVar("T")
+
+
+class Budgets:
+    """One daemon's budgets. *changed* hears whose verdicts are to be made anew."""
+
+    def __init__(
+        self,
+        path: Path,
+        listen_ports: Iterable[int],
+        stage: BudgetStage,
+        changed: Callable[[Collection[int]], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._ports = tuple(listen_ports)
+        self._stage = stage
+        self._changed = changed
+        self._thread: ThreadPoolExecutor | None = None
+        self._ledger: Ledger | None = None
+        """Used in that thread alone."""
+        self._meter: SocketMeter | None = None
+        self._boot = ""
+        self._waiting = NOTHING_USED
+        """What was fetched from the stage and is not written."""
+        self._read: Collection[tuple[str, int]] = ()
+        """The periods of which accounts were read last."""
+        self._writing = asyncio.Lock()
+        self._written_at = self._pruned_at = -math.inf
+        self._failed = False
+
+    async def prepare(self, policy: Policy) -> None:
+        """Open what *policy* needs, before it comes into force. Raises KernelError where the ledger cannot be used."""
+        if not policy.budgets:
+            return
+        try:
+            counters = await self._open() if self._thread is None else None
+            # What the stage holds back would else be missing from what is read.
+            await self._write()
+            periods = Periods(policy.budgets, policy.time_zone)
+            periods.find(self._clock())
+            self._stage.restore(await self._call(self._used, periods.starts), counters)
+        except LedgerError as error:
+            if self._ledger is None:
+                self._drop_thread()
+            raise KernelError(str(error)) from error
+        if self._meter is None:
+            self._meter = open_socket_meter(self._ports)
+
+    async def commit(self, policy: Policy) -> None:
+        """*policy* is in force. What was counted under another one is still written."""
+
+    async def roll_back(self, policy: Policy) -> None:
+        """*policy* stays in force: a ledger that is open stays open."""
+
+    async def run(self) -> None:
+        """Follow the calendar, count closed sockets and write, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if self._ledger is not None:
+                await self.tick(time.monotonic())
+
+    async def tick(self, now: float) -> None:
+        """Do what is due at *now*, monotonic seconds."""
+        self._pass_on(self._stage.advance(self._clock(), now))
+        await self._count_closed()
+        counters, closed = self._stage.pending
+        pause = 0.0 if closed else min(counters / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
+        if now - self._written_at < pause:
+            return
+        try:
+            await self._write()
+            self._written_at = now
+            await self._read_ledger(now)
+            self._failed = False
+        except LedgerError as error:
+            if not self._failed:
+                log.error("%s; what budgets count is written later", error)
+            self._failed = True
+
+    async def close(self) -> None:
+        """Write for the last time."""
+        if self._thread is None:
+            return
+        try:
+            await self._count_closed()
+            await self._write()
+        except LedgerError as error:
+            raise KernelError(f"{error}; what budgets counted last is lost") from error
+        finally:
+            await self._call(self._close_ledger)
+            self._drop_thread()
+            if self._meter is not None:
+                self._meter.close()
+                self._meter = None
+
+    async def _count_closed(self) -> None:
+        if self._meter is None:
+            return
+        try:
+            for number, each in enumerate(self._meter.closed(), start=1):
+                end = each.remote, each.remote_port, each.local_port
+                self._stage.socket_closed(each.cookie, end, each.acked, each.received)
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        except KernelError as error:
+            log.error("%s; what sockets carried last is counted later", error)
+
+    async def _write(self) -> None:
+        """Write what there is to write. Raises LedgerError; then it is kept."""
+        # A write that has begun is not given up with the task that wanted it: whether it succeeded must be known.
+        await asyncio.shield(asyncio.ensure_future(self._write_whole()))
+
+    async def _write_whole(self) -> None:
+        async with self._writing:
+            self._waiting = self._waiting.followed_by(self._stage.take_pending())
+            if not self._waiting.is_empty:
+                await self._call(self._write_in_thread, self._waiting)
+                self._waiting = NOTHING_USED
+
+    async def _read_ledger(self, now: float) -> None:
+        """Read accounts where somebody else has changed them or a period began, and prune daily. Raises LedgerError."""
+        periods = self._stage.periods()
+        prune = now - self._pruned_at >= PRUNE_SECONDS
+        async with self._writing:
+            if not self._waiting.is_empty:
+                return  # A write in between failed: what is read would lack it.
+            used = await self._call(self._read_in_thread, periods, periods != self._read, prune)
+            if used is not None:
+                self._pass_on(self._stage.refresh(used))
+        self._read = periods
+        if prune:
+            self._pruned_at = now
+
+    def _pass_on(self, tokens: Collection[int]) -> None:
+        if tokens:
+            self._changed(tokens)
+
+    async def _open(self) -> dict[int, Counters]:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        return await self._call(self._open_ledger)
+
+    def _drop_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None
+
+    async def _call(self, work: Callable[..., T], *arguments: object) -> T:
+        assert self._thread is not None
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *arguments))
+
+    # In the thread.
+
+    def _open_ledger(self) -> dict[int, Counters]:
+        ledger = Ledger(self._path)
+        try:
+            self._boot = BOOT_ID.read_text().strip()
+            counters = ledger.counters(self._boot)
+            ledger.changed_by_others()
+        except LedgerError:
+            ledger.close()
+            raise
+        self._ledger = ledger
+        return counters
+
+    def _close_ledger(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    def _used(self, periods: Collection[tuple[str, int]]) -> dict[Account, int]:
+        assert self._ledger is not None
+        return self._ledger.used(periods)
+
+    def _write_in_thread(self, usage: Usage) -> None:
+        assert self._ledger is not None
+        self._ledger.write(self._boot, usage)
+
+    def _read_in_thread(
+        self, periods: Collection[tuple[str, int]], anew: bool, prune: bool
+    ) -> dict[Account, int] | None:
+        assert self._ledger is not None
+        if prune:
+            self._ledger.prune(int(self._clock() - KEPT_SECONDS))
+        changed = self._ledger.changed_by_others()
+        return self._ledger.used(periods) if periods and (changed or anew) else None

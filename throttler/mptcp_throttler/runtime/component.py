@@ -1,0 +1,50 @@
+"""The one life cycle of what the daemon is made of.
+
+A reload prepares all components for the new policy, and where one refuses rolls all of them back to the old one; only
+when all are prepared are they committed. So nothing is half applied. Components close in the reverse order of the list;
+one that fails to close does not keep the others from it (``AsyncExitStack``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.policy.model import Policy
+
+log = logging.getLogger(__name__)
+
+
+class Component(Protocol):
+    """A part with something in the kernel, on disk or on the event loop."""
+
+    async def prepare(self, policy: Policy) -> None:
+        """Provide what *policy* needs, before it comes into force. Raises KernelError where it cannot be provided."""
+
+    async def commit(self, policy: Policy) -> None:
+        """*policy* is in force: drop what it does not need."""
+
+    async def roll_back(self, policy: Policy) -> None:
+        """*policy* stays in force: drop what another one that was prepared would have needed."""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+
+    async def close(self) -> None:
+        """Take everything out of the kernel again. Raises KernelError with all that failed."""
+
+
+async def prepare_all(components: Sequence[Component], wanted: Policy, present: Policy) -> None:
+    """Prepare *components* for *wanted*. Where one refuses, all are as *present* needs them; raises KernelError."""
+    try:
+        for component in components:
+            await component.prepare(wanted)
+    except KernelError:
+        for component in reversed(components):
+            try:
+                await component.roll_back(present)
+            except KernelError as error:
+                log.error("%s", error)
+        raise

@@ -1,0 +1,374 @@
+"""Wiring of one daemon, and its life from start to stop.
+
+    observers ──▶ tracker ──▶ decisions (policy, then stages) ──▶ planners ──▶ reconcilers ──▶ kernel
+                                   ▲                                 ▲
+    sampler ──▶ stages ────────────┘            transitions ─────────┘
+
+What has something in the kernel is a component (``component``): all are prepared for a policy, then committed. What
+needs to know how subflows are doing is a consumer of the sampler. All run on one event loop; nothing blocks it long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict
+from typing import Any
+
+from mptcp_throttler import __version__
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.access import REAL, KernelAccess
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.state_lock import locked
+from mptcp_throttler.mptcp.model import Event, EventKind
+from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.problems import DocumentError
+from mptcp_throttler.policy.schedule import next_change, open_rules
+from mptcp_throttler.runtime import garbage
+from mptcp_throttler.runtime.budgets import Budgets
+from mptcp_throttler.runtime.component import Component, prepare_all
+from mptcp_throttler.runtime.decisions import Decisions, StageSampling
+from mptcp_throttler.runtime.directions import Downloads, Uploads
+from mptcp_throttler.runtime.effects import Effects
+from mptcp_throttler.runtime.loop_gauge import LoopGauge
+from mptcp_throttler.runtime.observe import Observers
+from mptcp_throttler.runtime.pacing import PacedCaps
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.runtime.sampler import Consumer, Sampler
+from mptcp_throttler.runtime.service_manager import notify
+from mptcp_throttler.runtime.status import StatusServer
+from mptcp_throttler.runtime.waiting import wait_at_most
+from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.stages.guard import GuardStage
+from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.views import snapshot
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+NICE = -10
+"""Little work, but at once."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+MAX_SLEEP_SECONDS = 60.0
+"""The wall clock may be set while we wait for a window of the policy."""
+
+
+class Daemon:
+    """One throttler on one network namespace."""
+
+    def __init__(
+        self, settings: Settings, policy: Policy, read_policy: Callable[[], Policy], kernel: KernelAccess = REAL
+    ) -> None:
+        """Must be made inside a running event loop. Raises KernelError."""
+        self._settings = settings
+        self._kernel = kernel
+        self._read_policy = read_policy
+        self._started = time.time()
+        self._stop = asyncio.Event()
+        self._reload_wanted = asyncio.Event()
+        self._clock_changed = asyncio.Event()
+        self._open_rules: tuple[bool, ...] = ()
+        """Which rules' windows were open when the policy was last enforced."""
+        self._gauge = LoopGauge()
+        self._tracker = Tracker(settings.ownership.listen_ports, TrackerLimits(settings.max_connections))
+        self._downloads = Downloads(settings, kernel)
+        self._uploads = Uploads(settings, kernel)
+        self._budget_stage, self._guard, self._steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
+        # The order of the stages: each sees what the one before made of the verdicts.
+        stages = (self._budget_stage, self._guard, self._steering)
+        planners = (self._downloads.planner, self._uploads.planner)
+        self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed)
+        self._budgets = Budgets(
+            settings.ledger, settings.ownership.listen_ports, self._budget_stage, self._decisions.decide
+        )
+        self._path_manager = UserspacePathManager(settings.state_directory)
+        self._effects = Effects(self._path_manager, self._steering)
+        # The order in which they are prepared; they are closed in the reverse order.
+        self._components: tuple[Component, ...] = (
+            self._downloads,
+            self._uploads,
+            self._path_manager,
+            self._budgets,
+        )
+        self._stage_sampling = [StageSampling(stage, self._decisions, self._effects.carry_out) for stage in stages]
+        self._planners = planners
+        self._paced: PacedCaps | None = None
+        """None where sockets cannot be paced: caps then begin at once."""
+        self._sampler: Sampler
+        self._observers: Observers
+
+    def stop(self) -> None:
+        """Have :meth:`serve` end."""
+        self._stop.set()
+
+    def reload(self) -> None:
+        """Have the policy read anew."""
+        self._reload_wanted.set()
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT, then leave the kernel as it was.
+
+        Raises :class:`KernelError` when the start fails, ``AlreadyRunning`` when another daemon is there.
+        """
+        loop = asyncio.get_running_loop()
+        with locked(self._settings.state_directory):
+            # From the first change to the last: a signal in between must not end us half-way.
+            for number in STOP_SIGNALS:
+                loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(signal.SIGHUP, self.reload)
+            try:
+                await self.serve()
+            finally:
+                _ignore_further_stops(loop)
+
+    async def serve(self) -> None:
+        """Run until :meth:`stop`, then leave the kernel as it was. Raises KernelError."""
+        policy = self._decisions.policy
+        async with AsyncExitStack() as stack:
+            for component in self._components:
+                stack.push_async_callback(component.close)
+                await component.prepare(policy)
+            self._decisions.set_policy(policy)
+            sockets = self._kernel.sockets(self._settings)
+            stack.callback(sockets.close)
+            # Before the observers: a connection that is accepted earlier can never be paced.
+            pacing = self._kernel.pacing(self._settings)
+            if pacing is not None:
+                self._paced = PacedCaps(self._downloads.planner, pacing, self._plan_changed)
+                stack.push_async_callback(self._paced.close, sockets.look_up)
+            stack.callback(self._effects.release_flags)
+            self._sampler = Sampler(sockets, self._consumers(), lambda: self._tracker.table_sizes["live"])
+            self._observers = Observers(
+                self._settings, self._kernel, self._tracker, self._sampler, self._changed, self._verify
+            )
+            stack.callback(self._observers.close)
+            await self._observers.open()
+            await self._adopt()
+            for component in self._components:
+                await component.commit(policy)
+            await self._uploads.remove_what_was_left()
+            await self._kernel.remove_other_backends(self._downloads.backend, self._settings)
+            status = StatusServer(self._settings.status_socket, self._sampler.refresh, self._document)
+            stack.push_async_callback(status.close)
+            await status.open()
+            stack.push_async_callback(self._sample_for_the_last_time)
+            _take_priority()
+            garbage.set_aside()
+            log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), self._downloads.backend)
+            notify("READY=1")
+            await self._until_stopped(
+                *(component.run() for component in self._components),
+                *([self._paced.run()] if self._paced is not None else []),
+                self._decisions.run(),
+                self._sampler.run(),
+                self._observers.supervise(),
+                self._gauge.run(),
+                garbage.run(lambda: status.answering),
+                self._every(TICK_SECONDS, self._tick),
+                self._every(self._settings.verify_interval, self._verify_and_resync),
+                self._follow_the_clock(),
+                self._reload_when_wanted(),
+            )
+
+    def _consumers(self) -> list[Consumer]:
+        return [*([self._paced] if self._paced is not None else []), self._uploads, *self._stage_sampling]
+
+    async def _adopt(self) -> None:
+        """Take over what a killed daemon left, and bring the kernel in line with the policy."""
+        found = list(self._sampler.latest.values())
+        self._effects.adopt(found)
+        await self._enforce()
+        if self._paced is not None:
+            self._paced.adopt(found)
+            # What is capped already stays capped, and what sends little is capped from the start.
+            await self._sampler.sweep()
+        await self._downloads.reconciler.apply()
+
+    async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
+        """Run *duties*, none of which ends by itself, until told to stop; the first that fails ends the daemon."""
+        tasks = [asyncio.create_task(duty) for duty in duties]
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in [stop, *tasks]:
+                task.cancel()
+            await asyncio.gather(stop, *tasks, return_exceptions=True)
+
+    async def _sample_for_the_last_time(self) -> None:
+        """Have budgets count what was carried until now."""
+        if self._budget_stage.watched():
+            try:
+                await self._sampler.sweep()
+            except KernelError as error:
+                log.error("%s; what budgets counted last is lost", error)
+
+    def _changed(self, events: Iterable[Event]) -> None:
+        """Decide anew about every connection that *events* name."""
+        tokens = set()
+        for event in events:
+            tokens.add(event.token)
+            if event.kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT):
+                log.info("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
+            elif log.isEnabledFor(logging.DEBUG):
+                log.debug("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
+        self._decisions.decide(tokens)
+
+    def _plan_changed(self) -> None:
+        if self._paced is not None and self._downloads.planner.has_moved:
+            self._paced.follow()
+        self._downloads.reconciler.wake()
+        self._uploads.follow()
+        # What is new to a cap or to steering is sampled at once, but after the kernel has its entries.
+        self._sampler.wake()
+
+    async def _enforce(self) -> None:
+        """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
+        now = time.time()
+        policy = self._decisions.policy
+        self._open_rules = open_rules(policy, now)
+        await self._decisions.decide_all()
+        for planner in self._planners:
+            planner.prepare_path_classes(now)
+            planner.expire(now)
+        self._plan_changed()
+
+    async def _tick(self) -> None:
+        now = time.time()
+        events = self._tracker.expire(now)
+        if events:
+            self._changed(events)
+        for planner in self._planners:
+            planner.expire(now)
+        self._plan_changed()
+
+    async def _verify(self) -> None:
+        try:
+            await self._downloads.reconciler.verify()
+            await self._uploads.verify()
+        except KernelError as error:
+            log.error("verify: %s", error)
+
+    async def _verify_and_resync(self) -> None:
+        """Compare both sides with the kernel: what we put there, and the subflows that packets showed.
+
+        The latter keeps long-lived subflows from expiring and gives back a cap that a forged RST took away.
+        """
+        await self._verify()
+        await self._observers.resync_quietly()
+
+    async def _follow_the_clock(self) -> None:
+        while True:
+            now = time.time()
+            policy = self._decisions.policy
+            if open_rules(policy, now) != self._open_rules:
+                await self._enforce()
+            change = next_change(policy, now)
+            pause = MAX_SLEEP_SECONDS if change is None else min(MAX_SLEEP_SECONDS, max(0.05, change - now))
+            await wait_at_most(self._clock_changed, pause)
+            self._clock_changed.clear()
+
+    async def _reload_when_wanted(self) -> None:
+        while True:
+            await self._reload_wanted.wait()
+            self._reload_wanted.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        """Take the policy file anew; refuse a bad one and keep what is in force."""
+        try:
+            policy = await asyncio.to_thread(self._read_policy)
+            await prepare_all(self._components, policy, self._decisions.policy)
+        except (DocumentError, KernelError) as error:
+            for line in str(error).splitlines():
+                log.error("%s", line)
+            log.error("policy not reloaded: the one in force stays")
+            return
+        self._decisions.set_policy(policy)
+        if self._paced is not None:
+            self._paced.new_policy()
+        await self._enforce()
+        for component in self._components:
+            try:
+                await component.commit(policy)
+            except KernelError as error:
+                log.error("%s", error)
+        self._clock_changed.set()
+        log.info("policy reloaded: %d rules", len(policy.rules))
+
+    def _document(self) -> Iterator[str]:
+        """Yield the status in pieces, from what is stored."""
+        policy, download, upload = self._decisions.policy, self._downloads, self._uploads
+        head = {
+            "version": __version__,
+            "started": self._started,
+            "now": time.time(),
+            "interfaces": list(self._settings.interfaces),
+            "netfilter": download.backend,
+            "paced": self._paced is not None,
+            "policy": {
+                "source": str(self._settings.policy),
+                "dry_run": policy.dry_run,
+                "rules": [rule.name for rule in policy.rules],
+            },
+            "uploads_shaped": upload.in_force,
+            "in_step": all(each.classes.settled and each.entries.settled for each in self._planners),
+        }
+        tail = {
+            "classes": snapshot.classes(self._planners),
+            "counters": {
+                "observers": asdict(self._observers.counters),
+                "tracker": asdict(self._tracker.counters),
+                "reconciler": asdict(download.reconciler.counters),
+                "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
+                "guard": asdict(self._guard.counters),
+                "sampler": self._sampler.as_json(),
+                "loop": self._gauge.as_json(),
+                "entries": len(download.planner.entries.actual),
+                "upload_entries": len(upload.planner.entries.actual),
+                "tables": dict(self._tracker.table_sizes),
+            },
+        }
+        shown = snapshot.Shown(
+            head,
+            tail,
+            self._tracker.connections.values(),
+            self._decisions.verdicts,
+            download.planner,
+            upload.planner,
+            self._guard.reason,
+            self._sampler.latest,
+        )
+        return snapshot.document(shown)
+
+    @staticmethod
+    async def _every(seconds: float, call: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await call()
+
+
+def _ignore_further_stops(loop: asyncio.AbstractEventLoop) -> None:
+    """Whoever asks once more is asking for what is being done.
+
+    The loop leaves each signal to its default action, which would end us: none must come in that moment.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    for number in STOP_SIGNALS:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def _take_priority() -> None:
+    """A new subflow must not wait behind the transfers of the proxy beside us."""
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)

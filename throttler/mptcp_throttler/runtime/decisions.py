@@ -1,0 +1,149 @@
+"""Decides what holds for each connection, and keeps it: the policy first, then the stages in the order of one list.
+
+What was decided is stored. Whoever asks (status, plan, views) reads that and decides nothing. A few connections are
+decided at once; many, after a reload for one, in slices between which the event loop answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.shaping.plan import PlanError, Planner
+from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 64
+"""Connections decided without a pause: some three milliseconds."""
+
+
+class Decisions:
+    """The verdicts of all connections, and the planners that follow them."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        connections: Mapping[int, Connection],
+        stages: Sequence[Stage],
+        planners: Sequence[Planner],
+        changed: Callable[[], None],
+    ) -> None:
+        """*connections* is the tracker's live view by token; *changed* is called when plans may have changed."""
+        self.policy = policy
+        self.verdicts: dict[int, tuple[Verdict, ...]] = {}
+        """By token; of each active subflow, direction by direction."""
+        self._connections = connections
+        self._stages = tuple(stages)
+        self._planners = tuple(planners)
+        self._changed = changed
+        self._waiting: dict[int, None] = {}
+        """Tokens that are to be decided, in order."""
+        self._wake = asyncio.Event()
+
+    def set_policy(self, policy: Policy) -> None:
+        """Take *policy* as the one in force; :meth:`decide_all` must follow."""
+        self.policy = policy
+        for stage in self._stages:
+            stage.set_policy(policy)
+        for planner in self._planners:
+            planner.set_policy(policy)
+
+    def decide(self, tokens: Collection[int]) -> None:
+        """Decide about connections: at once where they are few, else soon."""
+        if len(tokens) > AT_ONCE:
+            self._waiting.update(dict.fromkeys(tokens))
+            self._wake.set()
+            return
+        now = time.time()
+        for token in tokens:
+            self._waiting.pop(token, None)
+            self._decide(token, now)
+        self._changed()
+
+    async def decide_all(self) -> None:
+        """Decide about every connection, in slices; return when it is done. :meth:`run` need not be running."""
+        self._waiting.update(dict.fromkeys(self._connections))
+        self._waiting.update(dict.fromkeys(self.verdicts))
+        while self._waiting:
+            self._slice()
+            await asyncio.sleep(0)
+
+    async def run(self) -> None:
+        """Decide about those that wait, forever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                self._slice()
+                await asyncio.sleep(0)
+
+    def _slice(self) -> None:
+        now = time.time()
+        for _ in range(min(AT_ONCE, len(self._waiting))):
+            token = next(iter(self._waiting))
+            del self._waiting[token]
+            self._decide(token, now)
+        self._changed()
+
+    def _decide(self, token: int, now: float) -> None:
+        connection = self._connections.get(token)
+        if connection is None:
+            self.verdicts.pop(token, None)
+            for stage in self._stages:
+                stage.forget(token)
+            verdicts: tuple[Verdict, ...] = ()
+        else:
+            verdicts = evaluate(self.policy, connection, now)
+            for stage in self._stages:
+                verdicts = stage.apply(connection, verdicts, now)
+            self.verdicts[token] = verdicts
+        for planner in self._planners:
+            try:
+                planner.set_verdicts(token, verdicts, now)
+            except PlanError as error:
+                log.error("connection %08x stays uncapped (%s): %s", token, planner.direction.value, error)
+
+
+class StageSampling:
+    """Gives samples to one stage, and what it makes of them to those who do it."""
+
+    urgent_share = 0.1
+
+    def __init__(self, stage: Stage, decisions: Decisions, carry_out: Callable[[Iterable[Effect]], None]) -> None:
+        self.interval, self.period = stage.interval, stage.period
+        self._stage = stage
+        self._decisions = decisions
+        self._carry_out = carry_out
+
+    def watches_any(self) -> bool:
+        return bool(self._stage.watched())
+
+    def watched(self) -> Collection[FourTuple]:
+        return self._stage.watched()
+
+    def urgent(self) -> Collection[FourTuple]:
+        return self._stage.urgent()
+
+    def observe(
+        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
+    ) -> Iterator[None]:
+        del asked
+        for outcome in self._stage.observe(Samples(now, sockets, complete)):
+            self.take(outcome)
+            yield
+
+    def take(self, outcome: Outcome) -> None:
+        """Carry out the effects of *outcome*, then decide anew what it changed."""
+        if outcome.effects:
+            self._carry_out(outcome.effects)
+        if outcome.changed:
+            self._decisions.decide(outcome.changed)
+
+    def failed(self, now: float) -> None:
+        """A stage goes on with the next samples that there are."""

@@ -1,0 +1,203 @@
+"""What the throttler has in the kernel for each direction: a planner and the reconciler that follows it.
+
+*Downloads*: HTB on the interfaces, netfilter on the way out. *Uploads*: HTB on an IFB device, nftables at ingress; it
+is in the kernel only while the policy has rules for uploads, so that nobody else pays for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AsyncExitStack
+
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.access import KernelAccess
+from mptcp_throttler.kernel.netfilter.backends import Backend
+from mptcp_throttler.kernel.ports import EgressTrafficControl, KernelError
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.policy.model import Direction, Policy
+from mptcp_throttler.runtime.reconcile import Reconciler
+from mptcp_throttler.shaping.plan import Planner, gso_limit
+from mptcp_throttler.shaping.upload_transitions import MEASURE_SECONDS, STEP_SECONDS, UploadTransitions
+
+log = logging.getLogger(__name__)
+
+
+class Downloads:
+    """What leaves for the clients. A component."""
+
+    def __init__(self, settings: Settings, kernel: KernelAccess) -> None:
+        self.planner = Planner(settings.ownership)
+        self.backend: Backend
+        self.reconciler: Reconciler
+        self._settings = settings
+        self._kernel = kernel
+        self._tc: EgressTrafficControl | None = None
+        self._stack = AsyncExitStack()
+
+    async def prepare(self, policy: Policy) -> None:
+        """Take the interfaces, or adopt what a killed daemon left there."""
+        if self._tc is not None:
+            return
+        tc = await self._stack.enter_async_context(self._kernel.traffic_control(self._settings))
+        self.backend, netfilter = self._kernel.netfilter(self._settings)
+        self._stack.callback(netfilter.close)
+        self.reconciler = Reconciler(self.planner, tc, netfilter)
+        self._tc = tc
+        await self.reconciler.prepare()
+
+    async def commit(self, policy: Policy) -> None:
+        """Limit the segments that the interfaces build, as the tightest cap of *policy* needs."""
+        assert self._tc is not None
+        try:
+            await self._tc.limit_gso(await self._gso_limit(policy))
+        except KernelError as error:
+            log.error("%s", error)
+
+    async def roll_back(self, policy: Policy) -> None:
+        """Nothing depends on the policy before it is committed."""
+
+    async def run(self) -> None:
+        await self.reconciler.run()
+
+    async def close(self) -> None:
+        async with self._stack:
+            # A start that was refused before it took an interface leaves a killed predecessor's caps alone.
+            if self._tc is not None and self._tc.prepared:
+                await self.reconciler.close()
+
+    async def _gso_limit(self, policy: Policy) -> int | None:
+        assert self._tc is not None
+        wanted = self._settings.gso_max_size
+        if wanted == "keep" or policy.dry_run:
+            return None
+        return gso_limit(policy, await self._tc.gso_before()) if wanted == "auto" else int(wanted)
+
+
+class Uploads:
+    """What comes from the clients. A component, and a consumer of samples."""
+
+    interval, period = MEASURE_SECONDS, float("inf")
+    urgent_share = 0.1
+
+    def __init__(self, settings: Settings, kernel: KernelAccess) -> None:
+        self.planner = Planner(settings.ownership, Direction.UP)
+        self.reconciler: Reconciler | None = None
+        """None until a policy needs it."""
+        self.in_force = False
+        """Our device and our table are there."""
+        self._settings = settings
+        self._kernel = kernel
+        self._transitions = UploadTransitions(self.planner)
+        self._stack = AsyncExitStack()
+        self._wake = asyncio.Event()
+
+    async def prepare(self, policy: Policy) -> None:
+        if self.in_force or not policy.acts_on_upload or policy.dry_run:
+            return
+        reconciler = await self._opened()
+        try:
+            await reconciler.prepare()
+        except BaseException:  # a stop meanwhile, too, leaves nothing
+            await self._remove()
+            raise
+        self.in_force = True
+
+    async def commit(self, policy: Policy) -> None:
+        if not policy.acts_on_upload or policy.dry_run:
+            await self._remove()
+
+    async def roll_back(self, policy: Policy) -> None:
+        await self.commit(policy)
+
+    async def remove_what_was_left(self) -> bool:
+        """Remove what a killed daemon left here, where the policy does not need it; return whether that can be done."""
+        if self.in_force or self._kernel.upload_missing() is not None:
+            return False
+        await self._opened()
+        await self._remove()
+        return True
+
+    async def verify(self) -> None:
+        """Compare with the kernel and repair what differs. Raises KernelError."""
+        if self.in_force and self.reconciler is not None:
+            await self.reconciler.verify()
+
+    def follow(self) -> None:
+        """Say that the plan may have changed."""
+        if self.in_force and self.reconciler is not None:
+            self._wake.set()
+            self.reconciler.wake()
+
+    async def run(self) -> None:
+        """Apply the plan and step the transitions, forever."""
+        applying: asyncio.Task[None] | None = None
+        try:
+            while True:
+                if not self._transitions.busy:
+                    await self._wake.wait()
+                self._wake.clear()
+                if self.reconciler is not None:
+                    applying = applying or asyncio.create_task(self.reconciler.run())
+                    if applying.done():
+                        applying.result()
+                    for changed in self._transitions.step(time.monotonic()):
+                        if changed:
+                            self.reconciler.wake()
+                        await asyncio.sleep(0)
+                await asyncio.sleep(STEP_SECONDS)
+        finally:
+            if applying is not None:
+                applying.cancel()
+
+    async def close(self) -> None:
+        async with self._stack:
+            if self.in_force and self.reconciler is not None:
+                await self.reconciler.close()
+                self.in_force = False
+
+    # A consumer of samples
+
+    def watches_any(self) -> bool:
+        return False
+
+    def watched(self) -> Collection[FourTuple]:
+        return ()
+
+    def urgent(self) -> Collection[FourTuple]:
+        return self._transitions.urgent()
+
+    def observe(
+        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
+    ) -> Iterator[None]:
+        self._transitions.observe(asked, sockets, now)
+        yield
+
+    def failed(self, now: float) -> None:
+        """Subflows that cannot be sampled are capped in time by ``step``."""
+
+    # Within
+
+    async def _opened(self) -> Reconciler:
+        if self.reconciler is None:
+            missing = self._kernel.upload_missing()
+            if missing is not None:
+                raise KernelError(f"a rule is for uploads, which needs nftables: {missing}")
+            tc = await self._stack.enter_async_context(self._kernel.upload_traffic_control(self._settings))
+            netfilter = self._kernel.upload_netfilter(self._settings)
+            self._stack.callback(netfilter.close)
+            self.reconciler = Reconciler(self.planner, tc, netfilter)
+        return self.reconciler
+
+    async def _remove(self) -> None:
+        if self.reconciler is None:
+            return
+        try:
+            await self.reconciler.close()
+            self.planner.adopt({}, {})
+        except KernelError as error:
+            # A kernel without the family netdev or IFB has nothing of ours either.
+            log.log(logging.ERROR if self.in_force else logging.DEBUG, "%s", error)
+        self.in_force = False

@@ -1,0 +1,55 @@
+"""Carries out what stages want done: logs it, or sets backup flags through the path manager."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import KernelSubflow
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.stages.backup_flags import SetBackup
+from mptcp_throttler.stages.guard import Relaxed, Resumed
+from mptcp_throttler.stages.stage import Effect
+from mptcp_throttler.stages.steering import SteeringStage
+
+log = logging.getLogger(__name__)
+
+
+class Effects:
+    """One daemon's."""
+
+    def __init__(self, path_manager: UserspacePathManager, steering: SteeringStage) -> None:
+        self._path_manager = path_manager
+        self._steering = steering
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """Do *effects*; one that the kernel refuses is logged and does not keep the others from it."""
+        for effect in effects:
+            match effect:
+                case Relaxed(token, reason):
+                    log.warning("connection %08x: caps relaxed: %s", token, reason)
+                case Resumed(token):
+                    log.info("connection %08x: caps are in force again", token)
+                case SetBackup():
+                    self._set_backup(effect)
+                case _:
+                    raise TypeError(f"nothing carries out {effect!r}")
+
+    def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
+        """Take over the backup flags that a killed daemon left: those that no rule explains are taken back."""
+        self._steering.adopt(subflows)
+
+    def release_flags(self) -> None:
+        """Make all subflows regular again that were made backup."""
+        self.carry_out(self._steering.release_all())
+
+    def _set_backup(self, effect: SetBackup) -> None:
+        try:
+            self._path_manager.set_backup(effect.token, effect.four_tuple, effect.backup)
+        except KernelError as error:
+            log.warning("%s; a connection from before the policy steered cannot be steered", error)
+            self._steering.refused(effect)
+            return
+        log.debug("%s: %s", effect.four_tuple, "backup" if effect.backup else "regular")
+        self._steering.confirmed(effect)

@@ -1,0 +1,184 @@
+"""The observers: capture on every interface, path-manager events, sweeps of the sockets; all feed the tracker.
+
+Whatever is lost (a full buffer, an interface that went away) is made good by a sweep of the sockets there are. An
+observer that fails is opened again until it works; the other observers go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.access import EventSource, KernelAccess, SegmentSource
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import Event, KernelSubflow
+from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.runtime.sampler import Sampler
+
+log = logging.getLogger(__name__)
+
+SUPERVISE_SECONDS = 1.0
+_BATCH = 256
+"""Frames read at once: afterwards the reconciler gets its turn, so that no subflow waits for a whole burst."""
+
+
+@dataclass(slots=True)
+class ObserverCounters:
+    segments: int = 0
+    segments_dropped: int = 0
+    kernel_events: int = 0
+    kernel_events_lost: int = 0
+    """How often the event socket's buffer overflowed; the kernel does not say how many events that was."""
+    resyncs: int = 0
+    reopened: int = 0
+
+
+class Observers:
+    """Opens and supervises the observers of one network namespace. Must be used inside a running event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        kernel: KernelAccess,
+        tracker: Tracker,
+        sampler: Sampler,
+        changed: Callable[[Iterable[Event]], None],
+        interface_returned: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.counters = ObserverCounters()
+        self._settings = settings
+        self._kernel = kernel
+        self._tracker = tracker
+        self._sampler = sampler
+        self._changed = changed
+        self._interface_returned = interface_returned
+        self._captures: dict[str, SegmentSource] = {}
+        self._events: EventSource | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def open(self) -> None:
+        """Open every observer, then learn what is there already. Raises KernelError for a capture that fails."""
+        for interface in self._settings.interfaces:
+            self._open_capture(interface)
+        if not self._try_events():
+            log.warning("no path-manager events; subflows are known from their packets alone")
+        await self.resync()
+
+    def close(self) -> None:
+        for interface in list(self._captures):
+            self._close_capture(interface)
+        if self._events is not None:
+            self._loop.remove_reader(self._events.fileno())
+            self._events.close()
+
+    async def supervise(self) -> None:
+        """Watch for losses and for interfaces that return, forever."""
+        while True:
+            await asyncio.sleep(SUPERVISE_SECONDS)
+            lost = self._read_losses()
+            if self._events is None and self._try_events():
+                lost = True
+            returned = [interface for interface in self._settings.interfaces if self._reopen(interface)]
+            if returned:
+                self.counters.reopened += len(returned)
+                log.info("capturing again on %s", ", ".join(returned))
+                await self._interface_returned()
+            if lost or returned or self._tracker.wants_resync:
+                await self.resync_quietly()
+
+    async def resync(self) -> None:
+        """Give the tracker a sweep of the sockets that there are now. Raises KernelError where it fails."""
+        self.counters.resyncs += 1
+        owners = await self._kernel.interface_of_addresses(self._settings.interfaces)
+        resync = self._tracker.begin_resync(time.time(), owners)
+
+        def take(piece: Sequence[KernelSubflow]) -> None:
+            events = resync.add(piece, time.time())
+            if events:
+                self._changed(events)
+
+        await self._sampler.sweep(take)
+        for events in resync.finish():
+            if events:
+                self._changed(events)
+            await asyncio.sleep(0)
+
+    async def resync_quietly(self) -> None:
+        """Resync; a sweep that fails is logged, the next one may work."""
+        try:
+            await self.resync()
+        except KernelError as error:
+            log.error("resync: %s", error)
+
+    def _open_capture(self, interface: str) -> None:
+        capture = self._kernel.capture(interface, self._settings)
+        self._captures[interface] = capture
+        self._loop.add_reader(capture.fileno(), self._read_capture, capture)
+
+    def _close_capture(self, interface: str) -> None:
+        capture = self._captures.pop(interface)
+        self._loop.remove_reader(capture.fileno())
+        capture.close()
+
+    def _reopen(self, interface: str) -> bool:
+        if interface in self._captures:
+            return False
+        try:
+            self._open_capture(interface)
+        except KernelError as error:
+            log.debug("%s", error)
+            return False
+        return True
+
+    def _try_events(self) -> bool:
+        try:
+            self._events = self._kernel.events()
+        except (KernelError, OSError) as error:
+            log.debug("%s", error)
+            return False
+        self._loop.add_reader(self._events.fileno(), self._read_events)
+        return True
+
+    def _read_capture(self, capture: SegmentSource) -> None:
+        events: list[Event] = []
+        try:
+            for segment in capture.read(_BATCH):
+                self.counters.segments += 1
+                events += self._tracker.segment(segment)
+        except KernelError as error:
+            log.warning("%s; trying to capture again every %g s", error, SUPERVISE_SECONDS)
+            self._close_capture(capture.interface)
+        if events:
+            self._changed(events)
+
+    def _read_events(self) -> None:
+        assert self._events is not None
+        events: list[Event] = []
+        try:
+            for event in self._events.read(_BATCH):
+                self.counters.kernel_events += 1
+                events += self._tracker.kernel_event(event)
+        except OSError as error:
+            log.warning("path-manager events: %s; opening them again", error)
+            self._loop.remove_reader(self._events.fileno())
+            self._events.close()
+            self._events = None
+        if events:
+            self._changed(events)
+
+    def _read_losses(self) -> bool:
+        dropped = sum(capture.read_statistics() for capture in self._captures.values())
+        if dropped:
+            self.counters.segments_dropped += dropped
+            log.warning("%d segments dropped by the capture buffer", dropped)
+        overflowed = 0
+        if self._events is not None:
+            overflowed, self._events.lost = self._events.lost, 0
+            self.counters.kernel_events_lost += overflowed
+            if overflowed:
+                log.warning("path-manager events lost")
+        return bool(dropped or overflowed)

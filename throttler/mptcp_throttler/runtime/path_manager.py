@@ -1,0 +1,157 @@
+"""Holds the path manager in user space while the policy steers by order, so that it never costs anybody a path.
+
+Only that path manager can make one subflow backup of several that share the proxy's address. While
+``net.mptcp.pm_type`` is 1 the kernel accepts joins only as long as somebody listens to the path manager's events; for
+connections that are accepted then this is so for as long as they live. So a keeper listens beside this process, from
+before the sysctl is set until after the last such connection has ended: ``kernel.mptcp_pm.keeper``.
+``net.mptcp.stale_loss_cnt`` is 1 meanwhile: a subflow whose path has died is left after one retransmission, not four.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, start_keeper
+from mptcp_throttler.kernel.mptcp_pm.priority import SubflowPriority
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.runtime.service_manager import is_managed, notify
+
+log = logging.getLogger(__name__)
+
+SYSCTLS = {PM_TYPE: "1", STALE_LOSS_COUNT: "1"}
+CHECK_SECONDS = 1.0
+"""Between two checks that the keeper is there. This process listens too: only the death of both at once matters."""
+STORE_NAME = "path-manager"
+"""Of the event socket in the service manager's store of descriptors, which the death of all our processes leaves."""
+
+
+def needs_user_space(policy: Policy) -> bool:
+    """Return whether *policy* makes single subflows backup."""
+    return not policy.dry_run and any(rule.steer is not None and rule.steer.by_order for rule in policy.rules)
+
+
+class UserspacePathManager:
+    """The path manager of one daemon's network namespace."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self._state_directory = state_directory
+        self._sysctls = OwnedSysctls(state_directory)
+        self._keeper: KeeperConnection | None = None
+        self._priority: SubflowPriority | None = None
+        self._in_force = False
+        """The policy in force needs the path manager in user space."""
+        self._complained = False
+        """That no keeper can be started has been said."""
+        self._lock = asyncio.Lock()
+        """Of the keeper: a reload must not come between the two halves of its being started anew."""
+
+    async def prepare(self, policy: Policy) -> None:
+        """Set what *policy* needs, the listener before the sysctls. Raises KernelError with nothing changed."""
+        if not needs_user_space(policy):
+            return
+        async with self._lock:
+            try:
+                await self._hold()
+            except KernelError:
+                if not self._in_force:
+                    await self._drop()
+                raise
+
+    async def commit(self, policy: Policy) -> None:
+        """*policy* is in force: put back what it does not need, or a killed predecessor left. Raises KernelError."""
+        async with self._lock:
+            self._in_force = needs_user_space(policy)
+            if not self._in_force:
+                await self._drop()
+
+    async def roll_back(self, policy: Policy) -> None:
+        """*policy* stays in force: drop what another one would have needed. Raises KernelError."""
+        async with self._lock:
+            if not self._in_force:
+                await self._drop()
+
+    def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
+        """Make one subflow backup, or regular again. Raises KernelError where it cannot be, as with a connection
+        that was accepted under the kernel's path manager."""
+        if self._priority is None:
+            self._priority = SubflowPriority()
+        self._priority.set_backup(token, four_tuple, backup)
+
+    async def run(self) -> None:
+        """Start the keeper anew when it has been killed, forever."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            if self._keeper is not None and not self._keeper.alive:
+                # A stop in between must find a keeper that knows everything.
+                await asyncio.shield(self._replace_keeper())
+
+    async def close(self) -> None:
+        """Put the sysctls back. The keeper ends with the last connection that needs it. Raises KernelError."""
+        if self._priority is not None:
+            self._priority.close()
+            self._priority = None
+        async with self._lock:
+            self._in_force = False
+            await self._drop()
+
+    async def _replace_keeper(self) -> None:
+        async with self._lock:
+            if self._keeper is None or self._keeper.alive:
+                return
+            try:
+                await self._hold()
+            except KernelError as error:
+                if not self._complained:
+                    log.error("%s; should this throttler be killed now, joins are refused", error)
+                self._complained = True
+            else:
+                self._complained = False
+                log.warning("the keeper of the path manager was gone; process %d is the new one", self._keeper.pid)
+
+    async def _hold(self) -> None:
+        put_back = self._sysctls.before(SYSCTLS)
+        if self._keeper is None or not self._keeper.alive:
+            await self._find_keeper()
+        assert self._keeper is not None
+        await self._keeper.hold(put_back)
+        self._sysctls.hold(SYSCTLS)
+
+    async def _find_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.close()
+        found = await find_keeper(self._state_directory)
+        if found is None:
+            found = await start_keeper(self._state_directory)
+        self._keeper = found
+        if is_managed():
+            with listener() as events:
+                notify("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
+                notify("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
+
+    async def _drop(self) -> None:
+        try:
+            self._sysctls.restore()
+        finally:
+            keeper, self._keeper = self._keeper, None
+            if keeper is not None:
+                notify("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
+                try:
+                    await keeper.release()
+                except KernelError as error:
+                    log.warning("%s", error)
+
+
+async def end_keeper(state_directory: Path) -> bool:
+    """End the keeper that a killed daemon left, and put the sysctls back; return whether there was one."""
+    keeper = await find_keeper(state_directory)
+    try:
+        if keeper is not None:
+            await keeper.end()
+    finally:
+        OwnedSysctls(state_directory).restore()
+    return keeper is not None

@@ -1,0 +1,275 @@
+"""Brings the kernel to the planner's desired state, and keeps it there.
+
+The order is the contract's: a class before the entries that name it, and an entry goes before its class; a
+packet whose priority named a missing class would pass unshaped. What the kernel refuses is tried again with
+growing pauses, after everything else was done; before that the actual state is read back, because a failed batch may
+have been done in part.
+
+The periodic comparison with the kernel runs beside all this: it reads while changes go on, leaves out what was changed
+meanwhile, and only where something differs are changes stopped until everything was read again and put right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from mptcp_throttler.kernel.ports import KernelError, Netfilter, TrafficControl
+from mptcp_throttler.kernel.turns import in_turns
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import ClassSpec, Target
+from mptcp_throttler.shaping.plan import Planner
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+"""Seconds."""
+_BATCH = 500
+"""Entries for each call: after it comes what became urgent meanwhile, deletions first."""
+_CLASS_BATCH = 50
+"""Classes for each call."""
+
+
+@dataclass(slots=True)
+class ReconcileCounters:
+    entries_upserted: int = 0
+    entries_deleted: int = 0
+    classes_upserted: int = 0
+    classes_deleted: int = 0
+    failures: int = 0
+    repairs: int = 0
+    """Objects that a read-back found missing, changed or foreign."""
+
+
+@dataclass(slots=True)
+class _Changed:
+    """What was changed while the kernel was read."""
+
+    classes: set[int] = field(default_factory=set)
+    entries: set[FourTuple] = field(default_factory=set)
+
+
+class Reconciler:
+    """One planner against one kernel."""
+
+    def __init__(self, planner: Planner, traffic_control: TrafficControl, netfilter: Netfilter) -> None:
+        self.planner = planner
+        self.counters = ReconcileCounters()
+        self._tc = traffic_control
+        self._netfilter = netfilter
+        self._wake = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._in_hand = _Changed()
+        """What is being changed at this moment."""
+        self._changed: _Changed | None = None
+        """What was changed since the reading began that is under way."""
+
+    async def prepare(self) -> None:
+        """Take the interfaces and make or adopt sets and rules; the planner learns what is there."""
+        async with self._lock:
+            await self._prepare_and_read_back()
+
+    def wake(self) -> None:
+        """Say that the desired state may have changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Apply whenever woken, forever."""
+        pause = _FIRST_PAUSE
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.apply()
+                pause = _FIRST_PAUSE
+            except KernelError as error:
+                self.counters.failures += 1
+                log.error("%s; trying again in %.1f s", error, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                await self._start_over()
+                self._wake.set()
+
+    async def apply(self) -> None:
+        """Make all pending changes.
+
+        Raises :class:`KernelError` with the first that the kernel refused, after the others were made.
+        """
+        async with self._lock:
+            while not (self.planner.classes.settled and self.planner.entries.settled):
+                refused = await self._apply_once()
+                if refused is not None:
+                    raise refused
+
+    async def verify(self) -> None:
+        """Compare the kernel with what we put there; where it differs, count that and put it right.
+
+        Raises :class:`KernelError` where the kernel cannot be read or put right.
+        """
+        problems = await self._differences()
+        if not problems:
+            return
+        async with self._lock:
+            before = dict(self.planner.classes.actual), dict(self.planner.entries.actual)
+            await self._prepare_and_read_back()
+            found = self.planner.classes.actual, self.planner.entries.actual
+        changed = _count_changes(before[0], found[0], ClassSpec.same_as)
+        changed += _count_changes(before[1], found[1], Target.__eq__)
+        changed += sum(problems.values())
+        if changed:
+            self.counters.repairs += changed
+            log.warning("%d kernel objects were not as we left them; putting them right", changed)
+        await self.apply()
+
+    async def close(self) -> None:
+        """Remove everything of ours: first what sends packets to classes, then the classes with their root.
+
+        What fails does not keep the rest from being removed. Raises KernelError with all that failed.
+        """
+        failures = []
+        async with self._lock:
+            for remove in (self._netfilter.remove, self._tc.restore):
+                try:
+                    await remove()
+                except KernelError as error:
+                    failures.append(str(error))
+        if failures:
+            raise KernelError("; ".join(failures))
+
+    async def _apply_once(self) -> KernelError | None:
+        """Make the changes that are pending now; return the first refusal.
+
+        It returns early where something came to be wanted meanwhile that has to be done first.
+        """
+        classes, entries = self.planner.classes, self.planner.entries
+        refused: KernelError | None = None
+        # Deletions of entries first: they make room in a full set, and nothing depends on them.
+        for gone in _batches(entries.deletes, _BATCH, lambda key: key in entries.deletes):
+            try:
+                with self._changing(entries=gone):
+                    await self._netfilter.delete_entries(gone)
+            except KernelError as error:
+                refused = refused or error
+                continue
+            entries.deleted(gone)
+            self.counters.entries_deleted += len(gone)
+            await asyncio.sleep(0)
+        for minors in _batches(classes.upserts, _CLASS_BATCH, lambda minor: minor in classes.upserts):
+            specs = {minor: classes.upserts[minor] for minor in minors}
+            try:
+                with self._changing(classes=minors):
+                    await self._tc.upsert_classes(specs.values())
+            except KernelError as error:
+                refused = refused or error
+                continue
+            classes.upserted(specs)
+            self.counters.classes_upserted += len(specs)
+            await asyncio.sleep(0)
+        for keys in _batches(entries.upserts, _BATCH, lambda key: key in entries.upserts):
+            # Their class has to be there first.
+            batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
+            if len(batch) < len(keys) and refused is None:
+                return None  # a class came to be wanted meanwhile
+            if not batch:
+                continue
+            try:
+                with self._changing(entries=batch):
+                    await self._netfilter.upsert_entries(batch)
+            except KernelError as error:
+                refused = refused or error
+                continue
+            entries.upserted(batch)
+            self.counters.entries_upserted += len(batch)
+            await asyncio.sleep(0)
+            if entries.deletes and refused is None:
+                return None  # by the next round
+        if entries.settled:
+            for minors in _batches(classes.deletes, _CLASS_BATCH, lambda minor: minor in classes.deletes):
+                try:
+                    with self._changing(classes=minors):
+                        await self._tc.delete_classes(minors)
+                except KernelError as error:
+                    refused = refused or error
+                    continue
+                classes.deleted(minors)
+                self.counters.classes_deleted += len(minors)
+                await asyncio.sleep(0)
+                if not entries.settled:
+                    break
+        return refused
+
+    @contextmanager
+    def _changing(self, classes: Iterable[int] = (), entries: Iterable[FourTuple] = ()) -> Iterator[None]:
+        """Note what is changed within, for a reading that is under way and for one that begins meanwhile."""
+        self._in_hand = _Changed(set(classes), set(entries))
+        if self._changed is not None:
+            self._changed.classes |= self._in_hand.classes
+            self._changed.entries |= self._in_hand.entries
+        try:
+            yield
+        finally:
+            self._in_hand = _Changed()
+
+    async def _differences(self) -> dict[str, int]:
+        """Return in words what in the kernel is not as we left it, with a count of what is not an entry or a class."""
+        changed = self._changed = _Changed(set(self._in_hand.classes), set(self._in_hand.entries))
+        try:
+            problems = dict.fromkeys([*await self._tc.check(), *await self._netfilter.check()], 1)
+            for problem in problems:
+                log.warning("%s", problem)
+            if not problems:
+                classes, entries = await self._tc.read_classes(), await self._netfilter.read_entries()
+                believed = self.planner.classes.actual, self.planner.entries.actual
+                if await _differ(believed[0], classes, ClassSpec.same_as, changed.classes):
+                    problems["classes differ"] = 0
+                if await _differ(believed[1], entries, Target.__eq__, changed.entries):
+                    problems["entries differ"] = 0
+        finally:
+            self._changed = None
+        return problems
+
+    async def _prepare_and_read_back(self) -> None:
+        await self._tc.prepare()
+        await self._netfilter.prepare()
+        self.planner.adopt(await self._tc.read_classes(), await self._netfilter.read_entries())
+
+    async def _start_over(self) -> None:
+        """After a refusal: what our changes stand on may be gone, and a failed batch may have been done in part."""
+        async with self._lock:
+            try:
+                await self._prepare_and_read_back()
+            except KernelError as error:
+                log.error("%s", error)
+
+
+def _batches(pending: Iterable[K], size: int, still: Callable[[K], bool]) -> Iterator[list[K]]:
+    """Yield what is pending now in batches, leaving out what is not any more when its turn comes."""
+    keys = iter(list(pending))
+    while batch := list(islice(keys, size)):
+        if left := [key for key in batch if still(key)]:
+            yield left
+
+
+async def _differ(
+    believed: Mapping[K, V], found: Mapping[K, V], same: Callable[[V, V], bool], changed: Container[K]
+) -> bool:
+    """Tell whether *found* is not what is *believed* to be in the kernel, but for what is *changed* meanwhile."""
+    async for key in in_turns([*believed, *(found.keys() - believed.keys())]):
+        if key in changed:
+            continue
+        if key not in believed or key not in found or not same(believed[key], found[key]):
+            return True
+    return False
+
+
+def _count_changes(before: Mapping[K, V], after: Mapping[K, V], same: Callable[[V, V], bool]) -> int:
+    kept = before.keys() & after.keys()
+    return len(before.keys() ^ after.keys()) + sum(not same(before[key], after[key]) for key in kept)

@@ -1,0 +1,192 @@
+"""The desired state as commands of tc, ipset, iptables and nft: what ``plan`` prints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import (
+    DEFAULT_MINOR,
+    LINK_MINOR,
+    MAX_ENTRIES,
+    MTU,
+    NFT_TABLE,
+    RULE_COMMENT,
+    SEGMENT_SECONDS,
+    SET_PREFIX,
+    UPLOAD_DEVICE,
+    ClassSpec,
+    Ownership,
+    Target,
+)
+
+FULL_SPEED = 100_000_000_000
+"""Rate of the link and default classes in bits/s: more than any link here has, so that only caps shape."""
+FULL_SPEED_BURST = 256 * 1024
+FULL_SPEED_QUANTUM = 60_000
+"""Bytes."""
+TBF_RATE = 32_000_000_000
+"""Bits/s: about the most that tc-tbf(8) takes without its 64-bit attribute. It shall cut segments, not shape."""
+
+
+TBF_STEP = 4000
+"""Bytes in a microsecond at that rate, the unit in which a tbf's burst is reckoned."""
+
+
+def tbf_burst(spec: ClassSpec) -> int:
+    """Return in bytes the largest segment that a leaf of *spec* passes on whole; tbf cuts what is larger."""
+    return -(-int(spec.ceil / 8 * SEGMENT_SECONDS) // TBF_STEP) * TBF_STEP
+
+
+def _pfifo(spec: ClassSpec) -> str:
+    return f"pfifo limit {spec.queue_packets}"
+
+
+def _tbf(spec: ClassSpec) -> str:
+    return f"tbf rate {TBF_RATE}bit burst {tbf_burst(spec)}b limit {spec.queue_packets * MTU}"
+
+
+def traffic_control(interfaces: Iterable[str], classes: Mapping[int, ClassSpec], ownership: Ownership) -> Iterator[str]:
+    """Yield the tc(8) commands that make the tree on each interface."""
+    return _traffic_control(interfaces, classes, ownership, _pfifo)
+
+
+def upload_device(classes: Mapping[int, ClassSpec], ownership: Ownership) -> Iterator[str]:
+    """Yield the ip(8) and tc(8) commands that make the IFB device and its tree."""
+    yield f"ip link add name {UPLOAD_DEVICE} type ifb"
+    yield f"ip link set dev {UPLOAD_DEVICE} up"
+    yield from _traffic_control([UPLOAD_DEVICE], classes, ownership, _tbf)
+
+
+def _traffic_control(
+    interfaces: Iterable[str], classes: Mapping[int, ClassSpec], ownership: Ownership, leaf: Callable[[ClassSpec], str]
+) -> Iterator[str]:
+    major = f"{ownership.htb_major:x}"
+    for interface in interfaces:
+        yield f"tc qdisc replace dev {interface} root handle {major}: htb default 0x{DEFAULT_MINOR:x}"
+        for minor, parent in ((LINK_MINOR, f"{major}:"), (DEFAULT_MINOR, f"{major}:{LINK_MINOR:x}")):
+            yield (
+                f"tc class replace dev {interface} parent {parent} classid {major}:{minor:x} htb rate {FULL_SPEED}bit "
+                f"burst {FULL_SPEED_BURST}b cburst {FULL_SPEED_BURST}b quantum {FULL_SPEED_QUANTUM}"
+            )
+        for minor, spec in sorted(classes.items()):
+            yield (
+                f"tc class replace dev {interface} parent {major}:{LINK_MINOR:x} classid {major}:{minor:x} "
+                f"htb rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst}b cburst {spec.cburst}b "
+                f"quantum {spec.quantum}"
+            )
+            yield (f"tc qdisc replace dev {interface} parent {major}:{minor:x} handle {minor:x}: {leaf(spec)}")
+
+
+def iptables(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
+    """Yield the ipset(8) and iptables(8) commands that make the sets, their rules and *entries*."""
+    for port in ownership.listen_ports:
+        for version, family, command in ((4, "inet", "iptables-legacy"), (6, "inet6", "ip6tables-legacy")):
+            name = f"{SET_PREFIX}-{version}-{port}"
+            yield f"ipset create {name} hash:ip,port,ip family {family} maxelem {MAX_ENTRIES} counters skbinfo"
+            yield (
+                f"{command} -t mangle -A POSTROUTING -p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} "
+                f"-j SET --map-set {name} dst,dst,src --map-mark --map-prio"
+            )
+    for four_tuple, target in sorted(entries.items()):
+        remote, local = ip_address(four_tuple.remote), ip_address(four_tuple.local)
+        yield (
+            f"ipset add {SET_PREFIX}-{local.version}-{four_tuple.local_port} "
+            f"{remote},tcp:{four_tuple.remote_port},{local} "
+            f"skbmark 0x{target.mark:x}/0x{ownership.mark_mask:x} skbprio {ownership.htb_major:x}:{target.minor:x}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NftTable:
+    """One of our two nftables tables: whose packets it looks up, and what it does with those it finds."""
+
+    family: str
+    ownership: Ownership
+    interfaces: tuple[str, ...] = ()
+    """Of a table of the family netdev."""
+
+    @classmethod
+    def download(cls, ownership: Ownership) -> NftTable:
+        """Return the table that marks and classifies what leaves for the clients."""
+        return cls("inet", ownership)
+
+    @classmethod
+    def upload(cls, ownership: Ownership, interfaces: Iterable[str]) -> NftTable:
+        """Return the table that sends what came from the clients through the IFB device."""
+        return cls("netdev", ownership, tuple(interfaces))
+
+    @property
+    def name(self) -> str:
+        """Return family and name, as nft(8) wants them."""
+        return f"{self.family} {NFT_TABLE}"
+
+    def table(self, present: Container[str] | None = None) -> Iterator[str]:
+        """Yield the commands that make the table, its maps and its base chains; repeated, they change nothing.
+
+        Of the interfaces, those not *present* are left out: nftables refuses a chain on one that is not there.
+        """
+        yield f"add table {self.name}"
+        for version, kind in ((4, "ipv4_addr"), (6, "ipv6_addr")):
+            key = f"{kind} . inet_service . {kind} . inet_service"
+            yield f"add map {self.name} v{version} {{ type {key} : verdict; counter; }}"
+        for chain, interface in self.base_chains(present).items():
+            if interface is None:
+                hook = "type filter hook postrouting priority mangle"
+                yield from self._base(chain, hook, "sport", ("daddr", "dport", "saddr", "sport"))
+            else:
+                hook = f'type filter hook ingress device "{interface}" priority filter'
+                yield from self._base(chain, hook, "dport", ("saddr", "sport", "daddr", "dport"))
+
+    def base_chains(self, present: Container[str] | None = None) -> dict[str, str | None]:
+        """Return the chains that look packets up, each with its interface, if it has one."""
+        if not self.interfaces:
+            return {"postrouting": None}
+        return {
+            f"ingress_{number}": interface
+            for number, interface in enumerate(self.interfaces)
+            if present is None or interface in present
+        }
+
+    def _base(self, chain: str, hook: str, ours: str, key: tuple[str, str, str, str]) -> Iterator[str]:
+        ports = ", ".join(str(port) for port in self.ownership.listen_ports)
+        yield f"add chain {self.name} {chain} {{ {hook}; policy accept; }}"
+        yield f"flush chain {self.name} {chain}"
+        for version, ip in ((4, "ip"), (6, "ip6")):
+            yield (
+                f"add rule {self.name} {chain} tcp {ours} {{ {ports} }} "
+                f"{ip} {key[0]} . tcp {key[1]} . {ip} {key[2]} . tcp {key[3]} vmap @v{version}"
+            )
+
+    def chain(self, target: Target) -> Iterator[str]:
+        """Yield the commands that make the chain to which the entries of *target* jump."""
+        name, ownership = nft_chain_name(target), self.ownership
+        yield f"add chain {self.name} {name}"
+        yield f"flush chain {self.name} {name}"
+        if not self.interfaces:
+            keep = 0xFFFFFFFF ^ ownership.mark_mask
+            yield f"add rule {self.name} {name} meta mark set meta mark & 0x{keep:08x} | 0x{target.mark:08x}"
+        yield f'add rule {self.name} {name} meta priority set "{ownership.htb_major:x}:{target.minor:x}"'
+        if self.interfaces:
+            yield f'add rule {self.name} {name} fwd to "{UPLOAD_DEVICE}"'
+
+    def commands(self, entries: Mapping[FourTuple, Target]) -> Iterator[str]:
+        """Yield the commands that make all of it with *entries*."""
+        yield from self.table()
+        for target in sorted(set(entries.values()), key=lambda target: (target.minor, target.mark)):
+            yield from self.chain(target)
+        for four_tuple, target in sorted(entries.items()):
+            map_name = f"v{6 if four_tuple.is_ipv6 else 4}"
+            yield f"add element {self.name} {map_name} {{ {nft_key(four_tuple)} : jump {nft_chain_name(target)} }}"
+
+
+def nft_chain_name(target: Target) -> str:
+    return f"class_{target.minor:x}_mark_{target.mark:x}"
+
+
+def nft_key(four_tuple: FourTuple) -> str:
+    """Return the map key of *four_tuple*: client address and port, proxy address and port."""
+    remote, local = ip_address(four_tuple.remote), ip_address(four_tuple.local)
+    return f"{remote} . {four_tuple.remote_port} . {local} . {four_tuple.local_port}"

@@ -1,0 +1,1 @@
+"""What changes verdicts after the policy: budgets, guard, steering. Pure."""

@@ -1,0 +1,232 @@
+"""What the uncapped paths of a client give now, and what they once gave: the baseline rate. Pure.
+
+A path is one client address. Its rate now is the sum of the latest rates of its subflows, which may have been sampled
+at different moments. Its baseline is learnt only when all its subflows were sampled together: otherwise what one
+subflow gave before could be added to what another gives after, and the sum would be more than the path ever carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+from typing import Protocol
+
+from mptcp_throttler.mptcp.model import FourTuple
+
+WINDOW = 0.8
+"""Seconds over which rates are taken: BBR stops for 0.2 s every ten seconds (PROBE_RTT), which is no degradation."""
+MIN_SPAN = 0.35
+"""Seconds. Over less a rate may be a burst."""
+SLACK = 0.01
+"""Seconds by which a sample may be older than the window."""
+DEGRADED, HEALTHY = 0.5, 0.8
+"""Parts of the baseline: a path that gives at most the first has degraded, one that gives the second is well."""
+MEMORY = 120.0
+"""Seconds in which a baseline falls to 1/e, so that a path that stays worse gets a new one."""
+FORGET_AFTER = 3 * MEMORY
+"""Seconds after which the baseline of a path without subflows is forgotten."""
+MIN_RATE = 500_000
+"""Bits/s. A path that never gave more has no baseline."""
+MIN_UNUSED = 64
+"""As many paths without subflows are remembered in any case; more only where as many are in use."""
+
+
+class Timed(Protocol):
+    """A sample."""
+
+    @property
+    def time(self) -> float:
+        """Monotonic seconds."""
+
+
+def first_in_window(samples: Sequence[Timed], now: float) -> int:
+    """Return the index of the sample from which on a rate is to be taken.
+
+    The span is the longest within the window. Where samples are further apart than that, it is the last interval; where
+    the window holds too short a span, it is the shortest that is not.
+    """
+    index = 0
+    while (
+        len(samples) - index > 2
+        and samples[index].time < now - WINDOW - SLACK
+        and now - samples[index + 1].time >= MIN_SPAN
+    ):
+        index += 1
+    return index
+
+
+class _Mark:
+    """What a path had carried at one moment."""
+
+    __slots__ = ("carried", "time")
+
+    def __init__(self, time: float, carried: int) -> None:
+        self.time = time
+        self.carried = carried
+
+
+class Path:
+    """All guarded, uncapped subflows from one client address."""
+
+    __slots__ = (
+        "_carried",
+        "_learnt",
+        "_marks",
+        "address",
+        "baseline",
+        "complete",
+        "disturbed",
+        "flows",
+        "present",
+        "rate",
+        "sampled",
+        "seen",
+        "well",
+    )
+
+    def __init__(self, address: bytes) -> None:
+        self.address = address
+        self.flows: set[Flow] = set()
+        self.present = 0
+        """How many of them have a socket, as far as is known."""
+        self.rate = 0
+        """Bits/s of all together."""
+        self.baseline = 0.0
+        """Bits/s."""
+        self.well = float("-inf")
+        """When the path last gave about its baseline."""
+        self.disturbed = float("-inf")
+        """When a subflow last came or left."""
+        self.sampled = float("-inf")
+        """When any of its subflows was sampled, and how many were then."""
+        self.seen = 0
+        self.complete = float("-inf")
+        """When all of them were."""
+        self._carried = 0
+        self._learnt = 0.0
+        self._marks: list[_Mark] = []
+
+    @property
+    def degraded(self) -> bool:
+        return self.rate <= DEGRADED * self.baseline
+
+    def carry(self, octets: int) -> None:
+        self._carried += octets
+
+    def conclude(self, now: float) -> None:
+        """Learn what there is to learn, once all samples of *now* have been taken."""
+        if self.seen >= self.present:
+            self.complete = now
+            self._learn(now)
+        if self.rate >= HEALTHY * self.baseline:
+            self.well = now
+
+    def _learn(self, now: float) -> None:
+        marks = self._marks
+        marks.append(_Mark(now, self._carried))
+        first = first_in_window(marks, now)
+        if first:
+            del marks[:first]
+        span = now - marks[0].time
+        rate = 8 * (self._carried - marks[0].carried) / span if span >= MIN_SPAN else 0.0
+        if rate >= MIN_RATE or self.baseline:
+            self.baseline = max(rate, self.baseline * exp((self._learnt - now) / MEMORY))
+            self._learnt = now
+
+
+class Flow:
+    """One uncapped subflow of a guarded connection."""
+
+    __slots__ = ("_began", "_began_at", "_delivered", "four_tuple", "path", "present", "rate")
+
+    def __init__(self, four_tuple: FourTuple, path: Path) -> None:
+        self.four_tuple = four_tuple
+        self.path = path
+        self.present = False
+        self.rate = 0
+        """Bits/s."""
+        self._delivered = self._began = 0
+        self._began_at = 0.0
+        path.flows.add(self)
+
+    def take(self, now: float, delivered: int) -> bool:
+        """Take a sample; return whether data arrived since the one before."""
+        if not self.present:
+            self.present = True
+            self.path.present += 1
+            self.path.disturbed = now
+            self._delivered = self._began = delivered
+            self._began_at = now
+            return True
+        moved = delivered - self._delivered
+        if moved > 0:
+            self.path.carry(moved)
+            self._delivered = delivered
+        span = now - self._began_at
+        if span >= MIN_SPAN:
+            self.set_rate(int(8 * (self._delivered - self._began) / span))
+            if span >= WINDOW:
+                self._began, self._began_at = self._delivered, now
+        return moved > 0
+
+    def set_rate(self, rate: int) -> None:
+        """Set the rate, bits/s; known better to somebody who keeps more samples."""
+        self.path.rate += rate - self.rate
+        self.rate = rate
+
+    def leave(self) -> None:
+        """The subflow has no socket any more, or is not used; until it is sampled again."""
+        if self.present:
+            self.set_rate(0)
+            self.present = False
+            self.path.present -= 1
+
+
+class Paths:
+    """The paths of all guarded connections."""
+
+    def __init__(self) -> None:
+        self._used: dict[bytes, Path] = {}
+        self._unused: dict[bytes, Path] = {}
+        """Paths without subflows, whose baselines are still worth something; the one unused for longest first."""
+        self._left: set[Path] = set()
+        """Those that a subflow left since the last sample."""
+
+    def __len__(self) -> int:
+        return len(self._used) + len(self._unused)
+
+    def used(self, address: bytes) -> Path | None:
+        """Return the path of a client's *address* where subflows are on it."""
+        return self._used.get(address)
+
+    def join(self, four_tuple: FourTuple) -> Flow:
+        """Return a new subflow on the path that it belongs to."""
+        address = four_tuple.remote
+        path = self._used.get(address)
+        if path is None:
+            path = self._used[address] = self._unused.pop(address) if address in self._unused else Path(address)
+        return Flow(four_tuple, path)
+
+    def leave(self, flow: Flow) -> None:
+        """Take a subflow out for good."""
+        path = flow.path
+        if flow.present:
+            self._left.add(path)
+        flow.leave()
+        path.flows.discard(flow)
+        if not path.flows:
+            del self._used[path.address]
+            if path.baseline >= MIN_RATE:
+                self._unused[path.address] = path
+
+    def begin(self, now: float) -> None:
+        """Note when subflows left; a clock runs only in samples."""
+        for path in self._left:
+            path.disturbed = now
+        self._left.clear()
+        bound = max(MIN_UNUSED, len(self._used))
+        while self._unused:
+            address, path = next(iter(self._unused.items()))
+            if len(self._unused) <= bound and now - path.sampled <= FORGET_AFTER:
+                break
+            del self._unused[address]

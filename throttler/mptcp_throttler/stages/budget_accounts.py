@@ -1,0 +1,272 @@
+"""The accounts of budgets: whose bytes have come to how much in the present periods, and what follows from it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from mptcp_throttler.policy.budget import Account, next_step, step_of
+from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy
+from mptcp_throttler.policy.units import approximate_size
+from mptcp_throttler.stages.budget_periods import Periods
+
+ANNOUNCED_PERCENT: Final = (50, 80, 95)
+"""Of the first step's volume: where reasons say that so much is used."""
+NEAR_SECONDS: Final = 3.0
+"""An account is near its next step when it would reach it within that time at its present rate."""
+
+
+class Usage(NamedTuple):
+    """What the ledger is to hear, all of it or nothing."""
+
+    added: Mapping[Account, int]
+    """Bytes."""
+    counters: Mapping[int, tuple[int, int]]
+    """Of each socket, by cookie, acked and received bytes that the accounts know of."""
+    closed: frozenset[int]
+    """Sockets that are gone."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.counters or self.closed)
+
+    def followed_by(self, later: Usage) -> Usage:
+        """Return both as one: what could not be written, and what came since."""
+        added = dict(self.added)
+        for account, octets in later.added.items():
+            added[account] = added.get(account, 0) + octets
+        closed = self.closed | later.closed
+        counters = {
+            cookie: read for cookie, read in {**self.counters, **later.counters}.items() if cookie not in closed
+        }
+        return Usage(added, counters, closed)
+
+
+NOTHING_USED: Final = Usage({}, {}, frozenset())
+
+
+class Volume:
+    """One account as it is now."""
+
+    __slots__ = (
+        "budget",
+        "key",
+        "over",
+        "part",
+        "percent",
+        "sentence",
+        "step",
+        "swept",
+        "tokens",
+        "turn",
+        "unwritten",
+        "used",
+    )
+
+    def __init__(self, key: Account, budget: Budget, used: int) -> None:
+        self.key = key
+        self.used = used
+        """Bytes."""
+        self.unwritten = 0
+        """Those of them that were not fetched yet."""
+        self.swept = 0
+        """Those since the last full sweep."""
+        self.over = False
+        """Its period is."""
+        self.tokens: set[int] = set()
+        """The connections whose verdicts were made with it."""
+        self.take_over(budget)
+
+    def take_over(self, budget: Budget) -> None:
+        """Take *budget* as the account's, as the policy in force has it."""
+        self.budget = budget
+        self.part: Part = (self, Direction.DOWN in budget.counted, Direction.UP in budget.counted)
+        self.find_level()
+
+    def find_level(self) -> None:
+        """Work out what *used* means."""
+        self.step: BudgetStep | None = step_of(self.budget, self.used)
+        self.percent = 0
+        coming = next_step(self.budget, self.used)
+        self.turn: float = math.inf if coming is None else coming.after
+        """Bytes from which on verdicts are others."""
+        if self.step is None and coming is not None:
+            for percent in ANNOUNCED_PERCENT:
+                at = -(-coming.after * percent // 100)
+                if self.used < at:
+                    self.turn = at
+                    break
+                self.percent = percent
+        self.sentence = ""
+        """What reasons say of it; made when first needed."""
+
+    @property
+    def level(self) -> tuple[BudgetStep | None, int]:
+        """What verdicts depend on."""
+        return self.step, self.percent
+
+
+Part = tuple[Volume, bool, bool]
+"""An account, and whether bytes to the client and bytes from it count there."""
+
+
+class Accounts:
+    """All accounts of the policy in force that are in use, and what the ledger has of others."""
+
+    def __init__(self) -> None:
+        self._dry_run = False
+        self._periods = Periods((), None)
+        self._volumes: dict[Account, Volume] = {}
+        self._by_client: dict[tuple[str, bytes], Volume] = {}
+        """The same by the budget's name and the packed address, which is empty for all clients together."""
+        self._known: dict[Account, int] = {}
+        """What the ledger has of accounts that nobody has asked for yet."""
+        self._basis: dict[int, set[Volume]] = {}
+        """Of each connection, the accounts that its verdicts were made with."""
+        self._stale: set[int] = set()
+        self._dirty: list[Volume] = []
+        self._swept: list[Volume] = []
+        self._swept_at: float | None = None
+
+    @property
+    def periods(self) -> Periods:
+        return self._periods
+
+    def set_policy(self, policy: Policy) -> None:
+        """Take *policy* as the one in force. Accounts of budgets that it does not have are given up."""
+        self._dry_run = policy.dry_run
+        self._periods = Periods(policy.budgets, policy.time_zone)
+        self._by_client.clear()
+        budgets = {budget.name: budget for budget in policy.budgets}
+        for account, volume in list(self._volumes.items()):
+            budget = budgets.get(account.budget)
+            if budget is None:
+                del self._volumes[account]
+            else:
+                volume.take_over(budget)
+        if not budgets:
+            self._basis.clear()
+
+    def restore(self, used: Mapping[Account, int]) -> None:
+        """Take what the ledger has; of an account that is in use, this object knows better."""
+        self._known |= {account: octets for account, octets in used.items() if account not in self._volumes}
+
+    def refresh(self, used: Mapping[Account, int]) -> None:
+        """Take what the ledger has of all accounts of the present periods, which somebody else has changed.
+
+        It must have all that was fetched.
+        """
+        self._known = {account: octets for account, octets in used.items() if account not in self._volumes}
+        for account, volume in self._volumes.items():
+            volume.used = used.get(account, 0) + volume.unwritten
+            self._settle_level(volume)
+
+    def begin_periods(self, now: float) -> None:
+        """Begin the periods that hold *now*, seconds since the epoch."""
+        if not self._periods.find(now):
+            return
+        starts = set(self._periods.starts)
+        self._by_client.clear()
+        self._known = {key: octets for key, octets in self._known.items() if (key.budget, key.start) in starts}
+        for volume in list(self._volumes.values()):
+            if (volume.key.budget, volume.key.start) not in starts:
+                volume.over = True
+                del self._volumes[volume.key]
+                self._stale |= volume.tokens
+
+    def volume(self, budget: Budget, remote: bytes) -> Volume:
+        """Return the present account of *budget* for a client, whose address is packed."""
+        whose = remote if budget.per_client else b""
+        volume = self._by_client.get((budget.name, whose))
+        if volume is None:
+            account = self._periods.account(budget, remote)
+            volume = self._volumes.get(account)
+            if volume is None:
+                volume = self._volumes[account] = Volume(account, budget, self._known.pop(account, 0))
+            self._by_client[budget.name, whose] = volume
+        return volume
+
+    def renewed(self, parts: tuple[Part, ...], remote: bytes) -> tuple[Part, ...]:
+        """Return *parts* with the present accounts in place of those whose period is over."""
+        present = {budget.name: budget for budget in self._periods.budgets}
+        found = ((part, present.get(part[0].budget.name)) for part in parts)
+        return tuple(
+            part if not part[0].over or budget is None else self.volume(budget, remote).part for part, budget in found
+        )
+
+    def add(self, volume: Volume, octets: int) -> None:
+        """Add what a subflow has carried."""
+        if not volume.unwritten:
+            self._dirty.append(volume)
+        if not volume.swept:
+            self._swept.append(volume)
+        volume.unwritten += octets
+        volume.swept += octets
+        volume.used += octets
+        if volume.used >= volume.turn:
+            self._settle_level(volume)
+
+    def _settle_level(self, volume: Volume) -> None:
+        before = volume.level
+        volume.find_level()
+        if volume.level != before:
+            self._stale |= volume.tokens
+
+    def take_stale(self) -> Collection[int]:
+        """Return the connections whose verdicts were made with what is not so any more, and forget them."""
+        stale, self._stale = self._stale, set()
+        return stale
+
+    def take_added(self) -> dict[Account, int]:
+        """Return the bytes that came to each account since the last call."""
+        added: dict[Account, int] = {}
+        for volume in self._dirty:
+            added[volume.key] = added.get(volume.key, 0) + volume.unwritten
+            volume.unwritten = 0
+        self._dirty = []
+        return added
+
+    def depend(self, token: int, basis: set[Volume]) -> None:
+        """The verdicts of connection *token* were made with *basis*."""
+        before = self._basis.get(token, set())
+        if before == basis:
+            return
+        for volume in before - basis:
+            volume.tokens.discard(token)
+        for volume in basis - before:
+            volume.tokens.add(token)
+        if basis:
+            self._basis[token] = basis
+        else:
+            self._basis.pop(token, None)
+
+    def near_a_step(self, now: float) -> Iterator[int]:
+        """Yield, after a full sweep at *now*, monotonic, the connections of accounts that are near their next step."""
+        span = 0.0 if self._swept_at is None else now - self._swept_at
+        swept, self._swept, self._swept_at = self._swept, [], now
+        for volume in swept:
+            octets, volume.swept = volume.swept, 0
+            coming = next_step(volume.budget, volume.used)
+            if span <= 0 or coming is None:
+                continue
+            # The next sweeps may take as long as this one.
+            if coming.after - volume.used < octets / span * max(NEAR_SECONDS, 3 * span):
+                yield from volume.tokens
+
+    def describe(self, volume: Volume) -> str:
+        """Return what reasons say of *volume*."""
+        if not volume.sentence:
+            budget, step = volume.budget, volume.step
+            until = self._periods.until(budget)
+            if step is None:
+                share = f"over {volume.percent} %" if volume.percent else f"under {ANNOUNCED_PERCENT[0]} %"
+                text = f"{budget.title}: {share} of {approximate_size(budget.steps[0].after)} used {until}"
+            elif step.throttle is None:
+                text = f"{budget.title}: no cap beyond {approximate_size(step.after)} {until}"
+            else:
+                verb = "would cap" if self._dry_run else "caps"
+                who = f"{'budget' if budget.own_name else 'rule'} {budget.name}"
+                text = f"{who} {verb} what exceeds {approximate_size(step.after)} {until}"
+            volume.sentence = text
+        return volume.sentence

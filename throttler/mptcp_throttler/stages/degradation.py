@@ -1,0 +1,363 @@
+"""Detects capped connections that get too little because the paths left to them have degraded. Pure.
+
+A capped connection should get no less than a TCP session over one path would. It lives on the paths that are left
+uncapped, so the baseline is what the best of those once gave (``stages.baseline``). A connection is degraded while
+
+- it is backlogged: each of its uncapped subflows has data waiting that takes a while to send at its present rate, or
+  makes no progress with what it sent. One that is idle, or whose application is slow, has nothing waiting; one whose
+  client is slow waits for the client's window;
+- the path of those subflows has degraded: all connections of that client together get at most ``DEGRADED`` of the
+  baseline. Where another connection merely takes its share, they get more;
+- all its subflows together get less than ``MAX_TOTAL`` of the baseline.
+
+Senders need a while to take what has become free: where a subflow came to the path or left it, or the connection
+began to be backlogged, the path has to be seen well again before it can be said to have degraded, or ``GRACE``
+seconds pass.
+
+Once this held for ``Guard.after`` seconds the caps are relaxed. They come back when the path is well again, which
+shows while they are relaxed, or as a trial after ``Guard.retry`` seconds unless it is plain that the path is as it
+was. Each time the pause doubles.
+
+Samples of one subflow may be 0.1 s or some seconds apart. Rates are taken over the span that samples really have. One
+that was taken over a longer span than the window counts as having held for the difference.
+
+Cost: nearly all connections are not backlogged. Of those one number for each uncapped subflow is kept and compared.
+Only where data wait on every uncapped subflow is the connection a candidate, with samples of all its subflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Guard
+from mptcp_throttler.stages.baseline import HEALTHY, MIN_RATE, MIN_SPAN, WINDOW, Flow, Path, Paths
+from mptcp_throttler.stages.history import History, sample_of
+from mptcp_throttler.stages.stage import SLICE, Samples
+
+MAX_TOTAL = 0.8
+"""Part of the baseline. A connection that gets as much in all is not degraded."""
+GRACE = 2.5
+"""Seconds."""
+TRIAL = 5.0
+"""Seconds. A degradation so soon after a cap came back doubles the next pause."""
+MAX_IDLE_SAMPLES = 3
+"""A candidate that is not backlogged in as many samples in a row is none any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The caps of one connection are relaxed."""
+
+    until: float
+    """When they are tried again at the latest."""
+    path: bytes
+    """The client's address on the path that has degraded."""
+    rate: int
+    """What the connection got, bits/s."""
+    baseline: int
+    """What that path alone once gave, bits/s."""
+
+
+class _Candidate:
+    """What is kept of a connection that may be degraded, or is."""
+
+    __slots__ = (
+        "backlogged_since",
+        "degraded_since",
+        "healthy_since",
+        "histories",
+        "idle_samples",
+        "pause",
+        "relaxation",
+        "resumed",
+        "suspected",
+        "suspected_since",
+    )
+
+    def __init__(self) -> None:
+        self.histories: dict[FourTuple, History] = {}
+        self.idle_samples = 0
+        self.backlogged_since: float | None = None
+        self.degraded_since: float | None = None
+        self.suspected: Path | None = None
+        """The path that seems to have degraded. Before caps are relaxed, all of it has to be sampled."""
+        self.suspected_since = 0.0
+        self.relaxation: Relaxation | None = None
+        self.healthy_since: float | None = None
+        self.pause = 0.0
+        self.resumed = float("-inf")
+
+    def lengthen_pause(self, guard: Guard) -> None:
+        self.pause = min(guard.longest_retry, 2 * self.pause) if self.pause else guard.retry
+
+    def not_degraded(self) -> None:
+        self.degraded_since = self.suspected = None
+
+    def may_go(self, now: float) -> bool:
+        """There is nothing about it that has to be remembered."""
+        return self.idle_samples >= MAX_IDLE_SAMPLES and self.relaxation is None and now - self.resumed > TRIAL
+
+
+class _Connection:
+    """One connection with guarded caps."""
+
+    __slots__ = ("candidate", "capped", "flows", "uncapped")
+
+    def __init__(self, uncapped: tuple[FourTuple, ...], capped: tuple[FourTuple, ...], flows: tuple[Flow, ...]) -> None:
+        self.uncapped = uncapped
+        self.capped = capped
+        self.flows = flows
+        """The uncapped subflows, with their rates."""
+        self.candidate: _Candidate | None = None
+
+
+class DegradationDetector:
+    """Observes connections with guarded caps. Times are monotonic, in seconds."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self._connections: dict[int, _Connection] = {}
+        self._candidates: dict[int, _Candidate] = {}
+        self._token_of: dict[FourTuple, int] = {}
+        """Of each subflow that is to be sampled: the uncapped ones, and all of candidates."""
+        self._paths = Paths()
+
+    def connections(self) -> Iterable[object]:
+        """Return what is kept of each connection."""
+        return self._connections.values()
+
+    def watch(self, token: int, uncapped: tuple[FourTuple, ...], capped: tuple[FourTuple, ...]) -> None:
+        """Observe connection *token* and its subflows. The policy caps those *capped*, relaxed or not."""
+        known = self._connections.get(token)
+        if known is not None and known.uncapped == uncapped and known.capped == capped:
+            return
+        before = {} if known is None else {flow.four_tuple: flow for flow in known.flows}
+        flows = tuple(before.pop(each) if each in before else self._paths.join(each) for each in uncapped)
+        for flow in before.values():
+            self._paths.leave(flow)
+        now = self._connections[token] = _Connection(uncapped, capped, flows)
+        if known is not None:
+            for each in (*known.uncapped, *known.capped):
+                if self._token_of.get(each) == token:
+                    del self._token_of[each]
+            now.candidate = known.candidate
+        if now.candidate is not None:
+            there = {*uncapped, *capped}
+            for gone in now.candidate.histories.keys() - there:
+                del now.candidate.histories[gone]
+        for each in uncapped if now.candidate is None else (*uncapped, *capped):
+            self._token_of[each] = token
+
+    def forget(self, token: int) -> None:
+        """Connection *token* has ended or has no guarded caps."""
+        known = self._connections.pop(token, None)
+        if known is None:
+            return
+        self._candidates.pop(token, None)
+        for each in (*known.uncapped, *known.capped):
+            if self._token_of.get(each) == token:
+                del self._token_of[each]
+        for flow in known.flows:
+            self._paths.leave(flow)
+
+    def relaxation(self, token: int) -> Relaxation | None:
+        """Return why the caps of connection *token* are relaxed; None while they are not."""
+        candidate = self._candidates.get(token)
+        return None if candidate is None else candidate.relaxation
+
+    def watched(self) -> Collection[FourTuple]:
+        """Return the subflows that are to be in every sweep."""
+        return self._token_of.keys()
+
+    def urgent(self) -> Collection[FourTuple]:
+        """Return the subflows of candidates, and all on paths that seem to have degraded."""
+        found: set[FourTuple] = set()
+        suspected: set[Path] = set()
+        for token, candidate in self._candidates.items():
+            connection = self._connections[token]
+            found.update(connection.uncapped, connection.capped)
+            if candidate.suspected is not None:
+                suspected.add(candidate.suspected)
+        for path in suspected:
+            found.update(flow.four_tuple for flow in path.flows)
+        return found
+
+    def observe(self, samples: Samples) -> Iterator[Collection[int]]:
+        """Take *samples*, a slice at a time; yield the connections whose relaxation began or ended."""
+        now, sockets, complete = samples
+        self._paths.begin(now)
+        sampled: list[Path] = []
+        candidates: list[tuple[int, _Candidate]] = []
+        look_up = sockets.get
+        for number, token in enumerate(list(self._connections) if complete else self._sampled(sockets.keys()), 1):
+            if not number % SLICE:
+                yield ()
+            connection = self._connections.get(token)
+            if connection is None:
+                continue  # it ended between two slices
+            present = waiting = 0
+            for flow in connection.flows:
+                sample = look_up(flow.four_tuple)
+                if sample is None:
+                    if complete:
+                        self._left(flow, now)
+                    present += flow.present
+                    continue
+                tcp = sample.tcp
+                if tcp is None or sample.backup:
+                    self._left(flow, now)
+                    continue
+                path = flow.path
+                if path.sampled != now:
+                    path.sampled, path.seen = now, 0
+                    sampled.append(path)
+                path.seen += 1
+                present += 1
+                # As KernelSubflow.delivered, which costs more.
+                delivered = sample.bytes_acked + tcp.sacked * tcp.mss if tcp.sacked else sample.bytes_acked
+                if (not flow.take(now, delivered) and tcp.unacked) or tcp.not_sent:
+                    waiting += 1
+            candidate = connection.candidate
+            if candidate is None:
+                if not present or waiting < present:
+                    continue
+                candidate = self._make_candidate(token, connection)
+            candidate.idle_samples = 0 if present and waiting == present else candidate.idle_samples + 1
+            _record(candidate, connection, samples)
+            candidates.append((token, candidate))
+        for path in sampled:
+            path.conclude(now)
+        changed: set[int] = set()
+        for number, (token, candidate) in enumerate(candidates, 1):
+            if not number % SLICE:
+                yield changed
+                changed = set()
+            connection = self._connections.get(token)
+            if connection is None or connection.candidate is not candidate:
+                continue
+            before = candidate.relaxation
+            self._judge(connection, candidate, now)
+            if (candidate.relaxation is None) != (before is None):
+                changed.add(token)
+            if candidate.may_go(now):
+                self._drop_candidate(token, connection)
+        yield changed
+
+    def _sampled(self, sockets: Iterable[FourTuple]) -> set[int]:
+        return {self._token_of[each] for each in sockets if each in self._token_of}
+
+    @staticmethod
+    def _left(flow: Flow, now: float) -> None:
+        if flow.present:
+            flow.leave()
+            flow.path.disturbed = now
+
+    def _make_candidate(self, token: int, connection: _Connection) -> _Candidate:
+        candidate = connection.candidate = self._candidates[token] = _Candidate()
+        for each in connection.capped:
+            self._token_of[each] = token
+        return candidate
+
+    def _drop_candidate(self, token: int, connection: _Connection) -> None:
+        connection.candidate = None
+        del self._candidates[token]
+        for each in connection.capped:
+            if self._token_of.get(each) == token:
+                del self._token_of[each]
+
+    def _judge(self, connection: _Connection, candidate: _Candidate, now: float) -> None:
+        if candidate.relaxation is not None:
+            self._judge_relaxed(connection, candidate, candidate.relaxation, now)
+            return
+        if now - candidate.resumed > TRIAL:
+            candidate.pause = 0.0
+        found = _degradation(connection, candidate, now)
+        if found is None:
+            candidate.not_degraded()
+            return
+        path, rate, span = found
+        if candidate.degraded_since is None or candidate.suspected is not path:
+            candidate.degraded_since = now - max(0.0, span - WINDOW)
+            candidate.suspected, candidate.suspected_since = path, now
+        if now - candidate.degraded_since < self.guard.after or path.complete < candidate.suspected_since:
+            return
+        candidate.lengthen_pause(self.guard)
+        candidate.relaxation = Relaxation(now + candidate.pause, path.address, round(rate), round(path.baseline))
+        candidate.not_degraded()
+        candidate.healthy_since = None
+
+    def _judge_relaxed(
+        self, connection: _Connection, candidate: _Candidate, relaxation: Relaxation, now: float
+    ) -> None:
+        path = self._paths.used(relaxation.path)
+        if path is not None and path.sampled != now:
+            path = None
+        if path is None or path.rate < HEALTHY * relaxation.baseline:
+            candidate.healthy_since = None
+        elif candidate.healthy_since is None:
+            candidate.healthy_since = now - max(0.0, _span(connection, candidate) - WINDOW)
+        seen_well = candidate.healthy_since is not None and now - candidate.healthy_since >= self.guard.after
+        if not seen_well and now < relaxation.until:
+            return
+        if not seen_well and path is not None and path.degraded and _backlogged(connection, candidate):
+            candidate.lengthen_pause(self.guard)
+            candidate.relaxation = replace(relaxation, until=now + candidate.pause)
+            return
+        candidate.relaxation = None
+        candidate.resumed = now
+        if seen_well:
+            candidate.pause = 0.0
+
+
+def _record(candidate: _Candidate, connection: _Connection, samples: Samples) -> None:
+    """Add *samples* to the histories of all subflows, and take the rates of the uncapped ones from those."""
+    histories = candidate.histories
+    for four_tuple in (*connection.uncapped, *connection.capped):
+        there = samples.sockets.get(four_tuple)
+        if there is None:
+            if samples.complete:
+                histories.pop(four_tuple, None)
+        elif there.tcp is None or there.backup:
+            histories.pop(four_tuple, None)
+        else:
+            histories.setdefault(four_tuple, History()).add(sample_of(samples.time, there))
+    for flow in connection.flows:
+        history = histories.get(flow.four_tuple)
+        if history is not None and history.span >= MIN_SPAN:
+            flow.set_rate(int(history.rate))
+
+
+def _uncapped(connection: _Connection, candidate: _Candidate) -> list[History]:
+    return [candidate.histories[each] for each in connection.uncapped if each in candidate.histories]
+
+
+def _span(connection: _Connection, candidate: _Candidate) -> float:
+    """Return the seconds over which the rates of all uncapped subflows are known."""
+    return min((each.span for each in _uncapped(connection, candidate)), default=0.0)
+
+
+def _backlogged(connection: _Connection, candidate: _Candidate) -> bool:
+    uncapped = _uncapped(connection, candidate)
+    return bool(uncapped) and all(each.span >= MIN_SPAN and each.backlogged for each in uncapped)
+
+
+def _degradation(connection: _Connection, candidate: _Candidate, now: float) -> tuple[Path, float, float] | None:
+    """Return the path of the baseline, what the connection gets, bits/s, and over how many seconds that was seen; None
+    where it is not too little."""
+    capped = any(each in candidate.histories for each in connection.capped)
+    if not capped or not _backlogged(connection, candidate):
+        candidate.backlogged_since = None
+        return None
+    if candidate.backlogged_since is None:
+        candidate.backlogged_since = now
+    best = max((flow.path for flow in connection.flows if flow.present), key=lambda path: path.baseline)
+    span = _span(connection, candidate)
+    disturbed = max(best.disturbed, candidate.backlogged_since)
+    if best.well < disturbed and now - max(span, WINDOW) < disturbed + GRACE - WINDOW:
+        return None
+    total = sum(each.rate for each in candidate.histories.values())
+    if best.baseline < MIN_RATE or not best.degraded or total >= MAX_TOTAL * best.baseline:
+        return None
+    return best, total, span

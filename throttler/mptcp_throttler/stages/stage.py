@@ -1,0 +1,75 @@
+"""The one shape of all stages: verdicts and samples in, verdicts and effects out. Pure.
+
+The policy decides first; then each stage, in the order of one tuple (``runtime.daemon``), may change the verdicts. A
+stage keeps what it learnt from samples, so that its answer for a connection is a function of the verdicts it is given,
+the samples it has seen and the time. What it wants done is returned as data (:class:`Effect`), and done elsewhere.
+
+Samples of one socket may be 20 ms or several seconds apart: with many connections a sweep takes longer. A stage
+computes with the time that its samples span and never assumes that they come at its nominal interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.policy.model import Policy, Verdict
+
+SLICE = 256
+"""Connections that a stage observes at a time: a millisecond, or ten where all of them are backlogged."""
+
+
+class Samples(NamedTuple):
+    """What the sockets of some subflows were like at one moment."""
+
+    time: float
+    """Monotonic seconds."""
+    sockets: Mapping[FourTuple, KernelSubflow]
+    complete: bool
+    """All that is watched was sampled: a watched subflow that is missing from it has no socket."""
+
+
+class Effect:
+    """Base of what a stage wants done: frozen dataclasses."""
+
+    __slots__ = ()
+
+
+class Outcome(NamedTuple):
+    """What a stage made of samples."""
+
+    changed: Collection[int] = ()
+    """Tokens of the connections whose verdicts are to be made anew."""
+    effects: Sequence[Effect] = ()
+
+
+class Stage(Protocol):
+    """One stage."""
+
+    interval: float
+    """Seconds between two samples of a subflow that is :meth:`urgent`."""
+    period: float
+    """Seconds between two sweeps, where sweeping takes little."""
+
+    def set_policy(self, policy: Policy) -> None:
+        """Take *policy* as the one in force; :meth:`apply` follows for every connection."""
+
+    def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
+        """Return what holds after this stage. *now* is seconds since the epoch."""
+
+    def forget(self, token: int) -> None:
+        """The connection has ended."""
+
+    def watched(self) -> Collection[FourTuple]:
+        """Return the subflows to be sampled every ``period``."""
+
+    def urgent(self) -> Collection[FourTuple]:
+        """Return those of them on which something happens, to be sampled every ``interval``."""
+
+    def observe(self, samples: Samples) -> Iterator[Outcome]:
+        """Take *samples*, which hold subflows that others watch as well.
+
+        Yields after every ``SLICE`` connections, so that the caller can do something else in between; what
+        :meth:`apply` and :meth:`forget` change meanwhile counts.
+        """

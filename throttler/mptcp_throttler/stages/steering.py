@@ -1,0 +1,300 @@
+"""Steers connections by the rules' modes: caps that balance, and backup flags as effects. Pure.
+
+The modes are in ``stages.steering_modes``.
+
+Cost: a connection on which little flows and whose steering is at rest is compared with its last sample and left
+alone. When data flow again its steering first gets that last sample, so that rates are not taken over the time of
+rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.policy.model import (
+    Direction,
+    Mode,
+    Onset,
+    Policy,
+    Rule,
+    ScopeKey,
+    Share,
+    Steer,
+    Throttle,
+    Verdict,
+)
+from mptcp_throttler.policy.reasons import joined
+from mptcp_throttler.stages.backup_flags import BackupFlags, SetBackup
+from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples
+from mptcp_throttler.stages.steering_modes import Action, Steering, SubflowSample
+
+MIN_URGENT_RATE = 100_000
+"""Bits/s. On a connection that gets less, with nothing waiting, nothing happens."""
+URGENT_SECONDS = 2.0
+"""For which a connection stays urgent after data flowed."""
+FIRST_SAMPLES = 2
+"""A connection is urgent until it has as many."""
+
+
+class _Subflow:
+    """The last sample of one steered subflow."""
+
+    __slots__ = ("delivered", "four_tuple", "path", "present")
+
+    def __init__(self, four_tuple: FourTuple, path: str) -> None:
+        self.four_tuple = four_tuple
+        self.path = path
+        self.present = False
+        self.delivered = 0
+
+
+class _Connection:
+    """One connection that one rule steers."""
+
+    __slots__ = ("actions", "at_rest", "sampled", "samples", "skipped", "steering", "subflows", "urgent_until")
+
+    def __init__(self, steer: Steer) -> None:
+        self.steering = Steering(steer)
+        self.subflows: tuple[_Subflow, ...] = ()
+        self.actions: dict[FourTuple, Action] = {}
+        self.samples = 0
+        """How many, since the subflows are these."""
+        self.sampled = 0.0
+        """When it was sampled last."""
+        self.urgent_until = float("-inf")
+        self.at_rest = False
+        """Nothing is to be done unless data flow."""
+        self.skipped = False
+        """``steering`` was not given the last sample."""
+
+    def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
+        """Set which subflows are steered and on what paths; return whether that is news."""
+        if {each.four_tuple: each.path for each in self.subflows} == path_of:
+            return False
+        before = {(each.four_tuple, each.path): each for each in self.subflows}
+        self.subflows = tuple([before.get(each) or _Subflow(*each) for each in path_of.items()])
+        self.actions = {each: action for each, action in self.actions.items() if each in path_of}
+        self.samples, self.at_rest = 0, False
+        return True
+
+    def rest(self, sockets: Mapping[FourTuple, KernelSubflow], now: float) -> bool:
+        """Take a sample on which nothing is to be done; return False, having taken nothing, where it is another."""
+        limit = MIN_URGENT_RATE / 8 * (now - self.sampled)
+        moved_at_all = False
+        for subflow in self.subflows:
+            there = sockets.get(subflow.four_tuple)
+            if there is None:
+                return False
+            tcp = there.tcp
+            if tcp is None or tcp.not_sent or tcp.sacked:
+                return False
+            moved = there.bytes_acked - subflow.delivered
+            if moved > 0:
+                if moved > limit:
+                    return False
+                moved_at_all = True
+            elif tcp.unacked:
+                return False
+        if moved_at_all:
+            for subflow in self.subflows:
+                subflow.delivered = sockets[subflow.four_tuple].bytes_acked
+        self.sampled, self.skipped = now, True
+        self.samples += 1
+        return True
+
+    def observe(self, samples: Samples) -> None:
+        """Take *samples*: set what is to become of each subflow."""
+        now = samples.time
+        if self.skipped:
+            self.steering.observe(
+                self.sampled, [SubflowSample(each.four_tuple, each.path, each.delivered, 0) for each in self.subflows]
+            )
+            self.skipped = False
+        taken = []
+        flowing = False
+        for subflow in self.subflows:
+            there = samples.sockets.get(subflow.four_tuple)
+            if there is None or there.tcp is None:
+                subflow.present = False
+                continue
+            delivered, tcp = there.delivered, there.tcp
+            moved = delivered - subflow.delivered if subflow.present else 0
+            flowing = flowing or tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (now - self.sampled)
+            subflow.delivered, subflow.present = delivered, True
+            taken.append(SubflowSample(subflow.four_tuple, subflow.path, delivered, tcp.not_sent, tcp.unacked))
+        self.actions = self.steering.observe(now, taken)
+        self.sampled = now
+        self.samples += 1
+        if flowing:
+            self.urgent_until = now + URGENT_SECONDS
+        self.at_rest = not flowing and len(taken) == len(self.subflows) and self.steering.at_rest
+
+    @property
+    def urgent(self) -> bool:
+        return self.samples < FIRST_SAMPLES or self.sampled < self.urgent_until
+
+
+class SteeringStage:
+    """The steering of one daemon."""
+
+    interval = period = 0.2
+    """Seconds."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._dry_run = policy.dry_run
+        self._connections: dict[int, _Connection] = {}
+        self._token_of: dict[FourTuple, int] = {}
+        """Of each subflow that is to be sampled."""
+        self._urgent: set[int] = set()
+        """Tokens."""
+        self._flags = BackupFlags()
+
+    def set_policy(self, policy: Policy) -> None:
+        """A policy has come into force. A connection that the same mode goes on to steer keeps what was learnt of it,
+        a fail-over above all."""
+        self._dry_run = policy.dry_run
+        for connection in self._connections.values():
+            connection.samples, connection.at_rest = 0, False
+        self._urgent |= self._connections.keys()
+        self._flags.leave_undecided()
+
+    def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
+        """Return *verdicts* with the caps that balance loads, and the reasons of all that are steered."""
+        del now
+        token = connection.token
+        rule, path_of = _steered(verdicts)
+        if rule is None or rule.steer is None:
+            self.forget(token)
+            return verdicts
+        known = self._connections.get(token)
+        if known is None or known.steering.steer != rule.steer:
+            self.forget(token)
+            known = self._connections[token] = _Connection(rule.steer)
+        before = known.subflows
+        if known.set_subflows(path_of):
+            self._stop_sampling(token, before)
+            self._token_of |= dict.fromkeys(path_of, token)
+            self._urgent.add(token)
+        return tuple([self._acted_on(each, rule, token, known.actions) for each in verdicts])
+
+    def _acted_on(self, verdict: Verdict, rule: Rule, token: int, actions: Mapping[FourTuple, Action]) -> Verdict:
+        if verdict.steer is not rule or rule.steer is None or verdict.direction is not Direction.DOWN:
+            return verdict
+        action = actions.get(verdict.four_tuple)
+        sentence = f"steered {rule.steer.name} by rule {rule.name}" + (f": {action.reason}" if action else "")
+        verdict = replace(verdict, reason=joined(verdict.reason, sentence))
+        if action is None or action.rate is None or self._dry_run:
+            return verdict
+        cap = verdict.throttle
+        # The tighter cap holds. One that others share stays: in a class of its own the connection would escape it.
+        if cap is not None and (cap.share is not Share.CONNECTION or cap.ceil <= action.rate):
+            return verdict
+        throttle = Throttle(action.rate, action.rate, None, Share.CONNECTION, Onset.SOFT)
+        scope = ScopeKey(rule.name, Share.CONNECTION, (token, str(verdict.steer_path)))
+        return replace(verdict, rule=rule, scope=scope, throttle=throttle)
+
+    def forget(self, token: int) -> None:
+        """Connection *token* has ended, or is steered no more."""
+        self._flags.decide(token)
+        known = self._connections.pop(token, None)
+        if known is not None:
+            self._urgent.discard(token)
+            self._stop_sampling(token, known.subflows)
+
+    def _stop_sampling(self, token: int, subflows: Iterable[_Subflow]) -> None:
+        for each in subflows:
+            if self._token_of.get(each.four_tuple) == token:
+                del self._token_of[each.four_tuple]
+            self._flags.leave(each.four_tuple)
+
+    def watched(self) -> Collection[FourTuple]:
+        """Return all subflows that are steered or have a flag that nothing explains."""
+        unexplained = self._flags.unexplained
+        return self._token_of.keys() | unexplained if unexplained else self._token_of.keys()
+
+    def urgent(self) -> Collection[FourTuple]:
+        """Return the subflows of connections on which data flow or that are new, and those whose flag is to go."""
+        found = set(self._flags.to_take_back)
+        for token in self._urgent:
+            found.update([each.four_tuple for each in self._connections[token].subflows])
+        return found
+
+    def observe(self, samples: Samples) -> Iterator[Outcome]:
+        """Take *samples*, a slice at a time; yield the connections whose actions changed, and flags to be set."""
+        now, sockets, complete = samples
+        urgent = self._urgent
+        changed: list[int] = []
+        effects: list[Effect] = []
+        if complete:
+            self._flags.forget_gone(sockets)
+        self._flags.begin(now)
+        for number, token in enumerate(list(self._connections) if complete else self._sampled(sockets), 1):
+            if not number % SLICE:
+                yield Outcome(changed, effects)
+                changed, effects = [], []
+            connection = self._connections.get(token)
+            if connection is None:
+                continue  # it ended between two slices
+            if connection.at_rest and connection.rest(sockets, now):
+                if token in urgent and not connection.urgent:
+                    urgent.discard(token)
+                continue
+            if not complete and any(each.present and each.four_tuple not in sockets for each in connection.subflows):
+                continue
+            before = connection.actions
+            connection.observe(samples)
+            (urgent.add if connection.urgent else urgent.discard)(token)
+            if before != connection.actions:
+                changed.append(token)
+            if connection.steering.steer.by_order and not self._dry_run:
+                wanted = self._flags.wanted(token, connection.actions)
+                connection.at_rest = connection.at_rest and not wanted
+                effects += wanted
+        effects += self._flags.taken_back(sockets, self._may_explain)
+        yield Outcome(changed, effects)
+
+    def _sampled(self, sockets: Iterable[FourTuple]) -> set[int]:
+        return {self._token_of[each] for each in sockets if each in self._token_of}
+
+    def _may_explain(self, token: int) -> bool:
+        """The first sample of the connection is yet to come."""
+        connection = self._connections.get(token)
+        return connection is not None and connection.samples == 0
+
+    def confirmed(self, effect: SetBackup) -> None:
+        """The kernel did what *effect* says."""
+        self._flags.confirmed(effect, explained=self._token_of.get(effect.four_tuple) == effect.token)
+
+    def refused(self, effect: SetBackup) -> None:
+        """The kernel would not do what *effect* says; it is not tried again."""
+        self._flags.refused(effect)
+
+    def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
+        """Take over the flags that an earlier daemon left. Those that no rule explains will be taken back."""
+        self._flags.adopt(subflows)
+        for token, connection in self._connections.items():
+            self._flags.decide(token)
+            connection.samples, connection.at_rest = 0, False
+
+    def release_all(self) -> Sequence[SetBackup]:
+        """Return what makes all subflows regular again that were not: the daemon stops."""
+        return self._flags.release_all()
+
+
+def _steered(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[FourTuple, str]]:
+    """Return the rule that steers a connection, None without, and the paths of the subflows that it steers among.
+
+    Where several rules steer one connection, the first says how: data cannot follow two modes at once.
+    """
+    rule: Rule | None = None
+    path_of: dict[FourTuple, str] = {}
+    for each in verdicts:
+        steer = None if each.steer is None else each.steer.steer
+        if steer is None or steer.mode is Mode.SMALLEST_DELAY or each.steer_path is None:
+            continue
+        if each.direction is Direction.DOWN and (rule is None or each.steer is rule):
+            rule = each.steer
+            path_of[each.four_tuple] = each.steer_path
+    return rule, path_of

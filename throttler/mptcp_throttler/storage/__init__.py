@@ -1,0 +1,1 @@
+"""What outlives the daemon on disk."""

@@ -1,0 +1,161 @@
+"""What was used of each budget, in an SQLite database: what the daemon begins with, what ``quota`` shows and resets.
+
+A total and the socket counters that it was taken from are written in one transaction, so that after a crash at whatever
+moment a byte is counted once: a daemon that comes back goes on from the counters that the total knows. Totals are added
+to, never overwritten, so that ``quota reset`` beside a running daemon holds. Counters are of one boot of the host.
+
+Whom a client's address belongs to and what it carried is nobody's business: the file is the owner's alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from mptcp_throttler.policy.budget import Account, Counters
+from mptcp_throttler.stages.budget import Usage
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_WAIT_SECONDS = 5.0
+_OWNER_ALONE = 0o600
+_DIRECTORY_MODE = 0o700
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS used (
+    rule TEXT, client TEXT, start INTEGER, octets INTEGER NOT NULL, PRIMARY KEY (rule, client, start)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counter (
+    cookie INTEGER PRIMARY KEY, boot TEXT NOT NULL, acked INTEGER NOT NULL, received INTEGER NOT NULL
+);
+"""
+"""The column *rule* has the name of a budget, which is that of its rule where it has none of its own."""
+
+T = TypeVar("T")
+
+
+class LedgerError(Exception):
+    """The database cannot be used: the text says which and why."""
+
+
+class Ledger:
+    """The database at *path*. All calls raise LedgerError, and come from the thread that opened it."""
+
+    def __init__(self, path: Path, create: bool = True) -> None:
+        """Open it; with *create*, make what is not there."""
+        self._path = path
+        self._version = -1
+        try:
+            if create:
+                _make(path)
+                self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS)
+                self._database.execute("PRAGMA journal_mode = WAL")
+                self._database.executescript(_SCHEMA)
+            else:
+                if not path.exists():
+                    raise LedgerError(f"{path}: there is no ledger yet; a throttler whose policy has budgets makes it")
+                self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS)
+                self._database.execute("SELECT 1 FROM used LIMIT 1")
+        except (sqlite3.Error, OSError) as error:
+            raise self._error(error) from error
+
+    def close(self) -> None:
+        self._database.close()
+
+    def used(self, periods: Iterable[tuple[str, int]]) -> dict[Account, int]:
+        """Return the bytes of every account of the budgets and beginnings of periods in *periods*."""
+
+        def read() -> dict[Account, int]:
+            found: dict[Account, int] = {}
+            for budget, start in periods:
+                rows = self._database.execute(
+                    "SELECT client, octets FROM used WHERE rule = ? AND start = ?", (budget, start)
+                )
+                found |= {Account(budget, client, start): octets for client, octets in rows}
+            return found
+
+        return self._try(read)
+
+    def counters(self, boot: str) -> dict[int, Counters]:
+        """Return what the totals know of each socket of this *boot*; forget those of another."""
+
+        def read() -> dict[int, Counters]:
+            with self._database as transaction:
+                transaction.execute("DELETE FROM counter WHERE boot <> ?", (boot,))
+                rows = transaction.execute("SELECT cookie, acked, received FROM counter")
+                return {cookie: Counters(acked, received) for cookie, acked, received in rows}
+
+        return self._try(read)
+
+    def write(self, boot: str, usage: Usage) -> None:
+        """Add to totals, take over the counters they come from, and forget sockets that have closed: all or nothing."""
+
+        def write() -> None:
+            with self._database as transaction:
+                transaction.executemany(
+                    "INSERT INTO used VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT (rule, client, start) DO UPDATE SET octets = octets + excluded.octets",
+                    [(*account, octets) for account, octets in usage.added.items()],
+                )
+                transaction.executemany(
+                    "INSERT OR REPLACE INTO counter VALUES (?, ?, ?, ?)",
+                    ((cookie, boot, acked, received) for cookie, (acked, received) in usage.counters.items()),
+                )
+                transaction.executemany("DELETE FROM counter WHERE cookie = ?", ((each,) for each in usage.closed))
+
+        self._try(write)
+
+    def changed_by_others(self) -> bool:
+        """Return whether another process has written since the last call; at the first call, True."""
+
+        def read() -> bool:
+            ((version,),) = self._database.execute("PRAGMA data_version").fetchall()
+            before, self._version = self._version, version
+            return bool(before != version)
+
+        return self._try(read)
+
+    def reset(self, chosen: Collection[Account]) -> int:
+        """Forget what was used of accounts; return of how many something was."""
+
+        def reset() -> int:
+            with self._database as transaction:
+                return transaction.executemany(
+                    "DELETE FROM used WHERE rule = ? AND client = ? AND start = ?", list(chosen)
+                ).rowcount
+
+        return self._try(reset) if chosen else 0
+
+    def prune(self, before: int) -> None:
+        """Forget periods that began before then."""
+
+        def prune() -> None:
+            with self._database as transaction:
+                transaction.execute("DELETE FROM used WHERE start < ?", (before,))
+
+        self._try(prune)
+
+    def _try(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+
+    def _error(self, error: Exception) -> LedgerError:
+        return LedgerError(f"ledger {self._path}: {error}")
+
+
+def _make(path: Path) -> None:
+    """Make the file and its directory where they are not there; see that nobody but its owner can read the file.
+
+    SQLite gives the files beside it (-wal, -shm) the mode of the database, but leaves those alone that are there.
+    """
+    path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ALONE))
+    for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+        with suppress(FileNotFoundError):
+            if stat.S_IMODE(each.stat().st_mode) & ~_OWNER_ALONE:
+                each.chmod(_OWNER_ALONE)

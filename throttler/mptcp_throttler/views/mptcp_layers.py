@@ -1,0 +1,339 @@
+# mypy: disable-error-code="misc"
+# Scapy's classes are not typed for us; a subclass of theirs is then an error to mypy.
+"""Scapy layers for the MPTCP options, as Scapy has none: RFC 8684, 3, and RFC 6824, 3, where it differs.
+
+For tests, for replayed traffic and for looking at captures by hand. They take a hundred times longer than
+``mptcp.options``, which the daemon uses; a test holds the two together.
+
+    >>> syn = TCP(flags="S", options=[("MSS", 1460), tcp_option(MpCapable())])
+    >>> mptcp_options(TCP(bytes(syn)))
+    [<MpCapable  kind=30 length=4 subtype=MP_CAPABLE version=1 flags=H |>]
+
+A layer's ``length`` is worked out where it is not given, from the fields that are set. Bytes that fit no form of their
+subtype dissect as :class:`Unknown`; whatever dissects builds to the same bytes again. Importing this module changes
+nothing in Scapy; :func:`register` does, for those who want the options in ``TCP.options`` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteEnumField,
+    ByteField,
+    ConditionalField,
+    FieldListField,
+    FlagsField,
+    IntField,
+    IP6Field,
+    IPField,
+    LongField,
+    MultipleTypeField,
+    ShortField,
+    StrField,
+    StrFixedLenField,
+    XIntField,
+    XLongField,
+    XShortField,
+)
+from scapy.layers.inet import TCP, TCPOptionsField
+from scapy.packet import Packet
+
+KIND: Final = 30
+SUBTYPES: Final = {
+    0: "MP_CAPABLE",
+    1: "MP_JOIN",
+    2: "DSS",
+    3: "ADD_ADDR",
+    4: "REMOVE_ADDR",
+    5: "MP_PRIO",
+    6: "MP_FAIL",
+    7: "MP_FASTCLOSE",
+    8: "MP_TCPRST",
+}
+RESET_REASONS: Final = {
+    0: "unspecified",
+    1: "MPTCP-specific",
+    2: "lack of resources",
+    3: "administratively prohibited",
+    4: "too much outstanding data",
+    5: "unacceptable performance",
+    6: "middlebox interference",
+}
+
+
+def _head(subtype: int) -> list[Any]:
+    return [ByteField("kind", KIND), ByteField("length", None), BitEnumField("subtype", subtype, 4, SUBTYPES)]
+
+
+def _if(name: str, *lengths: int) -> Callable[[Packet], bool]:
+    """Return the condition of an optional field: the length includes it; without a length, that it was given."""
+
+    def present(packet: Packet) -> bool:
+        length = packet.fields.get("length")
+        return packet.fields.get(name) is not None if length is None else length in lengths
+
+    return present
+
+
+class MptcpOption(Packet):
+    """What all have in common. :func:`dissect` chooses the subclass."""
+
+    def post_build(self, packet: bytes, payload: bytes) -> bytes:
+        if self.length is None:
+            packet = packet[:1] + bytes([len(packet)]) + packet[2:]
+        return packet + payload
+
+
+class MpCapable(MptcpOption):
+    """3.1. Version 0 carries a key in the SYN already; version 1 may carry data-level length and checksum."""
+
+    name = "MpCapable"
+    fields_desc = (
+        *_head(0),
+        BitField("version", 1, 4),
+        FlagsField("flags", 1, 8, "HGFEDCBA"),
+        ConditionalField(XLongField("sender_key", None), _if("sender_key", 12, 20, 22, 24)),
+        ConditionalField(XLongField("receiver_key", None), _if("receiver_key", 20, 22, 24)),
+        ConditionalField(ShortField("data_length", None), _if("data_length", 22, 24)),
+        ConditionalField(XShortField("checksum", None), _if("checksum", 24)),
+    )
+
+
+class MpJoinSyn(MptcpOption):
+    """3.2, figure 5."""
+
+    name = "MpJoinSyn"
+    fields_desc = (
+        *_head(1),
+        BitField("reserved", 0, 3),
+        BitField("backup", 0, 1),
+        ByteField("address_id", 0),
+        XIntField("token", 0),
+        XIntField("nonce", 0),
+    )
+
+
+class MpJoinSynAck(MptcpOption):
+    """3.2, figure 6."""
+
+    name = "MpJoinSynAck"
+    fields_desc = (
+        *_head(1),
+        BitField("reserved", 0, 3),
+        BitField("backup", 0, 1),
+        ByteField("address_id", 0),
+        XLongField("hmac", 0),
+        XIntField("nonce", 0),
+    )
+
+
+class MpJoinAck(MptcpOption):
+    """3.2, figure 7."""
+
+    name = "MpJoinAck"
+    fields_desc = (*_head(1), BitField("reserved", 0, 12), StrFixedLenField("hmac", bytes(20), 20))
+
+
+def _dss_has_checksum(packet: Packet) -> bool:
+    if not packet.flags & 4:
+        return False
+    if packet.fields.get("length") is None:
+        return packet.fields.get("checksum") is not None
+    return bool(packet.length == _dss_length(int(packet.flags)) + 2)
+
+
+def _dss_length(flags: int) -> int:
+    ack = (8 if flags & 2 else 4) if flags & 1 else 0
+    mapping = (14 if flags & 8 else 10) if flags & 4 else 0
+    return 4 + ack + mapping
+
+
+class Dss(MptcpOption):
+    """3.3. ``flags`` say which fields there are: A ack, a of 8 octets, M mapping, m of 8 octets, F DATA_FIN."""
+
+    name = "Dss"
+    fields_desc = (
+        *_head(2),
+        BitField("reserved", 0, 4),
+        FlagsField("flags", 0, 8, "AaMmF678"),
+        ConditionalField(
+            MultipleTypeField([(LongField("data_ack", 0), lambda p: p.flags & 2)], IntField("data_ack", 0)),
+            lambda p: p.flags & 1,
+        ),
+        ConditionalField(
+            MultipleTypeField([(LongField("data_sequence", 0), lambda p: p.flags & 8)], IntField("data_sequence", 0)),
+            lambda p: p.flags & 4,
+        ),
+        ConditionalField(IntField("subflow_sequence", 0), lambda p: p.flags & 4),
+        ConditionalField(ShortField("data_length", 0), lambda p: p.flags & 4),
+        ConditionalField(XShortField("checksum", None), _dss_has_checksum),
+    )
+
+
+def _is_ipv6(packet: Packet) -> bool:
+    length = packet.fields.get("length")
+    return _is_ipv6_text(packet, packet.fields.get("address", "")) if length is None else length >= 20
+
+
+def _is_ipv6_text(packet: Packet, address: Any) -> bool:
+    return ":" in str(address)
+
+
+_ADDRESS: Final = MultipleTypeField(
+    [(IP6Field("address", "::"), (_is_ipv6, _is_ipv6_text))],
+    IPField("address", "0.0.0.0"),
+)
+
+
+class AddAddr(MptcpOption):
+    """3.4.1, version 1. The HMAC is absent in an echo."""
+
+    name = "AddAddr"
+    fields_desc = (
+        *_head(3),
+        BitField("reserved", 0, 3),
+        BitField("echo", 0, 1),
+        ByteField("address_id", 0),
+        _ADDRESS,
+        ConditionalField(ShortField("port", None), _if("port", 10, 18, 22, 30)),
+        ConditionalField(XLongField("hmac", None), _if("hmac", 16, 18, 28, 30)),
+    )
+
+
+class AddAddrV0(MptcpOption):
+    """RFC 6824, 3.4.1: the IP version is where version 1 has its flags."""
+
+    name = "AddAddrV0"
+    fields_desc = (
+        *_head(3),
+        BitField("ip_version", 4, 4),
+        ByteField("address_id", 0),
+        _ADDRESS,
+        ConditionalField(ShortField("port", None), _if("port", 10, 22)),
+    )
+
+
+class RemoveAddr(MptcpOption):
+    """3.4.2."""
+
+    name = "RemoveAddr"
+    fields_desc = (
+        *_head(4),
+        BitField("reserved", 0, 4),
+        FieldListField("address_ids", [], ByteField("", 0), length_from=lambda p: p.length - 3),
+    )
+
+
+class MpPrio(MptcpOption):
+    """3.3.8. RFC 6824 may name an address; RFC 8684 does not."""
+
+    name = "MpPrio"
+    fields_desc = (
+        *_head(5),
+        BitField("reserved", 0, 3),
+        BitField("backup", 0, 1),
+        ConditionalField(ByteField("address_id", None), _if("address_id", 4)),
+    )
+
+
+class MpFail(MptcpOption):
+    """3.7."""
+
+    name = "MpFail"
+    fields_desc = (*_head(6), BitField("reserved", 0, 12), LongField("data_sequence", 0))
+
+
+class MpFastclose(MptcpOption):
+    """3.5."""
+
+    name = "MpFastclose"
+    fields_desc = (*_head(7), BitField("reserved", 0, 12), XLongField("receiver_key", 0))
+
+
+class MpTcprst(MptcpOption):
+    """3.6, RFC 8684 only."""
+
+    name = "MpTcprst"
+    fields_desc = (*_head(8), FlagsField("flags", 0, 4, "TWVU"), ByteEnumField("reason", 0, RESET_REASONS))
+
+
+class Unknown(MptcpOption):
+    """A subtype that no RFC defines, or a length that fits no form of its subtype."""
+
+    name = "Unknown"
+    fields_desc = (*_head(15), BitField("rest", 0, 4), StrField("body", b""))
+
+
+class Empty(Packet):
+    """A kind-30 option too short to have a subtype."""
+
+    name = "Empty"
+    fields_desc = (ByteField("kind", KIND), ByteField("length", 2))
+
+
+def _form(option: bytes) -> type[Packet]:
+    length, subtype, nibble = len(option), option[2] >> 4, option[2] & 15
+    dss = _dss_length(option[3]) if length > 3 else 0
+    forms: dict[int, type[Packet] | None] = {
+        0: MpCapable if length in (4, 12, 20, 22, 24) else None,
+        1: {12: MpJoinSyn, 16: MpJoinSynAck, 24: MpJoinAck}.get(length),
+        2: Dss if length == dss or (length == dss + 2 and option[3] & 4) else None,
+        3: (
+            (AddAddr if length in (8, 10, 16, 18, 20, 22, 28, 30) else None)
+            if nibble < 2
+            else (AddAddrV0 if (nibble, length) in ((4, 8), (4, 10), (6, 20), (6, 22)) else None)
+        ),
+        4: RemoveAddr if length > 3 else None,
+        5: MpPrio if length < 5 else None,
+        6: MpFail if length == 12 else None,
+        7: MpFastclose if length == 12 else None,
+        8: MpTcprst if length == 4 else None,
+    }
+    return forms.get(subtype) or Unknown
+
+
+def dissect(option: bytes) -> Packet:
+    """Return the layer of one whole kind-30 option, kind and length included. Nothing raises."""
+    return (_form(option) if len(option) > 2 else Empty)(option)
+
+
+def tcp_option(layer: Packet) -> tuple[int, bytes]:
+    """Return *layer* in the form in which ``TCP(options=[...])`` takes an option that Scapy does not know."""
+    return KIND, bytes(layer)[2:]
+
+
+def mptcp_options(tcp: TCP) -> list[Packet]:
+    """Return the MPTCP options of *tcp*, in order, as layers."""
+    found = []
+    for kind, value in tcp.options:
+        if kind == KIND:
+            found.append(dissect(bytes([KIND, len(value) + 2]) + value))
+        elif kind == "MPTCP":
+            found.append(value)
+    return found
+
+
+def register() -> None:
+    """Teach Scapy's TCP layer the options: ``("MPTCP", layer)`` in ``TCP.options``, dissected and built.
+
+    For the interactive shell. It changes Scapy for the whole process, hence never by itself; repeating it does nothing.
+    """
+    if getattr(TCPOptionsField, "knows_mptcp", False):
+        return
+    from_machine, to_machine = TCPOptionsField.m2i, TCPOptionsField.i2m
+
+    def m2i(self: Any, packet: Any, data: bytes) -> list[tuple[Any, Any]]:
+        return [
+            ("MPTCP", dissect(bytes([KIND, len(value) + 2]) + value)) if kind == KIND else (kind, value)
+            for kind, value in from_machine(self, packet, data)
+        ]
+
+    def i2m(self: Any, packet: Any, options: list[tuple[Any, Any]]) -> bytes:
+        plain = [tcp_option(value) if kind == "MPTCP" else (kind, value) for kind, value in options]
+        return bytes(to_machine(self, packet, plain))
+
+    TCPOptionsField.m2i, TCPOptionsField.i2m, TCPOptionsField.knows_mptcp = m2i, i2m, True

@@ -1,0 +1,57 @@
+"""What ``plan`` prints: verdicts with their reasons, then the kernel objects that they need, as commands. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.mptcp.model import Connection
+from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.model import Direction, Policy, Verdict
+from mptcp_throttler.policy.reasons import joined
+from mptcp_throttler.shaping import commands
+from mptcp_throttler.shaping.plan import Planner, gso_limit
+
+
+def preview(settings: Settings, policy: Policy, connections: Iterable[Connection], now: float) -> Iterator[str]:
+    """Yield the lines: comments start with '#', the rest could be typed into a shell."""
+    planner, upload = (Planner(settings.ownership, direction) for direction in Direction)
+    for each in (planner, upload):
+        each.set_policy(policy)
+    for connection in connections:
+        verdicts = evaluate(policy, connection, now)
+        for each in (planner, upload):
+            each.set_verdicts(connection.token, verdicts, now)
+        yield f"# connection {connection.token:08x}"
+        for verdict in verdicts:
+            yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {_reason(verdict)}"
+    for each in (planner, upload):
+        each.prepare_path_classes(now)
+    if policy.dry_run:
+        yield "# dry run: nothing would be done to the kernel"
+        return
+    classes, entries, ownership = planner.classes.desired, planner.entries.desired, settings.ownership
+    if settings.gso_max_size != "keep":
+        wanted = settings.gso_max_size
+        size = gso_limit(policy, 65536) if wanted == "auto" else int(wanted)
+        for interface in settings.interfaces:
+            yield f"ip link set dev {interface} gso_max_size {size}"
+    yield from commands.traffic_control(settings.interfaces, classes, ownership)
+    if settings.netfilter == "nftables":
+        yield from (f"nft '{command}'" for command in commands.NftTable.download(ownership).commands(entries))
+    else:
+        yield from commands.iptables(entries, ownership)
+    if policy.acts_on_upload:
+        yield from commands.upload_device(upload.classes.desired, ownership)
+        table = commands.NftTable.upload(ownership, settings.interfaces)
+        yield from (f"nft '{command}'" for command in table.commands(upload.entries.desired))
+
+
+def _reason(verdict: Verdict) -> str:
+    """Return the reason of the cap with what is known of budget and steering without samples."""
+    reason, budget, steer = verdict.reason, verdict.budget, verdict.steer
+    if budget is not None and budget.budget is not None:
+        reason = joined(reason, f"metered by the {budget.budget.title}", verdict.direction)
+    if steer is not None and steer.steer is not None:
+        reason = joined(reason, f"steered {steer.steer.name} by rule {steer.name}", verdict.direction)
+    return reason

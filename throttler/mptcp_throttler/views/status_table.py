@@ -1,0 +1,55 @@
+"""The status as a table for the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mptcp_throttler.policy.units import approximate_size, format_rate
+
+
+def print_status(status: dict[str, Any]) -> None:
+    """Print the answer of the status socket to stdout."""
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    policy = status["policy"]
+    counters = status["counters"]
+    console.print(
+        f"policy {policy['source']}{' (dry run)' if policy['dry_run'] else ''}, rules: {', '.join(policy['rules'])}; "
+        f"{status['netfilter']} on {', '.join(status['interfaces'])}; up {status['now'] - status['started']:.0f} s"
+    )
+    table = Table()
+    for title in ("connection", "client", "state", "kind", "path", "rate", "class", "sent", "why"):
+        table.add_column(title, overflow="fold", no_wrap=title not in ("why", "kind"))
+    for connection in status["connections"]:
+        for index, subflow in enumerate(connection["subflows"]):
+            table.add_row(
+                connection["token"] if index == 0 else "",
+                subflow["remote"],
+                subflow["state"],
+                ("initial" if subflow["initial"] else "joined") + (" backup" if subflow["backup"] else ""),
+                subflow["path"] or "-",
+                _both(subflow, "rate", lambda rate: format_rate(rate) if rate else "-"),
+                "landing" if subflow["landing"] else _both(subflow, "classid", lambda classid: classid or "-"),
+                "-" if subflow["bytes_sent"] is None else approximate_size(subflow["bytes_sent"]),
+                _both(subflow, "reason", str),
+            )
+    console.print(table)
+    console.print(
+        f"{_count(len(status['connections']), 'connection')}, {_count(counters['entries'], 'capped subflow')}, "
+        f"{counters['observers']['segments']} segments seen, {counters['observers']['segments_dropped']} dropped, "
+        f"{counters['tracker']['disagreements']} disagreements, {counters['reconciler']['failures']} kernel refusals"
+        + ("" if status["in_step"] else "; the kernel is not yet in step")
+    )
+
+
+def _both(subflow: dict[str, Any], key: str, text: Callable[[Any], str]) -> str:
+    """Return what holds for the download and, in a line of its own, for the upload where a rule is for those."""
+    return "\n".join(text(each[key]) for each in (subflow, subflow["upload"]) if each is not None)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
