@@ -70,6 +70,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("reaction", "From the MP_JOIN's third ACK on the wire to the entry in the kernel set", "reaction"),
         Experiment("control-plane", "Connections a second tracked with none lost, and their CPU", "control_plane"),
         Experiment("recovery", "kill -9 and restart in mid-transfer; nothing is left after clean-up", "recovery"),
+        Experiment("scale", "With up to 10,000 tunnels held: what the throttler costs, and how soon it acts", "scale"),
         Experiment("onset", "A cap falls on a running download: at once and softly, side by side", "onset"),
         Experiment("guard", "The uncapped path fails: with the guard and without it", "guard"),
         Experiment("steering", "Each steering mode: who carries what, and how fast it reacts", "steering"),

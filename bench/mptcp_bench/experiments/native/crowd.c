@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * crowd: thousands of tunnels through a proxy, and the origin that trickles into them, for little processor time.
+ *
+ *     crowd client COUNTERS PROXY PORT TARGET RATE
+ *     crowd origin COUNTERS PORT OCTETS
+ *
+ * The client holds as many tunnels as COUNTERS says are wanted: Multipath TCP to PROXY and PORT, then CONNECT to
+ * TARGET (ADDRESS:PORT), at most RATE new ones a second. One that is refused is tried again; one that ended is not, and
+ * counts as wanted. Those that are too many it closes.
+ * The origin sends OCTETS to each connection once a second.
+ *
+ * Both divide the second into SLOTS; a connection belongs to the slot of its number, so that work is spread evenly. The
+ * client reads a tunnel in its slot only and is not woken by what arrives: a wake-up for each segment would cost
+ * more than all the rest. epoll(7) is for what opens, and at the origin for what ends.
+ *
+ * COUNTERS is a file that holds a `struct counters`, mapped, so that it can be read and `wanted` be set at any moment.
+ * "ready" on stdout: it works. SIGTERM ends it.
+ */
+
+#define _GNU_SOURCE
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+
+#define NANOSECONDS 1000000000LL
+#define SLOTS 100 /* of a second */
+#define TICK (NANOSECONDS / SLOTS)
+#define MAX_CONNECTIONS 65536
+#define MAX_OPENING 1000 /* not yet answered, at a time */
+#define CLOSED_AT_ONCE 20 /* in a slot, of those that are not wanted any more */
+#define EVENTS 512
+#define BACKLOG 4096
+#define LISTENER UINT32_MAX /* number that stands for it in epoll events */
+#define PIECE 65536 /* bytes read at once */
+
+struct counters {
+	uint64_t wanted;   /* client: set by whoever holds the file */
+	uint64_t opened;   /* connect() or accept() was called for it */
+	uint64_t standing; /* client: answered with 200, not ended; origin: accepted, not ended */
+	uint64_t refused;  /* before they stood */
+	uint64_t ended;    /* after they stood */
+	uint64_t octets;   /* client: received in tunnels; origin: sent */
+	uint64_t skipped;  /* origin: bytes not sent, because the connection had no room for them */
+};
+
+enum state { FREE, CONNECTING, ASKING, STANDING };
+
+struct connection {
+	int socket;
+	enum state state;
+};
+
+static struct counters *counters;
+static struct connection connections[MAX_CONNECTIONS];
+static uint32_t unused[MAX_CONNECTIONS]; /* numbers of free places, a stack: the lowest on top at first */
+static uint32_t unused_count;
+static uint32_t opening;
+static char piece[PIECE];
+static int events;
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static int64_t now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * NANOSECONDS + time.tv_nsec;
+}
+
+static void watch(int socket, uint32_t number, uint32_t what, int operation)
+{
+	struct epoll_event event = {.events = what, .data.u32 = number};
+
+	if (epoll_ctl(events, operation, socket, &event) < 0)
+		fail("epoll_ctl");
+}
+
+static struct sockaddr_in address(const char *text, const char *port)
+{
+	struct sockaddr_in result = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
+
+	if (inet_pton(AF_INET, text, &result.sin_addr) != 1) {
+		fprintf(stderr, "%s: not an IPv4 address\n", text);
+		exit(1);
+	}
+	return result;
+}
+
+static uint32_t place(int socket, enum state state)
+{
+	uint32_t number = unused[--unused_count];
+
+	connections[number] = (struct connection){.socket = socket, .state = state};
+	counters->opened++;
+	return number;
+}
+
+static void end(uint32_t number)
+{
+	struct connection *one = &connections[number];
+
+	if (one->state == STANDING) {
+		counters->standing--;
+		counters->ended++;
+	} else {
+		opening--;
+		counters->refused++;
+	}
+	close(one->socket);
+	one->state = FREE;
+	unused[unused_count++] = number;
+}
+
+/* ---- client ---- */
+
+static void open_one(const struct sockaddr_in *proxy)
+{
+	int socket_ = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_MPTCP);
+
+	if (socket_ < 0)
+		fail("make an MPTCP socket");
+	if (connect(socket_, (const struct sockaddr *)proxy, sizeof *proxy) < 0 && errno != EINPROGRESS)
+		fail("connect");
+	opening++;
+	watch(socket_, place(socket_, CONNECTING), EPOLLOUT, EPOLL_CTL_ADD);
+}
+
+static void read_tunnel(uint32_t number)
+{
+	ssize_t got;
+
+	do {
+		got = recv(connections[number].socket, piece, PIECE, MSG_DONTWAIT);
+		if (got > 0)
+			counters->octets += (uint64_t)got;
+	} while (got == PIECE);
+	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+		end(number);
+}
+
+static void go_on(uint32_t number, const char *request)
+{
+	struct connection *one = &connections[number];
+	ssize_t got;
+
+	if (one->state == CONNECTING) {
+		/* A request is far smaller than an empty send buffer. */
+		if (send(one->socket, request, strlen(request), MSG_NOSIGNAL) != (ssize_t)strlen(request)) {
+			end(number);
+			return;
+		}
+		one->state = ASKING;
+		watch(one->socket, number, EPOLLIN, EPOLL_CTL_MOD);
+		return;
+	}
+	got = recv(one->socket, piece, PIECE, MSG_DONTWAIT);
+	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (got < 12 || memcmp(piece, "HTTP/1.", 7) != 0 || memcmp(piece + 8, " 200", 4) != 0) {
+		end(number);
+		return;
+	}
+	watch(one->socket, number, 0, EPOLL_CTL_DEL);
+	one->state = STANDING;
+	opening--;
+	counters->standing++;
+}
+
+static void close_some(void)
+{
+	static uint32_t number; /* from which to look for one that stands */
+
+	for (int closed = 0; closed < CLOSED_AT_ONCE && counters->standing > 0 &&
+			     opening + counters->standing + counters->ended > counters->wanted;
+	     number = (number + 1) % MAX_CONNECTIONS) {
+		if (connections[number].state != STANDING)
+			continue;
+		close(connections[number].socket);
+		connections[number].state = FREE;
+		unused[unused_count++] = number;
+		counters->standing--;
+		closed++;
+	}
+}
+
+/* ---- origin ---- */
+
+static int listen_on(const char *port)
+{
+	struct sockaddr_in any = address("0.0.0.0", port);
+	int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) < 0 ||
+	    bind(listener, (const struct sockaddr *)&any, sizeof any) < 0 || listen(listener, BACKLOG) < 0)
+		fail("listen");
+	watch(listener, LISTENER, EPOLLIN, EPOLL_CTL_ADD);
+	return listener;
+}
+
+static void accept_all(int listener)
+{
+	int socket_;
+
+	while (unused_count > 0 && (socket_ = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+		watch(socket_, place(socket_, STANDING), EPOLLIN | EPOLLRDHUP, EPOLL_CTL_ADD);
+		counters->standing++;
+	}
+}
+
+static void swallow(uint32_t number)
+{
+	ssize_t got = recv(connections[number].socket, piece, PIECE, MSG_DONTWAIT);
+
+	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+		end(number);
+}
+
+static void trickle(uint32_t number, size_t octets)
+{
+	ssize_t sent = send(connections[number].socket, piece, octets, MSG_NOSIGNAL | MSG_DONTWAIT);
+	uint64_t done = sent > 0 ? (uint64_t)sent : 0;
+
+	/* An error shows as an event, too. */
+	counters->octets += done;
+	counters->skipped += octets - done;
+}
+
+/* ---- both ---- */
+
+static void map_counters(const char *path)
+{
+	int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	if (file < 0 || ftruncate(file, sizeof *counters) < 0)
+		fail(path);
+	counters = mmap(NULL, sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (counters == MAP_FAILED)
+		fail(path);
+}
+
+static void raise_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		fail("getrlimit");
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+		fail("setrlimit");
+}
+
+int main(int argc, char **argv)
+{
+	int is_client = argc == 7 && strcmp(argv[1], "client") == 0;
+	int is_origin = argc == 5 && strcmp(argv[1], "origin") == 0;
+	struct epoll_event happened[EVENTS];
+	struct sockaddr_in proxy = {0};
+	char request[256] = "";
+	int listener = -1;
+	size_t octets = 0;
+	double rate = 0, may_open = 0;
+	int64_t start, tick = 0;
+
+	if (!is_client && !is_origin) {
+		fprintf(stderr, "usage: crowd client COUNTERS PROXY PORT TARGET RATE | origin COUNTERS PORT OCTETS\n");
+		return 2;
+	}
+	/* The experiment may be killed. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	raise_limit();
+	map_counters(argv[2]);
+	events = epoll_create1(EPOLL_CLOEXEC);
+	if (events < 0)
+		fail("epoll_create1");
+	while (unused_count < MAX_CONNECTIONS) {
+		unused[unused_count] = MAX_CONNECTIONS - 1 - unused_count;
+		unused_count++;
+	}
+	if (is_client) {
+		proxy = address(argv[3], argv[4]);
+		snprintf(request, sizeof request, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", argv[5], argv[5]);
+		rate = atof(argv[6]);
+	} else {
+		listener = listen_on(argv[3]);
+		octets = (size_t)atol(argv[4]);
+		if (octets > PIECE)
+			octets = PIECE;
+	}
+	puts("ready");
+	fflush(stdout);
+	for (start = now();;) {
+		int64_t wait = start + (tick + 1) * TICK - now();
+		int count = epoll_wait(events, happened, EVENTS, wait > 0 ? (int)(wait / 1000000) + 1 : 0);
+
+		for (int i = 0; i < count; i++) {
+			uint32_t number = happened[i].data.u32;
+
+			if (number == LISTENER)
+				accept_all(listener);
+			else if (connections[number].state == FREE)
+				continue;
+			else if (is_client)
+				go_on(number, request);
+			else
+				swallow(number);
+		}
+		for (; start + (tick + 1) * TICK <= now(); tick++) {
+			for (uint32_t number = (uint32_t)(tick % SLOTS); number < MAX_CONNECTIONS; number += SLOTS) {
+				if (connections[number].state != STANDING)
+					continue;
+				if (is_client)
+					read_tunnel(number);
+				else
+					trickle(number, octets);
+			}
+			if (is_client)
+				close_some();
+			if (may_open < rate / 10)
+				may_open += rate / SLOTS;
+		}
+		while (is_client && may_open >= 1 && opening < MAX_OPENING && unused_count > 0 &&
+		       opening + counters->standing + counters->ended < counters->wanted) {
+			open_one(&proxy);
+			may_open -= 1;
+		}
+	}
+}

@@ -1,0 +1,368 @@
+"""The throttler while 100, 1,000 and 10,000 two-subflow tunnels are held through the real Squid, and trickle.
+
+For each number, in one testbed, with a crowd that is opened anew: the reload that caps every tunnel, how long the event
+loop is silent, ``status``, processor time with and without caps, the reaction of a join beside them (to a port of its
+own), memory, and SIGTERM when idle, in a reload and just after a start. Then, in a testbed with emulated paths, a
+download that is capped softly beside some of them. Each figure has its aim beside it; docs/measurements.md says how
+each is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..agent.processes import with_mounts
+from ..testbed import Testbed, TestbedError, paths
+from ..testbed.services import Throttler, program, start_throttler, throttler_mounts, wait_until
+from ..testbed.topologies import ETHERNET_RATE, WIFI_RATE
+from . import Result, scale_soft
+from .reaction import probed
+from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
+from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
+from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
+from .scale_watch import Asking, Entries, answer, memory, tree_cpu_seconds
+from .scene import differences, kernel_state, missed, need
+
+NUMBERS, QUICK_NUMBERS = "100,1000,10000", "20,100"
+OPTIONS = {
+    "n": f"tunnels held, ascending, default {NUMBERS}",
+    "seconds": "over which processor time is taken, default 30",
+    "reactions": "joins measured for each number, default 200; half as many while status is asked",
+    "beside": "tunnels held beside the download that is capped softly, default 5000; 0: leave it out",
+    "runs": "of that download, with none held and with these, default 5",
+    "throttler": "yes, or no: only the rig, with what it costs by itself",
+}
+SETTLE = 3.0
+"""Seconds after a change before processor time is taken."""
+RELOADED = 120.0
+"""Seconds after which a reload counts as never done."""
+STOPPED = 60.0
+"""Seconds after which a throttler that was asked to end is killed."""
+EARLY = 0.1
+"""Seconds after SIGHUP, where a reload that blocks the event loop blocks it."""
+ASKS = 5
+ASK_PAUSE = 0.2
+"""Seconds between an answer of the status socket and the next question, where it is asked in a loop."""
+SYSCTLS = ("net.mptcp", "net.ipv4")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What *options* ask for."""
+
+    numbers: tuple[int, ...]
+    seconds: float
+    reactions: int
+    beside: int
+    runs: int
+    throttler: bool
+
+    @property
+    def asked(self) -> int:
+        return self.reactions // 2
+
+
+@dataclass
+class Found:
+    """What was measured, up to a failure."""
+
+    rigs: list[Rig] = field(default_factory=list)
+    none: tuple[float, ...] = ()
+    held: list[Held] = field(default_factory=list)
+
+
+def plan(options: Mapping[str, str], quick: bool) -> Plan:
+    """Read *options*. Raises TestbedError for one that makes no sense."""
+    numbers = options.get("n", QUICK_NUMBERS if quick else NUMBERS)
+    try:
+        found = Plan(
+            numbers=tuple(int(word) for word in numbers.split(",")),
+            seconds=float(options.get("seconds", 5 if quick else 30)),
+            reactions=int(options.get("reactions", 20 if quick else 200)),
+            beside=int(options.get("beside", 50 if quick else 5000)),
+            runs=int(options.get("runs", 1 if quick else 5)),
+            throttler={"yes": True, "no": False}[options.get("throttler", "yes")],
+        )
+    except (ValueError, KeyError):
+        raise TestbedError(_refused()) from None
+    ascending = list(found.numbers) == sorted(set(found.numbers))
+    if not ascending or found.numbers[0] < 1 or found.seconds <= 0 or found.reactions < 4 or found.beside < 0:
+        raise TestbedError(_refused())
+    return found
+
+
+def _refused() -> str:
+    return "run scale: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+    """Hold each number, then download beside some; nothing but the emulated paths is drawn from *seed*."""
+    asked = plan(options, quick)
+    need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
+    if asked.beside:
+        need("apache2", "curl", "mptcpize", "bpf-pacing")
+    found = Found()
+    with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
+        crowd = Crowd.built(testbed, asked.numbers[-1])
+        if asked.throttler:
+            Examination(testbed, crowd, asked, console, found).run()
+        else:
+            for number in asked.numbers:
+                found.rigs.append(rig(crowd, number, None, asked.seconds, console))
+    kept = scale_soft.Kept((), ())
+    if asked.throttler and asked.beside:
+        try:
+            kept = scale_soft.measure(asked.beside, asked.runs, seed, console)
+        except TestbedError as error:
+            # What was measured before must not be lost; no run is a missed aim.
+            console.print(f"soft cap: {error}", style="dim", highlight=False)
+    aims = judge(found.rigs, found.none, found.held, asked.reactions, asked.asked)
+    soft = judge_soft(asked.beside, kept.none, kept.held) if asked.throttler else []
+    tables = [table("At scale", aims), *([table("A download is capped softly", soft)] if soft else [])]
+    aims += soft
+    data: dict[str, Any] = {
+        "plan": asdict(asked),
+        "rigs": [asdict(each) for each in found.rigs],
+        "reactions_with_none": found.none,
+        "held": [asdict(each) for each in found.held],
+        "soft": asdict(kept),
+        "aims": [{**asdict(aim), "met": aim.met} for aim in aims],
+    }
+    return Result(tuple(tables), finite(data), missed(aims))
+
+
+def finite(value: Any) -> Any:
+    """Return *value* with null in place of what JSON cannot say: infinity, and not a number."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def rig(crowd: Crowd, number: int, pid: int | None, seconds: float, console: Console) -> Rig:
+    """Have *number* tunnels; return what that took and what it costs while nothing else happens."""
+    set_up = crowd.hold(number)
+    sockets = crowd.joined(number)
+    console.print(f"{number:,} tunnels stand after {set_up:.1f} s", style="dim", highlight=False)
+    time.sleep(SETTLE)
+    return Rig(number, set_up, sockets.two_subflows, window(crowd, pid, seconds))
+
+
+def window(crowd: Crowd, pid: int | None, seconds: float) -> Window:
+    """Return processor shares over *seconds*; *pid* is the throttler's."""
+    begin, octets = time.monotonic(), crowd.client.read().octets
+    daemon, programs, machine = _cpu(pid), crowd.processor_seconds(), _machine_seconds()
+    standing = crowd.client.read().standing
+    time.sleep(seconds)
+    span = time.monotonic() - begin
+    after = crowd.processor_seconds()
+    shares = {name: (after[name] - programs[name]) / span for name in programs}
+    return Window(
+        daemon=(_cpu(pid) - daemon) / span if pid is not None and Path(f"/proc/{pid}").exists() else math.nan,
+        machine=(_machine_seconds() - machine) / span,
+        trickled=(crowd.client.read().octets - octets) / (standing * TRICKLE * span),
+        **shares,
+    )
+
+
+def _cpu(pid: int | None) -> float:
+    return math.nan if pid is None else tree_cpu_seconds(pid)
+
+
+def _machine_seconds() -> float:
+    """Return what all processors did since the start, but idling and waiting for disks; proc(5)."""
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+class Examination:
+    """One testbed, one crowd and one throttler after another."""
+
+    def __init__(self, testbed: Testbed, crowd: Crowd, asked: Plan, console: Console, found: Found) -> None:
+        self._testbed, self._crowd, self._plan, self._console, self._found = testbed, crowd, asked, console, found
+        self._policy = testbed.directory / "policy.yaml"
+        self._settings = settings_file(testbed, self._policy)
+        self._node = testbed["proxy"]
+        self._entries = Entries(self._node)
+        testbed.scope.callback(self._entries.close)
+        self._before = self._state()
+
+    def run(self) -> None:
+        """Measure everything, first with none held."""
+        throttler = self._start(FULL)
+        self._say("0 held: reaction")
+        self._found.none = self._reactions(self._plan.reactions)
+        self._stop("after the first reactions", throttler)
+        for number in self._plan.numbers:
+            # Only subflows that are accepted while a throttler runs can be paced: each gets a crowd of its own.
+            self._crowd.hold(0)
+            try:
+                throttler = self._start(UNCAPPED)
+            except TestbedError as error:
+                self._say(f"{number:,} held: {error}")
+                self._found.rigs.append(rig(self._crowd, number, None, self._plan.seconds, self._console))
+                self._found.held.append(nothing(number))
+                return
+            self._examine(number, throttler)
+
+    def _examine(self, number: int, throttler: Throttler) -> None:
+        """Have *number* tunnels, and see what *throttler* does with them, to its end."""
+        crowd, seconds, pid = self._crowd, self._plan.seconds, throttler.process.pid
+        ended = crowd.client.read().ended
+        self._found.rigs.append(rig(crowd, number, pid, seconds, self._console))
+        self._say(f"{number:,} held: reload")
+        self._load(throttler, CAPPED)
+        half, reload = self._entries.come(number, RELOADED)
+        time.sleep(SETTLE)
+        self._load(throttler, UNCAPPED)
+        released = self._entries.gone(RELOADED)
+        # Once more, because asking takes its time from the reload.
+        with Asking(throttler.socket, ASK_PAUSE) as asking:
+            self._load(throttler, CAPPED)
+            self._entries.come(number, RELOADED)
+            time.sleep(1)
+        self._say(f"{number:,} held: processor time under caps, guard and budget")
+        self._load(throttler, FULL)
+        time.sleep(SETTLE)
+        busy = window(crowd, pid, seconds)
+        commands = tuple(_timed(lambda: self._command(throttler)) for _ in range(ASKS))
+        answers = tuple(_timed(lambda: json.loads(answer(throttler.socket))) for _ in range(ASKS))
+        self._say(f"{number:,} held: reaction")
+        reactions = self._reactions(self._plan.reactions)
+        with Asking(throttler.socket, ASK_PAUSE):
+            asked = self._reactions(self._plan.asked)
+        status = self._status(throttler)
+        loop = status.get("counters", {}).get("loop", {})
+        resident, proportional = memory(pid)
+        self._say(f"{number:,} held: SIGTERM")
+        stops = [self._stop("idle", throttler)]
+        kept_limits = crowd.sockets().limited
+        stops.append(self._started_and_stopped("just started", CAPPED, None, 0.0))
+        stops.append(self._started_and_stopped("as a reload begins", UNCAPPED, CAPPED, EARLY))
+        crowd.hold(0)
+        stops.append(self._started_and_stopped("in mid-reload", UNCAPPED, CAPPED, min(reload, RELOADED) / 2, number))
+        self._found.held.append(
+            Held(
+                tunnels=number,
+                shown=shown(status),
+                half=half,
+                reload=reload,
+                released=released,
+                longest=loop.get("longest"),
+                late=loop.get("late"),
+                silence=max(asking.silences, default=math.inf),
+                commands=commands,
+                answers=answers,
+                busy=busy,
+                reactions=reactions,
+                asked=asked,
+                stops=tuple(stops),
+                resident=resident,
+                proportional=proportional,
+                kept_limits=kept_limits,
+                ended=crowd.client.read().ended - ended,
+            )
+        )
+
+    def _say(self, what: str) -> None:
+        self._console.print(what, style="dim", highlight=False)
+
+    def _start(self, caps: Caps) -> Throttler:
+        self._policy.write_text(caps.text())
+        return start_throttler(self._node, self._settings)
+
+    def _load(self, throttler: Throttler, caps: Caps) -> None:
+        self._policy.write_text(caps.text())
+        throttler.process.signal(signal.SIGHUP)
+
+    def _reactions(self, count: int) -> tuple[float, ...]:
+        """Return the delays in milliseconds; fewer than *count* where entries did not come."""
+        try:
+            samples = probed(self._testbed, "iptables", count, PROBE_PORT)
+        except TestbedError as error:
+            self._say(f"reaction: {error}")
+            return ()
+        return tuple(sample["delay_ms"] for sample in samples)
+
+    def _command(self, throttler: Throttler) -> None:
+        """Ask as an operator does: with Python's compiled files, which an environment for development may forbid."""
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        argv = throttler.command("status", "--json", "--socket", str(throttler.socket))
+        json.loads(self._node.run(argv, env=environment).stdout)
+
+    def _status(self, throttler: Throttler) -> dict[str, Any]:
+        with suppress(TestbedError, ValueError):
+            return throttler.status()
+        return {}
+
+    def _stop(self, moment: str, throttler: Throttler) -> Stop:
+        """End *throttler*, by force after ``STOPPED``; then nothing of it is left either."""
+        process = throttler.process
+        begin = time.monotonic()
+        process.signal(signal.SIGTERM)
+        try:
+            wait_until(lambda: not process.running, f"the throttler ends, {moment}", timeout=STOPPED)
+        except TestbedError:
+            process.kill()
+        passed = time.monotonic() - begin
+        found = tuple(differences(self._before, self._state()))
+        if found or passed >= STOPPED:
+            argv = [program("mptcp-throttler"), "cleanup", "--config", str(self._settings)]
+            self._node.run(with_mounts(argv, throttler_mounts(self._node)), check=False, timeout=120)
+        if process.returncode != 0:
+            # One that had crashed before is gone at once, too.
+            found += (f"exit code {process.returncode}",)
+        return Stop(moment, math.inf if passed >= STOPPED else passed, found)
+
+    def _started_and_stopped(
+        self, moment: str, first: Caps, then: Caps | None, after: float, number: int | None = None
+    ) -> Stop:
+        """Start one with *first*, hold *number*, have it load *then*, and end it *after* so many seconds."""
+        try:
+            throttler = self._start(first)
+        except TestbedError as error:
+            return Stop(moment, math.inf, (str(error),))
+        if number is not None:
+            self._crowd.hold(number)
+            time.sleep(SETTLE)
+        if then is not None:
+            self._load(throttler, then)
+        time.sleep(after)
+        return self._stop(moment, throttler)
+
+    def _state(self) -> dict[str, str]:
+        dumps = kernel_state(self._node)
+        dumps["sysctl"] = self._node.run(["sysctl", *SYSCTLS], check=False).stdout
+        return dumps
+
+
+def _timed(call: Callable[[], object]) -> float:
+    """Return the seconds that *call* takes; infinity where it fails."""
+    begin = time.monotonic()
+    try:
+        call()
+    except (TestbedError, OSError, ValueError):
+        return math.inf
+    return time.monotonic() - begin
+
+
+def shown(status: Mapping[str, Any]) -> int:
+    """Return how many connections of the crowd *status* shows with two active subflows or more."""
+    prefixes = tuple(f"10.77.{network}." for network in NETWORKS)
+
+    def active(subflows: Sequence[Mapping[str, Any]]) -> int:
+        return sum(1 for each in subflows if each["state"] == "active" and each["remote"].startswith(prefixes))
+
+    return sum(1 for connection in status.get("connections", ()) if active(connection["subflows"]) >= 2)

@@ -1,0 +1,203 @@
+"""The crowd of the experiment ``scale``: thousands of two-subflow tunnels through the real proxy, which trickle.
+
+The crowd lives in a namespace of its own beside the client, on two paths of its own, so that what the client does to
+its endpoints (ip-mptcp(8)) does not reach the crowd. Client and origin of the crowd are one program,
+``native/crowd.c``. Squid has two workers: each tunnel takes two descriptors, and a process may have 20,000 where
+nobody may raise the limit.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import resource
+import struct
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from ..agent.processes import descendants
+from ..testbed import LiveNode, Process, Testbed, TestbedError
+from ..testbed.commands import run
+from ..testbed.model import End, Endpoint, Link, Node, Route, RoutingRule, Topology
+from ..testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_proxy
+from .control_plane import cpu_seconds
+
+SOURCE = Path(__file__).parent / "native" / "crowd.c"
+NODE = "crowd"
+NETWORKS = (3, 4)
+"""10.77.3.0/24 and 10.77.4.0/24: free where the client has two paths."""
+ORIGIN_PORT = 8443
+TRICKLE = 5_000
+"""Bytes a second for each tunnel."""
+RATE = 300
+"""Tunnels opened a second."""
+PATIENCE = 60.0
+"""Seconds for opening them, beyond those that the rate takes."""
+WORKERS = 2
+DESCRIPTORS = 20_000
+"""That each of Squid's workers may have, at the most."""
+DESCRIPTORS_BESIDE = 500
+"""For logs, listeners and what else a process has open."""
+_SQUID = f"""\
+include {SQUID_CONFIG}
+workers {WORKERS}
+max_filedescriptors {{descriptors}}
+acl tunnel_ports port {ORIGIN_PORT}
+shutdown_lifetime 0 seconds
+"""
+_TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
+"""In ss(8)'s line of a subflow: the client's token and id, the proxy's token and id."""
+_PACING_LIMIT = re.compile(r"\bpacing_rate \d+bps/\d+bps")
+
+
+def with_crowd(topology: Topology) -> Topology:
+    """Return *topology* with the crowd's node and its two paths, as fast as the machine allows."""
+    devices = ("eth0", "wlan0")
+    routes, rules, endpoints, links = [], [], [], []
+    for number, (network, device) in enumerate(zip(NETWORKS, devices, strict=True), 1):
+        own, gateway = f"10.77.{network}.2", f"10.77.{network}.1"
+        routes += [
+            Route("default", gateway, device, metric=100 * number),
+            Route("default", gateway, device, table=100 + number),
+        ]
+        rules.append(RoutingRule(100 + number, 4, source=own))
+        endpoints.append(Endpoint(own, device, id=number))
+        links.append(Link(End(NODE, device, (f"{own}/24",)), End("core", f"to-crowd{number}", (f"{gateway}/24",))))
+    # connect(2) takes every other port first: 28,000 would leave 14,000 that are found at once.
+    sysctls = (("net.ipv4.ip_local_port_range", "10000 65000"),)
+    node = Node(NODE, tuple(routes), tuple(rules), tuple(endpoints), sysctls=sysctls)
+    nodes = tuple(
+        replace(each, sysctls=(*each.sysctls, *sysctls)) if each.name == "proxy" else each for each in topology.nodes
+    )
+    return replace(topology, name=f"{topology.name}-crowd", nodes=(*nodes, node), links=(*topology.links, *links))
+
+
+def start_crowded_proxy(node: LiveNode, most: int) -> Proxy:
+    """Start the proxy with workers for *most* tunnels. Raises TestbedError where this host has not the descriptors."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    allowed = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    needed = max(most, 2 * most // WORKERS) + DESCRIPTORS_BESIDE
+    if allowed < needed:
+        raise TestbedError(f"{most} tunnels need {needed} descriptors a process, ulimit -Hn allows {hard}")
+    config = node.write(f"{node.name}-squid.conf", _SQUID.format(descriptors=allowed))
+    return start_proxy(node, config)
+
+
+class Sockets(NamedTuple):
+    """What the proxy's kernel has towards the crowd, as ss(8) shows it."""
+
+    two_subflows: int
+    """Connections with two established subflows or more."""
+    limited: int
+    """Subflows with a limit on their pacing rate."""
+
+
+def sockets(text: str) -> Sockets:
+    """Read the output of ``ss -tinH`` for one side of the proxy."""
+    tokens = Counter(_TOKENS.findall(text))
+    return Sockets(sum(1 for count in tokens.values() if count >= 2), len(_PACING_LIMIT.findall(text)))
+
+
+_COUNTERS = struct.Struct("=7Q")
+
+
+class Counters(NamedTuple):
+    """``struct counters`` of native/crowd.c."""
+
+    wanted: int
+    opened: int
+    standing: int
+    refused: int
+    ended: int
+    octets: int
+    skipped: int
+
+
+class _Member:
+    """One of the two running programs, and its counters."""
+
+    def __init__(self, node: LiveNode, program: Path, role: str, arguments: Sequence[str], scope: ExitStack) -> None:
+        path = node.directory / f"crowd-{role}"
+        path.write_bytes(bytes(_COUNTERS.size))
+        file = scope.enter_context(path.open("r+b"))
+        self._map = scope.enter_context(mmap.mmap(file.fileno(), _COUNTERS.size))
+        self.process: Process = node.popen([str(program), role, str(path), *arguments], name=f"crowd-{role}")
+        deadline = time.monotonic() + 5
+        while self.process.output() != "ready\n":
+            if not self.process.running or time.monotonic() > deadline:
+                raise TestbedError(f"start the crowd's {role}: it is not ready{self.process.tail()}")
+            time.sleep(0.005)
+
+    def read(self) -> Counters:
+        if not self.process.running:
+            raise TestbedError(f"the crowd's {self.process.name} ended{self.process.tail()}")
+        return Counters._make(_COUNTERS.unpack_from(self._map))
+
+    def want(self, count: int) -> None:
+        struct.pack_into("=Q", self._map, 0, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """As many tunnels as are asked for."""
+
+    testbed: Testbed
+    proxy: Proxy
+    client: _Member
+    origin: _Member
+
+    @classmethod
+    def built(cls, testbed: Testbed, most: int) -> Self:
+        """Start the proxy and the crowd's programs on *testbed*, for *most* tunnels; none is opened yet."""
+        program = testbed.directory / "crowd-program"
+        run(
+            ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-o", str(program), str(SOURCE)], attempt="build the crowd"
+        )
+        proxy, origin = testbed["proxy"], testbed["origin"]
+        started = start_crowded_proxy(proxy, most)
+        arguments = [str(ORIGIN_PORT), str(TRICKLE)]
+        sending = _Member(origin, program, "origin", arguments, testbed.scope)
+        target = f"{origin.service_address()}:{ORIGIN_PORT}"
+        arguments = [proxy.service_address(), str(PROXY_PORT), target, str(RATE)]
+        holding = _Member(testbed[NODE], program, "client", arguments, testbed.scope)
+        return cls(testbed, started, holding, sending)
+
+    def hold(self, count: int) -> float:
+        """Have exactly *count* tunnels; return the seconds that it took. Raises where it takes too long."""
+        begin = time.monotonic()
+        before = self.client.read()
+        self.client.want(count + before.ended)
+        deadline = begin + max(0, count - before.standing) / RATE + PATIENCE
+        # What the client has closed has come to its end when the proxy has told the origin.
+        while (now := self.client.read()).standing != count or self.origin.read().standing != count:
+            if time.monotonic() > deadline:
+                raise TestbedError(f"{now.standing} of {count} tunnels stand: {now}{self.proxy.process.tail()}")
+            time.sleep(0.05)
+        return time.monotonic() - begin
+
+    def joined(self, count: int, within: float = 10.0) -> Sockets:
+        """Return the sockets once *count* connections have both subflows, or as they are after *within* seconds."""
+        deadline = time.monotonic() + within
+        while True:
+            found = self.sockets()
+            if found.two_subflows >= count or time.monotonic() > deadline:
+                return found
+            time.sleep(0.5)
+
+    def sockets(self) -> Sockets:
+        wanted = ["state", "established", "sport", "=", f":{PROXY_PORT}"]
+        return sockets(self.testbed["proxy"].run(["ss", "-tinH", *wanted], timeout=60).stdout)
+
+    def processor_seconds(self) -> dict[str, float]:
+        """Return what proxy, client and origin have used up to now."""
+        squid = self.proxy.process.pid
+        return {
+            "proxy": sum(map(cpu_seconds, (squid, *descendants(squid)))),
+            "client": cpu_seconds(self.client.process.pid),
+            "origin": cpu_seconds(self.origin.process.pid),
+        }

@@ -1,0 +1,276 @@
+"""The aims of the experiment ``scale``, and which of them what was measured meets. Pure.
+
+What could not be measured, because the throttler was dead or never did it, is infinity, not a number, or an empty
+list, and misses its aim.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.table import Table
+
+from .scene import Aim
+
+RELOAD = 5.0
+"""Seconds to the last set entry."""
+GROWTH = 12.0
+"""Of that, from a number of tunnels to ten times as many."""
+PAUSE = 0.05
+"""Seconds in which the event loop answers nothing, at the most."""
+STATUS = 0.5
+"""Seconds for ``status --json``."""
+BUSY, IDLE = 0.25, 0.05
+"""Cores: with caps, guard and budgets in force; with nothing capped."""
+REACTION_P99 = 5.0
+"""Milliseconds, with none held."""
+REACTION_GROWTH = 2.0
+"""Of p99, from none held."""
+STOP = 3.0
+"""Seconds."""
+RESIDENT = 150.0
+"""MB."""
+KEPT = 0.95
+"""Of the other path, when a download beside the crowd is capped softly."""
+SET_UP = 90.0
+"""Seconds until all tunnels stand."""
+TRICKLED = 0.95
+"""Of what the origin is to send: below it the tunnels did not all trickle, and the other figures prove nothing."""
+DEAD_MB = 5.0
+"""A process smaller than this is no throttler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One SIGTERM."""
+
+    moment: str
+    seconds: float
+    differences: tuple[str, ...]
+    """Dumps of the kernel that differ from those before the first start, and an exit code that is not 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Processor shares, in cores, over one span of time."""
+
+    daemon: float
+    proxy: float
+    client: float
+    origin: float
+    machine: float
+    """Of everything, other people's programs too."""
+    trickled: float
+    """What the crowd's client received, as a share of what the origin is to send."""
+
+    @property
+    def others(self) -> float:
+        """What neither the experiment nor the throttler used: a busy machine is no place to measure."""
+        daemon = self.daemon if math.isfinite(self.daemon) else 0.0
+        return self.machine - daemon - self.proxy - self.client - self.origin
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """What the experiment itself did for one number of tunnels."""
+
+    tunnels: int
+    set_up: float
+    """Seconds."""
+    two_subflows: int
+    """Connections that have both in the proxy's kernel."""
+    alone: Window
+    """While nothing was asked of the throttler, or none ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the throttler did while so many tunnels were held."""
+
+    tunnels: int
+    shown: int
+    """Connections of the crowd that ``status`` shows with two active subflows."""
+    half: float
+    """Seconds from SIGHUP until half of the set entries are there."""
+    reload: float
+    """Seconds from SIGHUP to the last set entry."""
+    released: float
+    """Seconds from SIGHUP until the last one is gone."""
+    longest: float | None
+    """The throttler's own gauge of its event loop, seconds; None where it has none."""
+    late: int | None
+    """How often it was late, by the same."""
+    silence: float
+    """Greatest time to the first byte of the status socket, seconds, while a reload went on."""
+    commands: tuple[float, ...]
+    """Wall times of ``mptcp-throttler status --json``, seconds."""
+    answers: tuple[float, ...]
+    """The same for the bare socket."""
+    busy: Window
+    reactions: tuple[float, ...]
+    """Milliseconds from a join's third ACK to its entry."""
+    asked: tuple[float, ...]
+    """The same while status is asked in a loop."""
+    stops: tuple[Stop, ...]
+    resident: float
+    """MB."""
+    proportional: float
+    kept_limits: int
+    """Subflows that keep a pacing limit after the first stop: idle ones do until they send."""
+    ended: int
+    """Tunnels that ended by themselves."""
+
+
+NO_WINDOW = Window(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan)
+
+
+def nothing(tunnels: int) -> Held:
+    """Return what a throttler shows that never answered."""
+    never = math.inf
+    stops = (Stop("idle", never, ("it never ran",)),)
+    return Held(
+        tunnels, 0, never, never, never, None, None, never, (), (), NO_WINDOW, (), (), stops, math.nan, math.nan, 0, 0
+    )
+
+
+def judge(
+    rigs: Sequence[Rig],
+    none: Sequence[float],
+    held: Sequence[Held],
+    reactions: int,
+    asked: int,
+) -> list[Aim]:
+    """Return all aims. *none* are the reactions with none held, *reactions* and *asked* how many there should be."""
+    aims = [aim for rig in rigs for aim in _rig(rig)]
+    if not held:
+        return aims
+    base = percentile(none, 99)
+    aims += [
+        Aim("0 held: reactions seen", len(none), least=reactions),
+        Aim("0 held: reaction of a join, median", percentile(none, 50), " ms"),
+        Aim("0 held: reaction of a join, p99", base, " ms", most=REACTION_P99),
+    ]
+    windows = {rig.tunnels: rig.alone for rig in rigs}
+    for each in held:
+        aims += _held(each, windows[each.tunnels], base, reactions, asked)
+    by_number = {each.tunnels: each for each in held}
+    for number, each in by_number.items():
+        if number * 10 in by_number:
+            more = by_number[number * 10].reload
+            growth = more / each.reload if each.reload > 0 and math.isfinite(more) else math.inf
+            aims.append(Aim(f"{number * 10:,} held: reload, growth from a tenth", growth, "-fold", most=GROWTH))
+    return aims
+
+
+def _rig(rig: Rig) -> list[Aim]:
+    name = f"{rig.tunnels:,} held"
+    return [
+        Aim(f"{name}: set-up", rig.set_up, " s", most=SET_UP),
+        Aim(f"{name}: tunnels with two subflows", rig.two_subflows, least=rig.tunnels),
+        Aim(f"{name}: trickled, of what it should", rig.alone.trickled, least=TRICKLED),
+        Aim(f"{name}: cores for Squid", rig.alone.proxy),
+        Aim(f"{name}: cores for the crowd's client", rig.alone.client),
+        Aim(f"{name}: cores for its origin", rig.alone.origin),
+        Aim(f"{name}: cores for everything else", rig.alone.others),
+    ]
+
+
+def _held(held: Held, alone: Window, base: float, reactions: int, asked: int) -> list[Aim]:
+    name = f"{held.tunnels:,} held"
+    growth = round(REACTION_GROWTH * base, 2) if math.isfinite(base) else REACTION_P99
+    aims = [
+        Aim(f"{name}: connections with two subflows in status", held.shown, least=held.tunnels),
+        Aim(f"{name}: tunnels that ended", held.ended, most=0),
+        Aim(f"{name}: trickled under caps, of what it should", held.busy.trickled, least=TRICKLED),
+        Aim(f"{name}: reload, to half of the set entries", held.half, " s"),
+        Aim(f"{name}: reload, to the last set entry", held.reload, " s", most=RELOAD),
+        Aim(f"{name}: reload, until none is left", held.released, " s"),
+        Aim(f"{name}: event loop silent, from outside", held.silence, " s", most=STATUS),
+    ]
+    if held.longest is not None:
+        # A gauge that stands at nothing measures nothing.
+        aims.append(Aim(f"{name}: event loop silent, by its gauge", held.longest, " s", least=1e-9, most=PAUSE))
+        aims.append(Aim(f"{name}: how often for longer than {PAUSE:g} s", held.late or 0))
+    else:
+        aims.append(Aim(f"{name}: event loop silent, no gauge: at least", held.silence, " s", most=PAUSE))
+    aims += [
+        Aim(f"{name}: status --json, median", _median(held.commands), " s", most=STATUS),
+        Aim(f"{name}: status --json, greatest", max(held.commands, default=math.inf), " s"),
+        Aim(f"{name}: status socket, median", _median(held.answers), " s", most=STATUS),
+        Aim(f"{name}: cores: caps, guard, budgets", held.busy.daemon, most=BUSY),
+        Aim(f"{name}: cores: nothing capped", alone.daemon, most=IDLE),
+        Aim(f"{name}: cores for everything else, under caps", held.busy.others),
+        Aim(f"{name}: reactions seen", len(held.reactions), least=reactions),
+        Aim(f"{name}: reaction of a join, median", percentile(held.reactions, 50), " ms"),
+        Aim(f"{name}: reaction of a join, p99", percentile(held.reactions, 99), " ms", most=growth),
+        Aim(f"{name}: reactions seen while status is asked", len(held.asked), least=asked),
+        Aim(f"{name}: reaction while status is asked, p99", percentile(held.asked, 99), " ms", most=growth),
+        Aim(f"{name}: RSS", held.resident, " MB", least=DEAD_MB, most=RESIDENT),
+        Aim(f"{name}: PSS", held.proportional, " MB"),
+    ]
+    for stop in held.stops:
+        aims.append(Aim(f"{name}: SIGTERM {stop.moment}", stop.seconds, " s", most=STOP))
+        aims.append(Aim(f"{name}: SIGTERM {stop.moment}: dumps or exit code wrong", len(stop.differences), most=0))
+    aims.append(Aim(f"{name}: subflows still paced after a stop", held.kept_limits))
+    return aims
+
+
+def judge_soft(beside: int, none: Sequence[float], held: Sequence[float]) -> list[Aim]:
+    """Return the aims for the share that the other path keeps, with none and with *beside* tunnels held."""
+    if not beside:
+        return []
+    return [
+        Aim("0 held: soft cap, the other path keeps", _mean(none)),
+        Aim(f"{beside:,} held: soft cap, the other path keeps", _mean(held), least=KEPT),
+    ]
+
+
+def percentile(values: Sequence[float], share: int) -> float:
+    """Return the nearest-rank percentile; infinity where there is nothing."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * share // 100) - 1)] if ordered else math.inf
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else math.inf
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else math.nan
+
+
+def table(title: str, aims: Sequence[Aim]) -> Table:
+    """Return *aims* with a column for each number of tunnels: each is called ``COLUMN: FIGURE``."""
+    columns = sorted(
+        {aim.what.partition(": ")[0] for aim in aims}, key=lambda name: int(name.split()[0].replace(",", ""))
+    )
+    cells: dict[str, dict[str, Aim]] = {}
+    for aim in aims:
+        column, _, figure = aim.what.partition(": ")
+        cells.setdefault(figure, {})[column] = aim
+    found = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    found.add_column("figure")
+    found.add_column("aim", justify="right", no_wrap=True)
+    for column in columns:
+        found.add_column(column, justify="right", no_wrap=True)
+    for figure, by_column in cells.items():
+        wanted = list(dict.fromkeys(aim.wanted for aim in by_column.values()))
+        same = len(wanted) == 1
+        texts = [_cell(by_column[column], bare=same) if column in by_column else "" for column in columns]
+        found.add_row(figure, wanted[0] if same else "", *texts)
+    return found
+
+
+def _cell(aim: Aim, *, bare: bool) -> str:
+    """Return the value and whether it is as wanted; what is wanted, too, unless *bare*."""
+    whole = math.isfinite(aim.value) and aim.value == int(aim.value)
+    text = f"{aim.value:,.0f}{aim.unit}" if whole else f"{aim.value:.3g}{aim.unit}"
+    if not aim.wanted:
+        return text
+    if not bare:
+        text = f"{text} ({aim.wanted})"
+    return f"[green]{text} ✓[/]" if aim.met else f"[red]{text} ✗[/]"

@@ -1,0 +1,158 @@
+"""What the experiment ``scale`` sees of the throttler from outside: set entries, processor time, memory, deafness."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mptcp_throttler.kernel.netfilter.ipset import CMD_LIST, header
+from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes
+from mptcp_throttler.kernel.ports import KernelError
+
+from ..agent.processes import descendants
+from ..testbed import LiveNode
+from ..testbed.services import PROXY_PORT
+from .control_plane import cpu_seconds
+
+_NETLINK_NETFILTER = 12
+_ATTR_DATA, _ATTR_FLAGS, _DATA_ELEMENTS = 7, 6, 24
+_FLAG_LIST_HEADER = 4
+"""linux/netfilter/ipset/ip_set.h: IPSET_ATTR_DATA, IPSET_ATTR_FLAGS, IPSET_ATTR_ELEMENTS, IPSET_FLAG_LIST_HEADER."""
+_NET_BYTEORDER = 0x4000
+_POLL = 0.005
+"""Seconds between two looks at the set."""
+_GIVE_UP = 60.0
+"""Seconds after which the status socket counts as dead."""
+
+
+class Entries:
+    """The number of entries of the proxy's IPv4 set, as ``ipset list -t`` has it, without listing any."""
+
+    def __init__(self, node: LiveNode) -> None:
+        with node.entered():
+            self._netlink = NetlinkSocket(_NETLINK_NETFILTER)
+        flags = attribute(_ATTR_FLAGS | _NET_BYTEORDER, _FLAG_LIST_HEADER.to_bytes(4, "big"))
+        self._request = header(f"mptcp-throttler-4-{PROXY_PORT}", is_ipv6=False) + flags
+
+    def close(self) -> None:
+        self._netlink.close()
+
+    def count(self) -> int:
+        """Return the number; 0 where there is no such set."""
+        try:
+            for message in self._netlink.dump(CMD_LIST, self._request, "count set entries"):
+                data = dict(attributes(dict(attributes(message, 4)).get(_ATTR_DATA, b"")))
+                if _DATA_ELEMENTS in data:
+                    return int.from_bytes(data[_DATA_ELEMENTS], "big")
+        except KernelError:
+            return 0
+        return 0
+
+    def come(self, count: int, within: float) -> tuple[float, float]:
+        """Return the seconds until half of *count* entries are there, and until all are; infinity after *within*."""
+        begin = time.monotonic()
+        half, passed = float("inf"), 0.0
+        while passed < within:
+            found = self.count()
+            passed = time.monotonic() - begin
+            if found >= count / 2:
+                half = min(half, passed)
+            if found >= count:
+                return half, passed
+            time.sleep(_POLL)
+        return half, float("inf")
+
+    def gone(self, within: float) -> float:
+        """Return the seconds until no entry is there, infinity after *within*."""
+        begin = time.monotonic()
+        while time.monotonic() - begin < within:
+            if not self.count():
+                return time.monotonic() - begin
+            time.sleep(_POLL)
+        return float("inf")
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """Return user and system time of *pid* with its threads and its children, those that ended aside."""
+    total = 0.0
+    for each in (pid, *descendants(pid)):
+        with suppress(OSError):
+            total += cpu_seconds(each)
+    return total
+
+
+def memory(pid: int) -> tuple[float, float]:
+    """Return resident and proportional set size of *pid* and its children in MB (10^6); proc(5), smaps_rollup."""
+    resident = proportional = 0
+    for each in (pid, *descendants(pid)):
+        with suppress(OSError):
+            for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
+                words = line.split()
+                if words[0] == "Rss:":
+                    resident += int(words[1])
+                elif words[0] == "Pss:":
+                    proportional += int(words[1])
+    return resident * 1024 / 1e6, proportional * 1024 / 1e6
+
+
+def first_byte_seconds(path: Path, give_up: float = _GIVE_UP) -> float:
+    """Return how long the status socket at *path* takes to its first byte; infinity where there is none."""
+    begin = time.monotonic()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+            asked.settimeout(give_up)
+            asked.connect(str(path))
+            if not asked.recv(1):
+                return float("inf")
+    except OSError:
+        return float("inf")
+    return time.monotonic() - begin
+
+
+def answer(path: Path, give_up: float = _GIVE_UP) -> bytes:
+    """Return all that the status socket at *path* says. Raises OSError where there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.settimeout(give_up)
+        asked.connect(str(path))
+        return b"".join(iter(lambda: asked.recv(1 << 16), b""))
+
+
+class Asking(AbstractContextManager["Asking"]):
+    """Asks the status socket at *path* again and again, from a thread: how long it is silent at the longest.
+
+    An answer costs the daemon work, so that a pause lies between two: the silence seen is a lower bound of the
+    longest time in which its event loop answers nothing, and never less than what the answer itself takes.
+    """
+
+    def __init__(self, path: Path, pause: float) -> None:
+        self._path = path
+        self._pause = pause
+        self._silences: list[float] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._ask, name="asking", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        while True:
+            self._silences.append(first_byte_seconds(self._path))
+            if self._stop.wait(self._pause):
+                return
+
+    @property
+    def silences(self) -> tuple[float, ...]:
+        """Seconds, one for each time that it was asked."""
+        return tuple(self._silences)
