@@ -18,6 +18,7 @@ from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.daemon import Daemon
+from mptcp_throttler.runtime.decisions import AT_ONCE
 
 PATHS = """\
 version: 1
@@ -100,26 +101,34 @@ async def test_what_is_there_at_the_start_is_capped_and_shown(tmp_path: Path) ->
 
 
 @scenario
-async def test_a_reload_that_caps_ten_thousand_leaves_the_loop_its_turns(tmp_path: Path) -> None:
+async def test_a_reload_that_caps_thousands_leaves_the_loop_its_turns(tmp_path: Path) -> None:
     kernel = FakeKernel()
-    count = 3_000
+    count = 1_000
     for number in range(count):
         host = f"{number >> 8}.{number & 255}"
         kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        turns = 0
+        decisions, since_turn, most = scene.daemon._decisions, 0, 0
+        decide = decisions._decide
 
-        async def count_turns() -> None:
-            nonlocal turns
+        def counted(token: int, now: float) -> None:
+            nonlocal since_turn, most
+            since_turn += 1
+            most = max(most, since_turn)
+            decide(token, now)
+
+        async def take_turns() -> None:
+            nonlocal since_turn
             while True:
                 await asyncio.sleep(0)
-                turns += 1
+                since_turn = 0
 
-        counting = asyncio.create_task(count_turns())
+        decisions._decide = counted  # type: ignore[method-assign]
+        turns = asyncio.create_task(take_turns())
         await scene.reload(CAPPED)
         await until(lambda: len(kernel.netfilter.entries) == count)
-        counting.cancel()
-        assert turns > count / 64, "it has its turn between slices of 64 connections"
+        turns.cancel()
+        assert 0 < most <= AT_ONCE, "connections decided without a turn in between"
 
 
 @scenario

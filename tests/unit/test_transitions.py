@@ -1,132 +1,21 @@
-"""Rate transitions: what a socket may do from sample to sample, the level of a shared cap, who is limited to what."""
+"""The transitions of one planner: who is limited to what, and when a cap is in the plan."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from test_rate_transition import FULL_FLIGHT, IDLE
 from test_shaping_plan import NOW, policy, rule, subflow, throttle, verdict
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
 from mptcp_throttler.policy.model import Onset, Rule, Share, Throttle
+from mptcp_throttler.shaping import transitions
 from mptcp_throttler.shaping.model import NO_LIMIT, Ownership, SocketLimit
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.shaping.rate_transition import (
-    MAX_DRAIN_SECONDS,
-    MAX_SETTLE_SECONDS,
-    MIN_UNSENT_BYTES,
-    RAMP_SECONDS,
-    Phase,
-    RateTransition,
-    needs_transition,
-)
 from mptcp_throttler.shaping.share import HEADROOM, max_min_level
 from mptcp_throttler.shaping.transitions import FIRST_RECHECK_SECONDS, MAX_UNSAMPLED_SECONDS, Limits, Transitions
-
-FULL_FLIGHT = TcpInfo(
-    rtt=40_000,
-    mss=1448,
-    unacked=350,
-    not_sent=2_000_000,
-    pacing_rate=100_000_000,
-    max_pacing_rate=None,
-    delivery_rate=95_000_000,
-    receive_window_limited=0,
-)
-IDLE = FULL_FLIGHT._replace(unacked=0, not_sent=0)
-
-rates = st.integers(64_000, 10_000_000_000)
-
-
-def test_drain_ramp_done() -> None:
-    transition = RateTransition.of(FULL_FLIGHT, 5_000_000, 0.0)
-    draining = transition.step(0.0, 2_000_000)
-    assert transition.phase is Phase.DRAIN
-    assert draining.rate is None, "what waits leaves at full speed"
-    assert draining.not_sent is not None
-    assert 230_000 < draining.not_sent < 240_000, "20 ms at 95 Mbit/s"
-    assert transition.step(0.1, 900_000) == draining
-    began = transition.step(0.2, draining.not_sent)
-    assert transition.phase is Phase.RAMP
-    assert began.rate == 95_000_000
-    half = transition.step(0.2 + RAMP_SECONDS / 2, 50_000)
-    assert half.rate == pytest.approx((95e6 * 5e6) ** 0.5, rel=0.01), "half-way of a geometric fall"
-    assert transition.step(1.5, 50_000) == SocketLimit(5_000_000)
-    assert transition.phase is Phase.DONE
-
-
-def test_a_drain_that_does_not_end_is_cut_short() -> None:
-    transition = RateTransition.of(FULL_FLIGHT, 5_000_000, 0.0)
-    transition.step(MAX_DRAIN_SECONDS - 0.01, 2_000_000)
-    assert transition.phase is Phase.DRAIN
-    transition.step(MAX_DRAIN_SECONDS, 2_000_000)
-    assert transition.phase is Phase.RAMP
-
-
-def test_the_lower_the_cap_the_less_may_wait_towards_the_end() -> None:
-    ends = []
-    for target in (1_000_000, 5_000_000):
-        transition = RateTransition.of(FULL_FLIGHT, target, 0.0)
-        transition.step(0.0, 0)
-        ends.append(8 * (transition.step(RAMP_SECONDS, 0).not_sent or 0) / target)
-    assert ends[0] < 0.06 < 0.16 < ends[1], "seconds at the cap"
-
-
-def test_what_may_wait_is_bounded_until_the_scheduler_follows() -> None:
-    transition = RateTransition.of(FULL_FLIGHT, 5_000_000, 0.0)
-    transition.step(0.0, 0)
-    settling = transition.step(RAMP_SECONDS, 0)
-    assert transition.phase is Phase.SETTLE
-    assert transition.capped
-    assert settling.rate == 5_000_000
-    assert settling.not_sent is not None
-    assert transition.step(RAMP_SECONDS + 0.5, 0) == SocketLimit(5_000_000)
-    assert transition.phase is Phase.DONE
-
-
-@given(start=rates, target=rates, samples=st.lists(st.tuples(st.floats(0, 0.2), st.integers(0, 10**8)), max_size=60))
-def test_a_transition_only_ever_falls_never_below_its_target_and_ends(
-    start: int, target: int, samples: list[tuple[float, int]]
-) -> None:
-    tcp = FULL_FLIGHT._replace(pacing_rate=start, delivery_rate=start)
-    transition = RateTransition.of(tcp, target, 0.0)
-    now, last = 0.0, float("inf")
-    for pause, not_sent in [*samples, (MAX_DRAIN_SECONDS, 0), (RAMP_SECONDS + MAX_SETTLE_SECONDS + 0.001, 0)]:
-        now += pause
-        limit = transition.step(now, not_sent)
-        rate = float("inf") if limit.rate is None else limit.rate
-        assert target - 1 <= rate <= last
-        assert limit.not_sent is None or limit.not_sent >= MIN_UNSENT_BYTES
-        last = rate
-    assert transition.phase is Phase.DONE
-    assert transition.step(now, 0) == SocketLimit(target)
-
-
-def test_who_needs_a_transition() -> None:
-    assert needs_transition(FULL_FLIGHT, 5_000_000)
-    assert not needs_transition(FULL_FLIGHT, 80_000_000), "a gentle fall"
-    assert not needs_transition(IDLE, 5_000_000), "nothing on its way"
-
-
-@given(ceil=rates, demands=st.lists(st.none() | st.integers(0, 10**10), min_size=1, max_size=20))
-def test_a_level_gives_the_whole_cap_and_little_more(ceil: int, demands: list[int | None]) -> None:
-    found = max_min_level(ceil, demands)
-    assert ceil / len(demands) * 0.99 - 1 <= found <= ceil
-    taken = sum(found / HEADROOM if demand is None else min(demand, found / HEADROOM) for demand in demands)
-    assert taken <= ceil * 1.01 + len(demands)
-    if None in demands and found < ceil:
-        assert taken >= ceil * 0.99 - len(demands), "what satisfied ones leave goes to the backlogged"
-
-
-def test_levels() -> None:
-    assert max_min_level(5_000_000, [None]) == 5_000_000
-    assert max_min_level(5_000_000, [None, None]) == 2_750_000
-    assert max_min_level(5_000_000, [None, 0, 0, 0]) == 5_000_000
-    assert max_min_level(9_000_000, [None, 1_000_000, None]) == 4_400_000
 
 
 def soft_planner(*rules: Rule) -> Planner:
@@ -346,27 +235,26 @@ def test_many_at_once_have_each_its_part() -> None:
     assert {limit.rate for limit in scene.limits.values()} == {round(500_000 * HEADROOM)}
 
 
-def test_ten_times_the_sharers_cost_ten_times_as_much() -> None:
-    def cost(users: int) -> float:
-        scene = Scene(rule())
-        verdicts = [
-            replace(verdict(1, rule()), four_tuple=FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\1", 1024 + number))
-            for number in range(users)
-        ]
-        began = time.perf_counter()
-        for number, each in enumerate(verdicts):
-            scene.planner.set_verdicts(number, [each], NOW)
-        scene.do(scene.transitions.follow(0.0))
-        found = {
-            each.four_tuple: KernelSubflow(1, each.four_tuple, True, 0, 0, False, cookie=number, tcp=IDLE)
-            for number, each in enumerate(verdicts)
-        }
-        for limits in scene.transitions.observe(list(found), found, 0.0):
-            scene.do(limits)
-        assert len(scene.planner.entries.desired) == users
-        return time.perf_counter() - began
+def test_the_level_of_a_cap_is_computed_once_for_all_who_come_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
 
-    assert min(cost(5_000) for _ in range(3)) < 30 * min(cost(500) for _ in range(3)), "quadratic would be 100 times"
+    def counted(ceil: int, demands: list[int | None]) -> int:
+        computed.append(len(demands))
+        return max_min_level(ceil, demands)
+
+    monkeypatch.setattr(transitions, "max_min_level", counted)
+    scene = Scene(rule())
+    tuples = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\1", 1024 + number) for number in range(2000)]
+    for number, each in enumerate(tuples):
+        scene.planner.set_verdicts(number, [replace(verdict(1, rule()), four_tuple=each)], NOW)
+    scene.do(scene.transitions.follow(0.0))
+    found = {
+        each: KernelSubflow(1, each, True, 0, 0, False, cookie=number, tcp=IDLE) for number, each in enumerate(tuples)
+    }
+    for limits in scene.transitions.observe(tuples, found, 0.0):
+        scene.do(limits)
+    assert len(scene.planner.entries.desired) == 2000
+    assert computed == [2000], "one for each moved subflow would make the work quadratic"
 
 
 def test_limits_that_a_killed_daemon_left_are_lifted_where_no_cap_explains_them() -> None:

@@ -103,10 +103,6 @@ class GuardStage:
         self.counters.relaxations += 1
         return Relaxed(token, reason)
 
-    def relaxation(self, token: int) -> Relaxation | None:
-        """Return what is known of the relaxation of connection *token*; None while its caps are in force."""
-        return self._detector.relaxation(token)
-
     def reason(self, token: int) -> str | None:
         """Return for people why the caps of connection *token* are relaxed; None while they are in force."""
         relaxation = self._detector.relaxation(token)
