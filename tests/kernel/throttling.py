@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +35,7 @@ class ThrottledSite:
     proxy: Proxy
     policy: Path
     config: Path
+    latest: Throttler | None = field(default=None, init=False, kw_only=True)
 
     @classmethod
     def on(cls, testbed: Testbed, *more: Any, settings: dict[str, Any] | None = None) -> Self:
@@ -49,8 +50,13 @@ class ThrottledSite:
         return self.testbed["proxy"]
 
     def start(self, policy: str) -> Throttler:
+        """Start a throttler; one that a failed test left running is ended, so that the failure stays that test's."""
+        if self.latest is not None and self.latest.process.running:
+            self.latest.process.kill()
+            self.cleanup()
         self.policy.write_text(policy)
-        return start_throttler(self.node, self.config)
+        self.latest = start_throttler(self.node, self.config)
+        return self.latest
 
     def reload(self, throttler: Throttler, policy: str) -> None:
         self.policy.write_text(policy)

@@ -148,6 +148,43 @@ def test_what_cannot_be_removed_does_not_keep_the_rest() -> None:
     assert asyncio.run(scenario()).log == ["give root back"]
 
 
+@pytest.mark.parametrize("what", ["verify", "apply", "retry"])
+def test_what_waited_for_a_removal_does_not_put_anything_back(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
+
+    async def scenario() -> Bench:
+        bench = Bench()
+        await bench.reconciler.prepare()
+        removing, removed = asyncio.Event(), asyncio.Event()
+
+        async def remove() -> None:
+            removing.set()
+            await removed.wait()
+
+        monkeypatch.setattr(bench.netfilter, "remove", remove)
+        closing = asyncio.create_task(bench.reconciler.close())
+        await removing.wait()
+        # What the comparison finds is the removal, half done.
+        bench.tc.problems = ["the IFB device mptcp-up is gone"]
+        bench.tc.refusals = 1 if what == "retry" else 0
+        bench.planner.set_verdicts(1, [verdict(1000)], NOW)
+        waits = {"verify": bench.reconciler.verify, "apply": bench.reconciler.apply, "retry": bench.reconciler.run}
+        task = asyncio.create_task(waits[what]())
+        bench.reconciler.wake()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        removed.set()
+        await closing
+        for _ in range(10):
+            await asyncio.sleep(0)
+        task.cancel()
+        return bench
+
+    bench = asyncio.run(scenario())
+    assert bench.log == ["take root", "make sets", "give root back"]
+    assert bench.reconciler.counters.repairs == 0
+
+
 def test_changes_that_wait_are_not_counted_as_repairs() -> None:
     async def scenario() -> Bench:
         bench = Bench()

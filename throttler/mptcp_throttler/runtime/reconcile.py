@@ -67,6 +67,8 @@ class Reconciler:
         self._netfilter = netfilter
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
+        self._closed = False
+        """Everything of ours was removed: who waited for the lock meanwhile must not put it back."""
         self._in_hand = _Changed()
         """What is being changed at this moment."""
         self._changed: _Changed | None = None
@@ -76,6 +78,7 @@ class Reconciler:
         """Take the interfaces and make or adopt sets and rules; the planner learns what is there."""
         async with self._lock:
             await self._prepare_and_read_back()
+            self._closed = False
 
     def wake(self) -> None:
         """Say that the desired state may have changed."""
@@ -99,12 +102,12 @@ class Reconciler:
                 self._wake.set()
 
     async def apply(self) -> None:
-        """Make all pending changes.
+        """Make all pending changes; none once closed.
 
         Raises :class:`KernelError` with the first that the kernel refused, after the others were made.
         """
         async with self._lock:
-            while not (self.planner.classes.settled and self.planner.entries.settled):
+            while not (self._closed or (self.planner.classes.settled and self.planner.entries.settled)):
                 refused = await self._apply_once()
                 if refused is not None:
                     raise refused
@@ -118,6 +121,10 @@ class Reconciler:
         if not problems:
             return
         async with self._lock:
+            if self._closed:
+                return
+            for problem in problems:
+                log.warning("%s", problem)
             before = dict(self.planner.classes.actual), dict(self.planner.entries.actual)
             await self._prepare_and_read_back()
             found = self.planner.classes.actual, self.planner.entries.actual
@@ -136,6 +143,7 @@ class Reconciler:
         """
         failures = []
         async with self._lock:
+            self._closed = True
             for remove in (self._netfilter.remove, self._tc.restore):
                 try:
                     await remove()
@@ -223,8 +231,6 @@ class Reconciler:
         changed = self._changed = _Changed(set(self._in_hand.classes), set(self._in_hand.entries))
         try:
             problems = dict.fromkeys([*await self._tc.check(), *await self._netfilter.check()], 1)
-            for problem in problems:
-                log.warning("%s", problem)
             if not problems:
                 classes, entries = await self._tc.read_classes(), await self._netfilter.read_entries()
                 believed = self.planner.classes.actual, self.planner.entries.actual
@@ -244,6 +250,8 @@ class Reconciler:
     async def _start_over(self) -> None:
         """After a refusal: what our changes stand on may be gone, and a failed batch may have been done in part."""
         async with self._lock:
+            if self._closed:
+                return
             try:
                 await self._prepare_and_read_back()
             except KernelError as error:
