@@ -70,6 +70,8 @@ class FakeNetfilter:
         self.entries: dict[FourTuple, Target] = {}
         self.room = 1_000_000
         self.refuses_removal = False
+        self.only_in_turns = False
+        """Entries cannot be made at once."""
         self.refused: set[int] = set()
         """Ports of clients whose entries are refused, and with them all of the same call."""
         self.reading: Callable[[], Awaitable[None]] = _nothing
@@ -95,6 +97,15 @@ class FakeNetfilter:
                 raise KernelError("add set entries: the set is full")
             self.entries[four_tuple] = target
             self.log.append(f"{four_tuple.remote_port} to {target.minor:x}")
+
+    def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
+        if any(four_tuple.remote_port in self.refused for four_tuple in entries):
+            raise KernelError("add set entries: refused")
+        if self.only_in_turns:
+            return False
+        self.entries.update(entries)
+        self.log += [f"{four_tuple.remote_port} at once to {target.minor:x}" for four_tuple, target in entries.items()]
+        return True
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         for four_tuple in four_tuples:

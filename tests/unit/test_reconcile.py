@@ -62,6 +62,65 @@ def test_a_class_comes_before_its_entries_and_goes_after_them() -> None:
     ]
 
 
+def test_a_few_entries_are_made_at_once_where_their_class_is_there() -> None:
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.planner.set_verdicts(1, [verdict(1000)], NOW)
+        bench.reconciler.wake()
+        assert not bench.netfilter.entries, "the class comes first"
+        await bench.reconciler.apply()
+        bench.planner.set_verdicts(1, [verdict(1000), verdict(1001)], NOW)
+        bench.reconciler.wake()
+        assert len(bench.netfilter.entries) == 2
+        await bench.reconciler.apply()
+        return bench
+
+    bench = asyncio.run(scenario())
+    assert bench.log == ["class 10 5000000", "1000 to 10", "1001 at once to 10"]
+    assert bench.reconciler.counters.entries_upserted == 2
+
+
+@pytest.mark.parametrize("why", ["many", "the backend cannot", "refused", "being changed"])
+def test_what_cannot_be_made_at_once_is_left_to_the_loop(why: str) -> None:
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.planner.set_verdicts(1, [verdict(1000)], NOW)
+        await bench.reconciler.apply()
+        count = 100 if why == "many" else 2
+        bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1000 + count)], NOW)
+        bench.netfilter.only_in_turns = why == "the backend cannot"
+        bench.netfilter.refused = {1001} if why == "refused" else set()
+        async with bench.reconciler._lock if why == "being changed" else asyncio.Lock():
+            bench.reconciler.wake()
+        assert len(bench.netfilter.entries) == 1
+        assert bench.reconciler.counters.entries_upserted == 1
+        bench.netfilter.refused.clear()
+        await bench.reconciler.apply()
+        assert len(bench.netfilter.entries) == count
+        return bench
+
+    asyncio.run(scenario())
+
+
+def test_what_is_made_at_once_while_the_kernel_is_read_is_no_repair() -> None:
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1010)], NOW)
+        await bench.reconciler.apply()
+
+        async def join() -> None:
+            bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1011)], NOW)
+            bench.reconciler.wake()
+            # Read already, as far as the reading got.
+            del bench.netfilter.entries[verdict(1010).four_tuple]
+
+        bench.netfilter.reading = join
+        await bench.reconciler.verify()
+        return bench
+
+    assert asyncio.run(scenario()).reconciler.counters.repairs == 0
+
+
 def test_nothing_is_done_twice() -> None:
     async def scenario() -> list[str]:
         bench = Bench()

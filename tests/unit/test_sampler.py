@@ -45,7 +45,7 @@ class FakeConsumer:
 
     def __init__(self, watched: Collection[FourTuple] = (), urgent: Collection[FourTuple] = ()) -> None:
         self._watched, self._urgent = watched, urgent
-        self.given: list[tuple[set[FourTuple], set[FourTuple], bool]] = []
+        self.given: list[tuple[int, set[FourTuple], set[FourTuple], bool]] = []
         self.failures = 0
 
     def watches_any(self) -> bool:
@@ -60,7 +60,7 @@ class FakeConsumer:
     def observe(
         self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
     ) -> Iterator[None]:
-        self.given.append((set(asked), {each for each in asked if each in sockets}, complete))
+        self.given.append((len(asked), set(asked), {each for each in asked if each in sockets}, complete))
         yield
 
     def failed(self, now: float) -> None:
@@ -71,38 +71,47 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
+async def both(sampler: Sampler) -> None:
+    """Do once what is done again and again."""
+    await sampler.watch()
+    await sampler.look_up_urgent()
+
+
 def sampler_of(sockets: FakeSockets, *consumers: FakeConsumer) -> Sampler:
     return Sampler(sockets, consumers, lambda: len(sockets.there))
 
 
 def test_nobody_watches_and_nothing_is_looked_at() -> None:
     sockets = FakeSockets(100)
-    run(sampler_of(sockets, FakeConsumer())._look())
+    run(both(sampler_of(sockets, FakeConsumer())))
     assert (sockets.dumps, sockets.asked) == (0, 0)
 
 
 def test_many_watched_are_swept_once_for_everybody() -> None:
     sockets = FakeSockets(1000)
-    first, second = FakeConsumer([subflow(n) for n in range(80)]), FakeConsumer([subflow(n) for n in range(990)])
-    run(sampler_of(sockets, first, second)._look())
-    assert (sockets.dumps, sockets.asked) == (1, 0)
-    assert [len(there) for _, there, _ in first.given] == [80]
-    assert [len(there) for _, there, _ in second.given] == [990]
+    # One of the urgent is watched as well, one is not.
+    urgent = [subflow(79), subflow(99)]
+    first = FakeConsumer([subflow(n) for n in range(80)], urgent)
+    second = FakeConsumer([subflow(n) for n in range(990)])
+    run(both(sampler_of(sockets, first, second)))
+    assert sockets.dumps == 1
+    assert [count for count, _, _, complete in first.given if complete] == [81]
+    assert [count for count, _, _, _ in second.given] == [990]
 
 
 def test_few_of_many_are_looked_up() -> None:
     sockets = FakeSockets(1000)
     consumer = FakeConsumer([subflow(1), subflow(5000)])
-    run(sampler_of(sockets, consumer)._look())
+    run(both(sampler_of(sockets, consumer)))
     assert (sockets.dumps, sockets.asked) == (0, 2)
-    assert consumer.given == [({subflow(1), subflow(5000)}, {subflow(1)}, True)], "one has no socket"
+    assert consumer.given == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], "one has no socket"
 
 
 def test_urgent_ones_are_looked_up_between_sweeps() -> None:
     sockets = FakeSockets(1000)
     consumer = FakeConsumer(urgent=[subflow(3)])
-    run(sampler_of(sockets, consumer)._look())
-    assert consumer.given == [({subflow(3)}, {subflow(3)}, False)]
+    run(both(sampler_of(sockets, consumer)))
+    assert consumer.given == [(1, {subflow(3)}, {subflow(3)}, False)]
     assert sockets.dumps == 0
 
 
@@ -144,20 +153,6 @@ def test_the_gauge_keeps_the_longest_delay_and_forgets_it_in_the_recent_one() ->
     assert gauge.as_json() == {"longest": 0.1, "recent": 0.002, "late": 1}
 
 
-def test_asking_many_times_at_once_sweeps_once_and_no_consumer_hears_of_it() -> None:
-    sockets = FakeSockets(100)
-    consumer = FakeConsumer([subflow(1)])
-    sampler = sampler_of(sockets, consumer)
-
-    async def work() -> None:
-        await asyncio.gather(*(sampler.refresh() for _ in range(10)))
-
-    run(work())
-    assert sockets.dumps == 1
-    assert not consumer.given
-    assert len(sampler.latest) == 100
-
-
 def test_sweeps_that_take_long_do_not_keep_urgent_ones_waiting() -> None:
     sockets = FakeSockets(1000)
     consumer = FakeConsumer([subflow(n) for n in range(900)], urgent=[subflow(3)])
@@ -166,7 +161,7 @@ def test_sweeps_that_take_long_do_not_keep_urgent_ones_waiting() -> None:
     async def work() -> None:
         await sampler.sweep()
         sampler.sweep_seconds = 10.0
-        await sampler._look()
+        await both(sampler)
 
     run(work())
-    assert [complete for _, _, complete in consumer.given] == [True, False]
+    assert [complete for _, _, _, complete in consumer.given] == [True, False]

@@ -71,6 +71,9 @@ class Netfilter(Protocol):
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None: ...
 
+    def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
+        """Do as :meth:`upsert_entries` without giving way, for a few; return False where that cannot be done now."""
+
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None: ...
 
     async def remove(self) -> None:

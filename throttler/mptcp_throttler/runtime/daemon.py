@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
 from typing import Any
@@ -25,7 +25,7 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.state_lock import locked
-from mptcp_throttler.mptcp.model import Event, EventKind
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.problems import DocumentError
@@ -154,7 +154,7 @@ class Daemon:
                 await component.commit(policy)
             await self._uploads.remove_what_was_left()
             await self._kernel.remove_other_backends(self._downloads.backend, self._settings)
-            status = StatusServer(self._settings.status_socket, self._sampler.refresh, self._document)
+            status = StatusServer(self._settings.status_socket, self._document)
             stack.push_async_callback(status.close)
             await status.open()
             stack.push_async_callback(self._sample_for_the_last_time)
@@ -169,7 +169,7 @@ class Daemon:
                 self._sampler.run(),
                 self._observers.supervise(),
                 self._gauge.run(),
-                garbage.run(lambda: status.answering),
+                garbage.run(),
                 self._every(TICK_SECONDS, self._tick),
                 self._every(self._settings.verify_interval, self._verify_and_resync),
                 self._follow_the_clock(),
@@ -305,7 +305,7 @@ class Daemon:
         log.info("policy reloaded: %d rules", len(policy.rules))
 
     def _document(self) -> Iterator[str]:
-        """Yield the status in pieces, from what is stored."""
+        """Yield the status in pieces, from what is stored; called in a child."""
         policy, download, upload = self._decisions.policy, self._downloads, self._uploads
         head = {
             "version": __version__,
@@ -345,9 +345,20 @@ class Daemon:
             download.planner,
             upload.planner,
             self._guard.reason,
-            self._sampler.latest,
+            self._latest_samples(),
         )
         return snapshot.document(shown)
+
+    def _latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
+        """Return the samples of the last sweep, or where that is old, new ones; called in a child."""
+        if not self._sampler.is_current():
+            try:
+                # A socket of its own: whose netlink socket the daemon uses, reads its answers.
+                sockets = self._kernel.sockets(self._settings)
+                return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
+            except KernelError as error:
+                log.error("%s; the status shows older byte counts", error)
+        return self._sampler.latest
 
     @staticmethod
     async def _every(seconds: float, call: Callable[[], Awaitable[None]]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.runtime import garbage
 from mptcp_throttler.shaping.plan import PlanError, Planner
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
@@ -85,10 +86,12 @@ class Decisions:
 
     def _slice(self) -> None:
         now = time.time()
+        garbage.begin_acyclic()
         for _ in range(min(AT_ONCE, len(self._waiting))):
             token = next(iter(self._waiting))
             del self._waiting[token]
             self._decide(token, now)
+        garbage.end_of_acyclic()
         self._changed()
 
     def _decide(self, token: int, now: float) -> None:

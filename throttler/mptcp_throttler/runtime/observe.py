@@ -90,7 +90,7 @@ class Observers:
             if lost or returned or self._tracker.wants_resync:
                 await self.resync_quietly()
 
-    async def resync(self) -> None:
+    async def resync(self, gently: bool = False) -> None:
         """Give the tracker a sweep of the sockets that there are now. Raises KernelError where it fails."""
         self.counters.resyncs += 1
         owners = await self._kernel.interface_of_addresses(self._settings.interfaces)
@@ -101,7 +101,7 @@ class Observers:
             if events:
                 self._changed(events)
 
-        await self._sampler.sweep(take)
+        await self._sampler.sweep(take, gently)
         for events in resync.finish():
             if events:
                 self._changed(events)
@@ -110,7 +110,7 @@ class Observers:
     async def resync_quietly(self) -> None:
         """Resync; a sweep that fails is logged, the next one may work."""
         try:
-            await self.resync()
+            await self.resync(gently=True)
         except KernelError as error:
             log.error("resync: %s", error)
 

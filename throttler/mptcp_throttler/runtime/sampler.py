@@ -2,7 +2,7 @@
 
 There are two ways, both by socket diagnostics: a *sweep* lists all sockets, in pieces; a *look-up* asks for
 single ones, many in one request. Consumers say which subflows they watch, and which few are urgent. The sampler sweeps
-as often as the most demanding watcher wants, looks urgent ones up in between, and takes whichever way is cheaper. It
+as often as the most demanding watcher wants, looks urgent ones up meanwhile, and takes whichever way is cheaper. It
 spends no more than a fixed share of a processor: where sampling takes long it samples less often, and every sample
 carries its time.
 
@@ -14,19 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.waiting import wait_at_most
 
 log = logging.getLogger(__name__)
 
 SWEEP_SHARE = 0.12
 """Share of a processor that sweeps may take, with what their consumers do."""
-SLICE_SECONDS = 0.004
-"""How long the sampler works before it gives way to the event loop."""
+SLICE_SECONDS = 0.002
+"""How long the sampler works before it gives way to the event loop: a join waits for one such slice."""
 LOOKUP_CHUNK = 128
 """Sockets asked for at a time."""
 LOOKUP_COST = 2.0
@@ -35,6 +36,11 @@ SWEEP_COST = 600
 """A sweep costs as much as so many sockets more: the kernel walks its whole table for each family and port."""
 IDLE_SECONDS = 0.5
 """Between two questions whether anybody watches anything."""
+BUSY_SECONDS = 0.01
+"""Until a consumer that is taking samples is asked again what is urgent."""
+REST = 1.5
+"""How long a gentle sweep rests, in times of what it worked. Work without a rest uses up the process's turn on the
+processor, and a join would then wait until others have had theirs, many milliseconds."""
 
 
 class Consumer(Protocol):
@@ -67,7 +73,11 @@ class Consumer(Protocol):
 
 
 class Sampler:
-    """Samples sockets for its consumers."""
+    """Samples sockets for its consumers.
+
+    A sweep and look-ups of urgent subflows go on at the same time; each consumer gets one sample after the other, in
+    the order of their times.
+    """
 
     def __init__(self, sockets: Sockets, consumers: Sequence[Consumer], tracked: Callable[[], int]) -> None:
         """*tracked* returns how many sockets a sweep is expected to list."""
@@ -82,8 +92,10 @@ class Sampler:
         self._sockets = sockets
         self._consumers = tuple(consumers)
         self._tracked = tracked
-        self._wake = asyncio.Event()
+        self._wake_sweeps, self._wake_urgent = asyncio.Event(), asyncio.Event()
         self._sweeping = asyncio.Lock()
+        self._observing = tuple(asyncio.Lock() for _ in self._consumers)
+        """Held while a consumer takes samples, and from the end of a sweep until it has taken that."""
         self._last_sweep = self._next_sweep = 0.0
         self._next_urgent = [0.0] * len(self._consumers)
         self._idle = [True] * len(self._consumers)
@@ -93,19 +105,31 @@ class Sampler:
         """Return for the status how often sockets were sampled, and for how long the last sweep worked."""
         return {"sweeps": self.sweeps, "lookups": self.lookups, "sweep_seconds": round(self.sweep_seconds, 4)}
 
+    def is_current(self) -> bool:
+        """Tell whether :attr:`latest` is a second old at most, or ten times what a sweep takes."""
+        return time.monotonic() - self.latest_time <= max(1.0, 10 * self.sweep_seconds)
+
     def wake(self) -> None:
-        """Say that there may be new urgent subflows."""
-        self._wake.set()
+        """Say that there may be new urgent subflows, or the first that are watched."""
+        self._wake_sweeps.set()
+        self._wake_urgent.set()
 
     async def run(self) -> None:
         """Sample, forever."""
+        await asyncio.gather(
+            self._again_and_again(self._wake_sweeps, self._pause_to_sweep, self.watch),
+            self._again_and_again(self._wake_urgent, self._pause_to_urgent, self.look_up_urgent),
+        )
+
+    async def _again_and_again(
+        self, wake: asyncio.Event, pause: Callable[[], float], sample: Callable[[], Awaitable[None]]
+    ) -> None:
         while True:
-            pause = min(self._pause_to_sweep(), self._pause_to_urgent())
-            # Even where a look is overdue, the loop has its turn.
-            await wait_at_most(self._wake, max(0.0005, pause))
-            self._wake.clear()
+            # Even where a sample is overdue, the loop has its turn.
+            await wait_at_most(wake, max(0.0005, pause()))
+            wake.clear()
             try:
-                await self._look()
+                await sample()
             except KernelError as error:
                 log.error("%s; sampling again in %g s", error, IDLE_SECONDS)
                 now = time.monotonic()
@@ -113,32 +137,70 @@ class Sampler:
                     consumer.failed(now)
                 await asyncio.sleep(IDLE_SECONDS)
 
-    async def sweep(self, each_piece: Callable[[Sequence[KernelSubflow]], None] | None = None) -> None:
-        """List all sockets, giving each piece to *each_piece*, and then the whole to all consumers.
-
-        Raises KernelError where the sockets cannot be listed.
-        """
-        async with self._sweeping:
-            pace = _Pace()
-            await self._list(pace, each_piece)
-            found, now = self.latest, self.latest_time
-            for consumer in self._consumers:
-                if consumer.watches_any() or consumer.urgent():
-                    asked = {*consumer.watched(), *consumer.urgent()}
-                    await self._give(consumer, asked, found, now, True, pace)
-            self.sweep_seconds = pace.worked()
-            self._last_sweep = now
-            self._next_sweep = now + self.sweep_seconds / SWEEP_SHARE
-
-    async def refresh(self) -> None:
-        """Have :attr:`latest` a second old at most, or ten times what a sweep takes; nobody else hears of it.
+    async def watch(self) -> None:
+        """Sample all that is watched, if that is due: by a sweep, or where it is little of what there is, by look-ups.
 
         Raises KernelError.
         """
-        # One that is under way brings it soon enough: nobody waits for what its consumers make of it.
-        if not self._sweeping.locked() and time.monotonic() - self.latest_time > max(1.0, 10 * self.sweep_seconds):
-            async with self._sweeping:
-                await self._list(_Pace(), None)
+        if self._pause_to_sweep() > 0 or not any(consumer.watches_any() for consumer in self._consumers):
+            return
+        self._last_sweep = time.monotonic()
+        sets = [consumer.watched() for consumer in self._consumers if consumer.watches_any()]
+        affordable = (self._tracked() + SWEEP_COST) / LOOKUP_COST
+        # Most often the largest decides by itself: to unite those of ten thousand connections takes long.
+        if max(map(len, sets)) > affordable or len(watched := set().union(*sets)) > affordable:
+            await self.sweep(gently=True)
+            return
+        async with self._sweeping:
+            pace = _Pace()
+            found = await self._look_up(list(watched), pace)
+            await self._give_all(found, pace, with_urgent=False)
+            pace.end()
+            self._next_sweep = time.monotonic() + pace.worked / SWEEP_SHARE
+
+    async def sweep(
+        self, each_piece: Callable[[Sequence[KernelSubflow]], None] | None = None, gently: bool = False
+    ) -> None:
+        """List all sockets, giving each piece to *each_piece*, and then the whole to all consumers.
+
+        *gently*: rest in between, so that nobody waits for a process that has used up its turn on the processor.
+        Raises KernelError where the sockets cannot be listed.
+        """
+        async with self._sweeping:
+            pace = _Pace(REST if gently else 0.0)
+            await self._list(pace, each_piece)
+            await self._give_all(self.latest, pace, with_urgent=True)
+            pace.end()
+            self.sweep_seconds = pace.worked
+            self._last_sweep = self.latest_time
+            self._next_sweep = self.latest_time + self.sweep_seconds / SWEEP_SHARE
+
+    async def look_up_urgent(self) -> None:
+        """Sample the urgent subflows of those consumers whose turn it is. Raises KernelError."""
+        for index, consumer in enumerate(self._consumers):
+            now = time.monotonic()
+            if now < self._next_urgent[index] or self._observing[index].locked():
+                continue
+            urgent = list(consumer.urgent())
+            self._idle[index] = not urgent
+            if not urgent:
+                continue
+            async with self._observing[index]:
+                pace = _Pace()
+                found = await self._look_up(urgent, pace)
+                for four_tuple in found.keys() & self.latest.keys():
+                    # A sweep that is under way has listed some of them before.
+                    self.latest[four_tuple] = found[four_tuple]
+                await self._give(consumer, urgent, found, time.monotonic(), False, pace)
+                pace.end()
+            self._next_urgent[index] = now + max(consumer.interval, pace.worked / consumer.urgent_share)
+
+    async def look_up(self, four_tuples: Iterable[FourTuple]) -> dict[FourTuple, KernelSubflow]:
+        """Return the subflows that have a socket. Raises KernelError."""
+        pace = _Pace()
+        found = await self._look_up(list(four_tuples), pace)
+        pace.end()
+        return found
 
     async def _list(self, pace: _Pace, each_piece: Callable[[Sequence[KernelSubflow]], None] | None) -> None:
         """List all sockets into :attr:`latest`: in place, so that old samples go one by one as new ones come."""
@@ -156,11 +218,6 @@ class Sampler:
         self.latest_time = time.monotonic()
         self.sweeps += 1
 
-    async def look_up(self, four_tuples: Iterable[FourTuple]) -> dict[FourTuple, KernelSubflow]:
-        """Return the subflows that have a socket. Raises KernelError."""
-        pace = _Pace()
-        return await self._look_up(list(four_tuples), pace)
-
     def _pause_to_sweep(self) -> float:
         periods = [consumer.period for consumer in self._consumers if consumer.watches_any()]
         if not periods:
@@ -169,41 +226,9 @@ class Sampler:
 
     def _pause_to_urgent(self) -> float:
         due = [at for at, idle in zip(self._next_urgent, self._idle, strict=True) if not idle]
-        return min(due) - time.monotonic() if due else IDLE_SECONDS
-
-    async def _look(self) -> None:
-        if self._sweep_is_due():
-            await self._watch()
-        for index, consumer in enumerate(self._consumers):
-            now = time.monotonic()
-            if now < self._next_urgent[index]:
-                continue
-            urgent = list(consumer.urgent())
-            self._idle[index] = not urgent
-            if not urgent:
-                continue
-            pace = _Pace()
-            found = await self._look_up(urgent, pace)
-            await self._give(consumer, urgent, found, time.monotonic(), False, pace)
-            self._next_urgent[index] = now + max(consumer.interval, pace.worked() / consumer.urgent_share)
-
-    def _sweep_is_due(self) -> bool:
-        return self._pause_to_sweep() <= 0 and any(consumer.watches_any() for consumer in self._consumers)
-
-    async def _watch(self) -> None:
-        """Sample all that is watched: by a sweep, or where that is little of what there is, by look-ups."""
-        self._last_sweep = time.monotonic()
-        watched = set().union(*(consumer.watched() for consumer in self._consumers if consumer.watches_any()))
-        if len(watched) * LOOKUP_COST > self._tracked() + SWEEP_COST:
-            await self.sweep()
-            return
-        pace = _Pace()
-        found = await self._look_up(list(watched), pace)
-        now = time.monotonic()
-        for consumer in self._consumers:
-            if consumer.watches_any():
-                await self._give(consumer, consumer.watched(), found, now, True, pace)
-        self._next_sweep = now + pace.worked() / SWEEP_SHARE
+        pause = min(due) - time.monotonic() if due else IDLE_SECONDS
+        # Who is taking a sweep is asked again soon.
+        return max(pause, BUSY_SECONDS) if any(turn.locked() for turn in self._observing) else pause
 
     async def _look_up(self, four_tuples: list[FourTuple], pace: _Pace) -> dict[FourTuple, KernelSubflow]:
         found: dict[FourTuple, KernelSubflow] = {}
@@ -212,6 +237,23 @@ class Sampler:
             await pace.give_way()
         self.lookups += len(four_tuples)
         return found
+
+    async def _give_all(self, found: Mapping[FourTuple, KernelSubflow], pace: _Pace, with_urgent: bool) -> None:
+        """Give what is watched to all consumers; with a sweep, which has them as well, what is urgent too."""
+        held: list[asyncio.Lock] = []
+        try:
+            for turn in self._observing:
+                await turn.acquire()
+                held.append(turn)
+            now = time.monotonic()
+            for consumer in self._consumers:
+                urgent = consumer.urgent() if with_urgent else ()
+                if urgent or consumer.watches_any():
+                    await self._give(consumer, _each_once(consumer.watched(), urgent), found, now, True, pace)
+                held.pop(0).release()
+        finally:
+            for turn in held:
+                turn.release()
 
     @staticmethod
     async def _give(
@@ -227,21 +269,40 @@ class Sampler:
         await pace.give_way()
 
 
-class _Pace:
-    """Gives way to the event loop often enough, and adds up the time worked."""
+def _each_once(watched: Collection[FourTuple], urgent: Collection[FourTuple]) -> Collection[FourTuple]:
+    """Return all of both, without what would take long where all are watched: a set of them all."""
+    if not urgent:
+        return watched
+    known = watched if isinstance(watched, Set) else frozenset(watched)
+    return [*watched, *(each for each in urgent if each not in known)]
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._worked = 0.0
+
+class _Pace:
+    """Gives way to the event loop often enough, and adds up the time worked.
+
+    The samples made in a slice have no reference cycles: the garbage collector does not go through them.
+    """
+
+    def __init__(self, rest: float = 0.0) -> None:
+        """*rest*: so many times as long as it worked it rests."""
+        self.worked = 0.0
+        """Seconds, of the slices that ended."""
+        self._rest = rest
+        self._begin()
 
     async def give_way(self) -> None:
-        now = time.monotonic()
-        if now - self._began < SLICE_SECONDS:
+        worked = time.monotonic() - self._began
+        if worked < SLICE_SECONDS:
             return
-        self._worked += now - self._began
-        await asyncio.sleep(0)
-        self._began = time.monotonic()
+        self.end()
+        await asyncio.sleep(self._rest * worked)
+        self._begin()
 
-    def worked(self) -> float:
-        """Return the seconds worked so far."""
-        return self._worked + time.monotonic() - self._began
+    def end(self) -> None:
+        """Count the slice that ends here, the last one."""
+        garbage.end_of_acyclic()
+        self.worked += time.monotonic() - self._began
+
+    def _begin(self) -> None:
+        self._began = time.monotonic()
+        garbage.begin_acyclic()

@@ -1,7 +1,10 @@
 """Answers the status socket: what the daemon knows and does, as JSON over a Unix socket, for people and for monitoring.
 
-A client connects and reads one JSON document until the end. Keys are stable; new ones may be added. The document is
-made piece by piece, so that an answer about ten thousand connections delays nobody.
+A client connects and reads one JSON document until the end. Keys are stable; new ones may be added.
+
+Each answer is made by a child, a copy of the daemon as it was when it was asked (fork(2)): it shows one moment, and the
+event loop is held up by the copying of page tables alone, however many connections there are and however slowly the
+client reads. The child keeps nothing open but the client and the log.
 """
 
 from __future__ import annotations
@@ -9,35 +12,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
-from collections.abc import Awaitable, Callable, Iterator
+import signal
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from mptcp_throttler.kernel.ports import KernelError
 
 log = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 5.0
-"""How long a client may take to read a piece."""
-SLICE_SECONDS = 0.003
-"""How long the answer is worked on before the loop has its turn."""
+ANSWER_SECONDS = 30
+"""How long a child may live: a client that does not read gets no more."""
+MAX_ANSWERS = 4
+"""Children at a time; who asks meanwhile waits."""
 PIECE_BYTES = 1 << 16
+NICE = 0
+"""An answer must not take a processor from the daemon."""
+_STDERR = 2
 
 
 class StatusServer:
     """Answers each connection to the socket at *path* with the pieces of text that *document* yields."""
 
-    def __init__(
-        self, path: Path, refresh: Callable[[], Awaitable[None]], document: Callable[[], Iterator[str]]
-    ) -> None:
-        """*refresh* brings what is shown up to date."""
+    def __init__(self, path: Path, document: Callable[[], Iterator[str]]) -> None:
+        """*document* is called in a child: it may take its time, and changes nothing that the daemon has."""
         self._path = path
-        self._refresh = refresh
         self._document = document
-        self.answering = 0
-        """How many answers are under way."""
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._children: dict[int, int] = {}
+        """Process identifiers by descriptor of the process (pidfd_open(2))."""
+        self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
         """Listen; a socket left by a crashed daemon is replaced. Raises KernelError where the path cannot be used."""
@@ -46,45 +52,98 @@ class StatusServer:
             if self._path.exists() and not self._path.is_socket():
                 raise KernelError(f"status socket {self._path}: there is something else of that name")
             self._path.unlink(missing_ok=True)
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.setblocking(False)
             old_mask = os.umask(0o117)  # readable and writable for owner and group only
             try:
-                self._server = await asyncio.start_unix_server(self._answer, path=str(self._path))
+                listener.bind(str(self._path))
             finally:
                 os.umask(old_mask)
+            listener.listen()
         except OSError as error:
             raise KernelError(f"status socket {self._path}: {error.strerror or error}") from error
+        self._listener = listener
+        self._loop.add_reader(listener, self._accept)
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._path.unlink(missing_ok=True)
+        if self._listener is None:
+            return
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+        for descriptor, child in list(self._children.items()):
+            os.kill(child, signal.SIGKILL)
+            self._end(descriptor)
 
-    async def _answer(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.answering += 1
+    def _accept(self) -> None:
+        assert self._listener is not None
+        with suppress(BlockingIOError):
+            client, _ = self._listener.accept()
+            with client:
+                try:
+                    self._answer(client)
+                except OSError as error:
+                    log.error("status: %s", error.strerror)
+        if len(self._children) >= MAX_ANSWERS:
+            self._loop.remove_reader(self._listener)
+
+    def _answer(self, client: socket.socket) -> None:
+        """Have a child answer *client*. Raises OSError where there cannot be one."""
+        # A signal that the child got as its parent's would wake our loop through the pipe that they share.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            with suppress(OSError, TimeoutError):
-                await self._write(writer)
+            child = os.fork()
+            if child == 0:
+                _be_the_child(client, self._document)
         finally:
-            writer.close()
-            self.answering -= 1
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        descriptor = os.pidfd_open(child)
+        self._children[descriptor] = child
+        self._loop.add_reader(descriptor, self._end, descriptor)
 
-    async def _write(self, writer: asyncio.StreamWriter) -> None:
-        waiting: list[str] = []
-        try:
-            await self._refresh()
-        except KernelError as error:
-            log.error("%s; the status shows older byte counts", error)
-        size, began = 0, time.monotonic()
-        for text in self._document():
-            waiting.append(text)
-            size += len(text)
-            if size >= PIECE_BYTES:
-                writer.write("".join(waiting).encode())
-                waiting.clear()
-                size = 0
-                await asyncio.wait_for(writer.drain(), ANSWER_SECONDS)
-            if time.monotonic() - began > SLICE_SECONDS:
-                await asyncio.sleep(0)
-                began = time.monotonic()
-        writer.write("".join(waiting).encode())
-        await asyncio.wait_for(writer.drain(), ANSWER_SECONDS)
+    def _end(self, descriptor: int) -> None:
+        """Take note that the child of *descriptor* has ended, or ends."""
+        assert self._listener is not None
+        self._loop.remove_reader(descriptor)
+        os.close(descriptor)
+        os.waitpid(self._children.pop(descriptor), 0)
+        if self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener, self._accept)
+
+
+def _be_the_child(client: socket.socket, document: Callable[[], Iterator[str]]) -> NoReturn:
+    """Answer and end, without anything of what the daemon does when it ends."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.alarm(ANSWER_SECONDS)
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)
+        # What the daemon holds it must be able to let go of, its lock for one, while a client reads slowly.
+        os.closerange(_STDERR + 1, client.fileno())
+        os.closerange(client.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        client.setblocking(True)
+        _send(client, document())
+        code = 0
+    except OSError:
+        pass  # the client went away
+    except Exception:
+        log.exception("status")
+    finally:
+        os._exit(code)
+
+
+def _send(client: socket.socket, document: Iterator[str]) -> None:
+    waiting: list[str] = []
+    size = 0
+    for text in document:
+        waiting.append(text)
+        size += len(text)
+        if size >= PIECE_BYTES:
+            client.sendall("".join(waiting).encode())
+            waiting.clear()
+            size = 0
+    client.sendall("".join(waiting).encode())

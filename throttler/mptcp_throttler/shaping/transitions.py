@@ -181,7 +181,14 @@ class Transitions:
                 result = Limits({}, [])
         fresh = {minor: cap for minor, cap in caps.items() if self._is_due(cap, now)}
         for minor, cap in fresh.items():
-            self._levels[minor] = _Level(now, len(cap.users), self._level(cap))
+            users, demands = list(cap.users), list[int | None]()
+            for number, four_tuple in enumerate(users, 1):
+                demands.append(known.demand if (known := self._sockets.get(four_tuple)) else 0)
+                if not number % SLICE:
+                    yield result
+                    result = Limits({}, [])
+            rate = max_min_level(cap.ceil, demands) if len(users) > 1 else cap.ceil
+            self._levels[minor] = _Level(now, len(users), rate)
         levels = {minor: self._levels[minor].rate for minor in caps}
         for number, four_tuple in enumerate(unsampled, 1):
             self._begin(four_tuple, sockets[four_tuple], levels, result, now)
@@ -310,13 +317,6 @@ class Transitions:
     def forget_levels(self) -> None:
         """A policy came into force: minor numbers may be of other caps."""
         self._levels.clear()
-
-    def _level(self, cap: Cap) -> int:
-        """Return the pacing rate, bits/s, of each user of *cap*: O(users)."""
-        if len(cap.users) < 2:
-            return cap.ceil
-        sockets = self._sockets
-        return max_min_level(cap.ceil, [s.demand if (s := sockets.get(each)) else 0 for each in cap.users])
 
     def _share(self, four_tuple: FourTuple, level: int, result: Limits) -> None:
         known = self._sockets.get(four_tuple)

@@ -33,6 +33,8 @@ class Usage(NamedTuple):
 
     def followed_by(self, later: Usage) -> Usage:
         """Return both as one: what could not be written, and what came since."""
+        if self.is_empty:
+            return later
         added = dict(self.added)
         for account, octets in later.added.items():
             added[account] = added.get(account, 0) + octets

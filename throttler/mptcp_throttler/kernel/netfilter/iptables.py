@@ -98,16 +98,17 @@ class IptablesNetfilter:
         return found
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
+        await self._request(self._additions(entries), f"add {len(entries)} set entries")
+
+    def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
+        self._netlink.requests(list(self._additions(entries)), f"add {len(entries)} set entries")
+        return True
+
+    def _additions(self, entries: Mapping[FourTuple, Target]) -> Iterator[tuple[int, int, bytes]]:
         mask, major = self._ownership.mark_mask, self._ownership.htb_major
-        requests = (
-            (
-                ipset.CMD_ADD,
-                NLM_F_CREATE,
-                self._header(four_tuple) + ipset.entry_with_target(four_tuple, target, mask, major),
-            )
-            for four_tuple, target in entries.items()
-        )
-        await self._request(requests, f"add {len(entries)} set entries")
+        for four_tuple, target in entries.items():
+            entry = ipset.entry_with_target(four_tuple, target, mask, major)
+            yield ipset.CMD_ADD, NLM_F_CREATE, self._header(four_tuple) + entry
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         gone = list(four_tuples)

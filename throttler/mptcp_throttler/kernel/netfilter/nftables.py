@@ -185,24 +185,48 @@ class NftablesNetfilter:
         items = list(entries.items())
         for start in range(0, len(items), _CHUNK):
             part = items[start : start + _CHUNK]
-            targets = {target for _, target in part} - {_FOREIGN}
-            lines = [line for target in targets for line in self._table.chain(target)]
-            # A map refuses another verdict for a key that it has: the old one goes in the same transaction.
-            lines += self._elements("delete", [ft for ft, target in part if self._targets.get(ft, target) != target])
-            fresh = [(ft, target) for ft, target in part if self._targets.get(ft) != target]
-            for is_ipv6 in (False, True):
-                texts = [
-                    f"{nft_key(ft)} : jump {nft_chain_name(target)}" for ft, target in fresh if ft.is_ipv6 is is_ipv6
-                ]
-                if texts:
-                    lines.append(f"add element {self._table.name} v{6 if is_ipv6 else 4} {{ {', '.join(texts)} }}")
-            await self._run(lines, f"add {len(part)} map entries")
-            left = {self._targets[ft] for ft, _ in fresh if ft in self._targets}
-            for ft, target in fresh:
+            await self._run(self._additions(part), f"add {len(part)} map entries")
+            await self._drop_unused_chains(self._added(part))
+
+    def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
+        part = list(entries.items())
+        # What has an entry leaves a chain, which takes another transaction.
+        if self._nft.busy or any(ft in self._targets for ft, _ in part):
+            return False
+        text = "\n".join(self._additions(part))
+        if len(text) >= _SHORT:
+            return False
+        self._changes += 2
+        self._nft.run(text, f"add {len(part)} map entries")
+        self._added(part)
+        return True
+
+    def _additions(self, part: list[tuple[FourTuple, Target]]) -> list[str]:
+        """Return the commands of one transaction."""
+        targets = {target for _, target in part} - {_FOREIGN}
+        lines = [line for target in targets for line in self._table.chain(target)]
+        # A map refuses another verdict for a key that it has: the old one goes in the same transaction.
+        lines += self._elements("delete", [ft for ft, target in part if self._targets.get(ft, target) != target])
+        fresh = [(ft, target) for ft, target in part if self._targets.get(ft) != target]
+        for is_ipv6 in (False, True):
+            texts = [f"{nft_key(ft)} : jump {nft_chain_name(target)}" for ft, target in fresh if ft.is_ipv6 is is_ipv6]
+            if texts:
+                lines.append(f"add element {self._table.name} v{6 if is_ipv6 else 4} {{ {', '.join(texts)} }}")
+        return lines
+
+    def _added(self, part: list[tuple[FourTuple, Target]]) -> set[Target]:
+        """Note what is in the maps now; return where those went before that changed."""
+        left = set()
+        for ft, target in part:
+            before = self._targets.get(ft)
+            if before == target:
+                continue
+            if before is not None:
+                left.add(before)
                 self._no_longer(ft)
-                self._targets[ft] = target
-                self._uses[target] += 1
-            await self._drop_unused_chains(left)
+            self._targets[ft] = target
+            self._uses[target] += 1
+        return left
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         gone = [ft for ft in dict.fromkeys(four_tuples) if ft in self._targets]

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mptcp_throttler.kernel.netlink import NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR, NetlinkSocket, check_done, refusal
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.inet_diag import (
-    AF_INET,
-    AF_INET6,
+    DUMP,
     NETLINK_SOCK_DIAG,
     SOCK_DIAG_BY_FAMILY,
     Decoder,
@@ -85,16 +84,14 @@ class SocketDiagnostics:
         dump runs at a time; one that another takes the place of raises KernelError. So does one that fails.
         """
         self._decoder.begin_sweep()
-        for port in self._ports:
-            for family in (AF_INET, AF_INET6):
-                yield from self._dump(dump_request(family, port))
+        yield from self._dump(dump_request(self._ports))
         self._decoder.end_sweep()
 
     def _dump(self, request: bytes) -> Iterator[list[KernelSubflow]]:
         while self._running is not None:
             self._read_piece(self._running, [], quietly=True)
             yield []
-        sequence = self._dumps.send([(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, request)], _DUMP)
+        sequence = self._dumps.send([(DUMP, NLM_F_DUMP, request)], _DUMP)
         self._running = sequence
         while self._running == sequence:
             piece: list[KernelSubflow] = []
@@ -106,7 +103,7 @@ class SocketDiagnostics:
 
     def _read_piece(self, sequence: int, piece: list[KernelSubflow], quietly: bool = False) -> None:
         """Read one datagram of the running dump into *piece*; at the dump's end, note that none runs."""
-        other = self._decoder.decode(self._dumps.receive(_DUMP), sequence, SOCK_DIAG_BY_FAMILY, piece)
+        other = self._decoder.decode(self._dumps.receive(_DUMP), sequence, DUMP, piece)
         if other is None:
             return
         kind, _, body = other

@@ -1,0 +1,135 @@
+"""The status socket's server: children that answer, however slowly they are read, and that hold nothing up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.runtime.status import MAX_ANSWERS, StatusServer
+
+MANY = 20_000_000
+"""Bytes: more than what a Unix socket holds while nobody reads."""
+
+
+@asynccontextmanager
+async def serving(path: Path, text: str) -> AsyncIterator[StatusServer]:
+    def document() -> Iterator[str]:
+        yield text
+        yield "."
+
+    server = StatusServer(path, document)
+    await server.open()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def connected(path: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(str(path))
+    return client
+
+
+async def answer(path: Path) -> str:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    found = (await reader.read()).decode()
+    writer.close()
+    return found
+
+
+async def children_of(server: StatusServer, count: int) -> list[int]:
+    async with asyncio.timeout(10):
+        while len(server._children) != count:  # noqa: ASYNC110 - nothing else says so
+            await asyncio.sleep(0.001)
+    return list(server._children.values())
+
+
+def test_each_that_asks_gets_the_whole_document(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path / "s", "abc" * 100_000) as server:
+            answers = await asyncio.gather(*(answer(tmp_path / "s") for _ in range(3 * MAX_ANSWERS)))
+            assert answers == ["abc" * 100_000 + "."] * (3 * MAX_ANSWERS)
+            await children_of(server, 0)
+
+    asyncio.run(scenario())
+
+
+def test_the_document_is_of_the_moment_in_which_it_was_asked_for(tmp_path: Path) -> None:
+    async def scenario() -> str:
+        known = [1, 2]
+        server = StatusServer(tmp_path / "s", lambda: iter([f"{len(known)} connections ", " " * MANY, str(known)]))
+        await server.open()
+        client = connected(tmp_path / "s")
+        await children_of(server, 1)
+        known.append(3)
+        found = await asyncio.to_thread(lambda: b"".join(iter(lambda: client.recv(1 << 20), b"")).decode())
+        client.close()
+        await server.close()
+        return found
+
+    found = asyncio.run(scenario())
+    assert found.startswith("2 connections")
+    assert found.endswith("[1, 2]")
+
+
+def test_who_does_not_read_keeps_only_the_client_open_and_ends_with_the_server(tmp_path: Path) -> None:
+    async def scenario() -> list[int]:
+        async with serving(tmp_path / "s", " " * MANY) as server:
+            clients = [connected(tmp_path / "s") for _ in range(MAX_ANSWERS + 1)]
+            children = await children_of(server, MAX_ANSWERS)
+            for child in children:
+                async with asyncio.timeout(10):
+                    while len(os.listdir(f"/proc/{child}/fd")) > 4:  # noqa: ASYNC110 - standard streams and the client
+                        await asyncio.sleep(0.001)
+            clients[0].close()
+            # The one that waited has its turn.
+            async with asyncio.timeout(10):
+                while set(server._children.values()) == set(children):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.001)
+            children += await children_of(server, MAX_ANSWERS)
+        for client in clients:
+            client.close()
+        return children
+
+    for child in asyncio.run(scenario()):
+        assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_child_that_fails_does_not_end_the_server(tmp_path: Path) -> None:
+    async def scenario() -> tuple[str, str]:
+        broken = [True]
+
+        def document() -> Iterator[str]:
+            if broken[0]:
+                raise ValueError("no such thing")
+            yield "well"
+
+        server = StatusServer(tmp_path / "s", document)
+        await server.open()
+        first = await answer(tmp_path / "s")
+        broken[0] = False
+        second = await answer(tmp_path / "s")
+        await server.close()
+        return first, second
+
+    assert asyncio.run(scenario()) == ("", "well")
+
+
+def test_what_is_in_the_way_of_the_socket_is_said(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("mine")
+
+    async def scenario() -> None:
+        async with serving(tmp_path / "s", ""):
+            pass
+
+    with pytest.raises(KernelError, match="there is something else of that name"):
+        asyncio.run(scenario())
+    assert (tmp_path / "s").read_text() == "mine"
