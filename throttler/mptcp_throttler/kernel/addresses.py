@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from pyroute2 import AsyncIPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
+from mptcp_throttler.kernel.libraries import AsyncIPRoute, NetlinkError
 from mptcp_throttler.kernel.ports import KernelError
 
 

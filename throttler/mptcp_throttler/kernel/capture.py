@@ -15,6 +15,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
 
+from mptcp_throttler.kernel.libraries import scapy_sniffer
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.segment import parse_frame
@@ -61,9 +62,7 @@ class Capture:
     """One interface. Opened again by its owner after :class:`KernelError`: an interface may go and come back."""
 
     def __init__(self, interface: str, listen_ports: Iterable[int]) -> None:
-        from scapy.arch.linux import L2ListenSocket  # slow to load
-        from scapy.error import Scapy_Exception
-
+        L2ListenSocket, Scapy_Exception = scapy_sniffer()
         self.interface = interface
         try:
             self._scapy = L2ListenSocket(iface=interface, filter=kernel_filter(listen_ports), promisc=False)

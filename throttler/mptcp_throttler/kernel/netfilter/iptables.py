@@ -21,10 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import iptc
-from pyroute2 import AsyncIPSet
-from pyroute2.netlink.exceptions import IPSetError, NetlinkError
-
+from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, iptc
 from mptcp_throttler.kernel.netfilter import ipset
 from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError

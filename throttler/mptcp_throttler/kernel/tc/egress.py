@@ -14,8 +14,7 @@ from pathlib import Path
 from socket import NETLINK_ROUTE
 from typing import Any
 
-from pyroute2 import AsyncIPRoute
-
+from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netlink import NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.state_file import read_state, write_state

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from socket import NETLINK_ROUTE
 from typing import Any
 
-from pyroute2.netlink.exceptions import NetlinkError
-
+from mptcp_throttler.kernel.libraries import NetlinkError
 from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NLM_F_REPLACE, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc import htb_wire, root_qdisc

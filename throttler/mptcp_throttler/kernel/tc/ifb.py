@@ -12,9 +12,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pyroute2 import AsyncIPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
+from mptcp_throttler.kernel.libraries import AsyncIPRoute, NetlinkError
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc.htb import UP_LEAF, HtbTree
 from mptcp_throttler.kernel.tc.link import Link, find

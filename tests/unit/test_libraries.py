@@ -1,0 +1,67 @@
+"""Libraries are loaded without what the daemon does not use of them, and are whole for whoever asks for more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+DAEMON = """
+import mptcp_throttler.cli, mptcp_throttler.config.files, mptcp_throttler.runtime.daemon
+from mptcp_throttler.kernel.libraries import scapy_sniffer
+scapy_sniffer()
+"""
+
+
+def loaded_by(code: str) -> list[str]:
+    """Return the modules that a new interpreter has after *code*."""
+    shown = f"{code}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True)
+    modules: list[str] = json.loads(done.stdout)
+    return modules
+
+
+@pytest.fixture(scope="module")
+def daemon() -> frozenset[str]:
+    return frozenset(loaded_by(DAEMON))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "setuptools",
+        "pkg_resources",
+        "distutils",
+        "pyroute2.ndb.main",
+        "pyroute2.ipdb",
+        "scapy.libs.manuf",
+        "scapy.layers.inet",
+        "rich",
+    ],
+)
+def test_the_daemon_does_not_load(daemon: frozenset[str], module: str) -> None:
+    assert "scapy.arch.linux" in daemon, "the daemon is loaded"
+    assert module not in daemon
+
+
+def test_scapy_reads_no_names_of_makers() -> None:
+    loaded_by(DAEMON + "import scapy.data\nassert not scapy.data.MANUFDB.d")
+
+
+def test_pyroute2_is_whole_for_others() -> None:
+    lean = "import mptcp_throttler.kernel.libraries\nimport pyroute2\n"
+    assert "pyroute2.ndb.main" not in loaded_by(lean)
+    assert "pyroute2.ndb.main" in loaded_by(lean + "pyroute2.NDB, pyroute2.IPRoute, pyroute2.netns")
+    assert "pyroute2.ndb.main" in loaded_by(lean + "from pyroute2 import NDB")
+
+
+def test_what_is_loaded_already_stays_as_it_is() -> None:
+    whole = "import distutils, pyroute2, scapy.data\nbefore = pyroute2.NDB\n"
+    loaded_by(whole + DAEMON + "assert pyroute2.NDB is before and scapy.data.MANUFDB.d")
+
+
+def test_a_library_that_was_replaced_can_be_imported_afterwards() -> None:
+    loaded_by("import mptcp_throttler.kernel.libraries\nimport sys\nassert 'distutils' not in sys.modules")
+    loaded_by(DAEMON + "from scapy.libs.manuf import DATA\nassert len(DATA) > 100_000")
