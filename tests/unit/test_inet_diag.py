@@ -130,3 +130,14 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         decode(decoder, bytes(body))
     assert len(decoder._known) <= 8
     assert len(decoder._seen) <= 9
+
+
+def test_four_tuples_share_our_end() -> None:
+    body = next(each for each in BODIES if parse(each) is not None)
+    other = bytearray(body)
+    other[6] ^= 1  # the client's port
+    other[44] ^= 1  # the cookie
+    first, second = (each.four_tuple for each in decode(learned(), body, bytes(other)))
+    assert first != second
+    assert first.local is second.local
+    assert first.local_port is second.local_port

@@ -102,7 +102,9 @@ def _run(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_settings
     from mptcp_throttler.kernel.state_lock import AlreadyRunning
     from mptcp_throttler.runtime.daemon import Daemon
+    from mptcp_throttler.runtime.memory import keep_large_objects_apart
 
+    keep_large_objects_apart()
     settings = read_settings(options.config)
     policy = _policy_with_warnings(settings.policy, settings)
     level = logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper())

@@ -133,7 +133,7 @@ class Planner:
         self._caps: dict[ScopeKey, Cap] = {}
         self._cap_of: dict[FourTuple, ScopeKey] = {}
         self._owner: dict[FourTuple, int] = {}
-        self._connections: dict[int, frozenset[FourTuple]] = {}
+        self._connections: dict[int, tuple[FourTuple, ...]] = {}
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
         self._dry_run = False
@@ -192,12 +192,12 @@ class Planner:
                 self._owner[verdict.four_tuple] = token
                 capped.add(verdict.four_tuple)
         finally:
-            for four_tuple in self._connections.pop(token, frozenset()) - capped:
+            for four_tuple in self._connections.pop(token, ()):
                 # A client that reuses a port soon has the same four-tuple in a newer connection.
-                if self._owner.get(four_tuple) == token:
+                if four_tuple not in capped and self._owner.get(four_tuple) == token:
                     self._release(four_tuple, now)
             if capped:
-                self._connections[token] = frozenset(capped)
+                self._connections[token] = tuple(capped)
 
     def forget(self, token: int, now: float) -> None:
         self.set_verdicts(token, (), now)

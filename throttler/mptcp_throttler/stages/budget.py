@@ -46,7 +46,7 @@ class BudgetStage:
         """Of each budget, the first rule that feeds it: it gives its caps their mark."""
         self._capping: dict[str, Rule] = {}
         """Each rule with a budget, by name, as the one that decided about a cap of it."""
-        self._subflows: dict[int, frozenset[FourTuple]] = {}
+        self._subflows: dict[int, tuple[FourTuple, ...]] = {}
         """Of each connection, the subflows with verdicts, metered or not."""
         self._metering_since = -math.inf
         """Seconds since the epoch: before that, a policy without budgets metered nothing."""
@@ -151,7 +151,7 @@ class BudgetStage:
         token = connection.token
         if self._metering_since == math.inf:
             self._metering_since = now
-        before = self._subflows.get(token, frozenset())
+        before = set(self._subflows.get(token, ()))
         since = {each.four_tuple: each.since for each in connection.subflows} if parts.keys() - before else {}
         for four_tuple, counted in parts.items():
             seen = four_tuple in before or since.get(four_tuple, math.inf) < self._metering_since
@@ -159,7 +159,7 @@ class BudgetStage:
         for four_tuple in before - parts.keys():
             self._sockets.release(four_tuple, token)
         if before != parts.keys():
-            self._subflows[token] = frozenset(parts)
+            self._subflows[token] = tuple(parts)
 
     def _bringing_near(self, now: float) -> tuple[FourTuple, ...]:
         near = {four_tuple for token in self._accounts.near_a_step(now) for four_tuple in self._subflows.get(token, ())}

@@ -124,7 +124,7 @@ class Accounts:
         """The same by the budget's name and the packed address, which is empty for all clients together."""
         self._known: dict[Account, int] = {}
         """What the ledger has of accounts that nobody has asked for yet."""
-        self._basis: dict[int, set[Volume]] = {}
+        self._basis: dict[int, tuple[Volume, ...]] = {}
         """Of each connection, the accounts that its verdicts were made with."""
         self._stale: set[int] = set()
         self._dirty: list[Volume] = []
@@ -231,7 +231,7 @@ class Accounts:
 
     def depend(self, token: int, basis: set[Volume]) -> None:
         """The verdicts of connection *token* were made with *basis*."""
-        before = self._basis.get(token, set())
+        before = set(self._basis.get(token, ()))
         if before == basis:
             return
         for volume in before - basis:
@@ -239,7 +239,7 @@ class Accounts:
         for volume in basis - before:
             volume.tokens.add(token)
         if basis:
-            self._basis[token] = basis
+            self._basis[token] = tuple(basis)
         else:
             self._basis.pop(token, None)
 

@@ -57,6 +57,7 @@ _HEADER = struct.Struct("=IHHIIB")
 _HEADER_BYTES = 16
 _MAX_KNOWN = 1 << 16
 """Sockets whose four-tuples are kept at most between two full sweeps."""
+_MAX_LOCALS = 1024
 _MAX_LAYOUTS = 4
 """Layouts of messages of one length and family."""
 _MAX_KINDS = 64
@@ -184,6 +185,8 @@ class Decoder:
         """Ports and addresses on the wire and as an object, by cookie."""
         self._seen: dict[int, tuple[bytes, FourTuple]] = {}
         """The same, of the sweep that is under way."""
+        self._locals: dict[tuple[bytes, int], tuple[bytes, int]] = {}
+        """Our ends, which thousands of four-tuples share."""
 
     def begin_sweep(self) -> None:
         """All sockets follow: what is not met until :meth:`end_sweep` is forgotten there."""
@@ -286,7 +289,11 @@ class Decoder:
             self._known.clear()
         if len(self._seen) >= _MAX_KNOWN:
             self._seen.clear()
-        entry = self._known[cookie] = identity, _four_tuple(body)
+        local, local_port, remote, remote_port = _four_tuple(body)
+        if len(self._locals) >= _MAX_LOCALS:
+            self._locals.clear()
+        shared = self._locals.setdefault((local, local_port), (local, local_port))
+        entry = self._known[cookie] = identity, FourTuple(*shared, remote, remote_port)
         return entry
 
     def _parse_slowly(self, data: bytes, start: int, length: int, family: int) -> KernelSubflow | None:

@@ -1,0 +1,36 @@
+"""Large objects stay apart from the C library's heap, so that their memory is given back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+BIG = 4 << 20
+"""Bytes: after one of that size was freed, the C library would put those of the next size on its heap."""
+HEAP_GROWS = f"""
+import re
+from mptcp_throttler.runtime.memory import keep_large_objects_apart
+
+def heap():
+    begin, end = re.search(r"([0-9a-f]+)-([0-9a-f]+) .*\\[heap\\]", open("/proc/self/maps").read()).groups()
+    return int(end, 16) - int(begin, 16)
+
+if {{kept}}:
+    keep_large_objects_apart()
+bytearray({BIG})
+before = heap()
+large = bytearray({BIG} // 2)
+print(heap() - before)
+"""
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_large_object_is_not_on_the_heap(kept: bool) -> None:
+    code = HEAP_GROWS.format(kept=kept)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    if kept:
+        assert int(done.stdout) < BIG // 4
+    elif int(done.stdout) < BIG // 4:
+        pytest.skip("this C library keeps them apart by itself")
