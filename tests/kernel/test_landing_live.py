@@ -19,6 +19,8 @@ from mptcp_bench.testbed.services import (
     start_origin,
     wait_until,
 )
+from mptcp_throttler.kernel.sockets.pacing import largest_send_buffer
+from mptcp_throttler.shaping.send_buffers import MAX_BYTES, send_buffer
 
 pytestmark = pytest.mark.kernel
 
@@ -54,6 +56,21 @@ class Site(ThrottledSite):
             if pacing is not None:
                 found[bool(ETHERNET.search(line))] = int(pacing[1]) if pacing[1] else None
         return found
+
+    def send_buffers(self) -> dict[bool, int]:
+        """Return the bytes of both subflows' send buffers, the Ethernet one's by True."""
+        listing = self.testbed["proxy"].run(["ss", "-tmnHO", "state", "established", "sport", "=", ":3128"]).stdout
+        found = {}
+        for line in listing.splitlines():
+            size = re.search(r"skmem:\(.*\btb(\d+)", line)
+            if size is not None:
+                found[bool(ETHERNET.search(line))] = int(size[1])
+        return found
+
+    def connection_buffer(self) -> int:
+        """Return the bytes of the connection's own send buffer."""
+        listing = self.testbed["proxy"].run(["ss", "-MmnHO", "sport", "=", ":3128"]).stdout
+        return max((int(size) for size in re.findall(r"\btb(\d+)", listing)), default=0)
 
     def capped_subflows(self, throttler: Throttler) -> int:
         connections = throttler.status()["connections"]
@@ -115,3 +132,30 @@ def test_the_limit_of_a_killed_daemon_is_taken_back_by_its_successor(site: Site)
         successor = site.start(UNCAPPED)
         wait_until(lambda: site.limits() == {True: None, False: None}, "the successor takes the limit back")
         stopped(successor)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_low_cap_gives_its_subflow_a_larger_send_buffer_and_no_other(site: Site, family: int) -> None:
+    if largest_send_buffer() < MAX_BYTES:
+        pytest.skip("net.core.wmem_max is below 2 MiB")
+    throttler = site.start(UNCAPPED)
+    with site.transfer(family):
+        site.reload(throttler, capped("rate: 6 Mbit/s"))
+        wait_until(lambda: site.capped_subflows(throttler) == 1, "a higher cap has landed")
+        assert max(site.send_buffers().values()) < send_buffer(2_000_000)
+        site.reload(throttler, capped("rate: 2 Mbit/s"))
+        wait_until(lambda: site.send_buffers()[True] == send_buffer(2_000_000), "the capped subflow has its buffer")
+        wait_until(lambda: site.connection_buffer() > send_buffer(2_000_000), "so has the connection")
+        assert site.send_buffers()[False] < send_buffer(2_000_000)
+        site.reload(throttler, UNCAPPED)
+        wait_until(lambda: site.send_buffers()[True] == MAX_BYTES, "without a cap it has what the kernel may give")
+        stopped(throttler)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_connection_without_a_cap_keeps_its_send_buffer(site: Site, family: int) -> None:
+    throttler = site.start(UNCAPPED)
+    with site.transfer(family):
+        time.sleep(1)
+        assert max(site.send_buffers().values()) < send_buffer(2_000_000)
+        stopped(throttler)

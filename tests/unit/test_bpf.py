@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mptcp_throttler.kernel.bpf import Register, assemble, call, jump, jump_if, leave, load_32, number, number_64
+from mptcp_throttler.kernel.sockets.pacing import UNLIMITED, _value
 from mptcp_throttler.kernel.sockets.sock_ops import Calls, program
+from mptcp_throttler.shaping.model import SocketLimit
 
 R = Register
+MOST = 8 << 20
 
 
 def test_instructions() -> None:
@@ -30,3 +33,10 @@ def test_every_listening_port_is_asked_for() -> None:
     code = assemble(program(Calls(8, 12), [], 0x1234, [3128, 8080]))
     for port in (3128, 8080):
         assert port.to_bytes(4, "little") in code
+
+
+def test_what_the_map_has_for_a_socket() -> None:
+    assert _value(SocketLimit(), MOST) == (UNLIMITED, UNLIMITED, 0)
+    assert _value(SocketLimit(8_000_000, 1000, 2 << 20), MOST) == (1_000_000, 1000, 1 << 20)
+    assert _value(SocketLimit(send_buffer=16 << 20), MOST)[2] == MOST // 2
+    assert _value(SocketLimit(send_buffer=1 << 20), 2 * 212_992)[2] == 0, "too little to help"

@@ -53,6 +53,8 @@ def test_mptcp_socket(error: int | None, status: Status, words: str, remedy: str
         ({"net.mptcp.allow_join_initial_addr_port": "0"}, {"sysctl join address": FAIL}),
         ({"net.mptcp.checksum_enabled": "1"}, {"sysctl checksum": WARN}),
         ({"net.mptcp.scheduler": "burst"}, {"sysctl scheduler": WARN}),
+        ({"net.core.wmem_max": "212992"}, {"sysctl send buffer": WARN}),
+        ({"net.core.wmem_max": "4194304"}, {}),
         ({"net.mptcp.pm_type": "1"}, {"sysctl path manager": WARN}),
         ({"net.mptcp.pm_type": "0", "net.mptcp.path_manager": "userspace"}, {"sysctl path manager": WARN}),
         ({"net.mptcp.pm_type": "1", "net.mptcp.path_manager": "kernel"}, {}),
@@ -60,7 +62,7 @@ def test_mptcp_socket(error: int | None, status: Status, words: str, remedy: str
 )
 def test_mptcp_sysctls(values: Mapping[str, str], expected: Mapping[str, Status]) -> None:
     findings = list(kernel.mptcp_sysctls(values))
-    assert len(findings) == 4
+    assert len(findings) == 5
     assert all(map(is_complete, findings))
     assert {finding.check: finding.status for finding in findings if finding.status is not OK} == expected
 

@@ -18,7 +18,10 @@ SYSCTLS = (
     "net.mptcp.path_manager",
     "net.ipv4.tcp_congestion_control",
     "net.ipv4.tcp_available_congestion_control",
+    "net.core.wmem_max",
 )
+SEND_BUFFER = 2 << 20
+"""What net.core.wmem_max is to allow: half of the largest buffer that the throttler gives a subflow (socket(7))."""
 _SOCKET = "kernel MPTCP"
 _LIMITS = "path manager"
 _TOWARDS_CLIENTS = "congestion control towards clients"
@@ -69,6 +72,17 @@ def mptcp_sysctls(values: Mapping[str, str]) -> Iterator[Finding]:
         )
     else:
         yield ok("sysctl scheduler", "the default packet scheduler")
+    # Older kernels do not show it in every network namespace.
+    largest = values.get("net.core.wmem_max", str(SEND_BUFFER))
+    if int(largest) < SEND_BUFFER:
+        yield warn(
+            "sysctl send buffer",
+            f"net.core.wmem_max is {largest}",
+            "beside a path with a cap below 3 Mbit/s the others may have only two thirds of their links",
+            lasting_sysctl("net.core.wmem_max", str(SEND_BUFFER)),
+        )
+    else:
+        yield ok("sysctl send buffer", "send buffers may be large enough for low caps")
     # net.mptcp.path_manager (Linux 6.16) names what pm_type numbers.
     manager = values.get("net.mptcp.path_manager") or {"0": "kernel", "1": "userspace"}.get(
         values.get("net.mptcp.pm_type", "0"), "unknown"

@@ -85,6 +85,10 @@ def add(destination: Register, value: int) -> Instruction:
     return Instruction(0x07, destination, immediate=value)
 
 
+def add_register(destination: Register, source: Register) -> Instruction:
+    return Instruction(0x0F, destination, source)
+
+
 def bits_or(destination: Register, value: int) -> Instruction:
     return Instruction(0x47, destination, immediate=value)
 
@@ -123,6 +127,11 @@ def jump_unless(register: Register, value: int, label: str) -> Instruction:
 
 def jump_unless_same(register: Register, other: Register, label: str) -> Instruction:
     return Instruction(0x5D, register, other, label=label)
+
+
+def jump_unless_less(register: Register, other: Register, label: str) -> Instruction:
+    """Jump unless *register* is below *other*, both without sign."""
+    return Instruction(0x3D, register, other, label=label)
 
 
 def leave() -> Instruction:

@@ -51,6 +51,8 @@ class SocketLimit:
     """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler takes it for the rate of the path."""
     not_sent: int | None = None
     """TCP_NOTSENT_LOWAT, bytes: with more than that assigned and not yet sent, nothing more is assigned."""
+    send_buffer: int | None = None
+    """Bytes that its send buffer has at least, from here on for good: the kernel no longer fits it to the window."""
 
 
 NO_LIMIT = SocketLimit()

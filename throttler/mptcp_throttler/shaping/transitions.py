@@ -12,13 +12,14 @@ begins anew.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.shaping.model import NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.plan import Cap, Planner
 from mptcp_throttler.shaping.rate_transition import Phase, RateTransition, needs_transition
+from mptcp_throttler.shaping.send_buffers import SendBuffers
 from mptcp_throttler.shaping.share import max_min_level
 
 STEP_SECONDS = 0.02
@@ -86,6 +87,7 @@ class Transitions:
         """Subflows that came to a cap and were not sampled since, and when they came."""
         self._under_way: set[FourTuple] = set()
         self._released: dict[FourTuple, _Release] = {}
+        self._buffers = SendBuffers()
         self._levels: dict[int, _Level] = {}
         """By the minor number of the cap's class."""
         self._now = 0.0
@@ -228,12 +230,12 @@ class Transitions:
         if sample is None or sample.tcp is None:
             if known is not None:
                 del self._sockets[four_tuple]
-                result.forgotten.append(known.cookie)
+                self._forget(known.cookie, result)
             self._complete(four_tuple, result)
             return
         if known is None or known.cookie != sample.cookie:
             if known is not None:
-                result.forgotten.append(known.cookie)
+                self._forget(known.cookie, result)
             known = self._sockets[four_tuple] = _Socket(sample.cookie)
             self._under_way.discard(four_tuple)
             self._unsampled.setdefault(four_tuple, now)
@@ -269,7 +271,9 @@ class Transitions:
         if self._unsampled.pop(four_tuple, None) is None:
             return
         target = levels.get(cap.minor, cap.ceil)
-        if four_tuple in cap.pending and needs_transition(sample.tcp, target):
+        abrupt = four_tuple in cap.pending and needs_transition(sample.tcp, target)
+        self._buffers.grant(known.cookie, target, backlogged=abrupt or known.demand is None)
+        if abrupt:
             known.transition = RateTransition.of(sample.tcp, target, now, known.limit.rate)
             self._under_way.add(four_tuple)
             self._go_on(four_tuple, known, known.transition, sample, result, now)
@@ -322,32 +326,39 @@ class Transitions:
         known = self._sockets.get(four_tuple)
         if known is None or known.transition is not None or four_tuple in self._unsampled:
             return
+        given = known.demand is None and self._buffers.grant(known.cookie, level, backlogged=True)
         before = known.limit.rate
-        if before is None or abs(level - before) > SETTLED * before:
+        if given or before is None or abs(level - before) > SETTLED * before:
             self._limit(known, SocketLimit(level), result)
 
-    @staticmethod
-    def _limit(known: _Socket, limit: SocketLimit, result: Limits) -> None:
+    def _limit(self, known: _Socket, limit: SocketLimit, result: Limits) -> None:
+        limit = replace(limit, send_buffer=self._buffers.of(known.cookie))
         if known.limit != limit:
             known.limit = limit
             result.wanted[known.cookie] = limit
+
+    def _forget(self, cookie: int, result: Limits) -> None:
+        """A socket is gone."""
+        self._buffers.gone(cookie)
+        result.forgotten.append(cookie)
 
     def _release(self, four_tuple: FourTuple, now: float, result: Limits) -> None:
         self._unsampled.pop(four_tuple, None)
         self._under_way.discard(four_tuple)
         known = self._sockets.pop(four_tuple, None)
         if known is not None:
-            result.wanted[known.cookie] = NO_LIMIT
+            result.wanted[known.cookie] = replace(NO_LIMIT, send_buffer=self._buffers.uncapped(known.cookie))
             self._released[four_tuple] = _Release(known.cookie, now + FIRST_RECHECK_SECONDS)
 
     def _check_release(self, four_tuple: FourTuple, sample: KernelSubflow | None, result: Limits, now: float) -> None:
         """Forget a socket that has taken its limit back, is gone, or is capped again."""
         release = self._released[four_tuple]
-        again = self._cap(four_tuple) is not None
-        gone = sample is None or sample.cookie != release.cookie or sample.tcp is None
-        if again and not gone:
+        if sample is None or sample.tcp is None or sample.cookie != release.cookie:
             del self._released[four_tuple]
-        elif gone or (sample is not None and sample.tcp is not None and sample.tcp.max_pacing_rate is None):
+            self._forget(release.cookie, result)
+        elif self._cap(four_tuple) is not None:
+            del self._released[four_tuple]
+        elif sample.tcp.max_pacing_rate is None and (self._stopped or self._buffers.of(release.cookie) is None):
             del self._released[four_tuple]
             result.forgotten.append(release.cookie)
         elif release.due <= now:

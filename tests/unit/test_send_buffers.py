@@ -1,0 +1,108 @@
+"""Larger send buffers for sockets with a low cap: who gets one, how large, and how many at the most."""
+
+from __future__ import annotations
+
+import pytest
+from test_rate_transition import FULL_FLIGHT, IDLE
+from test_shaping_plan import NOW, rule, subflow, throttle, verdict
+from test_transitions import Scene
+
+from mptcp_throttler.mptcp.model import TcpInfo
+from mptcp_throttler.policy.model import Rule
+from mptcp_throttler.shaping.model import SocketLimit
+from mptcp_throttler.shaping.send_buffers import (
+    LOW_RATE,
+    MAX_BYTES,
+    MAX_IDLE_SOCKETS,
+    MAX_SOCKETS,
+    SendBuffers,
+    send_buffer,
+)
+
+LOW = rule(cap=throttle(2_000_000))
+TWO_MBIT = send_buffer(2_000_000)
+
+
+def scene_of(tcp: TcpInfo, cap: Rule = LOW) -> Scene:
+    scene = Scene(cap)
+    scene.tcp[subflow(1)] = tcp
+    scene.planner.set_verdicts(1, [verdict(1, cap)], NOW)
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("rate", "size"),
+    [(LOW_RATE, 0), (LOW_RATE - 1, 838_861), (2_000_000, 2_097_152), (1_000_000, MAX_BYTES), (8, MAX_BYTES)],
+)
+def test_the_lower_the_cap_the_larger_the_buffer(rate: int, size: int) -> None:
+    assert send_buffer(rate) == pytest.approx(size, rel=1e-5)
+
+
+def test_there_are_not_too_many_and_those_without_a_backlog_leave_half_to_others() -> None:
+    buffers = SendBuffers()
+    idle = [buffers.grant(cookie, 1_000_000, backlogged=False) for cookie in range(10_000)]
+    assert sum(idle) == MAX_IDLE_SOCKETS
+    busy = [buffers.grant(cookie, 1_000_000, backlogged=True) for cookie in range(10_000, 20_000)]
+    assert sum(busy) == MAX_SOCKETS - MAX_IDLE_SOCKETS
+    assert not buffers.grant(20_000, 1_000_000, backlogged=True)
+    buffers.gone(0)
+    assert buffers.grant(20_000, 1_000_000, backlogged=True)
+
+
+def test_a_buffer_grows_with_a_lower_cap_and_is_not_set_anew_for_little() -> None:
+    buffers = SendBuffers()
+    assert buffers.grant(1, 3_000_000, backlogged=True)
+    assert not buffers.grant(1, 2_900_000, backlogged=True)
+    assert not buffers.grant(1, 4_000_000, backlogged=True)
+    assert buffers.of(1) == send_buffer(3_000_000)
+    assert buffers.grant(1, 1_000_000, backlogged=True)
+    assert buffers.of(1) == MAX_BYTES
+
+
+@pytest.mark.parametrize("tcp", [FULL_FLIGHT, IDLE])
+def test_a_low_cap_brings_a_larger_buffer_at_once(tcp: TcpInfo) -> None:
+    scene = scene_of(tcp)
+    scene.run(0.01)
+    assert scene.limits[1].send_buffer == TWO_MBIT
+    scene.run(5.0, start=0.02)
+    assert scene.limits == {1: SocketLimit(2_000_000, None, TWO_MBIT)}
+
+
+def test_a_higher_cap_leaves_the_buffer_as_it_is() -> None:
+    scene = scene_of(FULL_FLIGHT, rule())
+    scene.run(5.0)
+    assert scene.limits == {1: SocketLimit(5_000_000)}
+
+
+def test_a_socket_whose_cap_has_gone_has_the_most_and_counts_until_it_is_closed() -> None:
+    scene = scene_of(FULL_FLIGHT)
+    scene.run(5.0)
+    scene.planner.forget(1, NOW)
+    scene.run(2.0, start=5.0)
+    assert scene.limits == {1: SocketLimit(send_buffer=MAX_BYTES)}
+    assert scene.transitions.releasing, "it is asked for until it is gone"
+    del scene.tcp[subflow(1)]
+    scene.run(70.0, start=7.0)
+    assert scene.limits == {}
+    assert not scene.transitions.releasing
+
+
+def test_a_stop_does_not_wait_for_sockets_with_a_larger_buffer() -> None:
+    scene = scene_of(FULL_FLIGHT)
+    scene.run(5.0)
+    scene.do(scene.transitions.release_all(5.0))
+    assert scene.limits == {1: SocketLimit(send_buffer=MAX_BYTES)}
+    scene.observe(scene.transitions.urgent(), 5.1)
+    assert not scene.transitions.releasing
+
+
+def test_of_those_that_share_a_cap_one_gets_its_buffer_once_data_wait_on_it() -> None:
+    shared = rule(cap=throttle(4_000_000))
+    scene = scene_of(FULL_FLIGHT, shared)
+    scene.tcp[subflow(2)] = FULL_FLIGHT
+    scene.planner.set_verdicts(2, [verdict(2, shared)], NOW)
+    scene.run(5.0)
+    rate = scene.limits[1].rate
+    assert rate is not None
+    assert rate < LOW_RATE / 2
+    assert scene.limits[1].send_buffer == pytest.approx(send_buffer(rate), rel=0.25)
