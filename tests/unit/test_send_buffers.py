@@ -32,7 +32,7 @@ def scene_of(tcp: TcpInfo, cap: Rule = LOW) -> Scene:
 
 @pytest.mark.parametrize(
     ("rate", "size"),
-    [(LOW_RATE, 0), (LOW_RATE - 1, 838_861), (2_000_000, 2_097_152), (1_000_000, MAX_BYTES), (8, MAX_BYTES)],
+    [(LOW_RATE, 0), (LOW_RATE - 1, 1_258_292), (2_000_000, 3_145_728), (1_000_000, MAX_BYTES), (8, MAX_BYTES)],
 )
 def test_the_lower_the_cap_the_larger_the_buffer(rate: int, size: int) -> None:
     assert send_buffer(rate) == pytest.approx(size, rel=1e-5)

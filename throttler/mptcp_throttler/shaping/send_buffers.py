@@ -15,9 +15,9 @@ from mptcp_throttler.shaping.rate_transition import ASSIGNMENT_BYTES
 
 LOW_RATE = 5_000_000
 """Bits/s. From here on one assignment leaves within 0.1 s, and the kernel's own buffer is enough."""
-BESIDE_RATE = 64_000_000
+BESIDE_RATE = 96_000_000
 """Bits/s that the buffer lets the other paths send while one assignment leaves. The kernel counts more than the data:
-30 Mbit/s take some 50."""
+beside a path of 30 Mbit/s, 64 were not always enough."""
 MAX_BYTES = 4 << 20
 """Of one socket: what the kernel itself gives one at the most (net.ipv4.tcp_wmem, its default)."""
 STEP = 0.75
