@@ -112,6 +112,26 @@ def test_many_sockets_come_in_pieces_and_are_found_one_by_one(testbed: Testbed, 
         assert diagnostics.subflow(some) == looked_up[some]
 
 
+@pytest.mark.parametrize("ports", [(PORT,), (PORT, PORT + 1), (PORT + 2, PORT + 1, PORT)])
+def test_one_dump_has_both_families_of_our_ports_alone(testbed: Testbed, require: Any, ports: tuple[int, ...]) -> None:
+    require("mptcp")
+    there = (PORT, PORT + 1, PORT + 3)
+    with ExitStack() as stack:
+        with testbed["proxy"].entered():
+            diagnostics = SocketDiagnostics(ports)
+            stack.callback(diagnostics.close)
+            for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+                for port in there:
+                    listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+                    listener.bind((address, port))
+                    listener.listen()
+                    caller = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+                    caller.connect((address, port))
+                    stack.enter_context(listener.accept()[0])
+        found = [(each.four_tuple.is_ipv6, each.four_tuple.local_port) for each in diagnostics.subflows()]
+    assert sorted(found) == sorted((v6, port) for v6 in (False, True) for port in there if port in ports)
+
+
 def test_a_dump_that_is_left_does_not_spoil_what_follows(testbed: Testbed, require: Any) -> None:
     require("mptcp")
     with many_connections(testbed) as diagnostics:

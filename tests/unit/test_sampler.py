@@ -10,8 +10,9 @@ import pytest
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.runtime import sampler as module
 from mptcp_throttler.runtime.loop_gauge import LATE_SECONDS, RECENT_SECONDS, LoopGauge
-from mptcp_throttler.runtime.sampler import IDLE_SECONDS, Sampler
+from mptcp_throttler.runtime.sampler import IDLE_SECONDS, REST, SLICE_SECONDS, Sampler
 
 
 def subflow(number: int) -> FourTuple:
@@ -165,3 +166,79 @@ def test_sweeps_that_take_long_do_not_keep_urgent_ones_waiting() -> None:
 
     run(work())
     assert [complete for _, _, _, complete in consumer.given] == [True, False]
+
+
+def test_urgent_ones_are_looked_up_while_a_sweep_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
+    sockets = FakeSockets(1000)
+    consumer = FakeConsumer([subflow(n) for n in range(900)], urgent=[subflow(3)])
+    sampler = sampler_of(sockets, consumer)
+    newer = sockets.there[subflow(3)]._replace(bytes_acked=7)
+
+    async def work() -> None:
+        sweep = asyncio.create_task(sampler.sweep())
+        while subflow(3) not in sampler.latest:  # noqa: ASYNC110 - nothing else says so
+            await asyncio.sleep(0)
+        sockets.there[subflow(3)] = newer
+        await sampler.look_up_urgent()
+        assert not sweep.done()
+        await sweep
+
+    run(work())
+    assert [complete for _, _, _, complete in consumer.given] == [False, True]
+    assert sampler.latest[subflow(3)] == newer, "the sweep had listed it before"
+
+
+def test_a_consumer_gets_a_sweep_before_what_is_looked_up_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
+    sockets = FakeSockets(1000)
+    times: list[tuple[str, float]] = []
+
+    class Timed(FakeConsumer):
+        def __init__(self, name: str) -> None:
+            super().__init__([subflow(n) for n in range(900)], urgent=[subflow(3)])
+            self._name = name
+
+        def observe(
+            self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
+        ) -> Iterator[None]:
+            times.append((self._name, now))
+            yield
+            yield
+
+    sampler = sampler_of(sockets, Timed("first"), Timed("second"))
+
+    async def work() -> None:
+        sweep = asyncio.create_task(sampler.sweep())
+        while not sweep.done():
+            await asyncio.sleep(0)
+            await sampler.look_up_urgent()
+        await sampler.look_up_urgent()
+
+    run(work())
+    for name in ("first", "second"):
+        own = [at for each, at in times if each == name]
+        assert len(own) >= 2
+        assert own == sorted(own)
+
+
+def test_a_gentle_sweep_rests_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+        await real(0)
+
+    sampler = sampler_of(FakeSockets(50_000), FakeConsumer([subflow(1)]))
+
+    async def work() -> None:
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        await sampler.sweep()
+        assert set(rests) == {0.0}
+        rests.clear()
+        await sampler.sweep(gently=True)
+
+    run(work())
+    assert rests
+    assert min(rests) >= REST * SLICE_SECONDS

@@ -58,6 +58,7 @@ OPTIONS = {
     "rtt": f"RTTs in ms, Ethernet/Wi-Fi, default {','.join(RTTS)}",
     "cap": f"Ethernet's rate and its cap in Mbit/s, default {','.join(CAPS)}",
     "runs": "of each variant, default 10",
+    "variant": f"which of {', '.join(VARIANTS)}, default all",
     "direction": "of the transfer and the cap, down or up, default down",
 }
 WARM, AFTER = 3.5, 5.6
@@ -109,18 +110,19 @@ class Measured:
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
     """Run the cells that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize")
-    chosen = cells(options, quick)
+    chosen, variants = cells(options, quick), variants_of(options)
     runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
     measured: list[Measured] = []
     for number, cell in enumerate(chosen, 1):
         console.print(f"{number} of {len(chosen)}: {cell}", style="dim", highlight=False)
-        measured += measure(cell, runs, seed, console)
+        measured += measure(cell, runs, seed, console, variants)
     table, failures = judged(chosen, measured)
     data = {
         "cells": [asdict(cell) for cell in chosen],
         "runs": [{"cell": str(m.cell), "variant": m.variant, **asdict(m.outcome)} for m in measured],
     }
-    pictures = (Picture("onset", lambda target: draw(target, measured)),) if measured else ()
+    drawn = measured and {"at-once", "soft"} <= set(variants)
+    pictures = (Picture("onset", lambda target: draw(target, measured)),) if drawn else ()
     return Result((table,), data, tuple(failures), pictures)
 
 
@@ -133,9 +135,19 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
     try:
         return [_cell(*words) for words in product(controls, rtts, caps, directions)]
     except ValueError:
-        raise TestbedError(
-            "run onset: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
-        ) from None
+        raise _refused() from None
+
+
+def variants_of(options: Mapping[str, str]) -> list[str]:
+    """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
+    chosen = options.get("variant", ",".join(VARIANTS)).split(",")
+    if not set(chosen) <= set(VARIANTS):
+        raise _refused()
+    return chosen
+
+
+def _refused() -> TestbedError:
+    return TestbedError("run onset: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items()))
 
 
 def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:
@@ -146,7 +158,7 @@ def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:
     return Cell(control, ethernet_rtt, wifi_rtt, before, after, direction)
 
 
-def measure(cell: Cell, runs: int, seed: int, console: Console) -> list[Measured]:
+def measure(cell: Cell, runs: int, seed: int, console: Console, variants: Sequence[str] = VARIANTS) -> list[Measured]:
     """Do *runs* runs of each variant, in turns, in one testbed."""
     half = two_paths((cell.rate, WIFI), (cell.ethernet_rtt, cell.wifi_rtt))
     found = []
@@ -155,7 +167,7 @@ def measure(cell: Cell, runs: int, seed: int, console: Console) -> list[Measured
             raise TestbedError(f"the client cannot have {cell.control} here")
         scene = Scene.built(testbed, cell)
         for number in range(runs):
-            for variant in VARIANTS:
+            for variant in variants:
                 if variant == "no cap" and number >= CONTROL_RUNS:
                     continue
                 found.append(_attempted(scene, variant, console))
@@ -272,6 +284,7 @@ def judged(chosen: Iterable[Cell], measured: Sequence[Measured]) -> tuple[Table,
         table.add_column(title, justify="left" if title in ("cell", "cap") else "right", no_wrap=True)
     failures = []
     for cell in chosen:
+        label = str(cell)
         for variant in VARIANTS:
             outcomes = [m.outcome for m in measured if m.cell == cell and m.variant == variant]
             if not outcomes:
@@ -282,7 +295,7 @@ def judged(chosen: Iterable[Cell], measured: Sequence[Measured]) -> tuple[Table,
 
             capped = variant != "no cap"
             table.add_row(
-                str(cell) if variant == VARIANTS[0] else "",
+                label,
                 variant,
                 str(len(outcomes)),
                 _shown(means, missed, variant, "kept"),
@@ -299,6 +312,7 @@ def judged(chosen: Iterable[Cell], measured: Sequence[Measured]) -> tuple[Table,
                 ),
                 _shown(means, missed, variant, "rtt", 1e3, 0),
             )
+            label = ""
     return table, failures
 
 
