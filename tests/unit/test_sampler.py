@@ -108,6 +108,13 @@ def test_few_of_many_are_looked_up() -> None:
     assert consumer.given == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], "one has no socket"
 
 
+def test_few_that_several_watch_are_counted_once() -> None:
+    sockets = FakeSockets(1000)
+    consumers = [FakeConsumer([subflow(n) for n in range(400)]) for _ in range(3)]
+    run(sampler_of(sockets, *consumers).watch())
+    assert (sockets.dumps, sockets.asked) == (0, 400)
+
+
 def test_urgent_ones_are_looked_up_between_sweeps() -> None:
     sockets = FakeSockets(1000)
     consumer = FakeConsumer(urgent=[subflow(3)])

@@ -34,6 +34,8 @@ LOOKUP_COST = 2.0
 """A look-up costs about so many times what a socket costs in a sweep."""
 SWEEP_COST = 600
 """A sweep costs as much as so many sockets more: the kernel walks its whole table for each family and port."""
+MAX_UNITED = 4000
+"""Watched subflows of all consumers, those of several counted as often, up to which they are counted once each."""
 IDLE_SECONDS = 0.5
 """Between two questions whether anybody watches anything."""
 BUSY_SECONDS = 0.01
@@ -147,8 +149,9 @@ class Sampler:
         self._last_sweep = time.monotonic()
         sets = [consumer.watched() for consumer in self._consumers if consumer.watches_any()]
         affordable = (self._tracked() + SWEEP_COST) / LOOKUP_COST
-        # Most often the largest decides by itself: to unite those of ten thousand connections takes long.
-        if max(map(len, sets)) > affordable or len(watched := set().union(*sets)) > affordable:
+        most = sum(map(len, sets))
+        # To unite the sets of ten thousand connections takes long.
+        if most > max(affordable, MAX_UNITED) or len(watched := set().union(*sets)) > affordable:
             await self.sweep(gently=True)
             return
         async with self._sweeping:
@@ -249,7 +252,9 @@ class Sampler:
             for consumer in self._consumers:
                 urgent = consumer.urgent() if with_urgent else ()
                 if urgent or consumer.watches_any():
-                    await self._give(consumer, _each_once(consumer.watched(), urgent), found, now, True, pace)
+                    asked = _each_once(consumer.watched(), urgent)
+                    await pace.give_way()
+                    await self._give(consumer, asked, found, now, True, pace)
                 held.pop(0).release()
         finally:
             for turn in held:

@@ -28,8 +28,8 @@ ANSWER_SECONDS = 30
 MAX_ANSWERS = 4
 """Children at a time; who asks meanwhile waits."""
 PIECE_BYTES = 1 << 16
-NICE = 0
-"""An answer must not take a processor from the daemon."""
+NICE = -5
+"""After the daemon, before the proxy: who asks waits for a third of a second of work with 10,000 connections."""
 _STDERR = 2
 
 

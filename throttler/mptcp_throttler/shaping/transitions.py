@@ -34,8 +34,8 @@ MAX_UNSAMPLED_SECONDS = 3.0
 """A subflow whose socket could not be sampled for so long is capped as it is."""
 FIRST_RECHECK_SECONDS, MAX_RECHECK_SECONDS = 0.5, 64.0
 """Until a released socket is sampled again: twice as long each time."""
-SLICE = 512
-"""Sockets looked through at a time: some two milliseconds."""
+SLICE = 128
+"""Sockets looked through at a time: less than a millisecond."""
 MAX_MOVED = 1024
 """Moves of the planner followed at a time."""
 

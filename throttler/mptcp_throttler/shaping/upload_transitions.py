@@ -21,7 +21,7 @@ STEP_SECONDS = 0.05
 RAMP_SECONDS = 4.0
 MAX_MOVED = 1024
 """Moves of the planner followed at a time."""
-SLICE = 512
+SLICE = 128
 """Subflows looked through at a time."""
 MAX_UNSAMPLED_SECONDS = 3.0
 """A subflow whose rate could not be measured for so long is capped at once."""

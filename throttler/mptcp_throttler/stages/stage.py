@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy, Verdict
 
-SLICE = 256
-"""Connections that a stage observes at a time: a millisecond, or ten where all of them are backlogged."""
+SLICE = 64
+"""Connections that a stage observes at a time: a third of a millisecond, or three where all of them are backlogged."""
 
 
 class Samples(NamedTuple):

@@ -80,47 +80,57 @@ def _subflow(subflow: Subflow, verdict: Verdict | None, up: Mapping[FourTuple, V
         sent, received = str(sample.bytes_acked), str(sample.bytes_received)
         pacing = None if sample.tcp is None else sample.tcp.max_pacing_rate
     upload = up.get(four_tuple)
+    local, local_port, remote, remote_port = four_tuple
     return (
-        f'{{"local": "{_end(four_tuple.local, four_tuple.local_port)}", '
-        f'"remote": "{_end(four_tuple.remote, four_tuple.remote_port)}", '
-        f'"state": "{subflow.state.value}", "initial": {_flag(subflow.initial)}, '
-        f'"local_id": {_number(subflow.local_id)}, "remote_id": {_number(subflow.remote_id)}, '
-        f'"backup": {_flag(subflow.backup)}, "interface": {_text(subflow.interface)}, "since": {subflow.since!r}, '
+        f'{{"local": {_own_end(local, local_port)}, "remote": "{_end(remote, remote_port)}", '
+        f"{_kind(subflow.state, subflow.initial, subflow.local_id, subflow.remote_id, subflow.backup)}, "
+        f'"interface": {_text(subflow.interface)}, "since": {subflow.since!r}, '
         f'"path": {_text(verdict.path if verdict else None)}, {_cap(four_tuple, verdict, shown.download)}, '
-        f'"landing": {_flag(shown.download.is_pending(four_tuple))}, "pacing_limit": {_number(pacing)}, '
+        f'"landing": {"true" if shown.download.is_pending(four_tuple) else "false"}, '
+        f'"pacing_limit": {"null" if pacing is None else pacing}, '
         f'"reason": {_text(verdict.reason if verdict else _why_no_verdict(subflow.state))}, '
-        f'"bytes_sent": {sent}, "bytes_received": {received}, "upload": {_upload(upload, shown.upload)}}}'
+        f'"bytes_sent": {sent}, "bytes_received": {received}, '
+        f'"upload": {"null" if upload is None else _upload(upload, shown.upload)}}}'
     )
 
 
-def _upload(verdict: Verdict | None, planner: Planner) -> str:
-    """Return what holds for what comes from the client; null where no rule is for uploads."""
-    if verdict is None:
-        return "null"
+def _upload(verdict: Verdict, planner: Planner) -> str:
+    """Return what holds for what comes from the client."""
     return f'{{{_cap(verdict.four_tuple, verdict, planner)}, "reason": {_text(verdict.reason)}}}'
 
 
 def _cap(four_tuple: FourTuple, verdict: Verdict | None, planner: Planner) -> str:
     target = planner.entries.actual.get(four_tuple)
+    minor = None if target is None else target.minor
     throttle = verdict.throttle if verdict else None
     rule = verdict.rule.name if verdict and verdict.rule else None
-    rate, ceil = ("null", "null") if throttle is None else (throttle.rate, throttle.ceil)
-    classid = "null" if target is None else f'"{planner.ownership.htb_major:x}:{target.minor:x}"'
-    return f'"rule": {_text(rule)}, "rate": {rate}, "ceil": {ceil}, "classid": {classid}'
+    rate, ceil = (None, None) if throttle is None else (throttle.rate, throttle.ceil)
+    return _cap_text(rule, rate, ceil, planner.ownership.htb_major, minor)
+
+
+# The same few names, reasons, caps and kinds of subflows come again and again.
+
+
+@lru_cache(4096)
+def _cap_text(rule: str | None, rate: int | None, ceil: int | None, major: int, minor: int | None) -> str:
+    classid = None if minor is None else f"{major:x}:{minor:x}"
+    return json.dumps({"rule": rule, "rate": rate, "ceil": ceil, "classid": classid})[1:-1]
+
+
+@lru_cache(4096)
+def _kind(state: SubflowState, initial: bool, local_id: int | None, remote_id: int | None, backup: bool) -> str:
+    ids = {"local_id": local_id, "remote_id": remote_id}
+    return json.dumps({"state": state.value, "initial": initial, **ids, "backup": backup})[1:-1]
 
 
 @lru_cache(4096)
 def _text(value: str | None) -> str:
-    """Return *value* as JSON; the same few names and reasons come again and again."""
     return json.dumps(value)
 
 
-def _number(value: int | None) -> str:
-    return "null" if value is None else str(value)
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
+@lru_cache(256)
+def _own_end(address: bytes, port: int) -> str:
+    return f'"{_end(address, port)}"'
 
 
 def _why_no_verdict(state: SubflowState) -> str:
