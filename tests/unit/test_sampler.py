@@ -229,6 +229,22 @@ def test_a_consumer_gets_a_sweep_before_what_is_looked_up_later(monkeypatch: pyt
         assert own == sorted(own)
 
 
+def test_what_comes_to_be_urgent_while_a_consumer_takes_a_sweep_is_looked_up_next() -> None:
+    consumer = FakeConsumer()
+    sampler = sampler_of(FakeSockets(10), consumer)
+
+    async def work() -> None:
+        async with sampler._observing[0]:
+            consumer._urgent = [subflow(3)]
+            await sampler.look_up_urgent()
+            assert not consumer.given
+        assert sampler._pause_to_urgent() <= 0
+        await sampler.look_up_urgent()
+        assert len(consumer.given) == 1
+
+    run(work())
+
+
 def test_a_gentle_sweep_rests_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
     real = asyncio.sleep

@@ -36,7 +36,7 @@ _IDLE_SECONDS = 0.1
 _SO_TIMESTAMPNS = 35
 _HEADERS = 14 + 20
 _NICE = -9
-"""Before everybody but the daemon, which has -10."""
+"""Before everybody but the daemon."""
 _POLL_SECONDS = 0.0001
 """Between two looks at the set: a loop without a pause would take a processor from who is measured."""
 _NETLINK_NETFILTER, _SOL_NETLINK, _ADD_MEMBERSHIP, _NFNLGRP_NFTABLES = 12, 270, 1, 7

@@ -189,7 +189,7 @@ def _held(held: Held, alone: Window, base: float, reactions: int, asked: int) ->
         Aim(f"{name}: reload, to half of the set entries", held.half, " s"),
         Aim(f"{name}: reload, to the last set entry", held.reload, " s", most=RELOAD),
         Aim(f"{name}: reload, until none is left", held.released, " s"),
-        Aim(f"{name}: event loop silent, from outside", held.silence, " s", most=STATUS),
+        Aim(f"{name}: status socket silent in a reload", held.silence, " s", most=STATUS),
     ]
     if held.longest is not None:
         # A gauge that stands at nothing measures nothing.

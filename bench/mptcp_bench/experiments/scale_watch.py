@@ -125,8 +125,9 @@ def answer(path: Path, give_up: float = _GIVE_UP) -> bytes:
 class Asking(AbstractContextManager["Asking"]):
     """Asks the status socket at *path* again and again, from a thread: how long it is silent at the longest.
 
-    An answer costs the daemon work, so that a pause lies between two: the silence seen is a lower bound of the
-    longest time in which its event loop answers nothing, and never less than what the answer itself takes.
+    An answer costs work, so that a pause lies between two. The silence seen is the time until the event loop accepts,
+    until the daemon has made the child that answers, and until that child has its first bytes: no less than what the
+    event loop was silent for at that moment.
     """
 
     def __init__(self, path: Path, pause: float) -> None:

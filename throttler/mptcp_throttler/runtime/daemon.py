@@ -52,7 +52,7 @@ from mptcp_throttler.views import snapshot
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-NICE = -10
+NICE = -20
 """Little work, but at once."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MAX_SLEEP_SECONDS = 60.0

@@ -119,11 +119,11 @@ class Sampler:
     async def run(self) -> None:
         """Sample, forever."""
         await asyncio.gather(
-            self._again_and_again(self._wake_sweeps, self._pause_to_sweep, self.watch),
-            self._again_and_again(self._wake_urgent, self._pause_to_urgent, self.look_up_urgent),
+            self._repeat(self._wake_sweeps, self._pause_to_sweep, self.watch),
+            self._repeat(self._wake_urgent, self._pause_to_urgent, self.look_up_urgent),
         )
 
-    async def _again_and_again(
+    async def _repeat(
         self, wake: asyncio.Event, pause: Callable[[], float], sample: Callable[[], Awaitable[None]]
     ) -> None:
         while True:
@@ -182,7 +182,10 @@ class Sampler:
         """Sample the urgent subflows of those consumers whose turn it is. Raises KernelError."""
         for index, consumer in enumerate(self._consumers):
             now = time.monotonic()
-            if now < self._next_urgent[index] or self._observing[index].locked():
+            if now < self._next_urgent[index]:
+                continue
+            if self._observing[index].locked():
+                self._idle[index] = False  # it is asked again when it has taken what it takes
                 continue
             urgent = list(consumer.urgent())
             self._idle[index] = not urgent
