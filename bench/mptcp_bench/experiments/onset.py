@@ -113,10 +113,17 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     chosen, variants = cells(options, quick), variants_of(options)
     runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
     measured: list[Measured] = []
+    void: list[str] = []
     for number, cell in enumerate(chosen, 1):
         console.print(f"{number} of {len(chosen)}: {cell}", style="dim", highlight=False)
-        measured += measure(cell, runs, seed, console, variants)
+        try:
+            measured += measured_again(cell, runs, seed, console, variants)
+        except TestbedError as error:
+            # What was measured before must not be lost.
+            void.append(f"{cell}: {error}")
+            console.print(void[-1], style="dim", highlight=False)
     table, failures = judged(chosen, measured)
+    failures += void
     data = {
         "cells": [asdict(cell) for cell in chosen],
         "runs": [{"cell": str(m.cell), "variant": m.variant, **asdict(m.outcome)} for m in measured],
@@ -124,6 +131,15 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     drawn = measured and {"at-once", "soft"} <= set(variants)
     pictures = (Picture("onset", lambda target: draw(target, measured)),) if drawn else ()
     return Result((table,), data, tuple(failures), pictures)
+
+
+def measured_again(cell: Cell, runs: int, seed: int, console: Console, variants: Sequence[str]) -> list[Measured]:
+    """Do as :func:`measure`, once more where the host was too busy to emulate the paths, for one."""
+    try:
+        return measure(cell, runs, seed, console, variants)
+    except TestbedError as error:
+        console.print(f"{cell}: again, because {error}", style="dim", highlight=False)
+        return measure(cell, runs, seed, console, variants)
 
 
 def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
