@@ -57,7 +57,12 @@ def test_pyroute2_is_whole_for_others() -> None:
     assert "pyroute2.ndb.main" in loaded_by(lean + "from pyroute2 import NDB")
 
 
+def test_pyroute2_says_its_version() -> None:
+    loaded_by("import mptcp_throttler.kernel.libraries\nimport pyroute2\nassert pyroute2.__version__")
+
+
 def test_what_is_loaded_already_stays_as_it_is() -> None:
+    pytest.importorskip("distutils", reason="Python has it up to 3.11")
     whole = "import distutils, pyroute2, scapy.data\nbefore = pyroute2.NDB\n"
     loaded_by(whole + DAEMON + "assert pyroute2.NDB is before and scapy.data.MANUFDB.d")
 

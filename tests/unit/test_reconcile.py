@@ -102,6 +102,28 @@ def test_what_cannot_be_made_at_once_is_left_to_the_loop(why: str) -> None:
     asyncio.run(scenario())
 
 
+def test_what_was_refused_at_once_is_read_back_before_the_next_change() -> None:
+    async def scenario() -> Bench:
+        bench = Bench()
+        bench.planner.set_verdicts(1, [verdict(1000)], NOW)
+        await bench.reconciler.apply()
+        bench.planner.set_verdicts(1, [verdict(1000), verdict(1001), verdict(1002)], NOW)
+        bench.netfilter.refused = {1002}
+        bench.reconciler.wake()
+        # The kernel had done a part of it before it refused, and the subflow leaves before the next try.
+        bench.netfilter.entries[verdict(1001).four_tuple] = Target(0x10, 0x10000)
+        bench.planner.set_verdicts(1, [verdict(1000)], NOW)
+        bench.netfilter.refused.clear()
+        bench.reconciler.wake()
+        task = asyncio.create_task(bench.reconciler.run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        return bench
+
+    assert {each.remote_port for each in asyncio.run(scenario()).netfilter.entries} == {1000}
+
+
 def test_what_is_made_at_once_while_the_kernel_is_read_is_no_repair() -> None:
     async def scenario() -> Bench:
         bench = Bench()

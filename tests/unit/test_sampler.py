@@ -44,8 +44,10 @@ class FakeSockets:
 class FakeConsumer:
     interval, period, urgent_share = 0.02, 0.1, 0.1
 
-    def __init__(self, watched: Collection[FourTuple] = (), urgent: Collection[FourTuple] = ()) -> None:
-        self._watched, self._urgent = watched, urgent
+    def __init__(
+        self, watched: Collection[FourTuple] = (), urgent: Collection[FourTuple] = (), *, by_request: bool = True
+    ) -> None:
+        self._watched, self._urgent, self.by_request = watched, urgent, by_request
         self.given: list[tuple[int, set[FourTuple], set[FourTuple], bool]] = []
         self.failures = 0
 
@@ -178,55 +180,94 @@ def test_sweeps_that_take_long_do_not_keep_urgent_ones_waiting() -> None:
 def test_urgent_ones_are_looked_up_while_a_sweep_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
     sockets = FakeSockets(1000)
-    consumer = FakeConsumer([subflow(n) for n in range(900)], urgent=[subflow(3)])
-    sampler = sampler_of(sockets, consumer)
-    newer = sockets.there[subflow(3)]._replace(bytes_acked=7)
+    everything = [subflow(n) for n in range(900)]
+    stage = FakeConsumer(everything, urgent=[subflow(3)], by_request=False)
+    transitions = FakeConsumer(everything, urgent=[subflow(3)])
+    sampler = sampler_of(sockets, transitions, stage)
 
     async def work() -> None:
         sweep = asyncio.create_task(sampler.sweep())
         while subflow(3) not in sampler.latest:  # noqa: ASYNC110 - nothing else says so
             await asyncio.sleep(0)
-        sockets.there[subflow(3)] = newer
         await sampler.look_up_urgent()
         assert not sweep.done()
         await sweep
 
     run(work())
-    assert [complete for _, _, _, complete in consumer.given] == [False, True]
-    assert sampler.latest[subflow(3)] == newer, "the sweep had listed it before"
+    assert [(count, complete) for count, _, _, complete in transitions.given] == [(1, False), (899, True)], (
+        "what the sweep had listed before the look-up is older than that"
+    )
+    assert [(count, complete) for count, _, _, complete in stage.given] == [(900, True)], "it gets nothing in between"
 
 
-def test_a_consumer_gets_a_sweep_before_what_is_looked_up_later(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_request", [True, False])
+@pytest.mark.parametrize("swept", [True, False])
+def test_who_joins_while_others_are_sampled_is_not_gone(
+    monkeypatch: pytest.MonkeyPatch, by_request: bool, swept: bool
+) -> None:
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
     sockets = FakeSockets(1000)
-    times: list[tuple[str, float]] = []
+    count = 900 if swept else 200
+    consumer = FakeConsumer([subflow(n) for n in range(count)], by_request=by_request)
+    sampler = sampler_of(sockets, consumer)
+    sampler._tracked = lambda: 1000
 
-    class Timed(FakeConsumer):
-        def __init__(self, name: str) -> None:
-            super().__init__([subflow(n) for n in range(900)], urgent=[subflow(3)])
+    async def work() -> None:
+        sampling = asyncio.create_task(sampler.watch())
+        while not (sampler.latest or sockets.asked):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        joined = subflow(5000)
+        sockets.there[joined] = sockets.there[subflow(0)]._replace(four_tuple=joined)
+        consumer._watched = [*consumer._watched, joined, subflow(6000)]
+        assert not sampling.done()
+        await sampling
+
+    # The kernel has passed its place in the table.
+    there = list(sockets.there.values())
+    monkeypatch.setattr(sockets, "pieces", lambda: (there[at : at + 60] for at in range(0, 1000, 60)))
+    run(work())
+    ((_, asked, found, _),) = consumer.given
+    assert {subflow(5000), subflow(6000)} <= asked
+    assert found == {subflow(5000), *(subflow(n) for n in range(count))}, "one has no socket"
+
+
+def test_a_consumer_gets_the_samples_of_each_subflow_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
+    sockets = FakeSockets(1000)
+    seen: dict[str, list[tuple[float, int]]] = {"transitions": [], "stage": []}
+
+    class Noting(FakeConsumer):
+        def __init__(self, name: str, by_request: bool) -> None:
+            super().__init__([subflow(n) for n in range(900)], urgent=[subflow(3)], by_request=by_request)
             self._name = name
 
         def observe(
             self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
         ) -> Iterator[None]:
-            times.append((self._name, now))
+            for each in asked:
+                if each == subflow(3):
+                    seen[self._name].append((now, sockets[each].bytes_acked))
             yield
             yield
 
-    sampler = sampler_of(sockets, Timed("first"), Timed("second"))
+    sampler = sampler_of(sockets, Noting("transitions", True), Noting("stage", False))
 
     async def work() -> None:
+        sampler._next_urgent = [0.0, 0.0]
         sweep = asyncio.create_task(sampler.sweep())
         while not sweep.done():
+            old = sockets.there[subflow(3)]
+            sockets.there[subflow(3)] = old._replace(bytes_acked=old.bytes_acked + 1)
             await asyncio.sleep(0)
+            sampler._next_urgent = [0.0, 0.0]
             await sampler.look_up_urgent()
         await sampler.look_up_urgent()
 
     run(work())
-    for name in ("first", "second"):
-        own = [at for each, at in times if each == name]
-        assert len(own) >= 2
-        assert own == sorted(own)
+    assert len(seen["transitions"]) > len(seen["stage"]) >= 1
+    for samples in seen.values():
+        assert samples == sorted(samples)
+        assert len({octets for _, octets in samples}) == len(samples), "each is newer than the one before"
 
 
 def test_what_comes_to_be_urgent_while_a_consumer_takes_a_sweep_is_looked_up_next() -> None:

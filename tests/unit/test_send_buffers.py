@@ -59,6 +59,14 @@ def test_a_buffer_grows_with_a_lower_cap_and_is_not_set_anew_for_little() -> Non
     assert buffers.of(1) == MAX_BYTES
 
 
+def test_a_buffer_is_as_large_as_can_be_when_the_cap_rises() -> None:
+    buffers = SendBuffers()
+    assert buffers.grant(1, LOW_RATE - 1, backlogged=True)
+    assert buffers.grant(1, 50_000_000, backlogged=False), "the kernel would give it no more by itself"
+    assert buffers.of(1) == MAX_BYTES
+    assert not buffers.grant(2, 50_000_000, backlogged=True), "who had none goes on without one"
+
+
 @pytest.mark.parametrize("tcp", [FULL_FLIGHT, IDLE])
 def test_a_low_cap_brings_a_larger_buffer_at_once(tcp: TcpInfo) -> None:
     scene = scene_of(tcp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.runtime import status
 from mptcp_throttler.runtime.status import MAX_ANSWERS, StatusServer
 
 MANY = 20_000_000
@@ -121,6 +123,42 @@ def test_a_child_that_fails_does_not_end_the_server(tmp_path: Path) -> None:
         return first, second
 
     assert asyncio.run(scenario()) == ("", "well")
+
+
+def test_where_nobody_can_be_accepted_the_next_try_is_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "AGAIN_SECONDS", 0.01)
+    real, tries = socket.socket.accept, []
+
+    def accept(self: socket.socket) -> tuple[socket.socket, object]:
+        tries.append(1)
+        if len(tries) < 4:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(self)
+
+    async def scenario() -> str:
+        async with serving(tmp_path / "s", "well"):
+            monkeypatch.setattr(socket.socket, "accept", accept)
+            return await answer(tmp_path / "s")
+
+    assert asyncio.run(scenario()) == "well."
+    assert len(tries) == 4
+
+
+def test_where_there_can_be_no_child_the_server_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    async def scenario() -> tuple[str, str]:
+        async with serving(tmp_path / "s", "well"):
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "fork", refused)
+                first = await answer(tmp_path / "s")
+            return first, await answer(tmp_path / "s")
+
+    assert asyncio.run(scenario()) == ("", "well.")
+    assert "make a child: Resource temporarily unavailable" in caplog.text
 
 
 def test_what_is_in_the_way_of_the_socket_is_said(tmp_path: Path) -> None:

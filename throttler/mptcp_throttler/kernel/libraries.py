@@ -24,7 +24,7 @@ def _without_its_contents(name: str) -> None:
     package: Any = module_from_spec(spec)
 
     def load(attribute: str) -> Any:
-        if attribute.startswith("__"):
+        if attribute.startswith("__") and attribute not in ("__all__", "__version__"):
             raise AttributeError(attribute)
         with suppress(ModuleNotFoundError):
             return import_module(f"{name}.{attribute}")
@@ -44,8 +44,9 @@ def _replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name in absent:
-            del sys.modules[name]
+        for name, module in absent.items():
+            if sys.modules.get(name, absent) is module:
+                del sys.modules[name]
 
 
 _without_its_contents("pyroute2")
@@ -64,7 +65,8 @@ def scapy_sniffer() -> tuple[Any, type[Exception]]:
 
     names: Any = ModuleType("no names")
     names.DATA = ""
-    cache, scapy.main.SCAPY_CACHE_FOLDER = scapy.main.SCAPY_CACHE_FOLDER, None
+    cache = getattr(scapy.main, "SCAPY_CACHE_FOLDER", None)
+    scapy.main.SCAPY_CACHE_FOLDER = None
     try:
         with _replaced({"scapy.libs.manuf": names, "scapy.libs.bluetoothids": names}):
             from scapy.arch.linux import L2ListenSocket

@@ -285,7 +285,8 @@ class Daemon:
     async def _reload(self) -> None:
         """Take the policy file anew; refuse a bad one and keep what is in force."""
         try:
-            policy = await asyncio.to_thread(self._read_policy)
+            async with garbage.cycles():
+                policy = await asyncio.to_thread(self._read_policy)
             await prepare_all(self._components, policy, self._decisions.policy)
         except (DocumentError, KernelError) as error:
             for line in str(error).splitlines():
@@ -356,7 +357,7 @@ class Daemon:
                 # A socket of its own: whose netlink socket the daemon uses, reads its answers.
                 sockets = self._kernel.sockets(self._settings)
                 return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
-            except KernelError as error:
+            except (KernelError, OSError) as error:
                 log.error("%s; the status shows older byte counts", error)
         return self._sampler.latest
 

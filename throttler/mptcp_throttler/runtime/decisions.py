@@ -116,6 +116,7 @@ class Decisions:
 class StageSampling:
     """Gives samples to one stage, and what it makes of them to those who do it."""
 
+    by_request = False
     urgent_share = 0.1
 
     def __init__(self, stage: Stage, decisions: Decisions, carry_out: Callable[[Iterable[Effect]], None]) -> None:

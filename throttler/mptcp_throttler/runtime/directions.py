@@ -79,6 +79,7 @@ class Downloads:
 class Uploads:
     """What comes from the clients. A component, and a consumer of samples."""
 
+    by_request = True
     interval, period = MEASURE_SECONDS, float("inf")
     urgent_share = 0.1
 

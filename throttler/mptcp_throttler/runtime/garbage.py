@@ -12,6 +12,8 @@ import asyncio
 import gc
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 POLL_SECONDS = 0.05
 COLLECT_SECONDS = 2.0
@@ -19,6 +21,9 @@ MAX_YOUNG = 5_000
 """Objects made and not freed since the last collection, after which there is another: a millisecond or two."""
 SWITCH_SECONDS = 0.001
 """How long a worker thread may keep the event loop from running Python code."""
+_TURNS = 3
+_making_cycles = set[object]()
+"""Who is at work within :func:`cycles`."""
 
 
 def set_aside() -> None:
@@ -29,15 +34,29 @@ def set_aside() -> None:
     gc.disable()
 
 
+@asynccontextmanager
+async def cycles() -> AsyncIterator[None]:
+    """Set nothing aside meanwhile: what is done here leaves cycles behind, which the next collection finds."""
+    mark = object()
+    _making_cycles.add(mark)
+    try:
+        yield
+        # What was closed there, the event loop lets go of in its next turns.
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+    finally:
+        _making_cycles.discard(mark)
+
+
 def begin_acyclic() -> None:
     """Collect what is young, before many objects are made without giving way, none of which refers to itself."""
-    if not gc.isenabled():
+    if not gc.isenabled() and not _making_cycles:
         gc.collect(0)
 
 
 def end_of_acyclic() -> None:
     """Set aside what was made since :func:`begin_acyclic`; a few microseconds, however much that is."""
-    if not gc.isenabled():
+    if not gc.isenabled() and not _making_cycles:
         gc.freeze()
 
 
@@ -48,7 +67,7 @@ async def run() -> None:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             now = time.monotonic()
-            if gc.get_count()[0] > MAX_YOUNG or now - collected > COLLECT_SECONDS:
+            if not _making_cycles and (gc.get_count()[0] > MAX_YOUNG or now - collected > COLLECT_SECONDS):
                 gc.collect(0)
                 gc.freeze()
                 collected = now

@@ -17,6 +17,7 @@ from mptcp_throttler.kernel.access import EventSource, KernelAccess, SegmentSour
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Event, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.sampler import Sampler
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,8 @@ class Observers:
     async def resync(self, gently: bool = False) -> None:
         """Give the tracker a sweep of the sockets that there are now. Raises KernelError where it fails."""
         self.counters.resyncs += 1
-        owners = await self._kernel.interface_of_addresses(self._settings.interfaces)
+        async with garbage.cycles():
+            owners = await self._kernel.interface_of_addresses(self._settings.interfaces)
         resync = self._tracker.begin_resync(time.time(), owners)
 
         def take(piece: Sequence[KernelSubflow]) -> None:

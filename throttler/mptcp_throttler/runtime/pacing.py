@@ -25,6 +25,7 @@ STOP_SECONDS = 1.5
 class PacedCaps:
     """One planner's soft caps on the sockets of this host. A consumer of samples."""
 
+    by_request = True
     interval, period = STEP_SECONDS, SHARE_SECONDS
     urgent_share = 0.5
     """Transitions take a second or two."""

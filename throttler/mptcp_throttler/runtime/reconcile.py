@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
@@ -71,6 +71,8 @@ class Reconciler:
         self._lock = asyncio.Lock()
         self._closed = False
         """Everything of ours was removed: who waited for the lock meanwhile must not put it back."""
+        self._refused = False
+        """The kernel refused a change: what is there is read again before the next one, which :meth:`run` makes."""
         self._in_hand = _Changed()
         """What is being changed at this moment."""
         self._changed: _Changed | None = None
@@ -86,16 +88,19 @@ class Reconciler:
         """Say that the desired state may have changed: a few new entries are made at once, the rest by :meth:`run`."""
         self._wake.set()
         entries, classes = self.planner.entries, self.planner.classes
-        if self._closed or self._lock.locked() or not 0 < len(entries.upserts) <= _FEW:
+        if self._closed or self._refused or self._lock.locked() or not 0 < len(entries.upserts) <= _FEW:
             return
         # A subflow that joins waits for no turn of the loop; most often its class is there.
         ready = {key: target for key, target in entries.upserts.items() if target.minor not in classes.upserts}
         if not ready:
             return
-        with self._changing(entries=ready), suppress(KernelError):  # run() tries again, and reports it
-            if self._netfilter.upsert_at_once(ready):
-                entries.upserted(ready)
-                self.counters.entries_upserted += len(ready)
+        try:
+            with self._changing(entries=ready):
+                if self._netfilter.upsert_at_once(ready):
+                    entries.upserted(ready)
+                    self.counters.entries_upserted += len(ready)
+        except KernelError:
+            self._refused = True  # in part, perhaps: run() finds out, tries again and reports it
 
     async def run(self) -> None:
         """Apply whenever woken, forever."""
@@ -104,14 +109,17 @@ class Reconciler:
             await self._wake.wait()
             self._wake.clear()
             try:
+                if self._refused:
+                    await self._start_over()
                 await self.apply()
+                self._refused = False
                 pause = _FIRST_PAUSE
             except KernelError as error:
                 self.counters.failures += 1
+                self._refused = True
                 log.error("%s; trying again in %.1f s", error, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
-                await self._start_over()
                 self._wake.set()
 
     async def apply(self) -> None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from mptcp_throttler.kernel.ports import KernelError, Sockets
@@ -48,6 +49,9 @@ processor, and a join would then wait until others have had theirs, many millise
 class Consumer(Protocol):
     """Who needs samples."""
 
+    by_request: bool
+    """It takes samples of what was asked for alone, so that look-ups go on while a sweep does: each subflow's samples
+    still come in the order of their times."""
     interval: float
     """Seconds between two samples of urgent subflows."""
     urgent_share: float
@@ -77,8 +81,8 @@ class Consumer(Protocol):
 class Sampler:
     """Samples sockets for its consumers.
 
-    A sweep and look-ups of urgent subflows go on at the same time; each consumer gets one sample after the other, in
-    the order of their times.
+    A sweep and look-ups of urgent subflows go on at the same time, for consumers *by request*; the others get nothing
+    else from the beginning of a sweep until they have taken it.
     """
 
     def __init__(self, sockets: Sockets, consumers: Sequence[Consumer], tracked: Callable[[], int]) -> None:
@@ -97,7 +101,9 @@ class Sampler:
         self._wake_sweeps, self._wake_urgent = asyncio.Event(), asyncio.Event()
         self._sweeping = asyncio.Lock()
         self._observing = tuple(asyncio.Lock() for _ in self._consumers)
-        """Held while a consumer takes samples, and from the end of a sweep until it has taken that."""
+        """Held while a consumer takes samples, and for one that is not by request all through a sweep."""
+        self._looked_up: list[set[FourTuple]] = [set() for _ in self._consumers]
+        """What each consumer was given since the sweep began, or what is sampled in place of one."""
         self._last_sweep = self._next_sweep = 0.0
         self._next_urgent = [0.0] * len(self._consumers)
         self._idle = [True] * len(self._consumers)
@@ -118,10 +124,9 @@ class Sampler:
 
     async def run(self) -> None:
         """Sample, forever."""
-        await asyncio.gather(
-            self._repeat(self._wake_sweeps, self._pause_to_sweep, self.watch),
-            self._repeat(self._wake_urgent, self._pause_to_urgent, self.look_up_urgent),
-        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(self._wake_sweeps, self._pause_to_sweep, self.watch))
+            tasks.create_task(self._repeat(self._wake_urgent, self._pause_to_urgent, self.look_up_urgent))
 
     async def _repeat(
         self, wake: asyncio.Event, pause: Callable[[], float], sample: Callable[[], Awaitable[None]]
@@ -134,9 +139,9 @@ class Sampler:
                 await sample()
             except KernelError as error:
                 log.error("%s; sampling again in %g s", error, IDLE_SECONDS)
-                now = time.monotonic()
-                for consumer in self._consumers:
-                    consumer.failed(now)
+                for consumer, turn in zip(self._consumers, self._observing, strict=True):
+                    async with turn:
+                        consumer.failed(time.monotonic())
                 await asyncio.sleep(IDLE_SECONDS)
 
     async def watch(self) -> None:
@@ -154,10 +159,10 @@ class Sampler:
         if most > max(affordable, MAX_UNITED) or len(watched := set().union(*sets)) > affordable:
             await self.sweep(gently=True)
             return
-        async with self._sweeping:
+        async with self._sweeping, self._stages_wait() as waiting:
             pace = _Pace()
             found = await self._look_up(list(watched), pace)
-            await self._give_all(found, pace, with_urgent=False)
+            await self._give_all(found, time.monotonic(), pace, waiting, looked_up=watched)
             pace.end()
             self._next_sweep = time.monotonic() + pace.worked / SWEEP_SHARE
 
@@ -169,10 +174,10 @@ class Sampler:
         *gently*: rest in between, so that nobody waits for a process that has used up its turn on the processor.
         Raises KernelError where the sockets cannot be listed.
         """
-        async with self._sweeping:
+        async with self._sweeping, self._stages_wait() as waiting:
             pace = _Pace(REST if gently else 0.0)
             await self._list(pace, each_piece)
-            await self._give_all(self.latest, pace, with_urgent=True)
+            await self._give_all(self.latest, self.latest_time, pace, waiting)
             pace.end()
             self.sweep_seconds = pace.worked
             self._last_sweep = self.latest_time
@@ -194,9 +199,8 @@ class Sampler:
             async with self._observing[index]:
                 pace = _Pace()
                 found = await self._look_up(urgent, pace)
-                for four_tuple in found.keys() & self.latest.keys():
-                    # A sweep that is under way has listed some of them before.
-                    self.latest[four_tuple] = found[four_tuple]
+                if self._sweeping.locked():
+                    self._looked_up[index].update(urgent)
                 await self._give(consumer, urgent, found, time.monotonic(), False, pace)
                 pace.end()
             self._next_urgent[index] = now + max(consumer.interval, pace.worked / consumer.urgent_share)
@@ -244,24 +248,68 @@ class Sampler:
         self.lookups += len(four_tuples)
         return found
 
-    async def _give_all(self, found: Mapping[FourTuple, KernelSubflow], pace: _Pace, with_urgent: bool) -> None:
-        """Give what is watched to all consumers; with a sweep, which has them as well, what is urgent too."""
+    @asynccontextmanager
+    async def _stages_wait(self) -> AsyncIterator[list[asyncio.Lock]]:
+        """Keep look-ups from all consumers that are not by request; yield what is held for them."""
+        for given in self._looked_up:
+            given.clear()
         held: list[asyncio.Lock] = []
         try:
-            for turn in self._observing:
-                await turn.acquire()
-                held.append(turn)
-            now = time.monotonic()
-            for consumer in self._consumers:
-                urgent = consumer.urgent() if with_urgent else ()
-                if urgent or consumer.watches_any():
-                    asked = _each_once(consumer.watched(), urgent)
-                    await pace.give_way()
-                    await self._give(consumer, asked, found, now, True, pace)
-                held.pop(0).release()
+            for consumer, turn in zip(self._consumers, self._observing, strict=True):
+                if not consumer.by_request:
+                    await turn.acquire()
+                    held.append(turn)
+            yield held
         finally:
             for turn in held:
                 turn.release()
+
+    async def _give_all(
+        self,
+        found: dict[FourTuple, KernelSubflow],
+        now: float,
+        pace: _Pace,
+        waiting: list[asyncio.Lock],
+        looked_up: Set[FourTuple] | None = None,
+    ) -> None:
+        """Give what is watched to all consumers, and what is urgent, if *found* is not what was *looked_up*."""
+        for index, (consumer, turn) in enumerate(zip(self._consumers, self._observing, strict=True)):
+            if turn in waiting:
+                await self._give_watched(index, consumer, found, now, pace, looked_up)
+                waiting.remove(turn)
+                turn.release()
+            else:
+                pace.end()
+                async with turn:
+                    # Its look-ups wait meanwhile: no rest.
+                    brief = _Pace()
+                    await self._give_watched(index, consumer, found, now, brief, looked_up)
+                    brief.end()
+                pace.worked += brief.worked
+                pace.begin()
+
+    async def _give_watched(
+        self,
+        index: int,
+        consumer: Consumer,
+        found: dict[FourTuple, KernelSubflow],
+        now: float,
+        pace: _Pace,
+        looked_up: Set[FourTuple] | None,
+    ) -> None:
+        urgent = consumer.urgent() if looked_up is None else ()
+        if not urgent and not consumer.watches_any():
+            return
+        asked = _each_once(consumer.watched(), urgent)
+        if self._looked_up[index]:
+            asked = [each for each in asked if each not in self._looked_up[index]]
+        await pace.give_way()
+        # Who joined meanwhile, when the kernel had passed its place in the table for one, is not gone.
+        missing = [each for each in asked if each not in found and (looked_up is None or each not in looked_up)]
+        await pace.give_way()
+        if missing:
+            found.update(await self._look_up(missing, pace))
+        await self._give(consumer, asked, found, now, True, pace)
 
     @staticmethod
     async def _give(
@@ -296,7 +344,7 @@ class _Pace:
         self.worked = 0.0
         """Seconds, of the slices that ended."""
         self._rest = rest
-        self._begin()
+        self.begin()
 
     async def give_way(self) -> None:
         worked = time.monotonic() - self._began
@@ -304,13 +352,14 @@ class _Pace:
             return
         self.end()
         await asyncio.sleep(self._rest * worked)
-        self._begin()
+        self.begin()
 
     def end(self) -> None:
         """Count the slice that ends here, the last one."""
         garbage.end_of_acyclic()
         self.worked += time.monotonic() - self._began
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin a slice."""
         self._began = time.monotonic()
         garbage.begin_acyclic()

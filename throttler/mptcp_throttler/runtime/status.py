@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 30
 """How long a child may live: a client that does not read gets no more."""
+AGAIN_SECONDS = 1.0
+"""Until the next try where nobody can be accepted."""
 MAX_ANSWERS = 4
 """Children at a time; who asks meanwhile waits."""
 PIECE_BYTES = 1 << 16
@@ -63,7 +65,7 @@ class StatusServer:
         except OSError as error:
             raise KernelError(f"status socket {self._path}: {error.strerror or error}") from error
         self._listener = listener
-        self._loop.add_reader(listener, self._accept)
+        self._listen()
 
     async def close(self) -> None:
         if self._listener is None:
@@ -72,20 +74,33 @@ class StatusServer:
         self._listener.close()
         self._path.unlink(missing_ok=True)
         for descriptor, child in list(self._children.items()):
-            os.kill(child, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
             self._end(descriptor)
 
     def _accept(self) -> None:
         assert self._listener is not None
-        with suppress(BlockingIOError):
+        try:
             client, _ = self._listener.accept()
-            with client:
-                try:
-                    self._answer(client)
-                except OSError as error:
-                    log.error("status: %s", error.strerror)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # Out of descriptors or of memory: who asks is still there, and to try at once would be a busy loop.
+            log.error("status: %s", error.strerror)
+            self._loop.remove_reader(self._listener)
+            self._loop.call_later(AGAIN_SECONDS, self._listen)
+            return
+        with client:
+            try:
+                self._answer(client)
+            except OSError as error:
+                log.error("status: make a child: %s", error.strerror)
         if len(self._children) >= MAX_ANSWERS:
             self._loop.remove_reader(self._listener)
+
+    def _listen(self) -> None:
+        if self._listener is not None and self._listener.fileno() >= 0 and len(self._children) < MAX_ANSWERS:
+            self._loop.add_reader(self._listener, self._accept)
 
     def _answer(self, client: socket.socket) -> None:
         """Have a child answer *client*. Raises OSError where there cannot be one."""
@@ -97,18 +112,27 @@ class StatusServer:
                 _be_the_child(client, self._document)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        descriptor = os.pidfd_open(child)
+        try:
+            descriptor = os.pidfd_open(child)
+        except OSError:
+            os.kill(child, signal.SIGKILL)
+            _reap(child)
+            raise
         self._children[descriptor] = child
         self._loop.add_reader(descriptor, self._end, descriptor)
 
     def _end(self, descriptor: int) -> None:
         """Take note that the child of *descriptor* has ended, or ends."""
-        assert self._listener is not None
         self._loop.remove_reader(descriptor)
         os.close(descriptor)
-        os.waitpid(self._children.pop(descriptor), 0)
-        if self._listener.fileno() >= 0:
-            self._loop.add_reader(self._listener, self._accept)
+        _reap(self._children.pop(descriptor))
+        self._listen()
+
+
+def _reap(child: int) -> None:
+    # Where SIGCHLD was inherited as ignored, the kernel has done it.
+    with suppress(ChildProcessError):
+        os.waitpid(child, 0)
 
 
 def _be_the_child(client: socket.socket, document: Callable[[], Iterator[str]]) -> NoReturn:
@@ -128,7 +152,7 @@ def _be_the_child(client: socket.socket, document: Callable[[], Iterator[str]]) 
         client.setblocking(True)
         _send(client, document())
         code = 0
-    except OSError:
+    except (BrokenPipeError, ConnectionResetError):
         pass  # the client went away
     except Exception:
         log.exception("status")

@@ -50,6 +50,8 @@ class SendBuffers:
         Return whether it is larger than before.
         """
         wanted, before = send_buffer(rate), self._bytes.get(cookie)
+        if before is not None and not wanted:
+            wanted = MAX_BYTES  # the cap is higher now, and the kernel gives it no more by itself
         if before is None:
             refused = not wanted or len(self._bytes) >= (MAX_SOCKETS if backlogged else MAX_IDLE_SOCKETS)
         else:

@@ -326,7 +326,8 @@ class Transitions:
         known = self._sockets.get(four_tuple)
         if known is None or known.transition is not None or four_tuple in self._unsampled:
             return
-        given = known.demand is None and self._buffers.grant(known.cookie, level, backlogged=True)
+        has_one = self._buffers.of(known.cookie) is not None
+        given = (known.demand is None or has_one) and self._buffers.grant(known.cookie, level, backlogged=True)
         before = known.limit.rate
         if given or before is None or abs(level - before) > SETTLED * before:
             self._limit(known, SocketLimit(level), result)

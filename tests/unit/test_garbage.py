@@ -1,0 +1,72 @@
+"""What is set aside is never collected: work that leaves cycles behind keeps others from setting them aside."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from mptcp_throttler.runtime import garbage
+
+
+class Node:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def collected_by_hand() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+@pytest.mark.usefixtures("collected_by_hand")
+@pytest.mark.parametrize("said", [True, False])
+def test_cycles_that_end_while_others_set_aside_are_collected_if_that_was_said(said: bool) -> None:
+    async def with_cycles() -> weakref.ref[Node]:
+        async with AsyncExitStack() as stack:
+            if said:
+                await stack.enter_async_context(garbage.cycles())
+            node = Node()
+            found = weakref.ref(node)
+            await asyncio.sleep(0)  # slices of others in between
+            return found
+
+    async def scenario() -> weakref.ref[Node]:
+        work = asyncio.create_task(with_cycles())
+        while not work.done():
+            garbage.begin_acyclic()
+            garbage.end_of_acyclic()
+            await asyncio.sleep(0)
+        garbage.begin_acyclic()
+        garbage.end_of_acyclic()
+        return work.result()
+
+    assert (asyncio.run(scenario())() is None) is said
+
+
+@pytest.mark.usefixtures("collected_by_hand")
+def test_what_is_made_in_a_slice_is_not_walked_through() -> None:
+    garbage.begin_acyclic()
+    made = [[number] for number in range(10_000)]
+    garbage.end_of_acyclic()
+    assert gc.get_count()[0] < 1000
+    assert not any(each in gc.get_objects(generation=0) for each in made[:3])
+
+
+def test_nothing_is_set_aside_while_the_collector_is_on() -> None:
+    before = gc.get_freeze_count()
+    garbage.begin_acyclic()
+    garbage.end_of_acyclic()
+    assert gc.get_freeze_count() == before
