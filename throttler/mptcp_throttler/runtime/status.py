@@ -30,7 +30,7 @@ AGAIN_SECONDS = 1.0
 MAX_ANSWERS = 4
 """Children at a time; who asks meanwhile waits."""
 PIECE_BYTES = 1 << 16
-NICE = -5
+NICE = -10
 """After the daemon, before the proxy: who asks waits for a third of a second of work with 10,000 connections."""
 _STDERR = 2
 
