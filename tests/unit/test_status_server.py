@@ -82,6 +82,27 @@ def test_the_document_is_of_the_moment_in_which_it_was_asked_for(tmp_path: Path)
     assert found.endswith("[1, 2]")
 
 
+def test_what_comes_first_is_sent_at_once(tmp_path: Path) -> None:
+    def document() -> Iterator[str]:
+        yield "head"
+        while not (tmp_path / "go").exists():
+            os.sched_yield()
+        yield "rest"
+
+    async def scenario() -> bytes:
+        server = StatusServer(tmp_path / "s", document)
+        await server.open()
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+        first = await reader.readexactly(4)
+        (tmp_path / "go").touch()
+        found = first + await reader.read()
+        writer.close()
+        await server.close()
+        return found
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 20)) == b"headrest"
+
+
 def test_who_does_not_read_keeps_only_the_client_open_and_ends_with_the_server(tmp_path: Path) -> None:
     async def scenario() -> list[int]:
         async with serving(tmp_path / "s", " " * MANY) as server:

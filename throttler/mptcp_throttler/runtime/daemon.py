@@ -346,7 +346,7 @@ class Daemon:
             download.planner,
             upload.planner,
             self._guard.reason,
-            self._latest_samples(),
+            self._latest_samples,
         )
         return snapshot.document(shown)
 

@@ -162,12 +162,13 @@ def _be_the_child(client: socket.socket, document: Callable[[], Iterator[str]]) 
 
 def _send(client: socket.socket, document: Iterator[str]) -> None:
     waiting: list[str] = []
-    size = 0
+    size, begun = 0, False
     for text in document:
         waiting.append(text)
         size += len(text)
-        if size >= PIECE_BYTES:
+        # What comes first is sent at once: who asks sees that there is an answer.
+        if size >= PIECE_BYTES or not begun:
             client.sendall("".join(waiting).encode())
             waiting.clear()
-            size = 0
+            size, begun = 0, True
     client.sendall("".join(waiting).encode())

@@ -31,16 +31,17 @@ class Shown:
     upload: Planner
     relaxed: Callable[[int], str | None]
     """Why the caps of a connection are relaxed; None while they are not."""
-    sockets: Mapping[FourTuple, KernelSubflow]
-    """The last samples."""
+    samples: Callable[[], Mapping[FourTuple, KernelSubflow]]
+    """Returns the last samples: may take a while, and is asked after the head was given."""
 
 
 def document(shown: Shown) -> Iterator[str]:
     """Yield the text of the document in pieces, one for each connection."""
     yield json.dumps(shown.head)[:-1] + ', "connections": ['
+    sockets = shown.samples()
     separator = ""
     for connection in list(shown.connections):
-        yield separator + _connection(connection, shown)
+        yield separator + _connection(connection, shown, sockets)
         separator = ", "
     yield "], " + json.dumps(shown.tail)[1:]
 
@@ -59,27 +60,32 @@ def classes(planners: Iterable[Planner]) -> list[dict[str, Any]]:
     ]
 
 
-def _connection(connection: Connection, shown: Shown) -> str:
+def _connection(connection: Connection, shown: Shown, sockets: Mapping[FourTuple, KernelSubflow]) -> str:
     # Written by hand: an encoder takes three times as long, and there may be twenty thousand subflows.
     down: dict[FourTuple, Verdict] = {}
     up: dict[FourTuple, Verdict] = {}
     for verdict in shown.verdicts.get(connection.token, ()):
         (down if verdict.direction is Direction.DOWN else up)[verdict.four_tuple] = verdict
-    subflows = ", ".join([_subflow(each, down.get(each.four_tuple), up, shown) for each in connection.subflows])
+    subflows = ", ".join(
+        [
+            _subflow(each, down.get(each.four_tuple), up.get(each.four_tuple), sockets.get(each.four_tuple), shown)
+            for each in connection.subflows
+        ]
+    )
     return (
         f'{{"token": "{connection.token:08x}", "version": 1, "since": {connection.since!r}, '
         f'"relaxed": {_text(shown.relaxed(connection.token))}, "subflows": [{subflows}]}}'
     )
 
 
-def _subflow(subflow: Subflow, verdict: Verdict | None, up: Mapping[FourTuple, Verdict], shown: Shown) -> str:
+def _subflow(
+    subflow: Subflow, verdict: Verdict | None, upload: Verdict | None, sample: KernelSubflow | None, shown: Shown
+) -> str:
     four_tuple = subflow.four_tuple
-    sample = shown.sockets.get(four_tuple)
     sent, received, pacing = "null", "null", None
     if sample is not None:
         sent, received = str(sample.bytes_acked), str(sample.bytes_received)
         pacing = None if sample.tcp is None else sample.tcp.max_pacing_rate
-    upload = up.get(four_tuple)
     local, local_port, remote, remote_port = four_tuple
     return (
         f'{{"local": {_own_end(local, local_port)}, "remote": "{_end(remote, remote_port)}", '
