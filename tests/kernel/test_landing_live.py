@@ -19,7 +19,7 @@ from mptcp_bench.testbed.services import (
     start_origin,
     wait_until,
 )
-from mptcp_throttler.kernel.sockets.pacing import MIN_SEND_BUFFER, largest_send_buffer
+from mptcp_throttler.kernel.sockets.pacing import largest_send_buffer
 from mptcp_throttler.shaping.send_buffers import MAX_BYTES, send_buffer
 
 pytestmark = pytest.mark.kernel
@@ -157,5 +157,6 @@ def test_a_connection_without_a_cap_keeps_its_send_buffer(site: Site, family: in
     throttler = site.start(UNCAPPED)
     with site.transfer(family):
         time.sleep(1)
-        assert max(site.send_buffers().values()) < MIN_SEND_BUFFER
+        # The kernel itself gives some 1.1 MB here.
+        assert max(site.send_buffers().values()) < send_buffer(2_000_000)
         stopped(throttler)
