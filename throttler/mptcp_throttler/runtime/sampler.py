@@ -310,9 +310,6 @@ class Sampler:
         if missing:
             found.update(await self._look_up(missing, pace))
         await self._give(consumer, asked, found, now, True, pace)
-        if not consumer.by_request:
-            # What is urgent was among it.
-            self._next_urgent[index] = max(self._next_urgent[index], now + consumer.interval)
 
     @staticmethod
     async def _give(
