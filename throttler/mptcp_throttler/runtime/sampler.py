@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -204,13 +204,6 @@ class Sampler:
                 await self._give(consumer, urgent, found, time.monotonic(), False, pace)
                 pace.end()
             self._next_urgent[index] = now + max(consumer.interval, pace.worked / consumer.urgent_share)
-
-    async def look_up(self, four_tuples: Iterable[FourTuple]) -> dict[FourTuple, KernelSubflow]:
-        """Return the subflows that have a socket. Raises KernelError."""
-        pace = _Pace()
-        found = await self._look_up(list(four_tuples), pace)
-        pace.end()
-        return found
 
     async def _list(self, pace: _Pace, each_piece: Callable[[Sequence[KernelSubflow]], None] | None) -> None:
         """List all sockets into :attr:`latest`: in place, so that old samples go one by one as new ones come."""

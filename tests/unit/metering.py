@@ -1,0 +1,109 @@
+"""A stage of budgets with the sockets and connections that it meters, as tests make them up."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from ipaddress import ip_address
+from zoneinfo import ZoneInfo
+
+from sampling import observed
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.policy.budget import Account
+from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.stages.stage import Samples
+
+ATHENS = ZoneInfo("Europe/Athens")
+MB = 1_000_000
+PROXY = ip_address("10.77.0.1").packed
+HEAD = """\
+version: 1
+time_zone: Europe/Athens
+paths:
+  lte: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+"""
+STEPS = "steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}, {after: 3 MB, throttle: {rate: 64 kbit/s}}]"
+LTE = "- {name: lte, paths: [lte], budget: {%s, " + STEPS + "}}\n"
+
+
+def policy(rules: str, top: str = "") -> Policy:
+    return load_policy(f"{HEAD}{top}rules:\n{rules}", "policy.yaml")
+
+
+MONTHLY = policy(LTE % "period: month")
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=ATHENS).timestamp()
+
+
+def four_tuple(remote: str, port: int = 40000) -> FourTuple:
+    return FourTuple(PROXY, 3128, ip_address(remote).packed, port)
+
+
+class Host:
+    """A stage, the sockets that the kernel has, and connections of which each has one subflow or two."""
+
+    def __init__(self, subject: Policy = MONTHLY, now: str = "2026-11-20 12:00") -> None:  # a Friday
+        self.stage = BudgetStage()
+        self.policy = subject
+        self.stage.set_policy(subject)
+        self.now = at(now)
+        self.clock = 100.0
+        self.sockets: dict[FourTuple, KernelSubflow] = {}
+        self.connections: dict[int, Connection] = {}
+        self.cookies = 0
+        self.written: dict[Account, int] = {}
+
+    def connect(self, token: int, *remotes: str) -> tuple[Verdict, ...]:
+        subflows: list[Subflow] = []
+        for remote in remotes:
+            self.cookies += 1
+            name = four_tuple(remote, 40000 + token)
+            self.sockets[name] = KernelSubflow(token, name, not subflows, 0, 0, False, cookie=self.cookies)
+            subflows.append(Subflow(name, SubflowState.ACTIVE, not subflows, 0, 0, False, None, self.now))
+        self.connections[token] = Connection(token, tuple(subflows), self.now)
+        return self.decide(token)
+
+    def decide(self, token: int) -> tuple[Verdict, ...]:
+        connection = self.connections[token]
+        return self.stage.apply(connection, evaluate(self.policy, connection, self.now), self.now)
+
+    def carry(self, token: int, octets: int, upload: int = 0, index: int = 0) -> None:
+        name = self.connections[token].subflows[index].four_tuple
+        socket = self.sockets[name]
+        self.sockets[name] = socket._replace(
+            bytes_acked=socket.bytes_acked + octets, bytes_received=socket.bytes_received + upload
+        )
+
+    def sweep(self, seconds: float = 1.0) -> set[int]:
+        """Let time pass and sample all sockets; return the connections that are to be decided anew."""
+        self.now += seconds
+        self.clock += seconds
+        stale = set(self.stage.advance(self.now, self.clock))
+        return stale | set(observed(self.stage, Samples(self.clock, dict(self.sockets), True)).changed)
+
+    def close(self, token: int, report: bool = True) -> None:
+        """The connection ends: its sockets are gone, and the tracker knows it."""
+        for subflow in self.connections.pop(token).subflows:
+            socket = self.sockets.pop(subflow.four_tuple)
+            if report:
+                self.report(socket)
+        self.stage.forget(token)
+
+    def report(self, socket: KernelSubflow) -> None:
+        end = socket.four_tuple.remote, socket.four_tuple.remote_port, socket.four_tuple.local_port
+        self.stage.socket_closed(socket.cookie, end, socket.bytes_acked, socket.bytes_received)
+
+    def used(self) -> dict[str, int]:
+        """Return what came to each budget, all clients and periods together."""
+        for account, octets in self.stage.take_pending().added.items():
+            self.written[account] = self.written.get(account, 0) + octets
+        found: dict[str, int] = {}
+        for account, octets in self.written.items():
+            found[account.budget] = found.get(account.budget, 0) + octets
+        return found

@@ -1,0 +1,237 @@
+"""The sockets that budgets meter: each byte counts once, whatever becomes of socket, connection and ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from metering import LTE, MB, MONTHLY, Host, at, four_tuple, policy
+from sampling import observed
+
+from mptcp_throttler.mptcp.model import Connection, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.policy.budget import Account, Counters
+from mptcp_throttler.stages.budget import NOTHING_USED, Usage
+from mptcp_throttler.stages.budget_accounts import Volume
+from mptcp_throttler.stages.budget_sockets import FORGET_SECONDS, MeteredSockets
+from mptcp_throttler.stages.stage import Samples
+
+
+def test_metering_that_ends_and_begins_again_within_a_sweep_goes_on() -> None:
+    """A sweep is taken in slices, between which verdicts change."""
+    came: list[int] = []
+    subject = MeteredSockets(lambda _, octets: came.append(octets), lambda parts, _: parts)
+    name = four_tuple("10.77.1.2")
+    (budget,) = MONTHLY.budgets
+    parts = (Volume(Account("lte", "", 0), budget, 0).part,)
+    socket = KernelSubflow(1, name, True, 0, 0, False, cookie=1)
+    subject.meter(name, 1, parts, seen=False)
+    subject.meter(name, 1, (), seen=True)
+    ended = subject.metered[name]
+    assert subject._sample(ended, socket._replace(bytes_acked=10))
+    subject.meter(name, 1, parts, seen=True)
+    subject._drop(ended)
+    for octets in (15, 18):
+        assert not subject._sample(subject.metered[name], socket._replace(bytes_acked=octets))
+    assert came == [10, 3]
+
+
+def test_what_a_socket_carried_last_is_counted_once() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 500_000)
+    host.sweep()
+    host.carry(1, 100_000)
+    socket = next(iter(host.sockets.values()))
+    host.close(1)
+    host.sweep()
+    observed(host.stage, Samples(host.clock, {socket.four_tuple: socket}, False))
+    assert host.used() == {"lte": 600_000}
+    assert not host.stage.watched()
+
+
+def test_a_socket_that_no_sample_ever_showed_counts() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 70_000)
+    host.close(1)
+    assert host.used() == {"lte": 70_000}
+
+
+def test_a_socket_that_closes_before_a_sample_of_it_is_looked_at_counts_once() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 70_000)
+    (socket,) = host.sockets.values()
+    host.report(socket)
+    host.sweep()
+    host.connect(2, "10.77.1.2")
+    host.carry(2, 5)
+    host.sweep()
+    assert host.used() == {"lte": 70_005}
+
+
+def test_a_socket_that_takes_long_to_close_counts_once() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 70_000)
+    host.sweep()
+    (socket,) = host.sockets.values()
+    host.close(1, report=False)
+    host.sweep()
+    host.sweep()
+    host.report(socket._replace(bytes_acked=71_000))
+    assert host.used() == {"lte": 71_000}
+
+
+def test_a_socket_that_never_reports_is_forgotten() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.sweep()
+    host.close(1, report=False)
+    host.sweep()
+    assert host.stage.watched()
+    host.sweep(FORGET_SECONDS + 1)
+    assert not host.stage.watched()
+
+
+def test_a_subflow_that_is_half_closed_still_counts() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    connection = host.connections[1]
+    closing = tuple(replace(each, state=SubflowState.CLOSING) for each in connection.subflows)
+    host.connections[1] = replace(connection, subflows=closing)
+    host.decide(1)
+    host.carry(1, 4000)
+    host.sweep()
+    assert host.used() == {"lte": 4000}
+
+
+def test_a_port_that_is_used_again_is_another_socket() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 1000)
+    host.sweep()
+    (old,) = host.sockets.values()
+    host.connections.clear()
+    name = old.four_tuple
+    host.sockets = {name: old._replace(token=2, cookie=77, bytes_acked=40)}
+    subflow = Subflow(name, SubflowState.ACTIVE, True, 0, 0, False, None, host.now)
+    host.connections[2] = Connection(2, (subflow,), host.now)
+    host.decide(2)
+    host.sweep()
+    host.report(old._replace(bytes_acked=1200))
+    host.stage.forget(1)
+    host.carry(2, 2)
+    host.sweep()
+    assert host.used() == {"lte": 1242}
+    assert list(host.stage.watched()) == [name]
+
+
+def test_what_the_ledger_knows_of_a_socket_is_not_counted_again() -> None:
+    host = Host()
+    start = int(at("2026-11-01 00:00"))
+    host.stage.restore({Account("lte", "10.77.1.2", start): 900_000}, {1: Counters(5000, 10)})
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 6000, upload=10)
+    host.sweep()
+    assert host.used() == {"lte": 1000}
+    host.carry(1, 99_000)
+    assert host.sweep() == {1}, "it went on from what the ledger had"
+
+
+def test_counters_of_sockets_that_nobody_sees_go() -> None:
+    host = Host()
+    host.stage.restore({}, {99: Counters(5000, 10)})
+    host.sweep()
+    host.sweep(601)
+    assert host.stage.take_pending().closed == {99}
+
+
+def test_a_reset_by_somebody_else_is_taken_over() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 2 * MB)
+    host.sweep()
+    assert host.decide(1)[0].throttle is not None
+    host.used()
+    host.carry(1, 100)
+    host.sweep()
+    assert set(host.stage.refresh({})) == {1}
+    assert host.decide(1)[0].throttle is None
+    assert host.used() == {"lte": 2 * MB + 100}, "what came since is still to be written"
+
+
+def test_a_step_that_is_near_is_urgent_and_nothing_else_is() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.connect(2, "10.77.1.3")
+    host.connect(3, "10.77.1.2")
+    host.sweep()
+    host.carry(1, 100_000)
+    host.carry(2, 1000)
+    host.sweep()
+    assert list(host.stage.urgent()) == []
+    host.carry(1, 300_000)
+    host.sweep()
+    assert list(host.stage.urgent()) == [four_tuple("10.77.1.2", 40001)]
+    host.carry(1, 700_000)
+    busy = four_tuple("10.77.1.2", 40001)
+    outcome = observed(host.stage, Samples(host.clock + 0.1, {busy: host.sockets[busy]}, False))
+    assert set(outcome.changed) == {1, 3}, "at once"
+    host.sweep()
+    host.sweep()
+    assert list(host.stage.urgent()) == []
+
+
+def test_the_urgent_are_few_however_many_share_the_account() -> None:
+    host = Host(policy(LTE % "period: month, per: path"))
+    for token in range(600):
+        host.connect(token, "10.77.1.2")
+    host.sweep()
+    for token in range(600):
+        host.carry(token, 1000 + token)
+    host.sweep()
+    urgent = list(host.stage.urgent())
+    assert len(urgent) == 200
+    assert urgent[0] == four_tuple("10.77.1.2", 40599)
+
+
+def test_what_could_not_be_written_is_written_with_what_came_since() -> None:
+    account, other = Account("a", "", 1), Account("b", "", 1)
+    first = Usage({account: 5}, {1: (5, 0), 2: (0, 0)}, frozenset({3}))
+    later = Usage({account: 1, other: 2}, {1: (6, 2)}, frozenset({2}))
+    both = first.followed_by(later)
+    assert both == Usage({account: 6, other: 2}, {1: (6, 2)}, frozenset({2, 3}))
+    assert NOTHING_USED.followed_by(first) == first
+
+
+ACTIONS = st.sampled_from(["send", "sweep", "decide", "reconnect", "silent", "period", "policy"])
+
+
+@given(st.lists(ACTIONS, max_size=40))
+def test_no_byte_counts_twice_and_none_is_lost(actions: list[str]) -> None:
+    host = Host(policy(LTE % "period: day"))
+    token, sent = 1, 0
+    host.connect(token, "10.77.1.2")
+    for action in actions:
+        if action == "send":
+            host.carry(token, 1000, upload=10)
+            sent += 1010
+        elif action == "sweep":
+            host.sweep()
+        elif action == "decide":
+            host.decide(token)
+        elif action in ("reconnect", "silent"):
+            if action == "silent":
+                host.sweep()
+            host.close(token, report=action == "reconnect")
+            token += 1
+            host.connect(token, "10.77.1.2")
+        elif action == "policy":
+            host.stage.set_policy(replace(host.policy))
+            host.decide(token)
+        else:
+            host.now += 86_400
+    host.sweep()
+    assert host.used() == ({"lte": sent} if sent else {})
