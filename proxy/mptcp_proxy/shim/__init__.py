@@ -1,7 +1,7 @@
 """The preload library that makes Squid's listeners MPTCP: where it is, and building it.
 
 It is compiled at install time, or at the first start where that was left out, because it must fit the C library of
-the host. ``mptcp_listen.c`` beside this file says how it works.
+the host. ``mptcp_listen.c`` beside this file says what it does to listeners, ``scope.c`` which processes it is in.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("mptcp_listen.c")
+_HERE = Path(__file__).parent
+SOURCES = tuple(sorted(_HERE.glob("*.c")))
+_HEADERS = tuple(_HERE.glob("*.h"))
 DEFAULT_LIBRARY = Path(__file__).parents[1] / "mptcp_listen.so"
 PACKAGED = "MPTCP_LISTEN_SHIM"
 """Environment variable that names a library which a package brought along; it is used as it is."""
 
-_FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-Wl,-z,relro,-z,now")
+_FLAGS = (
+    *("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-O2"),
+    *("-Wall", "-Wextra", "-Werror", "-Wl,-z,relro,-z,now"),
+)
 
 
 class ShimError(Exception):
@@ -25,7 +30,7 @@ class ShimError(Exception):
 
 
 def library() -> Path:
-    """Return the library, built if it is missing or older than its source."""
+    """Return the library, built if it is missing or older than its sources."""
     packaged = os.environ.get(PACKAGED)
     if not packaged:
         return build(DEFAULT_LIBRARY)
@@ -35,9 +40,10 @@ def library() -> Path:
 
 
 def is_current(target: Path) -> bool:
-    """Whether *target* is there and not older than its source."""
+    """Whether *target* is there and not older than its sources."""
     try:
-        return target.stat().st_mtime_ns >= SOURCE.stat().st_mtime_ns
+        built = target.stat().st_mtime_ns
+        return all(built >= source.stat().st_mtime_ns for source in (*SOURCES, *_HEADERS))
     except FileNotFoundError:
         return False
 
@@ -56,13 +62,13 @@ def build(target: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".mptcp_listen-") as directory:
             fresh = Path(directory) / target.name
             answer = subprocess.run(
-                [compiler, *_FLAGS, "-o", str(fresh), str(SOURCE), "-ldl"],
+                [compiler, *_FLAGS, "-o", str(fresh), *map(str, SOURCES), "-ldl"],
                 capture_output=True,
                 text=True,
                 check=False,
             )
             if answer.returncode != 0:
-                raise ShimError(f"{compiler} cannot compile {SOURCE}:\n{answer.stderr.strip()}")
+                raise ShimError(f"{compiler} cannot compile the library in {_HERE}:\n{answer.stderr.strip()}")
             fresh.replace(target)
     except OSError as error:
         raise ShimError(

@@ -18,14 +18,10 @@
  * listeners. Accepted connections and their joined subflows inherit it; sockets towards origin servers do not come
  * from a listener and keep the host's.
  *
- * Scope: Squid starts two kinds of children. Its workers are the same program, and must have the library; helpers
- * (authentication, rewriting, pinger, a shell for mail ...) are other programs, and must not. So the constructor
- * takes LD_PRELOAD's entry for this library and the two variables out of the environment at once, which makes
- * every way of starting a child clean by default, and the exec functions put them back for one target only: the
- * program this process runs itself. Between fork and exec nothing here allocates, locks or resolves symbols.
- *
  * Failure: where the kernel refuses MPTCP the TCP socket stays, and where it refuses the congestion control the
  * host's stays; one line on stderr says so, once per process.
+ *
+ * This file has the listeners; scope.c says which processes the library is in.
  */
 
 #define _GNU_SOURCE
@@ -36,10 +32,8 @@
 #include <sys/socket.h>
 #undef bind
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdatomic.h>
@@ -47,10 +41,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
+
+#include "mptcp_listen.h"
 
 #ifndef IPPROTO_MPTCP
 #define IPPROTO_MPTCP 262
@@ -59,27 +53,14 @@
 #define SO_BINDTOIFINDEX 62
 #endif
 
-#define PRELOAD "LD_PRELOAD"
-#define PORTS "MPTCP_LISTEN_PORTS"
-#define CONGESTION "MPTCP_LISTEN_CONGESTION"
+EXPORTED int bind(int fd, const struct sockaddr *address, socklen_t length);
 
-extern char **environ;
-
-int bind(int fd, const struct sockaddr *address, socklen_t length);
-
-/* All of these are written by the constructor, before the program's main(), and only read afterwards. */
 static int (*real_bind)(int, const struct sockaddr *, socklen_t);
-static int (*real_execve)(const char *, char *const[], char *const[]);
-static int (*real_execvpe)(const char *, char *const[], char *const[]);
-static char *ports;         /* the value of MPTCP_LISTEN_PORTS, NULL when there is none */
-static char *congestion;    /* the value of MPTCP_LISTEN_CONGESTION, NULL when there is none */
-static char *preload_entry; /* "LD_PRELOAD=..." as this process was given it */
-static char *ports_entry;   /* "MPTCP_LISTEN_PORTS=..." likewise */
-static char *congestion_entry;
-static char own_program[PATH_MAX];
-static struct stat own_program_stat;
 
-static void start(void);
+void resolve_bind(void)
+{
+	resolve(&real_bind, "bind");
+}
 
 /* ------------------------------------------------------------------------------------------------ messages */
 
@@ -102,7 +83,7 @@ static void say_once_of_congestion(int reason)
 		dprintf(STDERR_FILENO,
 			"mptcp_listen: no congestion control %s towards clients, the host's own is used: %s"
 			" (for those there are, see sysctl net.ipv4.tcp_available_congestion_control)\n",
-			congestion, strerror(reason));
+			listen_congestion, strerror(reason));
 }
 
 /* ------------------------------------------------------------------------------------- socket options to carry */
@@ -210,17 +191,17 @@ static bool is_ours(int port)
 	ssize_t length;
 	int file, reason;
 
-	if (ports == NULL || port == 0)
+	if (listen_ports == NULL || port == 0)
 		return false;
-	if (ports[0] != '/')
-		return listed(ports, port);
-	file = open(ports, O_RDONLY | O_CLOEXEC);
+	if (listen_ports[0] != '/')
+		return listed(listen_ports, port);
+	file = open(listen_ports, O_RDONLY | O_CLOEXEC);
 	length = file < 0 ? -1 : read(file, list, sizeof list - 1);
 	reason = errno;
 	if (file >= 0)
 		close(file);
 	if (length < 0) {
-		say_once(port, ports, reason);
+		say_once(port, listen_ports, reason);
 		return false;
 	}
 	list[length] = '\0';
@@ -262,10 +243,10 @@ static bool is_unbound_tcp(int fd)
 /* An MPTCP socket that has no subflow yet takes any name, and only a TCP socket tells whether there is such a one. */
 static void set_congestion(int tcp, int mptcp)
 {
-	socklen_t length = strlen(congestion);
+	socklen_t length = strlen(listen_congestion);
 
-	if (setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
-	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0)
+	if (setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, listen_congestion, length) != 0 ||
+	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, listen_congestion, length) != 0)
 		say_once_of_congestion(errno);
 }
 
@@ -285,7 +266,7 @@ static void swap(int fd, int port)
 	else if (fcntl(mptcp, F_SETFL, status_flags) != 0 ||
 		 dup3(mptcp, fd, (descriptor_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0)
 		say_once(port, "the MPTCP socket cannot take the TCP socket's place", errno);
-	else if (congestion != NULL)
+	else if (listen_congestion != NULL)
 		set_congestion(fresh, mptcp);
 	if (fresh >= 0)
 		close(fresh);
@@ -302,242 +283,4 @@ int bind(int fd, const struct sockaddr *address, socklen_t length)
 		swap(fd, port);
 	errno = saved;
 	return real_bind(fd, address, length);
-}
-
-/* ----------------------------------------------------------------------------------------- scope over children */
-
-/* Does *file*, as given to an exec function, name the program that this process runs? The path is compared as well
- * as the inode, since a package upgrade puts a new file at the old path while the old one still runs. */
-static bool names_own_program(const char *file)
-{
-	struct stat found;
-
-	if (own_program[0] == '\0' || file == NULL)
-		return false;
-	if (strcmp(file, own_program) == 0)
-		return true;
-	return stat(file, &found) == 0 && found.st_dev == own_program_stat.st_dev &&
-	       found.st_ino == own_program_stat.st_ino;
-}
-
-/* The same for a bare name, which is to be found in PATH (execvp(3)). The first executable hit is what would run. */
-static bool finds_own_program(const char *file)
-{
-	const char *path = getenv("PATH");
-	char candidate[PATH_MAX];
-
-	if (file == NULL || strchr(file, '/') != NULL)
-		return names_own_program(file);
-	while (path != NULL && *path != '\0') {
-		size_t directory = strcspn(path, ":"), name = strlen(file);
-
-		if (directory > 0 && directory + 1 + name < sizeof candidate) {
-			memcpy(candidate, path, directory);
-			candidate[directory] = '/';
-			memcpy(candidate + directory + 1, file, name + 1);
-			if (access(candidate, X_OK) == 0)
-				return names_own_program(candidate);
-		}
-		path += directory + (path[directory] == ':');
-	}
-	return false;
-}
-
-static bool is_entry(const char *entry, const char *name)
-{
-	size_t length = strlen(name);
-
-	return strncmp(entry, name, length) == 0 && entry[length] == '=';
-}
-
-static size_t count(char *const environment[])
-{
-	size_t length = 0;
-
-	while (environment != NULL && environment[length] != NULL)
-		length++;
-	return length;
-}
-
-#define OWN_ENTRIES 3
-
-/* Copy *environment* with this library's entries added; *copy* has room for count() + OWN_ENTRIES + 1. */
-static void add_own_entries(char *const environment[], char **copy)
-{
-	for (size_t i = 0; environment != NULL && environment[i] != NULL; i++)
-		if (!is_entry(environment[i], PRELOAD) && !is_entry(environment[i], PORTS) &&
-		    !is_entry(environment[i], CONGESTION))
-			*copy++ = environment[i];
-	if (preload_entry != NULL)
-		*copy++ = preload_entry;
-	if (ports_entry != NULL)
-		*copy++ = ports_entry;
-	if (congestion_entry != NULL)
-		*copy++ = congestion_entry;
-	*copy = NULL;
-}
-
-/* ld.so(8) ignores LD_PRELOAD where effective and real ids differ. Squid's first process, started by root, executes
- * its workers with root's real and its own user's effective ids, and a worker then takes on the latter by itself.
- * Starting it with its real ids grants nothing: whoever has an id as the real one may take it on at any time.
- * By system call, because the C library's functions may wait for other threads, which a forked child has not. */
-#ifdef SYS_setresuid32 /* 32-bit ports, where the plain numbers are those of the 16-bit calls */
-#define SETRESUID SYS_setresuid32
-#define SETRESGID SYS_setresgid32
-#else
-#define SETRESUID SYS_setresuid
-#define SETRESGID SYS_setresgid
-#endif
-
-struct ids {
-	uid_t user;
-	gid_t group;
-};
-
-/* Returns the effective ids as they were. */
-static struct ids match_effective_to_real_ids(void)
-{
-	struct ids before = { geteuid(), getegid() };
-
-	syscall(SETRESUID, -1, getuid(), -1);
-	syscall(SETRESGID, -1, getgid(), -1);
-	return before;
-}
-
-/* After an exec that failed. The group comes first, while the user may still change it. */
-static void restore_effective_ids(struct ids before)
-{
-	int saved = errno;
-
-	syscall(SETRESGID, -1, before.group, -1);
-	syscall(SETRESUID, -1, before.user, -1);
-	errno = saved;
-}
-
-int execve(const char *path, char *const argv[], char *const envp[])
-{
-	start();
-	if (names_own_program(path)) {
-		char *copy[count(envp) + OWN_ENTRIES + 1]; /* on the stack: malloc may be locked between fork and exec */
-		struct ids ids;
-
-		add_own_entries(envp, copy);
-		ids = match_effective_to_real_ids();
-		real_execve(path, argv, copy);
-		restore_effective_ids(ids);
-		return -1;
-	}
-	return real_execve(path, argv, envp);
-}
-
-int execv(const char *path, char *const argv[])
-{
-	return execve(path, argv, environ);
-}
-
-int execvpe(const char *file, char *const argv[], char *const envp[])
-{
-	start();
-	if (finds_own_program(file)) {
-		char *copy[count(envp) + OWN_ENTRIES + 1];
-		struct ids ids;
-
-		add_own_entries(envp, copy);
-		ids = match_effective_to_real_ids();
-		real_execvpe(file, argv, copy);
-		restore_effective_ids(ids);
-		return -1;
-	}
-	return real_execvpe(file, argv, envp);
-}
-
-int execvp(const char *file, char *const argv[])
-{
-	return execvpe(file, argv, environ);
-}
-
-/* ------------------------------------------------------------------------------------------------- constructor */
-
-/* Is the *length* bytes long *entry* of LD_PRELOAD this library, which was loaded from *path*? ld.so(8): an entry
- * without a slash is searched for, so only its last part can be compared. */
-static bool is_own_library(const char *entry, size_t length, const char *path)
-{
-	const char *base = strrchr(path, '/');
-
-	base = base == NULL ? path : base + 1;
-	if (memchr(entry, '/', length) == NULL)
-		path = base;
-	return strlen(path) == length && memcmp(entry, path, length) == 0;
-}
-
-/* Take this library out of LD_PRELOAD and leave what others put there. */
-static void hide_from_children(const char *value, const char *path)
-{
-	char *rest = calloc(1, strlen(value) + 1);
-
-	if (rest == NULL)
-		return;
-	while (*value != '\0') {
-		size_t length = strcspn(value, ": ");
-
-		if (length > 0 && !is_own_library(value, length, path)) {
-			if (rest[0] != '\0')
-				strcat(rest, ":");
-			strncat(rest, value, length);
-		}
-		value += length + (value[length] != '\0');
-	}
-	if (rest[0] == '\0')
-		unsetenv(PRELOAD);
-	else
-		setenv(PRELOAD, rest, 1);
-	free(rest);
-}
-
-/* "NAME=value" on the heap, for good; NULL when there is no such entry. */
-static char *keep_entry(const char *name)
-{
-	const char *value = getenv(name);
-	char *entry = NULL;
-
-	if (value != NULL && asprintf(&entry, "%s=%s", name, value) < 0)
-		return NULL;
-	return entry;
-}
-
-/* POSIX lets a void * from dlsym hold a function; ISO C has no cast for it. */
-static void resolve(void *function, const char *name)
-{
-	void *symbol = dlsym(RTLD_NEXT, name);
-
-	memcpy(function, &symbol, sizeof symbol);
-}
-
-/* Runs before main(); or earlier, when another library's constructor calls one of the functions above. */
-__attribute__((constructor)) static void start(void)
-{
-	Dl_info library;
-	ssize_t length;
-
-	if (real_bind != NULL)
-		return;
-	resolve(&real_bind, "bind");
-	resolve(&real_execve, "execve");
-	resolve(&real_execvpe, "execvpe");
-
-	length = readlink("/proc/self/exe", own_program, sizeof own_program - 1);
-	if (length < 0 || stat("/proc/self/exe", &own_program_stat) != 0)
-		length = 0;
-	own_program[length] = '\0';
-
-	preload_entry = keep_entry(PRELOAD);
-	ports_entry = keep_entry(PORTS);
-	congestion_entry = keep_entry(CONGESTION);
-	ports = ports_entry == NULL ? NULL : ports_entry + sizeof PORTS;
-	congestion = congestion_entry == NULL ? NULL : congestion_entry + sizeof CONGESTION;
-	/* Any object of this library tells where it was loaded from. */
-	if (preload_entry != NULL && dladdr(own_program, &library) != 0)
-		hide_from_children(preload_entry + sizeof PRELOAD, library.dli_fname);
-	unsetenv(PORTS);
-	unsetenv(CONGESTION);
 }
