@@ -13,8 +13,10 @@ from fakes import FakeNetfilter, FakeTrafficControl
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError, TrafficControl
+from mptcp_throttler.kernel.routes import Routes
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Segment, TcpInfo
-from mptcp_throttler.shaping.model import SocketLimit
+from mptcp_throttler.policy.model import Network
+from mptcp_throttler.shaping.model import Birth, SocketLimit
 
 PROXY = ip_address("10.77.0.1").packed
 IDLE = TcpInfo(20_000, 1448, 0, 0, 10_000_000, None, 1_000_000, 0)
@@ -54,8 +56,17 @@ class FakePacing:
 
     def __init__(self, sockets: FakeSockets) -> None:
         self.limits: dict[int, SocketLimit] = {}
+        self.births: dict[Network, Birth] = {}
         self.closed = False
         self._sockets = sockets
+
+    def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
+        for network, birth in changes.items():
+            if birth is None:
+                self.births.pop(network, None)
+            else:
+                self.births[network] = birth
+        return True
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         self.limits.update(limits)
@@ -63,6 +74,12 @@ class FakePacing:
             if sample.cookie in limits and sample.tcp is not None:
                 tcp = sample.tcp._replace(max_pacing_rate=limits[sample.cookie].rate)
                 self._sockets.there[known] = sample._replace(tcp=tcp)
+
+    def limit_at_once(self) -> bool:
+        return True
+
+    async def check(self) -> list[str]:
+        return []
 
     def forget(self, cookies: Iterable[int]) -> None:
         for cookie in cookies:
@@ -73,17 +90,24 @@ class FakePacing:
 
 
 class FakeCapture:
-    """Sees nothing; its descriptor is a pipe's."""
+    """Sees what it is given; its descriptor is a pipe's."""
 
     def __init__(self, interface: str) -> None:
         self.interface = interface
         self._ends = os.pipe()
+        self._segments: list[Segment] = []
+
+    def give(self, segment: Segment) -> None:
+        self._segments.append(segment)
+        os.write(self._ends[1], b".")
 
     def fileno(self) -> int:
         return self._ends[0]
 
     def read(self, limit: int) -> Iterator[Segment]:
-        return iter(())
+        given, self._segments = self._segments, []
+        os.read(self._ends[0], len(given))
+        return iter(given)
 
     def read_statistics(self) -> int:
         return 0
@@ -104,6 +128,7 @@ class FakeKernel:
         self.upload_netfilter = FakeNetfilter()
         self.sockets = FakeSockets()
         self.pacing = FakePacing(self.sockets)
+        self.captures: dict[str, FakeCapture] = {}
 
     @property
     def access(self) -> KernelAccess:
@@ -113,9 +138,6 @@ class FakeKernel:
 
         async def nothing_left(backend: str, settings: Settings) -> None:
             self.log.append(f"remove what is not {backend}")
-
-        async def addresses(interfaces: tuple[str, ...]) -> dict[bytes, str]:
-            return {PROXY: interfaces[0]}
 
         def no_events() -> None:
             raise KernelError("no path-manager events here")
@@ -130,7 +152,7 @@ class FakeKernel:
             upload_netfilter=lambda _: self.upload_netfilter,
             sockets=lambda _: self.sockets,
             pacing=lambda _: self.pacing,
-            capture=lambda interface, _: FakeCapture(interface),
+            capture=lambda interface, _: self.captures.setdefault(interface, FakeCapture(interface)),
             events=no_events,
-            interface_of_addresses=addresses,
+            routes=lambda s: Routes(s.interfaces[:1]),
         )

@@ -20,7 +20,7 @@ class FakeTrafficControl:
         self.log = [] if log is None else log
         self.classes: dict[int, ClassSpec] = {}
         self.prepared = False
-        self.gso: int | None = None
+        self.gso = self._wanted = 65_536
         """The limit on segments, bytes."""
         self.refusals = 0
         """How many of the next changes to refuse."""
@@ -32,11 +32,16 @@ class FakeTrafficControl:
         self.log.append("take root")
         self.prepared = True
 
-    async def limit_gso(self, size: int | None) -> None:
-        self.gso = size
+    def want_gso(self, limit: Callable[[int], int]) -> None:
+        self._wanted = limit(65_536)
 
-    async def gso_before(self) -> int:
-        return 65_536
+    @property
+    def settled(self) -> bool:
+        return self.gso == self._wanted
+
+    async def settle(self) -> None:
+        self._refuse_some("limit segments")
+        self.gso = self._wanted
 
     async def check(self) -> list[str]:
         return self.problems
@@ -46,11 +51,14 @@ class FakeTrafficControl:
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
         for spec in specs:
-            if self.refusals:
-                self.refusals -= 1
-                raise KernelError(f"set class {spec.minor:x}: refused")
+            self._refuse_some(f"set class {spec.minor:x}")
             self.classes[spec.minor] = spec
             self.log.append(f"class {spec.minor:x} {spec.rate}")
+
+    def _refuse_some(self, what: str) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise KernelError(f"{what}: refused")
 
     async def delete_classes(self, minors: Iterable[int]) -> None:
         for minor in minors:

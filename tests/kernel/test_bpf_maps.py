@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mptcp_throttler.kernel.bpf import Bpf, HashMap
+from mptcp_throttler.kernel.bpf import Bpf, Map
 from mptcp_throttler.kernel.ports import KernelError
 
 pytestmark = pytest.mark.kernel
@@ -25,7 +25,7 @@ def bpf(request: pytest.FixtureRequest) -> Iterator[Bpf]:
 
 
 @pytest.fixture
-def table(bpf: Bpf) -> HashMap:
+def table(bpf: Bpf) -> Map:
     return bpf.hash_map("mptcp_test", 8, 12, ROOM)
 
 
@@ -33,11 +33,11 @@ def entries(count: int, first: int = 0) -> dict[bytes, bytes]:
     return {n.to_bytes(8, "little"): n.to_bytes(12, "little") for n in range(first, first + count)}
 
 
-def update(bpf: Bpf, table: HashMap, what: dict[bytes, bytes]) -> None:
+def update(bpf: Bpf, table: Map, what: dict[bytes, bytes]) -> None:
     bpf.update_batch(table, b"".join(what), b"".join(what.values()))
 
 
-def test_what_was_set_is_taken_out_once(bpf: Bpf, table: HashMap) -> None:
+def test_what_was_set_is_taken_out_once(bpf: Bpf, table: Map) -> None:
     assert list(bpf.drain(table)) == []
     update(bpf, table, {})
     update(bpf, table, entries(ROOM))
@@ -46,15 +46,15 @@ def test_what_was_set_is_taken_out_once(bpf: Bpf, table: HashMap) -> None:
     assert list(bpf.drain(table)) == []
 
 
-def test_what_is_forgotten_is_gone_and_unknown_keys_are_fine(bpf: Bpf, table: HashMap) -> None:
+def test_what_is_forgotten_is_gone_and_unknown_keys_are_fine(bpf: Bpf, table: Map) -> None:
     update(bpf, table, entries(100))
     bpf.delete_batch(table, b"".join(entries(200, first=50)))
     assert dict(bpf.drain(table)) == entries(50)
 
 
-def test_a_full_map_is_an_error_in_words_and_keeps_what_it_has(bpf: Bpf, table: HashMap) -> None:
+def test_a_full_map_is_an_error_in_words_and_keeps_what_it_has(bpf: Bpf, table: Map) -> None:
     update(bpf, table, entries(ROOM - 10))
-    with pytest.raises(KernelError, match=f"the BPF map mptcp_test is full: it has room for {ROOM} sockets"):
+    with pytest.raises(KernelError, match=f"the BPF map mptcp_test is full: it has room for {ROOM} entries"):
         update(bpf, table, entries(20, first=ROOM))
     bpf.delete_batch(table, b"".join(entries(20)))
     update(bpf, table, entries(20, first=2 * ROOM))

@@ -94,7 +94,7 @@ def test_a_kill_in_mid_transfer_neither_loses_nor_doubles(site: Site) -> None:
         wait_until(lambda least=megabytes: site.used() > least * 1e6, "it is counted")  # type: ignore[misc]
         throttler.process.kill()
         throttler = site.begin("5 GB", anew=False)
-    client.kill()
+    site.abort(client)
     wait_until(lambda: not throttler.status()["connections"], "the connection is gone", timeout=30)
     stopped(throttler)
     received = site.received() - before
@@ -116,7 +116,7 @@ def test_the_cap_begins_after_the_volume_and_goes_with_a_reset(site: Site) -> No
         assert reset.stdout == "reset: 1 volume\n"
         wait_until(lambda: throttler.status()["counters"]["entries"] == 0, "the cap goes", timeout=30)
     finally:
-        client.kill()
+        site.abort(client)
     stopped(throttler)
 
 
@@ -149,7 +149,7 @@ def test_a_cap_hides_no_budget_and_the_tightest_holds(site: Site) -> None:
         assert site.quota("reset", "--rule", "volume").stdout == "reset: 1 volume\n"
         wait_until(lambda: rates() == {10_000_000}, "the rule's cap holds again", timeout=30)
     finally:
-        client.kill()
+        site.abort(client)
     stopped(throttler)
 
 

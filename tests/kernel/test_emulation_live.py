@@ -21,7 +21,7 @@ from mptcp_bench.experiments.emulation import ends, lost_of, reordered
 from mptcp_bench.experiments.emulation_probe import Ping
 from mptcp_bench.testbed import LiveNode, Testbed, TestbedError, lab_of, paths
 from mptcp_bench.testbed.features import missing
-from mptcp_bench.testbed.hops import Kind
+from mptcp_bench.testbed.hops import TOLERANCE, Kind
 from mptcp_bench.testbed.ownership import NAMESPACES
 
 pytestmark = pytest.mark.kernel
@@ -228,7 +228,10 @@ def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> No
         testbed.check_emulation()
 
 
-def test_an_emulator_that_is_held_up_voids_the_run_in_which_it_was(user_space: None) -> None:
+def test_an_emulator_that_is_held_up_voids_the_run_in_which_it_was(
+    user_space: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOLERANCE)
     testbed = Testbed(paths((Path("p", up=Direction(delay=300_000)),)), emulator="user space")
     with testbed:
         place, emulator = ends(testbed)["p"], testbed.emulation.processes["p"]

@@ -1,4 +1,4 @@
-"""The guard on a real download: a path that fails relaxes the cap on the other, unless the rule says no."""
+"""The guard on real transfers, both ways: a path that fails relaxes the cap on the other, unless the rule says no."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mptcp_bench.testbed.services import (
     mptcp_command,
     start_origin,
     start_proxy,
+    start_sink,
     start_throttler,
     wait_until,
     write_throttler_config,
@@ -67,3 +68,41 @@ def test_a_path_that_fails(make_module_testbed: Callable[..., Testbed], require:
     throttler.process.signal(signal.SIGTERM)
     assert throttler.process.wait(10) == 0
     assert "caps relaxed" in throttler.process.output()
+
+
+def test_a_path_that_fails_under_an_upload(make_module_testbed: Callable[..., Testbed], require: Any) -> None:
+    require("htb", "nftables", "ifb", "nft-ingress")
+    testbed = make_module_testbed()
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text((POLICY % "true").replace("guard: true", "direction: up"))
+    throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
+    sink, proxy = start_sink(testbed["origin"]), start_proxy(testbed["proxy"])
+    body = testbed.directory / "body"
+    with open(body, "wb") as file:
+        file.truncate(1_000_000_000)
+    command = ["curl", "-s", "-m", "90", "-o", "/dev/null", "-H", "Expect:", "-x", proxy.url(), "-T", str(body)]
+    testbed["client"].popen(mptcp_command([*command, sink.url()]))
+
+    def seen() -> dict[str, Any]:
+        return throttler.status()
+
+    def in_force() -> bool:
+        return seen()["counters"]["upload_entries"] == 1 and [each["rate"] for each in seen()["classes"]] == [5_000_000]
+
+    def sent() -> int:
+        return int(testbed["client"].counters()["wlan0"].sent)
+
+    wait_until(in_force, "the cap is in force", timeout=30)
+    before = sent()
+    wait_until(lambda: sent() > before + 5_000_000, "Wi-Fi has shown what it takes")
+    device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
+    drop = DROP.replace('oifname "wlan0"', f'meta iifname "{device}" drop; oifname "{device}"')
+    with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
+        wait_until(lambda: seen()["counters"]["guard"]["relaxations"] > 0, "the cap is relaxed")
+        (connection,) = seen()["connections"]
+        assert connection["relaxed"].startswith("upload: it got ")
+        (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]
+        assert "upload: cap of rule cap relaxed" in ethernet["upload"]["reason"]
+        wait_until(lambda: seen()["counters"]["upload_entries"] == 0, "its entry is gone")
+    wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again", timeout=30)
+    wait_until(in_force, "the cap is in force again", timeout=40)

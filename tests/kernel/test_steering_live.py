@@ -45,7 +45,7 @@ class Site(ThrottledSite):
             wait_until(lambda: len(self.backups()) == 2, "the download has both its subflows")
             yield
         finally:
-            client.kill()
+            self.abort(client)
 
     def backups(self) -> list[bool]:
         """Return of each subflow whether this side made it backup, that over Ethernet first."""
@@ -73,7 +73,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: int) -> None:
     before = site.sysctls()
     throttler = site.start(STANDBY)
-    assert site.sysctls() == ["1", "1"]
+    assert site.sysctls() == ["1", "3"]
     with site.download(family):
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
         ethernet, wifi = site.received("eth0"), site.received("wlan0")
@@ -86,6 +86,8 @@ def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: 
         }
         with site.testbed["client"].link_down("wlan0"):
             wait_until(lambda: site.received("eth0") > ethernet + 5_000_000, "the standby takes over")
+            wait_until(lambda: site.backups() == [False, True], "the two change places")
+        wait_until(lambda: site.backups() == [True, False], "they are back in their order", timeout=30)
     stopped(throttler)
     assert site.sysctls() == before
 

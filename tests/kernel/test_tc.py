@@ -92,7 +92,7 @@ async def with_classes(state: Path) -> None:
     tc = HtbTrafficControl(["t0", "t1"], Ownership(), state)
     async with tc.opened():
         await tc.prepare()
-        await tc.limit_gso(6250)
+        await limit_gso(tc, 6250)
         for _ in range(2):
             await tc.upsert_classes(CLASSES.values())
 
@@ -278,13 +278,18 @@ DAMAGE = {
 }
 
 
+async def limit_gso(tc: HtbTrafficControl, size: int) -> None:
+    tc.want_gso(lambda before: min(size, before))
+    await tc.settle()
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_what_somebody_did_to_an_interface_is_found_and_undone(link: LiveNode, tmp_path: Path, damage: str) -> None:
     async def scenario() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         async with tc.opened():
             await tc.prepare()
-            await tc.limit_gso(6250)
+            await limit_gso(tc, 6250)
             assert await tc.check() == []
             link.run(DAMAGE[damage].split())
             assert len(await tc.check()) == 1
@@ -305,10 +310,8 @@ def test_many_tasks_may_use_it_at_once(link: LiveNode, tmp_path: Path) -> None:
             await tc.prepare()
             await tc.upsert_classes(CLASSES.values())
             for size in range(5000, 5040):
-                await asyncio.gather(
-                    tc.check(), tc.read_classes(), tc.gso_before(), tc.upsert_classes(CLASSES.values()), tc.check()
-                )
-                await asyncio.gather(tc.limit_gso(size), tc.read_classes(), tc.gso_before(), tc.prepare())
+                await asyncio.gather(tc.check(), tc.read_classes(), tc.upsert_classes(CLASSES.values()), tc.check())
+                await asyncio.gather(limit_gso(tc, size), tc.read_classes(), tc.prepare())
                 assert await tc.check() == []
             assert f"gso_max_size {size}" in dump(link)
             await tc.restore()

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from throttler_site import POLICY, Site, clients, connection, make_site, running, until, untouched_afterwards
+from throttler_site import POLICY, Site, clients, connection, running, until
 
 from mptcp_bench.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_bench.testbed.services import program, start_throttler, throttler_mounts, write_throttler_config
 from mptcp_throttler.views.ask import ask
 
-pytestmark = pytest.mark.kernel
-
-
-@pytest.fixture(scope="module", params=["iptables", "nftables"])
-def site(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
-    return make_site(request.param, make_module_testbed, require)
-
-
-@pytest.fixture(autouse=True)
-def _untouched_afterwards(site: Site) -> Iterator[None]:
-    with untouched_afterwards(site):
-        yield
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 
 
 def test_a_killed_daemons_successor_adopts_and_no_entry_is_ever_missing(site: Site) -> None:

@@ -28,6 +28,8 @@ rules:
 IPPROTO_MPTCP = 262
 PORT = 3128
 MAJOR = "4d50:"
+UNCAPPED = MAJOR + "ffff"
+"""Where subflows go that began in a class and have no cap."""
 
 
 @dataclass
@@ -62,6 +64,13 @@ class Site:
 
     def entries(self) -> dict[str, str]:
         """Return the client end of each capped subflow and its class, as ipset or nft shows them."""
+        return {client: classid for client, classid in self._targets().items() if classid != UNCAPPED}
+
+    def uncapped(self) -> dict[str, str]:
+        """Return those that have an entry and no cap."""
+        return {client: classid for client, classid in self._targets().items() if classid == UNCAPPED}
+
+    def _targets(self) -> dict[str, str]:
         if self.backend == "iptables":
             lines = self.proxy.run(["ipset", "save"]).stdout.splitlines()
             adds = [line.split() for line in lines if line.startswith("add mptcp-throttler-")]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from mptcp_bench.testbed import LiveNode, Testbed
+from mptcp_bench.testbed import LiveNode, Program, Testbed
 from mptcp_bench.testbed.services import (
     Proxy,
     Throttler,
@@ -67,6 +68,17 @@ class ThrottledSite:
         return mptcp_command(
             ["curl", "-s", "-m", "60", "-o", "/dev/null", *arguments, "-x", self.proxy.url(family), url]
         )
+
+    @staticmethod
+    def abort(client: Program) -> None:
+        """End a download so that its connection is gone at once.
+
+        A client that closes with data unread resets its connection. One that had read all of it leaves the proxy
+        with two subflows of window zero for a minute, next to those of the test that follows.
+        """
+        client.signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        client.kill()
 
     def cleanup(self) -> None:
         """Run ``mptcp-throttler cleanup``, which must succeed."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, SubflowState
+from mptcp_throttler.mptcp.questions import MAX_WAITING
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, LIVE
 
@@ -36,6 +37,14 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
             assert subflow.connection is connection
     assert table.opened.keys() <= table.tokens.keys()
     live = 0
+    active = [subflow for subflow in table.subflows.values() if subflow.state is SubflowState.ACTIVE]
+    unconfirmed = {subflow.four_tuple for subflow in active if not subflow.known_to_kernel}
+    assert size["unconfirmed"] == len(unconfirmed)
+    assert all(four_tuple in table.unconfirmed for four_tuple in unconfirmed)
+    doubtful = {token for token, connection in table.opened.items() if not connection.confirmed}
+    assert len(table.unconfirmed_connections) == len(doubtful)
+    assert all(token in table.unconfirmed_connections for token in doubtful)
+    assert size["questions"] <= MAX_WAITING
     for four_tuple, subflow in table.subflows.items():
         closing = subflow.state is SubflowState.CLOSING
         live += subflow.state is SubflowState.ACTIVE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptcp_throttler.kernel.bpf import Register, assemble, call, jump, jump_if, leave, load_32, number, number_64
+from mptcp_throttler.kernel.bpf_code import Register, assemble, call, jump, jump_if, leave, load_32, number, number_64
 from mptcp_throttler.kernel.sockets.pacing import UNLIMITED, _value
 from mptcp_throttler.kernel.sockets.sock_ops import Calls, program
 from mptcp_throttler.shaping.model import SocketLimit
@@ -36,7 +36,7 @@ def test_every_listening_port_is_asked_for() -> None:
 
 
 def test_what_the_map_has_for_a_socket() -> None:
-    assert _value(SocketLimit(), MOST) == (UNLIMITED, UNLIMITED, 0)
+    assert _value(SocketLimit(), MOST) == (UNLIMITED, 0, 0)
     assert _value(SocketLimit(8_000_000, 1000, 2 << 20), MOST) == (1_000_000, 1000, 1 << 20)
     assert _value(SocketLimit(send_buffer=16 << 20), MOST)[2] == MOST // 2
     assert _value(SocketLimit(send_buffer=1 << 20), 2 * 212_992)[2] == 0, "too little to help"

@@ -45,6 +45,10 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("classes of caps", f"{HANDLE}{model.FIRST_MINOR:x} to {HANDLE}{model.LAST_MINOR:x}"),
         ("ipset names", f"{model.SET_PREFIX}-4-PORT, {model.SET_PREFIX}-6-PORT"),
         ("iptables rule", f"mangle POSTROUTING, comment {model.RULE_COMMENT}"),
+        (
+            "packets without data, in no class of a cap",
+            f"at most {model.SMALL_PACKET[4]} bytes (IPv4), {model.SMALL_PACKET[6]} (IPv6)",
+        ),
         ("nftables table", f"inet {model.NFT_TABLE}"),
         ("nftables table for uploads", f"netdev {model.NFT_TABLE}"),
         ("IFB device for uploads", model.UPLOAD_DEVICE),

@@ -19,6 +19,7 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.daemon import Daemon
 from mptcp_throttler.runtime.decisions import AT_ONCE
+from mptcp_throttler.shaping.model import NO_LIMIT
 
 PATHS = """\
 version: 1
@@ -97,7 +98,7 @@ async def test_what_is_there_at_the_start_is_capped_and_shown(tmp_path: Path) ->
         assert [limit.rate for limit in kernel.pacing.limits.values()] == [5_000_000]
     assert not kernel.netfilter.entries
     assert kernel.pacing.closed
-    assert not kernel.pacing.limits
+    assert set(kernel.pacing.limits.values()) == {NO_LIMIT}
 
 
 @scenario

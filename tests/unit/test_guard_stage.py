@@ -5,7 +5,7 @@ from __future__ import annotations
 from sampling import MBIT, Flow, capped, connection_of, free, sampled
 
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.policy.model import Direction, ScopeKey, Share, Verdict
 from mptcp_throttler.stages.guard import GuardStage, Relaxed, Resumed
 from mptcp_throttler.stages.stage import Effect
 
@@ -20,6 +20,9 @@ rules:
 """
 
 
+UPLOADS = ScopeKey("cap", Share.PATH, direction=Direction.UP)
+
+
 class Scene:
     """One connection of two subflows; the second is not capped."""
 
@@ -32,7 +35,7 @@ class Scene:
         self.verdicts = (
             Verdict(ends[0], "ethernet", rule, None, rule.throttle, "capped"),
             Verdict(ends[1], None, None, None, None, "free"),
-            Verdict(ends[0], "ethernet", rule, None, rule.throttle, "upload: capped", Direction.UP),
+            Verdict(ends[0], "ethernet", rule, UPLOADS, rule.throttle, "upload: capped", Direction.UP),
         )
         self.changed: list[int] = []
         self.effects: list[Effect] = []
@@ -69,6 +72,43 @@ def test_a_degraded_connection_loses_its_caps_on_downloads() -> None:
     assert down.reason.endswith(reason)
     assert scene.effects == [Relaxed(1, reason)]
     assert scene.guard.counters.relaxations == 1
+
+
+def test_uploads_are_guarded_by_themselves() -> None:
+    scene = Scene()
+    ends = [flow.four_tuple for flow in scene.flows]
+    scene.verdicts = (*scene.verdicts, Verdict(ends[1], None, None, None, None, "upload: free", Direction.UP))
+    uploads = [Flow(ends[0], True, 4.7 * MBIT, 0, 0), Flow(ends[1], False, 28 * MBIT, 0, 0)]
+    top = 1
+
+    def go_on(seconds: float, owed: int = 0) -> tuple[Verdict, ...]:
+        nonlocal top
+        scene.apply()
+        for _ in range(round(seconds / STEP)):
+            scene.now += STEP
+            for flow in uploads:
+                flow.go_on(STEP)
+            top = 1 + owed + sum(int(flow.delivered) for flow in uploads)
+            sequences = (top, top - owed)
+            sockets = [
+                flow.socket._replace(bytes_acked=0, bytes_received=int(flow.delivered), data_sequence=sequence)
+                for flow, sequence in zip(uploads, sequences, strict=True)
+            ]
+            for outcome in scene.guard.observe(sampled(scene.now, sockets)):
+                scene.changed += outcome.changed
+                scene.effects += outcome.effects
+        return scene.apply()
+
+    assert go_on(5) == scene.verdicts
+    assert set(scene.guard.watched()) == set(ends)
+    assert len(scene.guard.watched()) == 2
+    uploads[1].rate = 1 * MBIT
+    down, _, up, _ = go_on(1.5, owed=400_000)
+    assert down == scene.verdicts[0]
+    assert up.throttle is None
+    assert up.reason.startswith("upload: cap of rule cap relaxed: it got ")
+    assert scene.effects == [Relaxed(1, up.reason.replace("cap of rule cap relaxed: ", ""))]
+    assert scene.guard.reason(1) == up.reason.replace("cap of rule cap relaxed: ", "")
 
 
 def test_the_caps_come_back() -> None:

@@ -141,3 +141,7 @@ def test_four_tuples_share_our_end() -> None:
     assert first != second
     assert first.local is second.local
     assert first.local_port is second.local_port
+
+
+def test_the_data_sequence_number_is_read() -> None:
+    assert [each.data_sequence for each in decode(learned(), *BODIES)] == [0x7D7129CF7E81F098, 0xB9AF0803C08A62C7]

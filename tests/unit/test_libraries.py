@@ -39,6 +39,7 @@ def daemon() -> frozenset[str]:
         "scapy.libs.manuf",
         "scapy.layers.inet",
         "rich",
+        "iptc",
     ],
 )
 def test_the_daemon_does_not_load(daemon: frozenset[str], module: str) -> None:
@@ -59,6 +60,14 @@ def test_pyroute2_is_whole_for_others() -> None:
 
 def test_pyroute2_says_its_version() -> None:
     loaded_by("import mptcp_throttler.kernel.libraries\nimport pyroute2\nassert pyroute2.__version__")
+
+
+def test_python_iptables_is_loaded_with_the_adapter_that_uses_it() -> None:
+    # Loading it makes the kernel load its modules.
+    assert "iptc" not in loaded_by("import mptcp_throttler.kernel.netfilter.backends")
+    modules = loaded_by("import mptcp_throttler.kernel.netfilter.iptables")
+    assert "iptc" in modules
+    assert "setuptools" not in modules
 
 
 def test_what_is_loaded_already_stays_as_it_is() -> None:

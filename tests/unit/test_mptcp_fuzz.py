@@ -147,7 +147,10 @@ def test_a_hundred_thousand_segments() -> None:
             data = rng.randbytes(rng.randrange(100))
         time += rng.expovariate(200.0) - 0.001
         fed += 1
-        segment = parse_frame(data, time, rng.choice(("eth0", "wlan0")))
+        if fed % 5_000 == 0:
+            time += SMALL.half_open_timeout
+        direction = None if rng.random() < 0.9 else rng.random() < 0.5
+        segment = parse_frame(data, time, rng.choice(("eth0", "wlan0")), outgoing=direction)
         events = tracker.segment(segment) if segment is not None else []
         if fed % 20 == 0:
             path = rng.choice(paths)
@@ -168,6 +171,11 @@ def test_a_hundred_thousand_segments() -> None:
                 resync = None
         if fed % 50 == 0:
             events += tracker.expire(time)
+            asked = tracker.questions(time)
+            there = [rng.choice(paths).dumped(four_tuple=each) for each in asked if rng.random() < 0.5]
+            events += tracker.answer(asked, {each.four_tuple: each for each in there}, time)
+        if fed % 1000 == 0:
+            tracker.events_arrive = rng.random() < 0.7
         subscriber.receive(events)
         events_seen += len(events)
         if fed % 100 == 0:

@@ -325,12 +325,12 @@ class TestUnchanged:
         tracker.resync([path.dumped()], host.time + 5)
         assert tracker.resync([path.dumped(**changes)], host.time + 10)
 
-    def test_the_interface_of_the_local_address_is_learnt(self, tracker: Tracker, host: Host) -> None:
+    def test_the_interface_of_the_route_is_learnt(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         feed(tracker, path.kernel(K.CREATED))
-        owners = {path.four_tuple.local: "wlan0"}
+        tracker.interface_of = {path.four_tuple: "wlan0"}.get
         for expected in ([CHANGED], []):
-            resync = tracker.begin_resync(host.time + 5, owners)
+            resync = tracker.begin_resync(host.time + 5)
             mapped = host.initial("::ffff:198.51.100.1", proxy="::ffff:192.0.2.1")
             assert kinds(resync.add([mapped.dumped()])) == expected
             assert finished(resync) == []

@@ -194,6 +194,22 @@ class TestDirection:
         assert announced(tracker, outward, path.from_client(SYN | ACK, MpCapable(1, 1, bytes(8)))) == []
         assert tracker.table_sizes["subflows"] == 0
 
+    def test_an_answer_that_came_in_is_none(self, tracker: Tracker, host: Host) -> None:
+        """Anyone on the way can bear the proxy's address; it is the proxy's own packets that show the interface."""
+        path = host.initial()
+        syn, syn_ack, ack = path.handshake()
+        forged = replace(syn_ack, outgoing=False, interface="eth7", sequence=4711)
+        assert announced(tracker, replace(syn, outgoing=False), forged, replace(ack, outgoing=True)) == []
+        assert tracker.counters.misdirected == 2
+        assert announced(tracker, replace(syn_ack, outgoing=True), replace(ack, outgoing=False)) == [OPENED, ACTIVE]
+        assert tracker.connections[host.token].subflows[0].interface == "eth0"
+
+    def test_the_proxy_answers_the_syn_that_it_took(self, tracker: Tracker, host: Host) -> None:
+        path = host.initial()
+        others = [replace(path.syn(), sequence=number) for number in (1, 2)]
+        answer = replace(path.syn_ack(), outgoing=True)
+        assert announced(tracker, *others, answer, path.ack()) == [OPENED, ACTIVE]
+
     def test_nonsense_flags(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         assert announced(tracker, replace(path.syn(), flags=SYN | FIN), replace(path.syn(), flags=SYN | RST)) == []
@@ -219,8 +235,15 @@ class TestJoin:
             (REFUSED, host.token, path.four_tuple)
         ]
         assert events[0].detail == "third ACK with a wrong HMAC"
-        assert announced(tracker, path.ack(), path.proxy_rst()) == []
+        assert announced(tracker, path.ack(forged=True), path.proxy_rst()) == []
         assert len(tracker.connections[host.token].subflows) == 1
+        assert tracker.counters.joins_refused == 1
+
+    def test_a_forged_third_ack_does_no_harm(self, tracker: Tracker, host: Host) -> None:
+        """The proxy never took it: its checksum was wrong, perhaps."""
+        opened(tracker, host)
+        path = host.join()
+        assert announced(tracker, path.syn(), path.syn_ack(), path.ack(forged=True), path.ack()) == [REFUSED, ACTIVE]
 
     def test_replayed_third_ack(self, tracker: Tracker, host: Host) -> None:
         """The proxy's nonce is new each time: yesterday's HMAC proves nothing."""
@@ -256,8 +279,11 @@ class TestJoin:
     def test_given_up_by_the_client(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)
         path = host.join()
-        assert announced(tracker, path.syn(), path.syn_ack(), path.rst()) == []
-        assert len(tracker.connections[host.token].subflows) == 1
+        assert announced(tracker, path.syn(), path.syn_ack(), path.rst(), path.fin()) == []
+        assert len(tracker.connections[host.token].active) == 1
+        assert tracker.table_sizes["half_open"] == 1, "its RST is anyone's: the handshake has its time"
+        tracker.expire(host.time + 10)
+        assert tracker.table_sizes["half_open"] == 0
 
     def test_every_order_of_the_handshake_ends_alike(self, host: Host) -> None:
         path = host.join()

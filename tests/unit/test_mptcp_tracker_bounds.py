@@ -63,8 +63,12 @@ class TestFloods:
             kind for port in range(10) for kind in announced(tracker, *host.join(port=port).handshake())
         )
         assert events_seen == {ACTIVE: SMALL.max_subflows_per_connection - 1}
-        event = host.join(port=11).kernel(KernelEventKind.SUBFLOW_ESTABLISHED)
-        assert announced(tracker, event) == []
+        assert tracker.counters.overflows == 7
+        events = [host.join(port=port).kernel(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(11, 16)]
+        caused = [announced(tracker, event) for event in events]
+        assert caused == [[CLOSED, ACTIVE]] * SMALL.max_subflows_per_connection + [[]], (
+            "what the kernel has comes first"
+        )
         assert tracker.counters.overflows == 8
         check_tables(tracker, SMALL)
 
@@ -79,7 +83,8 @@ class TestFloods:
     def test_of_connections(self, tracker: Tracker) -> None:
         hosts = many(SMALL.max_connections + 5)
         paths = [host.initial(port=3000 + number) for number, host in enumerate(hosts)]
-        events_seen = [announced(tracker, *path.handshake()) for path in paths]
+        created = [path.kernel(KernelEventKind.CREATED) for path in paths[: SMALL.max_connections]]
+        events_seen = [announced(tracker, *path.handshake(), *created[n : n + 1]) for n, path in enumerate(paths)]
         assert events_seen == [[OPENED, ACTIVE]] * SMALL.max_connections + [[]] * 5
         assert tracker.counters.overflows == 5
         check_tables(tracker, SMALL)
@@ -89,11 +94,24 @@ class TestFloods:
         assert announced(tracker, hosts[0].closed(), *late.handshake()) == [CLOSED, ENDED, OPENED, ACTIVE]
         check_tables(tracker, SMALL)
 
+    def test_of_connections_that_packets_alone_have_shown(self, tracker: Tracker) -> None:
+        for number, host in enumerate(many(SMALL.max_connections + 5)):
+            events = announced(tracker, *host.initial(port=3000 + number).handshake())
+            assert events == [OPENED, ACTIVE] if number < SMALL.max_connections else [CLOSED, ENDED, OPENED, ACTIVE]
+            check_tables(tracker, SMALL)
+        real = [Host(f"real {number}") for number in range(SMALL.max_connections)]
+        for number, host in enumerate(real):
+            created = host.initial(port=4000 + number).kernel(KernelEventKind.CREATED)
+            assert announced(tracker, created) == [CLOSED, ENDED, OPENED, ACTIVE]
+            check_tables(tracker, SMALL)
+        assert announced(tracker, *Host("one more").initial(port=5000).handshake()) == []
+        assert list(tracker.connections) == [host.token for host in real]
+
     def test_a_connection_without_room_goes_with_all_its_handshakes(self) -> None:
         """Also if it has two initial subflows: one of an earlier attempt, one that the kernel reports."""
         limits = replace(SMALL, max_connections=1)
         tracker, host = Tracker([PORT], limits), Host()
-        feed(tracker, *Host("other").initial(port=1).handshake())
+        feed(tracker, Host("other").initial(port=1).kernel(KernelEventKind.CREATED))
         attempt, join = host.initial(port=2), host.join()
         feed(tracker, attempt.syn(), attempt.syn_ack(), join.syn(), join.syn_ack())
         assert announced(tracker, host.initial(port=3).kernel(KernelEventKind.CREATED)) == []

@@ -54,7 +54,9 @@ class TestEvents:
         tracker = Tracker([PORT])
         caused = feed(tracker, *packets[:at], *events, *packets[at:])
         learnt = [event for event in caused if event.detail == "leaves by eth0"]
-        assert kinds(event for event in caused if event not in learnt) == [OPENED, ACTIVE, ACTIVE]
+        confirmed = [event for event in caused if event.detail == "the kernel has it"]
+        assert kinds(event for event in caused if event not in learnt + confirmed) == [OPENED, ACTIVE, ACTIVE]
+        assert kinds(confirmed) == [CHANGED] * (2 if at == 6 else 0), "of two that count"
         late = sum(position >= at for position in (0, 3))  # SYNs read after their subflow was active
         assert kinds(learnt) == [CHANGED] * late, "a policy may go by the interface"
         assert tracker.counters.disagreements == 0
@@ -136,6 +138,36 @@ class TestEvents:
         assert announced(tracker, path.fin(), path.proxy_fin(), host.closed()) == []
         assert tracker.counters.disagreements == 0
 
+    def test_a_join_that_was_crowded_out_leaves_by_the_route(self, tracker: Tracker, host: Host) -> None:
+        """Its client sent more SYNs than a connection may have subflows: no packet of it is remembered."""
+        opened(tracker, host)
+        path = host.join()
+        tracker.interface_of = {path.four_tuple: "wlan0"}.get
+        feed(tracker, path.syn(), path.syn_ack(), *(host.join(port=port).syn() for port in range(1, 40)))
+        assert path.four_tuple not in states(tracker, host)
+        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
+        assert tracker.connections[host.token].subflows[-1].interface == "wlan0"
+
+    def test_the_interface_of_a_syn_is_not_believed_where_the_answer_was_not_seen(
+        self, tracker: Tracker, host: Host
+    ) -> None:
+        opened(tracker, host)
+        path = host.join()
+        tracker.interface_of = {path.four_tuple: "wlan0"}.get
+        event = path.kernel(K.SUBFLOW_ESTABLISHED)
+        assert announced(tracker, path.syn(), event) == [ACTIVE]
+        assert tracker.connections[host.token].subflows[-1].interface == "wlan0"
+
+    def test_a_syn_on_its_four_tuple_does_not_say_where_a_join_leaves(self, tracker: Tracker, host: Host) -> None:
+        """It named another connection and came in elsewhere."""
+        other, forged = Host("other"), replace(host.join().syn(), interface="eth7")
+        opened(tracker, host)
+        feed(tracker, *other.initial("198.51.100.9").handshake())
+        path = other.join()
+        tracker.interface_of = {path.four_tuple: "wlan0"}.get
+        assert announced(tracker, forged, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
+        assert tracker.connections[other.token].subflows[-1].interface == "wlan0"
+
     def test_subflow_closed(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
         other = replace(path.kernel(K.SUBFLOW_CLOSED), token=1)
@@ -150,10 +182,12 @@ class TestEvents:
         assert tracker.connections[host.token].subflows[0].backup
         assert tracker.counters.disagreements == 0
 
-    def test_a_late_event_does_not_reopen_a_closing_subflow(self, tracker: Tracker, host: Host) -> None:
+    def test_a_fin_before_the_kernels_first_word_is_not_believed_afterwards(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
-        assert announced(tracker, path.fin(), path.kernel(K.ESTABLISHED)) == [CHANGED]
-        assert states(tracker, host) == {path.four_tuple: SubflowState.CLOSING}
+        assert announced(tracker, path.fin(), path.kernel(K.ESTABLISHED)) == [CHANGED, CHANGED]
+        assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
+        assert announced(tracker, path.fin(), path.proxy_fin()) == []
+        assert announced(tracker, host.closed()) == [CLOSED, ENDED]
 
     def test_a_reused_tuple_explains_another_token(self, tracker: Tracker, host: Host) -> None:
         opened(tracker, host)
@@ -168,7 +202,8 @@ class TestEvents:
         rebooted = Host("rebooted", time=host.time)
         new = rebooted.initial()
         assert announced(tracker, new.syn()) == []
-        assert announced(tracker, new.syn_ack(), new.ack()) == [CLOSED, OPENED, ACTIVE]
+        assert announced(tracker, new.syn_ack(), new.ack()) == [], "the kernel has the other"
+        assert announced(tracker, new.kernel(K.CREATED)) == [CLOSED, OPENED, ACTIVE]
 
     def test_ipv4_mapped_addresses_are_the_same_subflow(self, tracker: Tracker, host: Host) -> None:
         path = opened(tracker, host)
@@ -211,6 +246,7 @@ class TestDisagreement:
         path = host.join()
         feed(tracker, *path.handshake())
         assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED, remote_id=200, local_id=3)) == [
+            CHANGED,
             DISAGREE,
             DISAGREE,
             CHANGED,
@@ -243,7 +279,7 @@ class TestDisagreement:
         opened(tracker, host)
         path = host.join()
         feed(tracker, *path.handshake())
-        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED, backup=True)) == [DISAGREE, CHANGED]
+        assert announced(tracker, path.kernel(K.SUBFLOW_ESTABLISHED, backup=True)) == [CHANGED, DISAGREE, CHANGED]
         assert tracker.connections[host.token].subflows[1].backup
 
 
@@ -308,7 +344,7 @@ class TestResync:
         assert tracker.resync([path.dumped()], host.time) == [], "the FIN is younger than the grace"
         assert kinds(tracker.resync([path.dumped()], host.time + 5)) == [DISAGREE, CHANGED]
         assert states(tracker, host) == {path.four_tuple: SubflowState.ACTIVE}
-        assert announced(tracker, path.fin(), path.proxy_fin()) == [CHANGED, CLOSED]
+        assert announced(tracker, path.fin(), path.proxy_fin()) == [], "the kernel has it"
 
     def test_an_open_handshake_that_the_dump_has_is_active(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
@@ -321,7 +357,7 @@ class TestResync:
         path = host.join()
         feed(tracker, *path.handshake())
         dump = [host.initial().dumped(), path.dumped(remote_id=200, backup=True)]
-        assert kinds(tracker.resync(dump, host.time + 5)) == [DISAGREE, CHANGED, CHANGED]
+        assert kinds(tracker.resync(dump, host.time + 5)) == [CHANGED, CHANGED, DISAGREE, CHANGED, CHANGED]
         second = tracker.connections[host.token].subflows[1]
         assert (second.remote_id, second.backup) == (200, True)
 
@@ -329,7 +365,8 @@ class TestResync:
         path = opened(tracker, host)
         host.time += 5
         began = host.time
-        assert announced(tracker, path.from_client(ACK, MpPrio(True, None))) == [CHANGED]
+        assert announced(tracker, path.kernel(K.SUBFLOW_PRIORITY, backup=True)) == [CHANGED]
+        feed(tracker, path.from_client(ACK))
         assert tracker.resync([path.dumped(backup=False)], began) == []
         assert kinds(tracker.resync([path.dumped(backup=False)], host.time + 1)) == [CHANGED]
 

@@ -260,3 +260,10 @@ def test_the_service_manager_gets_state_and_descriptors(tmp_path: Path, monkeypa
             os.close(each)
         notify("READY=1")
         assert manager.recv(100) == b"READY=1"
+
+
+def test_the_kernel_leaves_a_lost_path_for_one_on_which_data_were_outstanding_at_the_first_timeout() -> None:
+    """mptcp_pm_subflow_chk_stale(): the count of the other path, 1 then, has to be below max(value - 1, 1)."""
+    value = int(module.SYSCTLS[sysctl.STALE_LOSS_COUNT])
+    assert max(value - 1, 1) > 1
+    assert value < 4, "sooner than without us"

@@ -70,6 +70,24 @@ def test_the_policy_of_the_demo() -> None:
     assert lines(SPARE, subflow(ETHERNET), subflow(WIFI)) == [CAPPED, ("wifi", False, "no rule matches")]
 
 
+def test_what_the_kernel_has_not_confirmed_tightens_and_does_not_loosen() -> None:
+    seen = replace(subflow(WIFI), confirmed=False)
+    assert [capped for _, capped, _ in lines(SPARE, subflow(ETHERNET), seen)] == [True, False], "a join counts early"
+    few = policy("""\
+        - {name: few, paths: [ethernet], when: {max_subflows: 2}, throttle: {rate: 5 Mbit/s}}
+        - {name: many, paths: [ethernet], throttle: {rate: 9 Mbit/s}}
+        """)
+    two, third = (subflow(ETHERNET), subflow(WIFI)), subflow(LTE)
+    assert "few caps" in lines(few, *two, replace(third, confirmed=False))[0][2]
+    assert "many caps" in lines(few, *two, third)[0][2]
+    exempt = policy("""\
+        - {name: friends, when: {clients: [10.77.3.2]}, throttle: none}
+        - {name: all, throttle: {rate: 5 Mbit/s}}
+        """)
+    assert [capped for _, capped, _ in lines(exempt, *two, replace(third, confirmed=False))] == [True, True, False]
+    assert [capped for _, capped, _ in lines(exempt, *two, third)] == [False, False, False]
+
+
 def test_ipv6_alike() -> None:
     assert lines(SPARE, subflow("fd77:1::2"), subflow("fd77:2::2")) == [
         CAPPED,

@@ -1,4 +1,4 @@
-"""What a good policy file means, what is only warned of, and that the files we ship are good."""
+"""What a good policy file means, and that the files we ship are good."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from textwrap import dedent
 from zoneinfo import ZoneInfo
 
 import pytest
+from short_policies import BUDGET, CAP, NAMED, STEER, rules
 
 from mptcp_throttler.policy.load import check_policy, load_policy
 from mptcp_throttler.policy.model import Kind, PathMatch, Policy, Rule, Share, Throttle, Window
-from mptcp_throttler.policy.problems import Severity
 
 CONF = Path(__file__).parents[2] / "conf"
 EVERY_DAY = frozenset(range(7))
@@ -20,13 +20,6 @@ EVERY_DAY = frozenset(range(7))
 
 def load(text: str) -> Policy:
     return load_policy(dedent(text), "policy.yaml")
-
-
-def warnings(text: str) -> list[str]:
-    checked = check_policy(dedent(text), "policy.yaml")
-    assert checked.policy is not None
-    assert all(problem.severity is Severity.WARNING for problem in checked.problems)
-    return [str(problem) for problem in checked.problems]
 
 
 def test_everything_that_can_be_said() -> None:
@@ -210,57 +203,6 @@ def test_a_byte_order_mark_and_crlf_do_no_harm() -> None:
     assert load("\ufeffversion: 1\r\nrules: []\r\n") == Policy((), (), ZoneInfo("UTC"))
 
 
-def rules(*lines: str) -> str:
-    paths = "{a: {subflow: initial}, b: {subflow: joined}}"
-    return f"version: 1\npaths: {paths}\nrules:\n" + "".join(f"- {{{line}}}\n" for line in lines)
-
-
-CAP = "throttle: {rate: 5mbit}"
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later"),
-    [
-        (f"name: x, {CAP}", f"name: y, {CAP}"),
-        ("name: x, throttle: none", f"name: y, {CAP}, paths: [a]"),
-        (f"name: x, {CAP}, paths: [a, b]", f"name: y, {CAP}, paths: [b], when: {{min_subflows: 3}}"),
-        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}, when: {{clients: [10.7.0.0/16]}}"),
-        (f"name: x, {CAP}, when: {{days: [mon]}}", f"name: y, {CAP}, when: {{days: [mon]}}"),
-        (f"name: x, {CAP}, when: {{max_subflows: 4}}", f"name: y, {CAP}, when: {{max_subflows: 3}}"),
-    ],
-)
-def test_a_rule_that_is_never_reached_is_warned_of(earlier: str, later: str) -> None:
-    assert warnings(rules(earlier, later)) == [
-        'policy.yaml:5: warning: rules[1]: rule "y" is never reached: "x" above it catches all that it could catch'
-    ]
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later"),
-    [
-        (f"name: x, {CAP}, paths: [a]", f"name: y, {CAP}"),
-        (f"name: x, {CAP}, paths: [a]", f"name: y, {CAP}, paths: [a, b]"),
-        (f"name: x, {CAP}", f"name: y, {CAP}, when: {{min_subflows: 1}}, lift_last: false"),
-        (f"name: x, {CAP}, when: {{max_subflows: 4}}", f"name: y, {CAP}"),
-        (f"name: x, {CAP}, when: {{days: [mon]}}", f"name: y, {CAP}"),
-        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}, when: {{clients: [11.0.0.0/8]}}"),
-        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f'name: y, {CAP}, when: {{clients: ["fd00::/8"]}}'),
-        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}"),
-    ],
-)
-def test_a_rule_that_can_be_reached_is_not(earlier: str, later: str) -> None:
-    assert warnings(rules(earlier, later)) == []
-
-
-def test_a_cap_that_is_always_lifted_is_warned_of() -> None:
-    when = "when: {min_subflows: 1, max_subflows: 1}"
-    assert warnings(rules(f"name: x, {CAP}, {when}")) == [
-        'policy.yaml:4: warning: rules[0]: rule "x" never caps anything: the only active subflow is the last usable '
-        "one, so its cap is lifted; write lift_last: false to cap it"
-    ]
-    assert warnings(rules(f"name: x, {CAP}, {when}, lift_last: false")) == []
-
-
 def test_the_policy_of_the_demo() -> None:
     policy = load_policy((CONF / "policy.yaml").read_text(), "policy.yaml")
     assert [(path.name, [str(prefix) for prefix in path.clients or ()]) for path in policy.paths] == [
@@ -286,73 +228,6 @@ def test_the_policies_we_ship_have_no_problem(path: Path) -> None:
 
 def test_there_are_examples() -> None:
     assert len(FILES) >= 4
-
-
-BUDGET = "budget: {period: month, steps: [{after: 1 GB, throttle: {rate: 1mbit}}]}"
-STEER = "steer: {mode: waterfall, order: [a, b]}"
-EACH = {"throttle": CAP, "budget": BUDGET, "steer": STEER}
-
-
-def notes(text: str) -> list[str]:
-    return [str(note) for note in check_policy(text, "policy.yaml").notes]
-
-
-def test_rules_for_different_questions_leave_each_other_alone() -> None:
-    assert warnings(rules(f"name: x, {CAP}", f"name: y, {BUDGET}", f"name: z, {STEER}")) == []
-    assert notes(rules(f"name: x, {CAP}", f"name: y, {BUDGET}")) == [
-        'policy.yaml:4: note: rules[0]: the budget of rule "y" below holds beside rule "x"; to exempt from it what '
-        'this rule catches, add "budget: none"'
-    ]
-    assert notes(rules(f"name: x, {CAP}, budget: none", f"name: y, {BUDGET}")) == []
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later"),
-    [
-        (f"name: x, {CAP}, paths: [a]", f"name: y, {BUDGET}, paths: [b]"),
-        (f'name: x, {CAP}, when: {{hours: ["08:00-18:00"]}}', f'name: y, {BUDGET}, when: {{hours: ["18:00-08:00"]}}'),
-        (f"name: x, {CAP}, when: {{min_subflows: 3}}", f"name: y, {BUDGET}, when: {{max_subflows: 2}}"),
-        (f"name: x, {CAP}, direction: up", f"name: y, {STEER}"),
-    ],
-)
-def test_rules_that_never_meet_are_not_noted(earlier: str, later: str) -> None:
-    assert notes(rules(earlier, later)) == []
-
-
-@pytest.mark.parametrize("kind", ["budget", "steer"])
-def test_an_exemption_that_used_to_be_one_from_everything_is_warned_of_with_the_line_to_add(kind: str) -> None:
-    later = f"name: y, {EACH[kind]}"
-    assert warnings(rules("name: x, throttle: none", later)) == [
-        f'policy.yaml:4: warning: rules[0]: rule "x" does not exempt from the {kind} of rule "y" below it: add '
-        f'"{kind}: none" to exempt from that too, or move rule "y" above it'
-    ]
-    some = "name: x, when: {clients: [10.0.0.0/8]}, throttle: none"
-    assert len(warnings(rules(some, later))) == 1
-    assert warnings(rules(f"{some}, {kind}: none", later)) == []
-    assert warnings(rules(later, "name: x, throttle: none")) == []
-
-
-def test_smallest_delay_used_to_exempt_as_well() -> None:
-    (warning,) = warnings(rules("name: x, steer: {mode: smallest-delay}", f"name: y, {CAP}"))
-    assert 'add "throttle: none"' in warning
-
-
-def test_an_answer_that_never_decides_is_warned_of_for_itself() -> None:
-    assert warnings(rules(f"name: x, {CAP}, direction: down", f"name: y, {CAP}, direction: both, {BUDGET}")) == [
-        'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides: "x" above it does for all that it '
-        "could catch"
-    ]
-    assert warnings(rules(f"name: x, {CAP}, direction: up", f"name: y, {CAP}, direction: both")) == [
-        'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides for uploads: "x" above it does for '
-        "all that it could catch"
-    ]
-    assert warnings(rules(f"name: x, {CAP}", f"name: z, {BUDGET}", f"name: y, {CAP}, {BUDGET}")) == [
-        'policy.yaml:6: warning: rules[2]: rule "y" is never reached: "x" and "z" above it catch all that it could '
-        "catch"
-    ]
-
-
-NAMED = "budgets: {month: {period: month, steps: [{after: 1 GB, throttle: none}]}}\n"
 
 
 def test_several_rules_feed_one_budget() -> None:
@@ -391,14 +266,6 @@ def test_several_rules_feed_one_budget() -> None:
 def test_mistakes_with_budgets_and_steering(rule: str, error: str) -> None:
     problems = [str(problem) for problem in check_policy(rules(rule) + NAMED, "policy.yaml").problems]
     assert any(problem.startswith(f"policy.yaml:{error}") for problem in problems), problems
-
-
-def test_a_budget_without_a_rule_is_warned_of_and_none_is_no_name() -> None:
-    assert warnings(rules(f"name: x, {CAP}") + NAMED) == [
-        "policy.yaml:5: warning: budgets.month: no rule feeds this budget"
-    ]
-    (problem,) = check_policy(rules("name: x, budget: none") + NAMED.replace("month:", "none:", 1), "p").problems
-    assert '"none" in a rule means that it has no budget' in str(problem)
 
 
 def test_waterfall_is_what_3gpp_calls_priority_based() -> None:

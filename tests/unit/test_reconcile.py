@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -24,6 +25,10 @@ NOW = 1_700_000_000.0
 def verdict(port: int, token: int = 1) -> Verdict:
     four_tuple = FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port)
     return Verdict(four_tuple, None, CAP, ScopeKey("cap", Share.CONNECTION, token), CAP.throttle, "")
+
+
+def uncapped(port: int) -> Verdict:
+    return replace(verdict(port), scope=None, throttle=None)
 
 
 class Bench:
@@ -112,7 +117,7 @@ def test_what_was_refused_at_once_is_read_back_before_the_next_change() -> None:
         bench.reconciler.wake()
         # The kernel had done a part of it before it refused, and the subflow leaves before the next try.
         bench.netfilter.entries[verdict(1001).four_tuple] = Target(0x10, 0x10000)
-        bench.planner.set_verdicts(1, [verdict(1000)], NOW)
+        bench.planner.set_verdicts(1, [verdict(1000), uncapped(1001), uncapped(1002)], NOW)
         bench.netfilter.refused.clear()
         bench.reconciler.wake()
         task = asyncio.create_task(bench.reconciler.run())
@@ -210,7 +215,8 @@ def test_a_full_set_does_not_keep_stale_entries_in_it() -> None:
         bench.netfilter.room = 4
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1004)], NOW)
         await bench.reconciler.apply()
-        bench.planner.set_verdicts(1, [verdict(port) for port in range(2000, 2004)], NOW)
+        verdicts = [*map(uncapped, range(1000, 1004)), *map(verdict, range(2000, 2004))]
+        bench.planner.set_verdicts(1, verdicts, NOW)
         await bench.reconciler.apply()
         return bench
 
@@ -297,7 +303,8 @@ def test_changes_go_on_while_the_kernel_is_read_and_are_no_repairs() -> None:
 
         async def change() -> None:
             # Some that were read go, some that were read already come.
-            bench.planner.set_verdicts(1, [verdict(port) for port in range(1005, 1020)], NOW)
+            verdicts = [*map(uncapped, range(1000, 1005)), *map(verdict, range(1005, 1020))]
+            bench.planner.set_verdicts(1, verdicts, NOW)
             async with asyncio.timeout(5):
                 await bench.reconciler.apply()
 

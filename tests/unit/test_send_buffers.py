@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from test_rate_transition import FULL_FLIGHT, IDLE
-from test_shaping_plan import NOW, rule, subflow, throttle, verdict
+from test_shaping_plan import NOW, rule, subflow, throttle, uncapped, verdict
 from test_transitions import Scene
 
 from mptcp_throttler.mptcp.model import TcpInfo
@@ -85,7 +85,7 @@ def test_a_higher_cap_leaves_the_buffer_as_it_is() -> None:
 def test_a_socket_whose_cap_has_gone_has_the_most_and_counts_until_it_is_closed() -> None:
     scene = scene_of(FULL_FLIGHT)
     scene.run(5.0)
-    scene.planner.forget(1, NOW)
+    scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.run(2.0, start=5.0)
     assert scene.limits == {1: SocketLimit(send_buffer=MAX_BYTES)}
     assert scene.transitions.releasing, "it is asked for until it is gone"

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction, PathMatch, Policy, Rule, ScopeKey, Share, Throttle, Verdict
-from mptcp_throttler.shaping import plan
+from mptcp_throttler.shaping import lingering, plan
+from mptcp_throttler.shaping.cap import class_spec, gso_limit
+from mptcp_throttler.shaping.lingering import LINGER_SECONDS
 from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership, Target
-from mptcp_throttler.shaping.plan import IDLE_SECONDS, PlanError, Planner, class_spec, gso_limit
+from mptcp_throttler.shaping.plan import IDLE_SECONDS, PlanError, Planner
 
 NOW = 1_700_000_000.0
 PROXY = b"\x0a\x00\x00\x01"
@@ -41,6 +43,10 @@ def verdict(number: int, of: Rule, token: int = 1) -> Verdict:
     return Verdict(subflow(number), "any", of, ScopeKey(of.name, of.throttle.share, member), of.throttle, "")
 
 
+def uncapped(number: int, of: Rule) -> Verdict:
+    return replace(verdict(number, of), scope=None, throttle=None)
+
+
 def planner_for(*rules: Rule, dry_run: bool = False) -> Planner:
     planner = Planner(Ownership())
     planner.set_policy(policy(*rules, dry_run=dry_run))
@@ -59,9 +65,9 @@ def test_all_subflows_of_a_path_cap_share_one_class_and_the_rules_mark() -> None
     planner = planner_for(first, second)
     planner.set_verdicts(1, [verdict(1, second)], NOW)
     planner.set_verdicts(2, [verdict(2, second)], NOW)
-    minor = planner.minor_of(ScopeKey("second", Share.PATH))
-    assert minor is not None
-    assert planner.entries.desired == {subflow(1): Target(minor, 0x20000), subflow(2): Target(minor, 0x20000)}
+    one, other = planner.entries.desired[subflow(1)], planner.entries.desired[subflow(2)]
+    assert one == other == Target(one.minor, 0x20000)
+    assert one.minor in planner.classes.desired
 
 
 @pytest.mark.parametrize(("share", "classes"), [(Share.PATH, 1), (Share.CLIENT, 3), (Share.CONNECTION, 2)])
@@ -77,10 +83,57 @@ def test_a_subflow_that_is_no_longer_capped_loses_its_entry() -> None:
     cap = rule()
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
-    planner.set_verdicts(1, [verdict(2, cap)], NOW)
+    planner.set_verdicts(1, [uncapped(1, cap), verdict(2, cap)], NOW)
     assert planner.entries.desired.keys() == {subflow(2)}
-    planner.forget(1, NOW)
+
+
+def test_the_entry_of_one_that_ended_stays_until_what_was_assigned_to_it_is_sent() -> None:
+    cap = rule(cap=throttle(share=Share.CLIENT))
+    planner = planner_for(cap)
+    planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap)], NOW)
+    planner.set_verdicts(1, [verdict(2, cap)], NOW)
+    planner.forget(1, NOW + 1)
+    planner.expire(NOW + LINGER_SECONDS - 0.1)
+    assert planner.entries.desired.keys() == {subflow(1), subflow(2)}
+    assert len(planner.classes.desired) == 2
+    planner.expire(NOW + LINGER_SECONDS)
+    assert planner.entries.desired.keys() == {subflow(2)}
+    planner.expire(NOW + LINGER_SECONDS + 1)
     assert not planner.entries.desired
+    planner.expire(NOW + LINGER_SECONDS + 1 + IDLE_SECONDS)
+    assert not planner.classes.desired
+
+
+def test_the_entries_of_those_that_ended_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lingering, "MAX_LINGERING", 2)
+    cap = rule()
+    planner = planner_for(cap)
+    planner.set_verdicts(1, [verdict(1, cap), verdict(2, cap), verdict(3, cap)], NOW)
+    planner.forget(1, NOW)
+    assert len(planner.entries.desired) == 2
+
+
+def test_a_port_reused_by_an_uncapped_connection_loses_the_entry_of_the_one_that_ended() -> None:
+    cap = rule()
+    planner = planner_for(cap)
+    planner.set_verdicts(1, [verdict(1, cap)], NOW)
+    planner.forget(1, NOW)
+    planner.set_verdicts(2, [uncapped(1, cap)], NOW)
+    assert not planner.entries.desired
+    planner.expire(NOW + LINGER_SECONDS)
+
+
+def test_a_port_reused_under_another_cap_is_sent_there() -> None:
+    cap, other = rule(), rule("other", throttle(1_000_000))
+    planner = planner_for(cap, other)
+    planner.set_verdicts(1, [verdict(1, cap)], NOW)
+    before = planner.entries.desired[subflow(1)]
+    planner.forget(1, NOW)
+    planner.set_verdicts(2, [verdict(1, other)], NOW)
+    after = planner.entries.desired[subflow(1)]
+    assert after != before
+    planner.expire(NOW + LINGER_SECONDS)
+    assert planner.entries.desired == {subflow(1): after}
 
 
 def test_a_port_reused_by_a_newer_connection_keeps_its_entry_when_the_old_one_is_forgotten() -> None:
@@ -95,12 +148,13 @@ def test_a_port_reused_by_a_newer_connection_keeps_its_entry_when_the_old_one_is
 def test_idle_classes_of_clients_go_and_those_of_paths_stay() -> None:
     path, client = rule("path"), rule("client", throttle(share=Share.CLIENT))
     planner = planner_for(path, client)
+    of_path = set(planner.classes.desired)
     planner.set_verdicts(1, [verdict(1, client)], NOW)
     planner.forget(1, NOW)
     planner.expire(NOW + IDLE_SECONDS - 1)
     assert len(planner.classes.desired) == 2
     planner.expire(NOW + IDLE_SECONDS)
-    assert planner.classes.desired.keys() == {planner.minor_of(ScopeKey("path", Share.PATH))}
+    assert planner.classes.desired.keys() == of_path
 
 
 def test_a_new_rate_changes_the_class_in_place_and_a_dropped_rule_removes_it() -> None:
@@ -114,7 +168,7 @@ def test_a_new_rate_changes_the_class_in_place_and_a_dropped_rule_removes_it() -
     assert planner.entries.desired[subflow(1)] == before
     assert planner.classes.desired[before.minor].rate == 8_000_000
     planner.set_policy(policy())
-    planner.set_verdicts(1, [], NOW)
+    planner.set_verdicts(1, [uncapped(1, cap)], NOW)
     planner.expire(NOW)
     assert not planner.classes.desired
     assert not planner.entries.desired
@@ -153,6 +207,7 @@ def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest
     assert planner.entries.desired.keys() == {subflow(1), subflow(2)}
     planner.forget(1, NOW)
     planner.forget(2, NOW)
+    planner.expire(NOW + LINGER_SECONDS)
     assert not planner.entries.desired
 
 
@@ -239,7 +294,7 @@ def test_the_class_of_a_budgets_step_is_not_that_of_its_rules_throttle() -> None
     planner.set_policy(policy(cap))
     assert sorted(spec.rate for spec in planner.classes.desired.values()) == [512_000, 5_000_000]
     planner.forget(1, NOW)
-    planner.expire(NOW)
+    planner.expire(NOW + LINGER_SECONDS)
     assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000]
 
 
@@ -250,6 +305,5 @@ def test_a_reload_leaves_the_caps_that_balance_loads_to_those_who_balance() -> N
     balancing = Verdict(subflow(1), "a", both, scope, throttle(300_000), "balanced")
     planner.set_verdicts(1, [balancing], NOW)
     planner.set_policy(policy(both))
-    minor = planner.minor_of(scope)
-    assert minor is not None
+    minor = planner.entries.desired[subflow(1)].minor
     assert planner.classes.desired[minor].rate == 300_000

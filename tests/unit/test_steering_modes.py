@@ -35,9 +35,12 @@ class Scene:
     waiting: int = 500_000
     spacing: float = 0.2
     outstanding: dict[FourTuple, int] = field(default_factory=dict)
+    rtt: float = 0.02
     ticks: int = 0
     delivered: dict[FourTuple, float] = field(default_factory=lambda: dict.fromkeys(NAMES, 0.0))
     actions: dict[FourTuple, Action] = field(default_factory=dict)
+    flips: dict[FourTuple, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
+    """How often the flag of each changed."""
 
     def __post_init__(self) -> None:
         self.steering = Steering(self.steer)
@@ -52,10 +55,14 @@ class Scene:
                 self.delivered[four_tuple] += rate / 8 * TICK
             if self.ticks % round(self.spacing / TICK) == 0:
                 samples = [
-                    SubflowSample(ft, NAMES[ft], int(self.delivered[ft]), self.waiting, self.outstanding.get(ft, 0))
+                    SubflowSample(
+                        ft, NAMES[ft], int(self.delivered[ft]), self.waiting, self.outstanding.get(ft, 0), self.rtt
+                    )
                     for ft in there
                 ]
-                self.actions = self.steering.observe(self.ticks * TICK, samples)
+                before_this, self.actions = self.actions, self.steering.observe(self.ticks * TICK, samples)
+                for ft, action in self.actions.items():
+                    self.flips[ft] += ft in before_this and before_this[ft].backup is not action.backup
         return {four_tuple: self.delivered[four_tuple] - before[four_tuple] for four_tuple in NAMES}
 
 
@@ -98,6 +105,56 @@ def test_a_standby_that_stepped_in_stays_until_nothing_is_outstanding_on_the_act
     assert scene.actions == {ETHERNET: Action(True, None, "standby"), WIFI: Action(False, None, "active")}
 
 
+def silent(scene: Scene, other: float) -> None:
+    """Let Wi-Fi swallow everything; Ethernet carries *other* Mbit/s at the most."""
+    scene.outstanding[WIFI] = 50
+    scene.carry = lambda _: {ETHERNET: other * MBIT, WIFI: 0.0}
+
+
+@pytest.mark.parametrize("steer", [STANDBY, PRIORITY])
+@pytest.mark.parametrize("demand", [12.0, 1000.0])
+@pytest.mark.parametrize("outage", [2.0, 10.0, 30.0])
+def test_an_outage_changes_each_flag_twice_at_the_most(steer: Steer, demand: float, outage: float) -> None:
+    """What the lost path once gave, and what then waits on the other one, opens and closes nothing."""
+    scene = Scene(steer, links(100, 30, demand))
+    scene.run(8)
+    scene.waiting = 0 if demand < 30 else 500_000
+    scene.run(5)
+    scene.flips = dict.fromkeys(NAMES, 0)
+    silent(scene, min(demand, 100.0))
+    scene.run(1)
+    for _ in range(round(outage)):
+        scene.waiting = 0 if scene.waiting or demand > 100 else 500_000
+        scene.run(1)
+        assert [scene.actions[each].backup for each in (ETHERNET, WIFI)] == [False, True]
+    scene.waiting = 0 if demand < 30 else 500_000
+    scene.outstanding.clear()
+    scene.carry = links(100, 30, demand)
+    scene.run(10)
+    assert not scene.actions[WIFI].backup
+    assert max(scene.flips.values()) <= 2
+
+
+@pytest.mark.parametrize("steer", [STANDBY, PRIORITY])
+def test_a_path_is_not_lost_within_three_round_trips(steer: Steer) -> None:
+    scene = Scene(steer, links(100, 30), rtt=0.6)
+    scene.run(5)
+    silent(scene, 100.0)
+    scene.run(1.4)
+    assert not scene.actions[WIFI].backup
+    scene.run(1)
+    assert scene.actions[WIFI].backup
+
+
+def test_where_all_paths_are_silent_none_is_left() -> None:
+    scene = Scene(STANDBY, links(100, 30), outstanding={WIFI: 50})
+    scene.run(5)
+    scene.outstanding[ETHERNET] = 50
+    scene.carry = lambda _: {ETHERNET: 0.0, WIFI: 0.0}
+    scene.run(5)
+    assert sum(not action.backup for action in scene.actions.values()) == 1
+
+
 def test_a_standby_that_carries_the_first_bytes_stays_one() -> None:
     scene = Scene(STANDBY, lambda _: {ETHERNET: 1.0 * MBIT})
     scene.run(1)
@@ -131,6 +188,30 @@ def test_shares_come_within_five_points_and_stay(ethernet: int, wifi: int, spaci
     for _ in range(5):
         carried = scene.run(10)
         assert 100 * carried[ETHERNET] / sum(carried.values()) == pytest.approx(ethernet, abs=5)
+
+
+@pytest.mark.parametrize(("ethernet", "wifi", "demand"), [(60, 40, 20), (40, 60, 20), (85, 15, 12), (15, 85, 12)])
+@any_spacing
+def test_shares_hold_where_less_is_to_be_sent_than_the_paths_carry(
+    ethernet: int, wifi: int, demand: float, spacing: float
+) -> None:
+    scene = Scene(balanced(ethernet, wifi), links(100, 30, demand), waiting=0, spacing=spacing)
+    scene.run(max(5.0, 5 * spacing))
+    for _ in range(5):
+        carried = scene.run(10)
+        assert 100 * carried[ETHERNET] / sum(carried.values()) == pytest.approx(ethernet, abs=5)
+        assert 8 * sum(carried.values()) / 10 == pytest.approx(demand * MBIT, rel=0.01), "nothing is lost by it"
+
+
+@any_spacing
+def test_more_to_send_has_all_that_the_paths_carry_within_seconds(spacing: float) -> None:
+    scene = Scene(balanced(60, 40), links(100, 30, 12), waiting=0, spacing=spacing)
+    scene.run(20)
+    scene.carry, scene.waiting = links(100, 30), 500_000
+    scene.run(max(6.0, 6 * spacing))
+    carried = scene.run(10)
+    assert 8 * sum(carried.values()) / 10 > 0.9 * 75 * MBIT
+    assert 100 * carried[ETHERNET] / sum(carried.values()) == pytest.approx(60, abs=5)
 
 
 def test_one_path_is_never_capped() -> None:

@@ -43,10 +43,24 @@ def test_plan_of_a_dry_run_does_nothing(settings: Path, capsys: pytest.CaptureFi
 
 def test_check_says_what_is_well(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--config", str(settings)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [
         f"{settings}: no errors",
         f"{settings.parent}/policy.yaml: 2 paths, 1 rule, no errors",
     ]
+    assert said.err == ""
+
+
+def test_check_notes_that_a_cap_holds_for_each_interface_apart(
+    settings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.write_text(settings.read_text().replace("[wan0]", "[wan0, wan1]"))
+    assert main(["check", "--config", str(settings)]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{settings.parent}/policy.yaml:")
+    assert 'note: rules[0]: the cap of rule "spare-ethernet" holds for each interface apart' in line
+    assert main(["check", "--policy", str(settings.parent / "policy.yaml")]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

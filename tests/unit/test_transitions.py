@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 from test_rate_transition import FULL_FLIGHT, IDLE
-from test_shaping_plan import NOW, policy, rule, subflow, throttle, verdict
+from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, verdict
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
 from mptcp_throttler.policy.model import Onset, Rule, Share, Throttle
 from mptcp_throttler.shaping import transitions
 from mptcp_throttler.shaping.model import NO_LIMIT, Ownership, SocketLimit
 from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.shaping.releases import FIRST_RECHECK_SECONDS, Limits
 from mptcp_throttler.shaping.share import HEADROOM, max_min_level
-from mptcp_throttler.shaping.transitions import FIRST_RECHECK_SECONDS, MAX_UNSAMPLED_SECONDS, Limits, Transitions
+from mptcp_throttler.shaping.transitions import MAX_UNSAMPLED_SECONDS, Transitions
 
 
 def soft_planner(*rules: Rule) -> Planner:
@@ -107,6 +108,8 @@ class Scene:
         self.cookies: dict[FourTuple, int] = {}
         self.limits: dict[int, SocketLimit] = {}
         self.obeys = obeys
+        self.vanished: set[FourTuple] = set()
+        self.acked: dict[FourTuple, int] = {}
         self.planned = 0
         self.sampled = 0
 
@@ -118,7 +121,9 @@ class Scene:
         limit = self.limits.get(cookie, NO_LIMIT)
         if self.obeys and limit.rate is not None:
             tcp = tcp._replace(max_pacing_rate=limit.rate, pacing_rate=limit.rate, not_sent=limit.not_sent or 50_000)
-        return KernelSubflow(1, four_tuple, True, 0, 0, False, cookie=cookie, tcp=tcp)
+        if four_tuple not in self.vanished:
+            self.acked[four_tuple] = self.acked.get(four_tuple, 0) + 1448
+        return KernelSubflow(1, four_tuple, True, 0, 0, False, self.acked.get(four_tuple, 0), cookie=cookie, tcp=tcp)
 
     def do(self, limits: Limits) -> None:
         self.limits |= limits.wanted
@@ -187,7 +192,7 @@ def test_a_subflow_that_leaves_its_cap_is_released() -> None:
     scene.tcp[subflow(1)] = FULL_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(1.0)
-    scene.planner.forget(1, NOW)
+    scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.run(0.01, start=1.0)
     assert scene.limits == {1: NO_LIMIT}
     scene.run(0.01, start=1.0 + FIRST_RECHECK_SECONDS)
@@ -199,7 +204,7 @@ def test_a_released_socket_that_stays_idle_is_sampled_ever_more_seldom() -> None
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(0.01)
-    scene.planner.forget(1, NOW)
+    scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.obeys = False
     scene.tcp[subflow(1)] = IDLE._replace(max_pacing_rate=5_000_000)
     scene.do(scene.transitions.follow(1.0))
@@ -217,7 +222,7 @@ def test_a_port_that_is_used_again_has_a_socket_without_the_old_limit() -> None:
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(0.01)
     scene.cookies[subflow(1)] = 77
-    scene.planner.forget(1, NOW)
+    scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.planner.set_verdicts(2, [verdict(1, rule())], NOW)
     scene.run(0.05, start=1.0)
     assert scene.limits == {77: SocketLimit(5_000_000)}
@@ -361,7 +366,7 @@ def test_a_subflow_that_loses_its_cap_and_gets_it_back_between_two_slices_begins
     assert sample is not None
     slices = scene.transitions.observe(many, {subflow(1): sample}, 0.0)
     scene.do(next(slices))
-    scene.planner.forget(1, NOW)
+    scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.do(scene.transitions.follow(0.0))
     scene.planner.set_verdicts(2, [verdict(1, rule())], NOW)
     scene.do(scene.transitions.follow(0.0))

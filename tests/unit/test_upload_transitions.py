@@ -12,14 +12,26 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Onset, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.shaping.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.upload_transitions import (
+    FALL,
+    FALL_PER_ASSIGNMENT,
+    LAG_BYTES,
+    LAG_SECONDS,
+    MAX_BASE_LAG_SECONDS,
+    MAX_RAMP_SECONDS,
     MAX_UNSAMPLED_SECONDS,
-    RAMP_SECONDS,
     STEP_SECONDS,
     UploadTransitions,
+    fall,
 )
 
 UP = frozenset({Direction.UP})
+RAMP_SECONDS = 6.0
+"""Enough for a ramp to 5 Mbit/s that nothing holds up."""
+SIBLING = subflow(100)
+"""Of the same connection, without a cap."""
+SIBLING_RATE = 20_000_000
 
 
 def up(cap: Throttle) -> Rule:
@@ -34,16 +46,33 @@ class Scene:
     cap: Throttle = field(default_factory=throttle)
     now: float = 0.0
     broken: bool = False
+    lag: float | None = None
+    """Seconds by which the sibling's data are ahead; None without a sibling."""
+    first_sequence: int = 0
 
     def __post_init__(self) -> None:
         self.planner = Planner(Ownership(), Direction.UP)
-        self.transitions = UploadTransitions(self.planner)
+        self.transitions = UploadTransitions(self.planner, self.subflows)
         self.planner.set_policy(policy(up(self.cap)))
         self.planner.prepare_path_classes(NOW)
 
+    def subflows(self, token: int) -> list[FourTuple]:
+        return [*self.rates, *([] if self.lag is None else [SIBLING])]
+
     def sample(self, four_tuple: FourTuple) -> KernelSubflow:
-        received = int(self.rates[four_tuple] / 8 * self.now)
-        return KernelSubflow(1, four_tuple, True, 0, 0, False, bytes_received=received)
+        rate, ahead = self.rates.get(four_tuple, SIBLING_RATE), 0.0
+        if four_tuple == SIBLING and self.lag is not None:
+            ahead = self.lag * SIBLING_RATE / 8
+        return KernelSubflow(
+            1,
+            four_tuple,
+            True,
+            0,
+            0,
+            False,
+            bytes_received=int(rate / 8 * self.now),
+            data_sequence=(self.first_sequence + int(ahead)) % (1 << 64),
+        )
 
     def load(self, cap: Throttle) -> None:
         self.cap = cap
@@ -156,3 +185,91 @@ def test_a_ramp_is_no_cap_of_another_rule() -> None:
     scene.planner.expire(NOW + 1)
     scene.run(1)
     assert not scene.planner.classes.desired
+
+
+CAP_1 = throttle(1_000_000)
+MOST = min(LAG_SECONDS, 8 * LAG_BYTES / SIBLING_RATE)
+"""Seconds of lag at which the rate is held, beside what an assignment takes."""
+
+
+def seconds_to(cap: Throttle, start: int = 90_000_000, lag: float | None = None) -> float:
+    """Return how long the ramp to a cap takes."""
+    scene = Scene({subflow(1): start}, cap, lag=lag)
+    scene.judge()
+    had = scene.run(MAX_RAMP_SECONDS + 1)
+    assert had[-1] == cap.ceil
+    return STEP_SECONDS * sum(each > cap.ceil for each in had)
+
+
+def test_the_ramp_is_as_long_as_the_fall_needs() -> None:
+    assert seconds_to(throttle(30_000_000)) == pytest.approx(1.1 / FALL, abs=0.2)
+    assert seconds_to(throttle(10_000_000)) == pytest.approx(2.2 / FALL, abs=0.2)
+    assert seconds_to(CAP_1) > 1.1 * 4.5 / FALL, "slower where an assignment takes long"
+
+
+def test_the_fall_leaves_low_rates_as_long_as_the_scheduler_needs_to_notice() -> None:
+    for rate in (500_000, 1_000_000, 100_000_000):
+        assert fall(rate, 0, 0) <= FALL
+        assert fall(rate, 0, 0) * 8 * ASSIGNMENT_BYTES / rate <= FALL_PER_ASSIGNMENT
+
+
+def test_the_rate_is_held_while_the_others_are_ahead_and_goes_on_when_they_are_not() -> None:
+    scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0)
+    scene.judge()
+    scene.run(1)
+    scene.lag = 2 * MOST
+    held = scene.run(2)[5:]
+    assert held[-1] > 0.95 * held[0] > 10_000_000
+    scene.lag = 0.0
+    had = scene.run(1)
+    assert had[-1] < 0.6 * held[0]
+
+
+def test_a_lag_of_what_one_assignment_takes_holds_nothing() -> None:
+    assert fall(1_000_000, 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == fall(1_000_000, 0, SIBLING_RATE)
+    assert fall(1_000_000, MOST + 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == 0
+
+
+def test_behind_fast_paths_the_lag_is_bounded_in_bytes() -> None:
+    assert fall(50_000_000, LAG_SECONDS / 2, SIBLING_RATE) > 0
+    assert fall(50_000_000, LAG_SECONDS / 2, 100_000_000) == 0
+
+
+def test_paths_of_different_delay_do_not_hold_the_ramp() -> None:
+    assert seconds_to(CAP_1, lag=MAX_BASE_LAG_SECONDS) == pytest.approx(seconds_to(CAP_1), abs=0.2)
+
+
+def test_sequence_numbers_may_wrap() -> None:
+    scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0, first_sequence=(1 << 64) - 1000)
+    scene.judge()
+    scene.run(1)
+    scene.lag = 2 * MOST
+    held = scene.run(2)[5:]
+    assert held[-1] > 0.95 * held[0]
+
+
+def test_a_client_that_never_catches_up_is_capped_in_the_end() -> None:
+    scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0)
+    scene.judge()
+    scene.run(1)
+    scene.lag = 100.0
+    had = scene.run(MAX_RAMP_SECONDS)
+    assert had[-1] == 1_000_000
+    assert min(each for each in had if each > 1_000_000) < 2_000_000, "most of the way softly"
+    assert not scene.transitions.busy
+
+
+def test_siblings_are_sampled_as_long_as_the_ramp_goes_on() -> None:
+    scene = Scene({subflow(1): 90_000_000}, lag=0.0)
+    scene.judge()
+    scene.run(1)
+    assert set(scene.transitions.urgent()) == {subflow(1), SIBLING}
+    scene.run(RAMP_SECONDS)
+    assert not scene.transitions.urgent()
+
+
+def test_those_that_share_a_cap_go_down_to_it_together() -> None:
+    scene = Scene({subflow(1): 40_000_000, subflow(2): 50_000_000})
+    scene.judge()
+    had = scene.run(RAMP_SECONDS + 2)
+    assert min(each for each in had if each > 5_000_000) < 6_000_000, "no fall at the end"

@@ -128,21 +128,21 @@ def _check(options: argparse.Namespace) -> int:
 
     if options.policy is not None:
         policy = _policy_with_warnings(options.policy, None)
-        _print_notes(options.policy)
+        _print_notes(options.policy, None)
         print(_no_errors(options.policy, policy))
         return OK
     settings = read_settings(options.config)
     policy = _policy_with_warnings(settings.policy, settings)
-    _print_notes(settings.policy)
+    _print_notes(settings.policy, settings)
     print(f"{options.config}: no errors")
     print(_no_errors(settings.policy, policy))
     return OK
 
 
-def _print_notes(path: Path) -> None:
+def _print_notes(path: Path, settings: Settings | None) -> None:
     from mptcp_throttler.config.files import read_notes
 
-    for note in read_notes(path):
+    for note in read_notes(path, settings):
         print(note, file=sys.stderr)
 
 
@@ -253,10 +253,12 @@ def _cleanup(options: argparse.Namespace) -> int:
 
 
 def _live_connections(settings: Settings, now: float) -> list[Connection]:
+    from mptcp_throttler.kernel.routes import Routes
     from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
     from mptcp_throttler.mptcp.tracker import Tracker
 
     tracker = Tracker(settings.ownership.listen_ports)
+    tracker.interface_of = Routes(settings.interfaces).interface
     tracker.resync(SocketDiagnostics(settings.ownership.listen_ports).subflows(), now)
     return list(tracker.connections.values())
 

@@ -34,9 +34,9 @@ def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, t
     return checked.policy, problems
 
 
-def read_notes(path: Path) -> tuple[Problem, ...]:
+def read_notes(path: Path, settings: Settings | None = None) -> tuple[Problem, ...]:
     """Return what ``check`` says besides of the policy of *path*."""
-    return check_policy(_text(path), str(path)).notes
+    return check_policy(_text(path), str(path), None if settings is None else settings.interfaces).notes
 
 
 def read_connections(path: Path, settings: Settings, now: float) -> list[Connection]:

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mptcp_throttler.config.settings import Settings
-from mptcp_throttler.kernel.addresses import interface_of_addresses
 from mptcp_throttler.kernel.capture import Capture
 from mptcp_throttler.kernel.mptcp_pm.events import PathManagerEvents
 from mptcp_throttler.kernel.netfilter.backends import Backend, open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import available as nftables_missing
 from mptcp_throttler.kernel.ports import EgressTrafficControl, Netfilter, SocketPacing, Sockets, TrafficControl
+from mptcp_throttler.kernel.routes import Routes
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.kernel.sockets.pacing import open_socket_pacing
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
-from mptcp_throttler.mptcp.model import KernelEvent, Segment
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, Segment
 from mptcp_throttler.shaping.commands import NftTable
 
 
@@ -56,6 +56,15 @@ class EventSource(Protocol):
     def close(self) -> None: ...
 
 
+class RouteSource(Protocol):
+    """The host's routing."""
+
+    def interface(self, four_tuple: FourTuple) -> str | None:
+        """Return by which of our interfaces the subflow's packets leave."""
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class KernelAccess:
     """How each part is opened. All raise KernelError where the kernel refuses."""
@@ -71,7 +80,7 @@ class KernelAccess:
     pacing: Callable[[Settings], SocketPacing | None]
     capture: Callable[[str, Settings], SegmentSource]
     events: Callable[[], EventSource]
-    interface_of_addresses: Callable[[tuple[str, ...]], Awaitable[dict[bytes, str]]]
+    routes: Callable[[Settings], RouteSource]
 
 
 REAL = KernelAccess(
@@ -82,8 +91,8 @@ REAL = KernelAccess(
     upload_traffic_control=lambda s: IfbTrafficControl(s.ownership).opened(),
     upload_netfilter=lambda s: NftablesNetfilter(NftTable.upload(s.ownership, s.interfaces)),
     sockets=lambda s: SocketDiagnostics(s.ownership.listen_ports),
-    pacing=lambda s: open_socket_pacing(s.ownership.listen_ports),
+    pacing=lambda s: open_socket_pacing(s.ownership),
     capture=lambda interface, s: Capture(interface, s.ownership.listen_ports),
     events=PathManagerEvents,
-    interface_of_addresses=interface_of_addresses,
+    routes=lambda s: Routes(s.interfaces),
 )

@@ -1,7 +1,6 @@
-"""The little of eBPF that the throttler needs: instructions, one map, one program on a cgroup. bpf(2), libbpf.
+"""The little of eBPF that the throttler needs: maps, programs on a cgroup, an iterator. bpf(2), libbpf.
 
-The program is some forty instructions, so it is assembled here: a compiler for BPF would weigh more than all else that
-is installed. System calls go through libbpf, which iproute2 brings to every machine.
+System calls go through libbpf, which iproute2 brings to every machine. The programs' code is from ``bpf_code``.
 """
 
 from __future__ import annotations
@@ -9,19 +8,22 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 
+from mptcp_throttler.kernel.bpf_code import INSTRUCTION_BYTES
 from mptcp_throttler.kernel.ports import KernelError
 
 _LIBRARY = "libbpf.so.1"
 _MAP_HASH = 1
+_MAP_LPM_TRIE = 11
 _NO_PREALLOCATION = 1
 _PROGRAM_SOCK_OPS, _ATTACH_SOCK_OPS = 13, 3
+_PROGRAM_TRACING, _ATTACH_ITERATOR = 26, 28
+_LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
+"""Of struct bpf_link_info: the number of the cgroup, 0 once somebody detached the program."""
 _LICENSE = b"GPL"
 _LOG_BYTES = 1 << 16
 _BATCH = 4096
@@ -30,139 +32,10 @@ _ENOTSUPP = 524
 """Of the kernel's own, with no name outside."""
 _NO_BATCHES = frozenset({errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP})
 """What a kernel before 5.6 answers to operations on many entries."""
-_INSTRUCTION = struct.Struct("<BBhi")
 _CGROUP2 = "cgroup2"
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 """System calls, the same on every architecture (mount_setattr(2) and its siblings)."""
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
-
-
-class Register(IntEnum):
-    """R0 holds results, R1 to R5 arguments, R6 to R9 survive calls, R10 is the frame."""
-
-    R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 = range(11)
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One instruction of the kernel's Documentation/bpf/instruction-set; a jump names its label."""
-
-    code: int
-    destination: int = 0
-    source: int = 0
-    offset: int = 0
-    immediate: int = 0
-    label: str | None = None
-
-    @property
-    def slots(self) -> int:
-        """64-bit words that it takes: two with a 64-bit immediate."""
-        return 2 if self.code == _LOAD_IMMEDIATE_64 else 1
-
-
-_LOAD_IMMEDIATE_64 = 0x18
-_FROM_MAP = 1
-"""Source of a 64-bit immediate that is the descriptor of a map."""
-
-
-def copy(destination: Register, source: Register) -> Instruction:
-    return Instruction(0xBF, destination, source)
-
-
-def number(destination: Register, value: int) -> Instruction:
-    return Instruction(0xB7, destination, immediate=value)
-
-
-def number_64(destination: Register, value: int) -> Instruction:
-    return Instruction(_LOAD_IMMEDIATE_64, destination, immediate=value)
-
-
-def map_address(destination: Register, descriptor: int) -> Instruction:
-    return Instruction(_LOAD_IMMEDIATE_64, destination, _FROM_MAP, immediate=descriptor)
-
-
-def add(destination: Register, value: int) -> Instruction:
-    return Instruction(0x07, destination, immediate=value)
-
-
-def add_register(destination: Register, source: Register) -> Instruction:
-    return Instruction(0x0F, destination, source)
-
-
-def bits_or(destination: Register, value: int) -> Instruction:
-    return Instruction(0x47, destination, immediate=value)
-
-
-def load_32(destination: Register, source: Register, offset: int) -> Instruction:
-    return Instruction(0x61, destination, source, offset)
-
-
-def load_64(destination: Register, source: Register, offset: int) -> Instruction:
-    return Instruction(0x79, destination, source, offset)
-
-
-def store_32(destination: Register, offset: int, source: Register) -> Instruction:
-    return Instruction(0x63, destination, source, offset)
-
-
-def store_64(destination: Register, offset: int, source: Register) -> Instruction:
-    return Instruction(0x7B, destination, source, offset)
-
-
-def call(function: int) -> Instruction:
-    return Instruction(0x85, immediate=function)
-
-
-def jump(label: str) -> Instruction:
-    return Instruction(0x05, label=label)
-
-
-def jump_if(register: Register, value: int, label: str) -> Instruction:
-    return Instruction(0x15, register, immediate=value, label=label)
-
-
-def jump_unless(register: Register, value: int, label: str) -> Instruction:
-    return Instruction(0x55, register, immediate=value, label=label)
-
-
-def jump_unless_same(register: Register, other: Register, label: str) -> Instruction:
-    return Instruction(0x5D, register, other, label=label)
-
-
-def jump_unless_less(register: Register, other: Register, label: str) -> Instruction:
-    """Jump unless *register* is below *other*, both without sign."""
-    return Instruction(0x3D, register, other, label=label)
-
-
-def leave() -> Instruction:
-    return Instruction(0x95)
-
-
-def assemble(lines: Iterable[Instruction | str]) -> bytes:
-    """Return the machine code of *lines*; a string is a label for what follows. Raises KeyError for an unknown one."""
-    code: list[Instruction] = []
-    labels: dict[str, int] = {}
-    position = 0
-    for line in lines:
-        if isinstance(line, str):
-            labels[line] = position
-        else:
-            code.append(line)
-            position += line.slots
-    return b"".join(_encoded(code, labels))
-
-
-def _encoded(code: Iterable[Instruction], labels: dict[str, int]) -> Iterator[bytes]:
-    position = 0
-    for each in code:
-        position += each.slots
-        offset = each.offset if each.label is None else labels[each.label] - position
-        low = each.immediate & 0xFFFFFFFF
-        signed = low - (1 << 32) if low >> 31 else low
-        yield _INSTRUCTION.pack(each.code, each.source << 4 | each.destination, offset, signed)
-        if each.slots == 2:
-            high = each.immediate >> 32 & 0xFFFFFFFF
-            yield _INSTRUCTION.pack(0, 0, 0, high - (1 << 32) if high >> 31 else high)
 
 
 class _LoadOptions(ctypes.Structure):
@@ -193,7 +66,7 @@ class _LoadOptions(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class HashMap:
+class Map:
     """A map of ours."""
 
     descriptor: int
@@ -202,6 +75,15 @@ class HashMap:
     value_bytes: int
     entries: int
     """How many it holds at most."""
+
+
+@dataclass(slots=True)
+class CgroupProgram:
+    """A program of ours, and by what it is attached."""
+
+    name: str
+    descriptor: int
+    link: int | None = None
 
 
 class Bpf:
@@ -223,22 +105,26 @@ class Bpf:
             os.close(descriptor)
         self._descriptors.clear()
 
-    def hash_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> HashMap:
+    def hash_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
         """Return a new hash map. Raises KernelError."""
+        return self._map(_MAP_HASH, name, key_bytes, value_bytes, entries)
 
+    def prefix_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
+        """Return a new map that finds the longest prefix: a key begins with its length in bits. Raises KernelError."""
+        return self._map(_MAP_LPM_TRIE, name, key_bytes, value_bytes, entries)
+
+    def _map(self, kind: int, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
         class Options(ctypes.Structure):
-            _fields_ = (("size", ctypes.c_size_t), ("btf", ctypes.c_uint32 * 4), ("flags", ctypes.c_uint32))
+            _fields_ = (("size", ctypes.c_size_t), ("btf", ctypes.c_uint32 * 5), ("flags", ctypes.c_uint32))
 
         options = Options(size=ctypes.sizeof(Options), flags=_NO_PREALLOCATION)
         descriptor = self._made(
-            self._library.bpf_map_create(
-                _MAP_HASH, name.encode(), key_bytes, value_bytes, entries, ctypes.byref(options)
-            ),
+            self._library.bpf_map_create(kind, name.encode(), key_bytes, value_bytes, entries, ctypes.byref(options)),
             f"make the BPF map {name}",
         )
-        return HashMap(descriptor, name, key_bytes, value_bytes, entries)
+        return Map(descriptor, name, key_bytes, value_bytes, entries)
 
-    def update_batch(self, table: HashMap, keys: bytes, values: bytes) -> None:
+    def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
         """Set entries; keys and values stand one after the other.
 
         Raises KernelError, for one where the map is full; those before the refused one are set.
@@ -255,7 +141,7 @@ class Bpf:
             if result < 0:
                 raise _refused(-result, table)
 
-    def delete_batch(self, table: HashMap, keys: bytes) -> None:
+    def delete_batch(self, table: Map, keys: bytes) -> None:
         """Forget keys, which stand one after the other; unknown ones are fine. Raises KernelError."""
         start, size = 0, table.key_bytes
         while start < len(keys) and self._batches:
@@ -269,8 +155,21 @@ class Bpf:
         for key in _pieces(keys[start:], size):
             self._library.bpf_map_delete_elem(table.descriptor, key)
 
-    def drain(self, table: HashMap) -> Iterator[tuple[bytes, bytes]]:
+    def drain(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
         """Take all entries out of a map: yield each key with its value."""
+        if (yield from self._in_batches(table, "bpf_map_lookup_and_delete_batch")):
+            return
+        for key, value in self._one_by_one(table):
+            self._library.bpf_map_delete_elem(table.descriptor, key)
+            yield key, value
+
+    def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
+        """Yield each key with its value; some may be missing that are changed meanwhile."""
+        if not (yield from self._in_batches(table, "bpf_map_lookup_batch")):
+            yield from self._one_by_one(table)
+
+    def _in_batches(self, table: Map, function: str) -> Generator[tuple[bytes, bytes], None, bool]:
+        """Yield what *function* gives; return whether that is all, False where this kernel has no such function."""
         keys = ctypes.create_string_buffer(table.key_bytes * _BATCH)
         values = ctypes.create_string_buffer(table.value_bytes * _BATCH)
         # How far it came: the kernel's own, of four bytes for a hash map.
@@ -278,7 +177,7 @@ class Bpf:
         begun = False
         while self._batches:
             count = ctypes.c_uint32(_BATCH)
-            result = self._library.bpf_map_lookup_and_delete_batch(
+            result = getattr(self._library, function)(
                 table.descriptor, position if begun else None, position, keys, values, ctypes.byref(count), None
             )
             if result != -errno.ENOENT and not self._did(result, table):
@@ -289,15 +188,22 @@ class Bpf:
                 strict=True,
             )
             if result < 0:
-                return
+                return True
             begun = True
-        while self._library.bpf_map_get_next_key(table.descriptor, None, keys) == 0:
-            found = self._library.bpf_map_lookup_elem(table.descriptor, keys, values) == 0
-            self._library.bpf_map_delete_elem(table.descriptor, keys)
-            if found:
-                yield keys.raw[: table.key_bytes], values.raw[: table.value_bytes]
+        return False
 
-    def _did(self, result: int, table: HashMap) -> bool:
+    def _one_by_one(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries; each may be deleted before the next is asked for."""
+        keys: list[bytes] = []
+        key = ctypes.create_string_buffer(table.key_bytes)
+        value = ctypes.create_string_buffer(table.value_bytes)
+        while self._library.bpf_map_get_next_key(table.descriptor, keys[-1] if keys else None, key) == 0:
+            keys.append(key.raw)
+        for each in keys:
+            if self._library.bpf_map_lookup_elem(table.descriptor, each, value) == 0:
+                yield each, value.raw
+
+    def _did(self, result: int, table: Map) -> bool:
         """Return whether an operation on many entries was done; False where this kernel has none.
 
         Raises KernelError where it has, and refused.
@@ -309,16 +215,75 @@ class Bpf:
         self._batches = False
         return False
 
-    def attach_sock_ops(self, name: str, code: bytes) -> None:
+    def attach_sock_ops(self, name: str, code: bytes) -> CgroupProgram:
         """Have the program run for the TCP sockets of the whole cgroup hierarchy, beside programs of others.
 
         It goes when this object is closed, or its process ends. Raises KernelError.
         """
+        program = CgroupProgram(name, self._load(_PROGRAM_SOCK_OPS, _ATTACH_SOCK_OPS, name, code))
+        self.attach_again(program)
+        return program
+
+    def attach_again(self, program: CgroupProgram) -> None:
+        """Attach a program that somebody detached. Raises KernelError."""
+        with _cgroup_root() as root:
+            link = self._made(
+                self._library.bpf_link_create(program.descriptor, root, _ATTACH_SOCK_OPS, None),
+                f"attach the BPF program {program.name} to the root of the cgroup hierarchy",
+            )
+        if program.link is not None:
+            self._descriptors.remove(program.link)
+            os.close(program.link)
+        program.link = link
+
+    def is_attached(self, program: CgroupProgram) -> bool:
+        """Tell whether a program still runs, for all that this kernel says."""
+        info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
+        if self._library.bpf_obj_get_info_by_fd(program.link, info, ctypes.byref(size)) < 0:
+            return True
+        return any(info.raw[_LINK_CGROUP])
+
+    def tcp_iterator(self, name: str, code: bytes) -> int:
+        """Load a program that :meth:`iterate` runs once for each TCP socket; return what that takes.
+
+        Raises KernelError: it takes Linux 5.16 that knows its own types (BTF), and CAP_PERFMON.
+        """
+        what = f"find the kernel's iterator of TCP sockets for the BPF program {name}"
+        try:
+            number = self._library.libbpf_find_vmlinux_btf_id(b"tcp", _ATTACH_ITERATOR)
+        except AttributeError as error:
+            raise KernelError(f"{what}: {error}") from error
+        if number < 0:
+            raise KernelError(f"{what}: {os.strerror(-number)}")
+        program = self._load(_PROGRAM_TRACING, _ATTACH_ITERATOR, name, code, number)
+        return self._made(
+            self._library.bpf_link_create(program, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {name}"
+        )
+
+    def iterate(self, iterator: int) -> None:
+        """Run a program for each TCP socket of this thread's network namespace. Raises KernelError."""
+        result = self._library.bpf_iter_create(iterator)
+        if result < 0:
+            raise KernelError(f"go through the TCP sockets: {os.strerror(-result)}")
+        try:
+            while True:
+                try:
+                    if not os.read(result, _LOG_BYTES):
+                        return
+                except BlockingIOError:
+                    continue  # a million sockets are done
+        except OSError as error:
+            raise KernelError(f"go through the TCP sockets: {error.strerror}") from error
+        finally:
+            os.close(result)
+
+    def _load(self, kind: int, attach_type: int, name: str, code: bytes, attach_btf_id: int = 0) -> int:
         log = ctypes.create_string_buffer(_LOG_BYTES)
         options = _LoadOptions(
             size=ctypes.sizeof(_LoadOptions),
             attempts=1,
-            expected_attach_type=_ATTACH_SOCK_OPS,
+            expected_attach_type=attach_type,
+            attach_btf_id=attach_btf_id,
             log_level=1,
             log_size=_LOG_BYTES,
             log=ctypes.cast(log, ctypes.c_char_p),
@@ -332,16 +297,9 @@ class Bpf:
             ctypes.c_size_t,
             ctypes.c_void_p,
         ]
-        result = load(
-            _PROGRAM_SOCK_OPS, name.encode(), _LICENSE, code, len(code) // _INSTRUCTION.size, ctypes.byref(options)
-        )
+        result = load(kind, name.encode(), _LICENSE, code, len(code) // INSTRUCTION_BYTES, ctypes.byref(options))
         verdict = log.value.decode(errors="replace").strip().splitlines()
-        program = self._made(result, f"load the BPF program {name}{f' ({verdict[-1]})' if verdict else ''}")
-        with _cgroup_root() as root:
-            self._made(
-                self._library.bpf_link_create(program, root, _ATTACH_SOCK_OPS, None),
-                f"attach the BPF program {name} to the root of the cgroup hierarchy",
-            )
+        return self._made(result, f"load the BPF program {name}{f' ({verdict[-1]})' if verdict else ''}")
 
     def _made(self, result: int, what: str) -> int:
         if result < 0:
@@ -354,9 +312,9 @@ def _pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def _refused(code: int, table: HashMap) -> KernelError:
-    if code == errno.E2BIG:
-        return KernelError(f"the BPF map {table.name} is full: it has room for {table.entries} sockets")
+def _refused(code: int, table: Map) -> KernelError:
+    if code in (errno.E2BIG, errno.ENOSPC):
+        return KernelError(f"the BPF map {table.name} is full: it has room for {table.entries} entries")
     return KernelError(f"change the BPF map {table.name}: {os.strerror(code)}")
 
 

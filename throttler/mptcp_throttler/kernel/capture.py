@@ -5,6 +5,9 @@ third ACKs of MP_CAPABLE and MP_JOIN, MP_PRIO and the like, never DSS (data). Th
 stacks put it: at the start of the options, after two NOPs, after a time stamp or SACK. What stands before it is
 compared too: else one data segment in eighty would pass for a byte of its time stamp. Bulk data stays in the kernel. An
 IPv6 segment behind extension headers is not seen; the kernel's own events are.
+
+The socket listens to nothing until filter and buffer stand (a protocol of 0, packet(7)): else the kernel counts what
+finds no room before as dropped, and hands out frames of other interfaces.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 8 << 20
 _SO_RCVBUFFORCE = 33
+_NO_PROTOCOL, _ETH_P_ALL = 0, 3
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
 _SNAP_BYTES = 512
 _NOPS, _TIME_STAMP, _SACK = "0x0101", "0x080a", "5"
@@ -65,12 +69,15 @@ class Capture:
         L2ListenSocket, Scapy_Exception = scapy_sniffer()
         self.interface = interface
         try:
-            self._scapy = L2ListenSocket(iface=interface, filter=kernel_filter(listen_ports), promisc=False)
+            self._scapy = L2ListenSocket(
+                iface=interface, type=_NO_PROTOCOL, filter=kernel_filter(listen_ports), promisc=False
+            )
+            self._socket: socket.socket = self._scapy.ins
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER_BYTES)
+            self._socket.setblocking(False)
+            self._socket.bind((interface, _ETH_P_ALL))
         except (OSError, Scapy_Exception, ValueError) as error:
             raise KernelError(f"capture on {interface}: {error}") from error
-        self._socket: socket.socket = self._scapy.ins
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER_BYTES)
-        self._socket.setblocking(False)
         self._link_header = _LINK_HEADER.get(self._socket.getsockname()[3], 0)
         self.received = 0
         self.dropped = 0
@@ -92,9 +99,12 @@ class Capture:
             except OSError as error:
                 name = errno.errorcode.get(error.errno or 0, "error")
                 raise KernelError(f"capture on {self.interface}: {name} ({error.strerror})") from error
-            if self.interface == "lo" and address[2] == socket.PACKET_OUTGOING:
-                continue  # the loopback interface delivers each frame twice
-            segment = parse_frame(frame, timestamp or 0.0, self.interface, self._link_header)
+            outgoing: bool | None = address[2] == socket.PACKET_OUTGOING
+            if self.interface == "lo":
+                if outgoing:
+                    continue  # the loopback interface delivers each frame twice
+                outgoing = None
+            segment = parse_frame(frame, timestamp or 0.0, self.interface, self._link_header, outgoing)
             if segment is not None:
                 yield segment
 

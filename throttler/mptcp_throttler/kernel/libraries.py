@@ -51,12 +51,18 @@ def _replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
 
 _without_its_contents("pyroute2")
 with _replaced({"distutils": None}):
-    import iptc
     from pyroute2.iproute.linux import AsyncIPRoute
     from pyroute2.ipset import AsyncIPSet
     from pyroute2.netlink.exceptions import IPSetError, NetlinkError
 
-__all__ = ["AsyncIPRoute", "AsyncIPSet", "IPSetError", "NetlinkError", "iptc", "scapy_sniffer"]
+__all__ = ["AsyncIPRoute", "AsyncIPSet", "IPSetError", "NetlinkError", "python_iptables", "scapy_sniffer"]
+
+
+def python_iptables() -> Any:
+    """Return the package iptc. Loading it loads the kernel's modules ip_tables and ip6_tables."""
+    with _replaced({"distutils": None}):
+        import iptc
+    return iptc
 
 
 def scapy_sniffer() -> tuple[Any, type[Exception]]:

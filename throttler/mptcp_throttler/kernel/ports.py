@@ -6,11 +6,12 @@ calls may be repeated: an upsert of what is there and a delete of what is gone s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.shaping.model import ClassSpec, SocketLimit, Target
+from mptcp_throttler.policy.model import Network
+from mptcp_throttler.shaping.model import Birth, ClassSpec, SocketLimit, Target
 
 
 class KernelError(Exception):
@@ -28,6 +29,13 @@ class TrafficControl(Protocol):
 
     async def check(self) -> list[str]:
         """Return in words what is not as :meth:`prepare` left it, classes aside; it changes nothing and gives way."""
+
+    @property
+    def settled(self) -> bool:
+        """What is wanted besides root and classes is in the kernel."""
+
+    async def settle(self) -> None:
+        """Bring it there."""
 
     async def read_classes(self) -> dict[int, ClassSpec]:
         """Return our leaf classes by minor number; one that is missing or differs on an interface has rate 0.
@@ -50,11 +58,11 @@ class EgressTrafficControl(TrafficControl, Protocol):
     def prepared(self) -> bool:
         """Our root is there, so that there is something to put back."""
 
-    async def limit_gso(self, size: int | None) -> None:
-        """Let the interfaces build GSO segments of at most *size* bytes; None restores what was there before."""
+    def want_gso(self, limit: Callable[[int], int]) -> None:
+        """Let the interfaces build GSO segments of *limit* bytes, given what they built before we came.
 
-    async def gso_before(self) -> int:
-        """Return the smallest limit on segments, bytes, that the interfaces had before we came."""
+        It comes about by :meth:`settle`, and by :meth:`prepare`.
+        """
 
 
 class Netfilter(Protocol):
@@ -98,8 +106,23 @@ class Sockets(Protocol):
 class SocketPacing(Protocol):
     """Limits on single subflows' sockets, each named by its cookie."""
 
+    def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
+        """Give the subflows to come from client prefixes what they have from the start; None takes that away.
+
+        The longest prefix decides. Return False where this kernel cannot.
+        """
+
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         """Set limits, in force about a round trip later. The map keeps them until they are forgotten."""
+
+    def limit_at_once(self) -> bool:
+        """Have all that :meth:`limit` set in force now, also on sockets that send nothing; False where that cannot be.
+
+        It may be called in a thread, for it takes a microsecond or so for each TCP socket of the namespace.
+        """
+
+    async def check(self) -> list[str]:
+        """Compare programs and maps with what was set, put right what differs and return it in words."""
 
     def forget(self, cookies: Iterable[int]) -> None:
         """Set nothing more on these sockets; what is set stays."""

@@ -25,6 +25,8 @@ class OwnedSysctls:
 
     def __init__(self, state_directory: Path) -> None:
         self._note = state_directory / NOTE
+        self._noted: dict[str, str] = {}
+        """What the note has, for the case that somebody removes it."""
 
     def before(self, names: Iterable[str]) -> dict[str, str]:
         """Return what each of *names* was before it was ours. Raises KernelError where that cannot be read."""
@@ -53,6 +55,15 @@ class OwnedSysctls:
             self._write_note({name: noted[name] for name in wanted.keys() & held.keys()})
             raise
 
+    def check(self, wanted: Mapping[str, str]) -> list[str]:
+        """Return in words what is not as :meth:`hold` left it. Raises KernelError."""
+        problems = [
+            f"{name} is {found}, not {value}" for name, value in wanted.items() if (found := _read(name)) != value
+        ]
+        if self._noted and read_state(self._note) is None:
+            problems.append(f"{self._note} is gone, which says what to put back")
+        return problems
+
     def restore(self) -> None:
         """Put all back."""
         self.hold({})
@@ -60,7 +71,7 @@ class OwnedSysctls:
     def _read_note(self) -> dict[str, str]:
         text = read_state(self._note)
         if text is None:
-            return {}
+            return dict(self._noted)
         try:
             note = json.loads(text)
         except ValueError as error:
@@ -75,6 +86,7 @@ class OwnedSysctls:
         return note
 
     def _write_note(self, note: Mapping[str, str]) -> None:
+        self._noted = dict(note)
         if note or read_state(self._note) is not None:
             write_state(self._note, json.dumps(note) if note else None)
 

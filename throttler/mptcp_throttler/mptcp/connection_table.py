@@ -6,6 +6,9 @@ in ``tracker_table``, moves the subflow between the tables and returns the event
 A subflow is in ``subflows`` and, unless it is active, in one of ``half_open`` (oldest handshake first) and ``closing``.
 A connection is in ``tokens`` from the moment its token is known, in ``opened`` from its first active subflow on, and in
 ``lingering`` while it is open and has no live subflow.
+
+What packets alone have shown is *unconfirmed* until the kernel has it (:meth:`ConnectionTable.confirm`). Where a table
+is full, it makes room for what comes; and what the kernel has is ended by the kernel alone.
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from typing import Final
 
 from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, SubflowState
+from mptcp_throttler.mptcp.questions import BURST, Questions
 from mptcp_throttler.mptcp.records import ConnectionRecord, SubflowRecord
 from mptcp_throttler.mptcp.timed_table import TimedTable
 from mptcp_throttler.mptcp.tracker_table import (
     CONTRADICTIONS,
     HALF_OPEN,
     LIVE,
-    REFUSALS,
     TRANSITIONS,
     Signal,
     announcement,
@@ -37,6 +40,9 @@ EXPIRY_STEP: Final = 1_000
 MAX_DUMP_SECONDS: Final = 120.0
 """A dump that was begun and is not finished by then has failed: endings are no longer remembered for it."""
 
+CONFIRMED_AFTER: Final = 1.0
+"""Seconds within which the kernel's event follows the packets; then it is asked."""
+
 MAX_LOCALS: Final = 256
 """Local addresses with ports that subflows share."""
 
@@ -47,8 +53,9 @@ class ConnectionTable:
     def __init__(self, limits: TrackerLimits) -> None:
         self.limits = limits
         self.counters = TrackerCounters()
-        self.kernel_events_seen = False
-        """Path-manager events arrive, so that one will report the end of a subflow that the kernel has."""
+        self.events_arrive = True
+        """Path-manager events do, so that one reports whatever becomes of a subflow that the kernel has."""
+        self.questions = Questions()
         self.subflows: dict[FourTuple, SubflowRecord] = {}
         self.tokens: dict[int, ConnectionRecord] = {}
         self.opened: dict[int, ConnectionRecord] = {}
@@ -57,6 +64,10 @@ class ConnectionTable:
         """Subflows in state ACTIVE."""
         self.closing: TimedTable[FourTuple, SubflowRecord] = TimedTable()
         self.lingering: TimedTable[int, ConnectionRecord] = TimedTable()
+        self.unconfirmed: TimedTable[FourTuple, SubflowRecord] = TimedTable()
+        """Active subflows that packets alone have shown."""
+        self.unconfirmed_connections: TimedTable[int, ConnectionRecord] = TimedTable()
+        """Open connections of which the kernel never had a subflow, as far as it told."""
         self.refused: TimedTable[FourTuple, bool] = TimedTable()
         """Refused joins; True where the reason is a wrong HMAC, which the kernel may contradict."""
         self.ended: TimedTable[FourTuple | int, float] = TimedTable()
@@ -104,6 +115,8 @@ class ConnectionTable:
             self._forget(oldest)
         subflow.connection = connection
         connection.subflows.append(subflow)
+        if subflow.known_to_kernel:
+            self._confirm_connection(connection)
         subflow.changed()
         return True
 
@@ -118,7 +131,43 @@ class ConnectionTable:
             self.counters.half_open_evicted += 1
             self._forget(self.half_open.oldest())
 
+    def make_room_in(self, connection: ConnectionRecord, time: float) -> list[Event]:
+        """For one that the kernel has, end a subflow of *connection* that it may not have, if there are too many."""
+        if len(connection.subflows) < self.limits.max_subflows_per_connection:
+            return []
+        oldest = connection.oldest_unconfirmed()
+        if oldest is None or connection.oldest_half_open() is not None:
+            return []
+        self.counters.unconfirmed_evicted += 1
+        return self.apply(oldest, Signal.EXPIRED, time, "evicted for one that the kernel has")
+
     # Changing
+
+    def confirm(self, subflow: SubflowRecord, time: float) -> list[Event]:
+        """Note that the kernel has *subflow*."""
+        if subflow.known_to_kernel:
+            return []
+        subflow.known_to_kernel = True
+        connection = subflow.connection
+        if connection is not None:
+            self._confirm_connection(connection)
+        if self.unconfirmed.pop(subflow.four_tuple) is None:
+            return []
+        subflow.changed()
+        # A verdict differs only where others of the connection count.
+        others = connection.subflows if connection is not None else []
+        if not any(each.state is SubflowState.ACTIVE for each in others if each is not subflow):
+            return []
+        return self.change(subflow, time, "the kernel has it")
+
+    def doubt(self, subflow: SubflowRecord, *, reset: bool = False) -> list[Event]:
+        """Do nothing on what the wire claims of *subflow*: an event will tell if it is so; else the kernel is asked.
+
+        None tells of subflows that a *reset* ended together with their connection.
+        """
+        if reset or not self.events_arrive:
+            self.questions.ask(subflow.four_tuple)
+        return []
 
     def apply(self, subflow: SubflowRecord, signal: Signal, time: float, detail: str = "") -> list[Event]:
         """Apply *signal* to *subflow* and return the events."""
@@ -146,10 +195,11 @@ class ConnectionTable:
         if announced is EventKind.SUBFLOW_ACTIVE:
             events += self._activated(subflow, time)
         if new is SubflowState.CLOSED:
-            if not subflow.initial and old in HALF_OPEN and (signal in REFUSALS or detail == PROXY_RESET):
+            refused = signal is Signal.PLAIN_ANSWER or detail == PROXY_RESET
+            if refused and not subflow.initial and old in HALF_OPEN and subflow.four_tuple not in self.refused:
                 connection = subflow.connection
                 token = connection.token if connection else 0
-                events += self.refuse(subflow.four_tuple, token, time, detail or signal.value, signal is Signal.REFUTED)
+                events += self.refuse(subflow.four_tuple, token, time, detail or signal.value, by_hmac=False)
             self._remove(subflow, old, time)
         else:
             self._move(subflow, old, new, time)
@@ -165,6 +215,7 @@ class ConnectionTable:
             events += self.apply(subflow, Signal.ABANDONED, time, detail)
         self.tokens.pop(connection.token, None)
         self.lingering.pop(connection.token)
+        self.unconfirmed_connections.pop(connection.token)
         if self.opened.pop(connection.token, None) is not None:
             self.counters.connections_closed += 1
             events.append(Event(EventKind.CONNECTION_CLOSED, time, connection.token, None, detail))
@@ -217,6 +268,8 @@ class ConnectionTable:
                 self.lingering.put(connection.token, connection, time)
             else:
                 events += self.close(connection, time, "no subflow left")
+        for subflow in islice(self.unconfirmed.until(time - CONFIRMED_AFTER), BURST):
+            self.questions.ask(subflow.four_tuple)
         for _ in self.refused.pop_until(time - limits.half_open_timeout):
             pass
         forgotten = time - limits.closed_linger
@@ -248,12 +301,22 @@ class ConnectionTable:
         initial = next((other for other in connection.subflows if other.initial), None)
         return [] if initial is None else self.apply(initial, Signal.JOINED, time)
 
+    def _confirm_connection(self, connection: ConnectionRecord) -> None:
+        connection.confirmed = True
+        self.unconfirmed_connections.pop(connection.token)
+
     def _make_room(self, subflow: SubflowRecord, time: float) -> list[Event]:
-        """At ``max_connections``, close the connection that has been without a subflow the longest."""
-        if self._has_room(subflow) or not len(self.lingering):
+        """At ``max_connections``, close the connection that has been without a subflow the longest; where there is
+        none, the oldest of those that the kernel may not have."""
+        if self._has_room(subflow):
             return []
-        self.counters.lingering_evicted += 1
-        return self.close(self.lingering.oldest(), time, "evicted for a new connection")
+        if len(self.lingering):
+            self.counters.lingering_evicted += 1
+            return self.close(self.lingering.oldest(), time, "evicted for a new connection")
+        if len(self.unconfirmed_connections):
+            self.counters.unconfirmed_evicted += 1
+            return self.close(self.unconfirmed_connections.oldest(), time, "evicted for a new connection")
+        return []
 
     def _has_room(self, subflow: SubflowRecord) -> bool:
         connection = subflow.connection
@@ -270,6 +333,8 @@ class ConnectionTable:
         connection.since = time
         connection.changed()
         self.opened[connection.token] = connection
+        if not connection.confirmed:
+            self.unconfirmed_connections.put(connection.token, connection, time)
         self.counters.connections_opened += 1
         return [Event(EventKind.CONNECTION_OPENED, time, connection.token, subflow.four_tuple)]
 
@@ -279,12 +344,15 @@ class ConnectionTable:
         self._leave_table(subflow, old)
         if new is SubflowState.ACTIVE:
             self.live += 1
+            if not subflow.known_to_kernel:
+                self.unconfirmed.put(subflow.four_tuple, subflow, time)
         else:
             self._tables[new].put(subflow.four_tuple, subflow, time)
 
     def _leave_table(self, subflow: SubflowRecord, state: SubflowState | None) -> None:
         if state is SubflowState.ACTIVE:
             self.live -= 1
+            self.unconfirmed.pop(subflow.four_tuple)
         elif state is not None:
             self._tables[state].pop(subflow.four_tuple)
 
@@ -292,6 +360,7 @@ class ConnectionTable:
         four_tuple, connection = subflow.four_tuple, subflow.connection
         self._leave_table(subflow, old)
         self.subflows.pop(four_tuple, None)
+        self.questions.drop(four_tuple)
         if old in LIVE:
             self.remember_end(four_tuple, time)
         if connection is None:

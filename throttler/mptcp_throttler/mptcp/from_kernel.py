@@ -2,7 +2,8 @@
 
 Sources: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps).
 
-The kernel is the endpoint, so its records overrule the packets. Packet and event may come in either order. Only what
+The kernel is the endpoint, so its records overrule the packets: what it has, only its records end or change (see
+``questions`` for what it is asked). Packet and event may come in either order. Only what
 cannot both be true is a ``DISAGREEMENT``: another token or address identifier for the same subflow, an established join
 that failed its proof, a subflow that one observer has and the other closed.
 
@@ -16,7 +17,7 @@ that failed its proof, a subflow that one observer has and the other closed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from mptcp_throttler.mptcp.connection_table import ConnectionTable
 from mptcp_throttler.mptcp.model import (
@@ -32,6 +33,9 @@ from mptcp_throttler.mptcp.records import SubflowRecord
 from mptcp_throttler.mptcp.resync import Resync
 from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, Signal
 
+InterfaceOf = Callable[[FourTuple], str | None]
+"""Says by which interface a subflow leaves whose packets did not show it; None where it does not know."""
+
 _ESTABLISHING = frozenset({KernelEventKind.CREATED, KernelEventKind.ESTABLISHED, KernelEventKind.SUBFLOW_ESTABLISHED})
 
 
@@ -41,6 +45,7 @@ class KernelObserver:
     def __init__(self, table: ConnectionTable, listen_ports: frozenset[int]) -> None:
         self.table = table
         self.ports = listen_ports
+        self.interface_of: InterfaceOf = lambda _: None
         self._resyncs_wanted = self._resyncs_served = 0
 
     @property
@@ -53,7 +58,6 @@ class KernelObserver:
 
     def event(self, event: KernelEvent) -> list[Event]:
         self.table.counters.kernel_events += 1
-        self.table.kernel_events_seen = True
         connection = self.table.tokens.get(event.token)
         if event.kind is KernelEventKind.CLOSED:
             self.table.remember_end(event.token, event.time)
@@ -76,14 +80,29 @@ class KernelObserver:
             return self.table.apply(subflow, Signal.KERNEL_CLOSED, event.time)
         return self._prioritise(subflow, event.backup, event.time)
 
-    def begin_resync(self, time: float, interfaces: Mapping[bytes, str]) -> Resync:
+    def begin_resync(self, time: float) -> Resync:
         wanted = self._resyncs_wanted
 
         def finished() -> None:
             self.table.counters.resyncs += 1
             self._resyncs_served = wanted
 
-        return Resync(self, time, interfaces, finished)
+        return Resync(self, time, finished)
+
+    def answer(self, asked: Iterable[FourTuple], found: Mapping[FourTuple, KernelSubflow], time: float) -> list[Event]:
+        """Take in what a look-up at *time* found of the subflows *asked* for, whatever states their sockets are in."""
+        table = self.table
+        events: list[Event] = []
+        for four_tuple in asked:
+            subflow, entry = table.subflows.get(four_tuple), found.get(four_tuple)
+            if subflow is None or subflow.state is not SubflowState.ACTIVE:
+                continue
+            if entry is not None:
+                events += self.listed(four_tuple, entry, time, time)
+            # A frame may be read before the kernel has acted on it.
+            elif subflow.known_to_kernel or subflow.since <= time - table.limits.resync_grace:
+                events += table.apply(subflow, Signal.KERNEL_CLOSED, time, "the kernel has no such subflow")
+        return events
 
     def _ignore(self) -> list[Event]:
         self.table.counters.kernel_events_ignored += 1
@@ -91,28 +110,29 @@ class KernelObserver:
 
     def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
         table, joined = self.table, event.kind is KernelEventKind.SUBFLOW_ESTABLISHED
+        known = table.subflows.get(four_tuple)
+        # The proxy's answer shows where the four-tuple leaves, whatever became of the subflow; a SYN may be anyone's.
+        interface = None if known is None or known.proxy_sequence is None else known.interface
         subflow, events = self._ours(four_tuple, event.token, event.time)
         if joined and event.token not in table.tokens:
             self.want_resync()  # other subflows of a connection whose beginning was missed may be unknown
         if subflow is None:
             new = table.new_subflow(four_tuple, not joined, event.time)
-            new.backup = event.backup
+            new.backup, new.prioritised = event.backup, event.time
+            new.interface = interface or self.interface_of(four_tuple)
             _set_ids(new, event.local_id, event.remote_id)
             return events + self._enter(new, event.token, Signal.KERNEL_ESTABLISHED, event.time)
         events += self._attach_and_apply(subflow, event.token, Signal.KERNEL_ESTABLISHED, event.time)
         if subflow.state is SubflowState.CLOSED:
             return events
-        subflow.known_to_kernel = True
         events += self._identify(subflow, event.local_id, event.remote_id, event.time)
-        if joined and subflow.backup is not event.backup:
-            if subflow.syn_seen and not subflow.prioritised:
+        if joined:
+            if subflow.backup is not event.backup and subflow.syn_seen and subflow.prioritised is None:
                 events.append(table.disagree(subflow, event.time, f"backup is {event.backup} in the kernel"))
             events += self._prioritise(subflow, event.backup, event.time)
         return events
 
-    def listed(
-        self, four_tuple: FourTuple, entry: KernelSubflow, interface: str | None, time: float, read: float
-    ) -> list[Event]:
+    def listed(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read: float) -> list[Event]:
         """Take in one socket that differs from what is tracked: *read* then, of a dump that began at *time*."""
         table = self.table
         settled = time - table.limits.resync_grace
@@ -128,7 +148,8 @@ class KernelObserver:
         subflow, events = self._ours(four_tuple, entry.token, time)
         if subflow is None:
             new = table.new_subflow(four_tuple, entry.initial, read)
-            new.backup, new.interface = entry.backup, interface
+            new.backup, new.prioritised = entry.backup, read
+            new.interface = entry.interface or self.interface_of(four_tuple)
             _set_ids(new, entry.local_id, entry.remote_id)
             events += self._enter(new, entry.token, Signal.DUMPED, read)
             if ended is not None and new.state is SubflowState.ACTIVE:
@@ -137,13 +158,12 @@ class KernelObserver:
         events += self._attach_and_apply(subflow, entry.token, Signal.DUMPED, read)
         if subflow.state is SubflowState.CLOSED:
             return events
-        subflow.known_to_kernel = True
-        subflow.client_fin = subflow.proxy_fin = False
-        if subflow.interface is None and interface is not None:
-            subflow.interface = interface
-            events += table.change(subflow, time, f"leaves by {interface}")
+        if subflow.interface is None:
+            subflow.interface = entry.interface or self.interface_of(four_tuple)
+            if subflow.interface is not None:
+                events += table.change(subflow, time, f"leaves by {subflow.interface}")
         events += self._identify(subflow, entry.local_id, entry.remote_id, time)
-        if subflow.last_seen <= time:
+        if subflow.prioritised is None or subflow.prioritised <= time:
             events += self._prioritise(subflow, entry.backup, time)
         subflow.touch(time)
         return events
@@ -163,18 +183,37 @@ class KernelObserver:
         """Track a subflow of which no packet was seen, or none that counted."""
         table = self.table
         subflow.known_to_kernel = True
-        if not table.attach(subflow, table.connection(token, time)):
-            return []
-        events = table.enter(subflow, signal, time)
-        refused = table.refused.pop(subflow.four_tuple)
-        if refused and subflow.state is SubflowState.ACTIVE:
-            events.append(table.disagree(subflow, time, "established by the kernel, though its HMAC was wrong"))
-        return events
+        new = token not in table.tokens
+        connection = table.connection(token, time)
+        if new and signal is Signal.DUMPED:
+            connection.seen_from_start = False
+        events = table.make_room_in(connection, time)
+        if not table.attach(subflow, connection):
+            return events
+        events += table.enter(subflow, signal, time)
+        return events + self._was_refused(subflow, time)
 
     def _attach_and_apply(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event]:
-        if subflow.connection is None and not self.table.attach(subflow, self.table.connection(token, time)):
-            return self.table.apply(subflow, Signal.EXPIRED, time)
-        return self.table.apply(subflow, signal, time)
+        table = self.table
+        events: list[Event] = []
+        if subflow.state in HALF_OPEN and subflow.proxy_sequence is None:
+            # The proxy's answer was not captured, and the SYN may be anyone's.
+            subflow.interface = self.interface_of(subflow.four_tuple) or subflow.interface
+        if subflow.connection is None:
+            connection = table.connection(token, time)
+            events += table.make_room_in(connection, time)
+            if not table.attach(subflow, connection):
+                return events + table.apply(subflow, Signal.EXPIRED, time)
+        events += table.confirm(subflow, time)
+        events += table.apply(subflow, signal, time)
+        subflow.client_fin = subflow.proxy_fin = False
+        return events + self._was_refused(subflow, time)
+
+    def _was_refused(self, subflow: SubflowRecord, time: float) -> list[Event]:
+        by_hmac = self.table.refused.pop(subflow.four_tuple)
+        if not by_hmac or subflow.state is not SubflowState.ACTIVE:
+            return []
+        return [self.table.disagree(subflow, time, "established by the kernel, though its HMAC was wrong")]
 
     def _identify(
         self, subflow: SubflowRecord, local_id: int | None, remote_id: int | None, time: float
@@ -194,7 +233,7 @@ class KernelObserver:
         return events
 
     def _prioritise(self, subflow: SubflowRecord, backup: bool, time: float) -> list[Event]:
-        subflow.prioritised = True
+        subflow.prioritised = time
         if subflow.backup is backup:
             return []
         subflow.backup = backup

@@ -5,10 +5,13 @@ Sources: RFC 8684, 3.3.8 (MP_PRIO), 3.4.2 (REMOVE_ADDR), 3.5 (MP_FASTCLOSE); RFC
 What counts as evidence, and why:
 
 - Handshakes: see ``handshake``.
-- FIN and RST cannot be checked: handshakes do not show the sequence window. Where the kernel has the subflow and
-  its events arrive, the kernel reports the end: a client could otherwise lift its cap by a forged RST.
-- REMOVE_ADDR has no proof. It ends handshakes from that address, not live subflows, whose end shows by itself.
-- MP_FASTCLOSE ends the connection if it names the receiver's key; else only its flags count.
+- A segment cannot be checked as the kernel checks it: handshakes do not show the sequence window, offloading leaves
+  checksums unfinished, and the kernel takes less than the wire shows. What the kernel has, no segment ends or changes
+  therefore, be it FIN, RST, MP_FASTCLOSE or MP_PRIO: the kernel's event tells, or the kernel is asked
+  (:meth:`~.connection_table.ConnectionTable.doubt`). Else a client lifted its cap by a segment that its peer drops.
+- What packets alone have shown, packets may end: FIN, RST, and MP_FASTCLOSE that names the receiver's key.
+- A handshake is ended by the proxy's segments alone. REMOVE_ADDR has no proof and ends nothing.
+- A segment has one direction. One that came in with the proxy's address, or went out with a client's, is none of ours.
 """
 
 from __future__ import annotations
@@ -27,10 +30,9 @@ from mptcp_throttler.mptcp.options import (
     MpPrio,
     MptcpOption,
     MpTcprst,
-    RemoveAddr,
 )
 from mptcp_throttler.mptcp.records import SubflowRecord
-from mptcp_throttler.mptcp.tracker_table import LIVE, Signal
+from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, LIVE, Signal
 
 _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
 
@@ -46,7 +48,6 @@ class WireObserver:
             MpCapable: self._handshakes.capable_ack,
             MpJoinAck: self._handshakes.join_ack,
             MpPrio: self._priority,
-            RemoveAddr: self._remove_address,
             MpFastclose: self._fast_close,
         }
 
@@ -61,6 +62,9 @@ class WireObserver:
             counters.ignored += 1
             return []
         four_tuple, from_client = classified
+        if segment.outgoing is from_client:
+            counters.misdirected += 1
+            return []
         subflow = table.subflows.get(four_tuple)
         flags = segment.flags
         if flags & _SYN and not flags & (_RST | _FIN):
@@ -77,9 +81,8 @@ class WireObserver:
             reader = self._readers.get(type(option))
             if reader is not None:
                 events += reader(subflow, segment, option, from_client)
-        if flags & (_RST | _FIN) and not (subflow.known_to_kernel and table.kernel_events_seen):
-            end = self._reset if flags & _RST else self._fin
-            events += end(subflow, segment, from_client)
+        if flags & (_RST | _FIN):
+            events += self._end(subflow, segment, from_client)
         return events
 
     def _classify(self, segment: Segment) -> tuple[FourTuple, bool] | None:
@@ -114,25 +117,7 @@ class WireObserver:
     def _priority(
         self, subflow: SubflowRecord, segment: Segment, option: MptcpOption, from_client: bool
     ) -> list[Event]:
-        assert isinstance(option, MpPrio)
-        if not from_client or subflow.connection is None:
-            return []
-        subflow.prioritised = True
-        if subflow.backup is option.backup:
-            return []
-        subflow.backup = option.backup
-        return self._table.change(subflow, segment.time, "MP_PRIO from the client")
-
-    def _remove_address(
-        self, subflow: SubflowRecord, segment: Segment, option: MptcpOption, from_client: bool
-    ) -> list[Event]:
-        assert isinstance(option, RemoveAddr)
-        events = []
-        for other in list(subflow.connection.subflows) if subflow.connection is not None else ():
-            gone = other.remote_id if from_client else other.local_id
-            if gone in option.address_ids:
-                events += self._table.apply(other, Signal.REMOVED, segment.time)
-        return events
+        return self._table.doubt(subflow) if from_client else []
 
     def _fast_close(
         self, subflow: SubflowRecord, segment: Segment, option: MptcpOption, from_client: bool
@@ -142,7 +127,20 @@ class WireObserver:
         key = None if connection is None else connection.proxy_key if from_client else connection.client_key
         if connection is None or key is None or not compare_digest(option.receiver_key, key):
             return self._ignore()
+        if connection.confirmed or not self._table.events_arrive:
+            for each in connection.subflows:
+                self._table.doubt(each, reset=True)
+            return []
         return self._table.close(connection, segment.time, f"MP_FASTCLOSE from the {_side(from_client)}")
+
+    def _end(self, subflow: SubflowRecord, segment: Segment, from_client: bool) -> list[Event]:
+        live = subflow.state in LIVE
+        if subflow.known_to_kernel or (live and not self._table.events_arrive):
+            return self._table.doubt(subflow, reset=bool(segment.flags & _RST))
+        if subflow.state in HALF_OPEN and from_client:
+            return self._ignore()
+        end = self._reset if segment.flags & _RST else self._fin
+        return end(subflow, segment, from_client)
 
     def _fin(self, subflow: SubflowRecord, segment: Segment, from_client: bool) -> list[Event]:
         if subflow.client_fin if from_client else subflow.proxy_fin:

@@ -4,10 +4,12 @@ Sources: RFC 8684, 3.1 (MP_CAPABLE, version negotiation), 3.2 (MP_JOIN); RFC 929
 
 What counts as evidence, and why:
 
-- A SYN shows only what its sender wants. It never changes a live subflow: the proxy's SYN/ACK to it does.
+- A SYN shows only what its sender wants. It never changes what is there: the proxy's SYN/ACK to it does, but not a
+  subflow that the kernel has, which answers none.
 - A SYN/ACK comes from the proxy. It must acknowledge the SYN it answers; so must the third ACK, the SYN/ACK.
 - A third ACK counts by its keys or its HMAC alone. One that cannot be checked waits for
-  the missing part, for the kernel's event, or for its timeout.
+  the missing part, for the kernel's event, or for its timeout. One with a wrong HMAC is counted and changes nothing:
+  the proxy answers it with a RST if it takes it at all.
 
 Packets of one connection may pass by two interfaces and be read in any order, so that each step stores what it
 brings, and checks what has become checkable.
@@ -25,6 +27,7 @@ from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MpJoinSyn, MpJoi
 from mptcp_throttler.mptcp.records import SubflowRecord
 from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, Signal
 
+WRONG_HMAC = "third ACK with a wrong HMAC"
 _SEQUENCE_MASK = 0xFFFFFFFF
 _Option = TypeVar("_Option", bound=MptcpOption)
 
@@ -52,10 +55,8 @@ class Handshakes:
                 return self._repeated()
             if not subflow.syn_seen and self._is_its_syn(subflow, segment):
                 return self._late_syn(subflow, segment, option)
-            if subflow.state is not SubflowState.SYN:
-                subflow.successor = segment
-                return []
-            self._table.apply(subflow, Signal.REPLACED, segment.time)
+            subflow.successor = segment
+            return []
         if option is None:
             return self._ignore()
         if isinstance(option, MpJoinSyn) and option.token not in self._table.tokens:
@@ -122,16 +123,22 @@ class Handshakes:
         if subflow is not None:
             successor = subflow.successor
             answered = (segment.acknowledgment - 1) & _SEQUENCE_MASK
-            if successor is not None and answered == successor.sequence:
+            if answered == subflow.client_sequence:
+                if subflow.proxy_sequence is not None:
+                    return self._repeated()  # a client takes the first answer, even where SYN cookies make each differ
+            elif subflow.known_to_kernel and (successor is not None or segment.time > subflow.since):
+                return self._table.doubt(subflow)
+            elif successor is not None and answered == successor.sequence:
                 events += self._table.apply(subflow, Signal.REPLACED, segment.time)
                 events += self._client_syn(four_tuple, None, successor)
                 subflow = self._table.subflows.get(four_tuple)
-            elif answered != subflow.client_sequence:
-                # A subflow that the kernel made known may have its SYN/ACK read after that; not a later one.
-                if subflow.client_sequence is not None or segment.time > subflow.since:
-                    return self._ignore()
-            elif subflow.proxy_sequence is not None:
-                return self._repeated()  # a client takes the first answer, even where SYN cookies make each differ
+            elif subflow.state is SubflowState.SYN and segment.outgoing:
+                # The SYN that it answers was not captured, or another came after it.
+                self._table.apply(subflow, Signal.REPLACED, segment.time)
+                subflow = None
+            # A subflow that the kernel made known may have its SYN/ACK read after that; not a later one.
+            elif subflow.client_sequence is not None or segment.time > subflow.since:
+                return self._ignore()
         if subflow is None:
             if option is None:
                 return events or self._ignore()
@@ -253,8 +260,12 @@ class Handshakes:
         expected = keys.join_ack_hmac(
             connection.client_key, connection.proxy_key, subflow.nonce_client, subflow.nonce_proxy
         )
-        signal = Signal.PROVEN if compare_digest(hmac, expected) else Signal.REFUTED
-        return self._table.apply(subflow, signal, time)
+        if compare_digest(hmac, expected):
+            self._table.refused.pop(subflow.four_tuple)
+            return self._table.apply(subflow, Signal.PROVEN, time)
+        if subflow.four_tuple in self._table.refused:
+            return self._repeated()
+        return self._table.refuse(subflow.four_tuple, connection.token, time, WRONG_HMAC, by_hmac=True)
 
     def _ignore(self) -> list[Event]:
         self._table.counters.ignored += 1

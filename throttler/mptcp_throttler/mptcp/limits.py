@@ -15,8 +15,9 @@ class TrackerLimits:
     """
 
     max_connections: int = 65_536
-    """Opened connections, those without a subflow included. At the bound a new one is not tracked (counted as
-    an overflow): closing a live one instead would lift its cap in mid-transfer."""
+    """Opened connections, those without a subflow included. At the bound one is given up that has no subflow, or that
+    the kernel has not confirmed. Where it has confirmed all, a new one is not tracked (counted as an overflow): closing
+    a live one instead would lift its cap in mid-transfer."""
     max_subflows_per_connection: int = 16
     max_half_open: int = 16_384
     """Handshakes under way. At the bound the oldest is evicted: a flood of SYNs then costs no live connection."""
@@ -47,6 +48,8 @@ class TrackerCounters:
     segments: int = 0
     ignored: int = 0
     """Segments that concern no tracked subflow: plain TCP, unknown subflows, stale answers."""
+    misdirected: int = 0
+    """Segments that came in with the proxy's address, or went out with a client's: forged, or of somebody else."""
     malformed: int = 0
     """MPTCP options that break their format."""
     duplicates: int = 0
@@ -69,6 +72,8 @@ class TrackerCounters:
     disagreements: int = 0
     half_open_evicted: int = 0
     lingering_evicted: int = 0
+    unconfirmed_evicted: int = 0
+    """Connections and subflows shown by packets alone, given up where there was no room for others."""
     overflows: int = 0
     """Connections and joins not tracked because a table was full."""
     expired: int = 0

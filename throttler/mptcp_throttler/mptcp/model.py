@@ -76,6 +76,8 @@ class Segment:
     sequence: int
     acknowledgment: int
     options: tuple[MptcpOption, ...]
+    outgoing: bool | None = None
+    """This host sent it; None where that cannot be told (the loopback interface)."""
 
 
 class SubflowState(enum.Enum):
@@ -111,6 +113,8 @@ class Subflow:
     """The proxy's interface that carries the subflow; None while unknown (learnt from the kernel only)."""
     since: float
     """When the present state began."""
+    confirmed: bool = True
+    """The kernel has it; else packets alone have shown it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,8 @@ class Connection:
     """The proxy's token (RFC 8684, 3.2): what ``ss -M`` prints and what a client's MP_JOIN carries."""
     subflows: tuple[Subflow, ...]
     since: float
+    seen_from_start: bool = False
+    """Its first handshake was seen, so that ``since`` is when it began; else a dump of the kernel's sockets had it."""
 
     @property
     def active(self) -> tuple[Subflow, ...]:
@@ -196,6 +202,8 @@ class KernelSubflow(NamedTuple):
     tcp: TcpInfo | None = None
     made_backup: bool = False
     """This side made it backup, whatever the client wants (MP_PRIO, RFC 8684, 3.3.8)."""
+    data_sequence: int = 0
+    """Data sequence number at which the mapping (RFC 8684, 3.3.1) begins that it received last, in order; 64 bits."""
 
     @property
     def delivered(self) -> int:

@@ -15,13 +15,26 @@ from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, LIVE
 class ConnectionRecord:
     """One connection, from the moment its token is known."""
 
-    __slots__ = ("_snapshot", "client_key", "opened", "proxy_key", "since", "subflows", "token")
+    __slots__ = (
+        "_snapshot",
+        "client_key",
+        "confirmed",
+        "opened",
+        "proxy_key",
+        "seen_from_start",
+        "since",
+        "subflows",
+        "token",
+    )
 
     def __init__(self, token: int, since: float) -> None:
         self.token = token
         self.since = since
+        self.seen_from_start = True
         self.opened = False
         """True once a subflow was active: from then on readers see it."""
+        self.confirmed = False
+        """The kernel had a subflow of it."""
         self.proxy_key: bytes | None = None
         self.client_key: bytes | None = None
         self.subflows: list[SubflowRecord] = []
@@ -33,6 +46,9 @@ class ConnectionRecord:
 
     def oldest_half_open(self) -> SubflowRecord | None:
         return next((subflow for subflow in self.subflows if subflow.state in HALF_OPEN), None)
+
+    def oldest_unconfirmed(self) -> SubflowRecord | None:
+        return next((each for each in self.subflows if each.state in LIVE and not each.known_to_kernel), None)
 
     def learn_keys(self, option: MpCapable) -> bool:
         """Take both keys from a third ACK; False if the proxy's is not the one that the token was made from.
@@ -55,7 +71,7 @@ class ConnectionRecord:
     def snapshot(self) -> Connection:
         if self._snapshot is None:
             subflows = tuple(subflow.snapshot() for subflow in self.subflows)
-            self._snapshot = Connection(self.token, subflows, self.since)
+            self._snapshot = Connection(self.token, subflows, self.since, self.seen_from_start)
         return self._snapshot
 
 
@@ -99,8 +115,8 @@ class SubflowRecord:
         self.local_id: int | None = 0 if initial else None
         self.remote_id: int | None = 0 if initial else None
         self.backup = False
-        self.prioritised = False
-        """``backup`` comes from MP_PRIO or the kernel, and no longer from the SYN."""
+        self.prioritised: float | None = None
+        """When the kernel said what ``backup`` is; None: it is from the SYN."""
         self.interface: str | None = None
         self.since = time
         self.last_seen = time
@@ -119,6 +135,7 @@ class SubflowRecord:
         self.client_fin = False
         self.proxy_fin = False
         self.known_to_kernel = False
+        """The kernel has it, and alone can end it."""
         self.successor: Segment | None = None
         """A later SYN on the same four-tuple. Only the proxy's answer to it ends this subflow: anyone can send one."""
         self._snapshot: Subflow | None = None
@@ -133,7 +150,7 @@ class SubflowRecord:
         return (
             self.state is SubflowState.ACTIVE
             and self.known_to_kernel
-            and self.prioritised
+            and self.prioritised is not None
             and self.connection is not None
             and self.connection.token == entry.token
             and self.backup is entry.backup
@@ -160,5 +177,6 @@ class SubflowRecord:
                 self.backup,
                 self.interface,
                 self.since,
+                self.known_to_kernel,
             )
         return self._snapshot

@@ -13,7 +13,7 @@ while another is taken in makes the other void: what the other adds from then on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -29,19 +29,12 @@ FINISH_STEP: Final = 500
 
 
 class Resync:
-    """One dump, begun at *time*. *interfaces* names the interface of each local address, for sockets that name none."""
+    """One dump, begun at *time*."""
 
-    def __init__(
-        self,
-        observer: KernelObserver,
-        time: float,
-        interfaces: Mapping[bytes, str],
-        finished: Callable[[], None],
-    ) -> None:
+    def __init__(self, observer: KernelObserver, time: float, finished: Callable[[], None]) -> None:
         self.time = time
         self._observer = observer
         self._table = observer.table
-        self._interfaces = interfaces
         self._finished = finished
         self._table.dumps += 1
         self._table.dump_began = time
@@ -57,7 +50,7 @@ class Resync:
         if self._is_void():
             return []
         subflows, ports, tokens = self._table.subflows, self._observer.ports, self._table.tokens
-        time, number, interfaces = self.time, self._number, self._interfaces
+        time, number = self.time, self._number
         events: list[Event] = []
         for entry in piece:
             four_tuple = entry.four_tuple
@@ -66,7 +59,7 @@ class Resync:
                 subflow is not None
                 and subflow.since <= time
                 and subflow.agrees_with(entry)
-                and (subflow.interface is not None or (entry.interface is None and four_tuple.local not in interfaces))
+                and subflow.interface is not None
             ):
                 # The common case: nothing is new, so that nothing is announced and no snapshot is made anew.
                 if subflow.last_seen < time:
@@ -96,8 +89,7 @@ class Resync:
 
     def _take(self, entry: KernelSubflow, read: float) -> list[Event]:
         four_tuple = unmapped(entry.four_tuple)
-        interface = entry.interface or self._interfaces.get(four_tuple.local)
-        events = self._observer.listed(four_tuple, entry, interface, self.time, read)
+        events = self._observer.listed(four_tuple, entry, self.time, read)
         subflow = self._table.subflows.get(four_tuple)
         if subflow is not None:
             subflow.listed = self._number

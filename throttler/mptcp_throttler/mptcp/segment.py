@@ -34,11 +34,13 @@ _Transport = tuple[int, int, bytes, bytes]
 """Where TCP begins, where the packet ends, source, destination."""
 
 
-def parse_frame(frame: bytes, time: float, interface: str, link_header: int = ETHERNET) -> Segment | None:
+def parse_frame(
+    frame: bytes, time: float, interface: str, link_header: int = ETHERNET, outgoing: bool | None = None
+) -> Segment | None:
     """Return the TCP segment in *frame*, with its MPTCP options; None if there is none that can be read whole.
 
     *link_header* is the size of the link-layer header: ``ETHERNET``, ``RAW_IP`` or ``LINUX_COOKED``. For any other
-    size the packet itself shows its IP version.
+    size the packet itself shows its IP version. *outgoing*: this host sent it; None where that cannot be told.
     """
     at = _network_header(frame, link_header) if link_header in (ETHERNET, LINUX_COOKED) else link_header
     if not 0 <= at < len(frame):
@@ -65,6 +67,7 @@ def parse_frame(frame: bytes, time: float, interface: str, link_header: int = ET
         sequence,
         acknowledgment,
         parse_options(frame[tcp + 20 : tcp + header], flags) if header > 20 else (),
+        outgoing,
     )
 
 

@@ -50,6 +50,13 @@ class TimedTable(Generic[K, V]):
     def oldest(self) -> V:
         return self._entries[next(iter(self._entries))][1]
 
+    def until(self, time: float) -> Iterator[V]:
+        """Yield every entry stamped at or before *time*; none may be put or popped meanwhile."""
+        for stamp, value in self._entries.values():
+            if stamp > time:
+                return
+            yield value
+
     def pop_until(self, time: float) -> Iterator[V]:
         """Remove and yield every entry stamped at or before *time*. Entries may be put and popped between steps."""
         entries = self._entries

@@ -20,10 +20,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from mptcp_throttler.mptcp.connection_table import ConnectionTable
-from mptcp_throttler.mptcp.from_kernel import KernelObserver
+from mptcp_throttler.mptcp.from_kernel import InterfaceOf, KernelObserver
 from mptcp_throttler.mptcp.from_wire import WireObserver
 from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
-from mptcp_throttler.mptcp.model import Connection, Event, KernelEvent, KernelSubflow, Segment
+from mptcp_throttler.mptcp.model import Connection, Event, FourTuple, KernelEvent, KernelSubflow, Segment
 from mptcp_throttler.mptcp.records import ConnectionRecord
 from mptcp_throttler.mptcp.resync import Resync
 
@@ -48,12 +48,9 @@ class Tracker:
         """Take in one path-manager event."""
         return self._kernel.event(event)
 
-    def begin_resync(self, time: float, interfaces: Mapping[bytes, str] | None = None) -> Resync:
-        """Begin to take in a dump in pieces; *time* is before the first of them is read. See :mod:`.resync`.
-
-        *interfaces* names the interface of each local address, for subflows of which no packet was seen.
-        """
-        return self._kernel.begin_resync(time, interfaces or {})
+    def begin_resync(self, time: float) -> Resync:
+        """Begin to take in a dump in pieces; *time* is before the first of them is read. See :mod:`.resync`."""
+        return self._kernel.begin_resync(time)
 
     def resync(self, subflows: Iterable[KernelSubflow], time: float) -> list[Event]:
         """Take in a whole dump of the established MPTCP subflows of the listening ports, begun at *time*.
@@ -66,6 +63,36 @@ class Tracker:
         for more in resync.finish():
             events += more
         return events
+
+    @property
+    def events_arrive(self) -> bool:
+        """Path-manager events do. Where they do not, the kernel is asked what became of a subflow."""
+        return self._table.events_arrive
+
+    @events_arrive.setter
+    def events_arrive(self, arrive: bool) -> None:
+        self._table.events_arrive = arrive
+
+    @property
+    def interface_of(self) -> InterfaceOf:
+        """Says by which interface a subflow leaves whose packets did not show it."""
+        return self._kernel.interface_of
+
+    @interface_of.setter
+    def interface_of(self, interface_of: InterfaceOf) -> None:
+        self._kernel.interface_of = interface_of
+
+    def questions(self, now: float) -> tuple[FourTuple, ...]:
+        """Return the subflows that are to be looked up at *now*, monotonic seconds: few. See :mod:`.questions`."""
+        return self._table.questions.take(now)
+
+    def next_question(self, now: float) -> float | None:
+        """Return the seconds until :meth:`questions` may have some; None where nothing is to be asked."""
+        return self._table.questions.pause(now)
+
+    def answer(self, asked: Iterable[FourTuple], found: Mapping[FourTuple, KernelSubflow], time: float) -> list[Event]:
+        """Take in which of the subflows *asked* for were *found* at *time*."""
+        return self._kernel.answer(asked, found, time)
 
     def expire(self, time: float) -> list[Event]:
         """Forget handshakes, closing and idle subflows, and connections without any, that are too old at *time*."""
@@ -107,6 +134,8 @@ class Tracker:
             "tokens": len(table.tokens),
             "connections": len(table.opened),
             "lingering": len(table.lingering),
+            "unconfirmed": len(table.unconfirmed),
+            "questions": len(table.questions),
             "refused": len(table.refused),
             "ended": len(table.ended),
         }

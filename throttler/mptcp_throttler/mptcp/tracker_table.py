@@ -25,11 +25,9 @@ class Signal(enum.Enum):
     PROVEN = "third ACK with both keys, or with the right HMAC"
     UNCHECKED = "third ACK that cannot be checked: SYN/ACK or keys not seen"
     JOINED = "a join to its connection was proven"
-    REFUTED = "third ACK with a wrong HMAC"
     FIN = "FIN from one side"
     FINS = "FIN from the other side too"
     RST = "RST"
-    REMOVED = "REMOVE_ADDR names its address"
     REPLACED = "the proxy answers a new SYN on the same four-tuple"
     ABANDONED = "its connection closed: MP_FASTCLOSE with the right key, or the kernel's CLOSED"
     KERNEL_ESTABLISHED = "kernel event CREATED, ESTABLISHED or SUB_ESTABLISHED"
@@ -53,7 +51,6 @@ _LIVE_ENDS: Final = {
 _HALF_OPEN_ENDS: Final = {
     Signal.PLAIN_ANSWER: _S.CLOSED,
     Signal.RST: _S.CLOSED,
-    Signal.REMOVED: _S.CLOSED,
     Signal.REPLACED: _S.CLOSED,
     Signal.ABANDONED: _S.CLOSED,
     Signal.EXPIRED: _S.CLOSED,
@@ -79,26 +76,25 @@ TRANSITIONS: Final[Mapping[SubflowState | None, Mapping[Signal, SubflowState]]] 
         Signal.PROVEN: _S.ACTIVE,
         Signal.JOINED: _S.ACTIVE,
         Signal.UNCHECKED: _S.UNPROVEN,
-        Signal.REFUTED: _S.CLOSED,
         Signal.FIN: _S.CLOSED,
     },
     _S.UNPROVEN: {
         **_HALF_OPEN_ENDS,
         Signal.PROVEN: _S.ACTIVE,
         Signal.JOINED: _S.ACTIVE,
-        Signal.REFUTED: _S.CLOSED,
         Signal.FIN: _S.CLOSED,
         Signal.KERNEL_CLOSED: _S.CLOSED,
     },
-    # REMOVE_ADDR is missing here on purpose: it carries no proof, and the RFC has its receiver try the path first.
-    # A dead subflow ends by its RST or by the kernel's SUB_CLOSED.
+    # REMOVE_ADDR is no signal: it carries no proof, and the RFC has its receiver try the path first.
     _S.ACTIVE: {
         **_LIVE_ENDS,
         Signal.FIN: _S.CLOSING,
     },
-    # A dump lists established sockets only: what it lists is not closing, whatever FIN was seen on the wire.
+    # Packets alone bring a subflow here. What the kernel says afterwards holds, whatever FIN was seen on the wire: a
+    # dump lists established sockets only, and an event that is read late is followed by that of the end.
     _S.CLOSING: {
         **_LIVE_ENDS,
+        Signal.KERNEL_ESTABLISHED: _S.ACTIVE,
         Signal.DUMPED: _S.ACTIVE,
     },
     _S.CLOSED: {},
@@ -106,9 +102,6 @@ TRANSITIONS: Final[Mapping[SubflowState | None, Mapping[Signal, SubflowState]]] 
 
 HALF_OPEN: Final = frozenset({_S.SYN, _S.SYN_ACK, _S.UNPROVEN})
 LIVE: Final = frozenset({_S.ACTIVE, _S.CLOSING})
-
-REFUSALS: Final = frozenset({Signal.REFUTED, Signal.PLAIN_ANSWER})
-"""Signals that end a join's handshake as refused. So does a RST, if it is the proxy that sends it."""
 
 CONTRADICTIONS: Final = frozenset(
     {

@@ -1,11 +1,12 @@
-"""What rules do to each other: which can never decide, and where two of them hold at once. For ``check``. Pure.
+"""What rules do to each other and to interfaces: which can never decide, where two of them hold at once, where one cap
+is several. For ``check``. Pure.
 
 Whether two rules can catch the same subflow is answered with yes where it cannot be ruled out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, cast
 
 from mptcp_throttler.policy.model import Direction, Kind, Mode, Network, PathMatch, Policy, Rule
@@ -59,6 +60,44 @@ def notes(policy: Policy) -> Iterator[Finding]:
                     f'the {kind.value} of rule "{other.name}" below holds beside rule "{rule.name}"; to exempt from it '
                     f'what this rule catches, add "{kind.value}: none"',
                 )
+
+
+def per_interface(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
+    """Yield which caps hold for several interfaces, each apart: a class belongs to the interface that packets leave by.
+
+    *interfaces* are those that are shaped, None where they are not known. What comes from clients has one device.
+    """
+    told: set[str] = set()
+    for index, rule in enumerate(policy.rules):
+        if Direction.DOWN not in rule.directions:
+            continue
+        if rule.throttle is not None:
+            yield from _on_several(index, f'the cap of rule "{rule.name}"', _leaves_by(policy, rule, interfaces))
+        budget = rule.budget
+        if budget is not None and budget.name not in told and any(step.throttle is not None for step in budget.steps):
+            told.add(budget.name)
+            fed_by = [each for each in policy.rules if each.budget == budget and Direction.DOWN in each.directions]
+            used = frozenset[str]().union(*(_leaves_by(policy, each, interfaces) for each in fed_by))
+            yield from _on_several(index, f"the cap of the {budget.title}", used)
+
+
+def _on_several(index: int, what: str, used: Collection[str]) -> Iterator[Finding]:
+    if len(used) > 1:
+        *others, last = sorted(used)
+        yield (
+            index,
+            f"{what} holds for each interface apart: where downloads leave by {', '.join(others)} and {last}, they get "
+            f"up to {len(used)} times the rate together",
+        )
+
+
+def _leaves_by(policy: Policy, rule: Rule, interfaces: Collection[str] | None) -> frozenset[str]:
+    """Return the interfaces by which what *rule* catches may leave, as far as they are known."""
+    paths = [None] if rule.paths is None else [path.interfaces for path in policy.paths if path.name in rule.paths]
+    if interfaces is None:
+        return frozenset[str]().union(*(named for named in paths if named is not None))
+    every = frozenset(interfaces)
+    return frozenset[str]().union(*(every if named is None else named & every for named in paths))
 
 
 def _asked(rule: Rule) -> Iterator[tuple[Kind, Direction]]:

@@ -12,12 +12,12 @@ backup while no other kind is left (RFC 8684, 3.3.8: a backup subflow carries da
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from mptcp_throttler.mptcp.model import Connection, SubflowState
+from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
 from mptcp_throttler.policy.model import (
     Direction,
     Kind,
@@ -43,10 +43,12 @@ _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: "
 _PLURAL: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
 
 
-def evaluate(policy: Policy, connection: Connection, now: float) -> tuple[Verdict, ...]:
+def evaluate(policy: Policy, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
     """Return one verdict for each active subflow of *connection*, in their order, on what is sent to the client;
-    then, where any rule of *policy* is for uploads, one for each on what comes from it."""
-    return _compiled(policy).evaluate(connection, now)
+    then, where any rule of *policy* is for uploads, one for each on what comes from it.
+
+    Caps are decided as if *expected* subflows were active, where that is more than are (``policy.anticipation``)."""
+    return _compiled(policy).evaluate(connection, now, expected)
 
 
 _last: CompiledPolicy | None = None
@@ -79,8 +81,31 @@ class _Situation(NamedTuple):
     """The rules whose condition on clients is met by any active subflow of the connection, as bits."""
     active: int
     """How many subflows of the connection are."""
+    expected: int
+    """How many are expected to be soon, if those are more; caps are decided with these."""
     last: bool
     """It is the last usable one."""
+
+
+class _View(NamedTuple):
+    """What the situations of a connection's subflows have in common."""
+
+    clients: int
+    active: int
+    expected: int
+    last: Subflow | None
+
+    @classmethod
+    def of(cls, active: Sequence[Subflow], facts: Iterable[_Facts], expected: int) -> _View:
+        clients = 0
+        for each in facts:
+            clients |= each.rule_bits
+        usable = [subflow for subflow in active if not subflow.backup] or active
+        expected = max(expected, len(active))
+        return cls(clients, len(active), expected, usable[0] if len(usable) == 1 and expected == len(active) else None)
+
+    def situation(self, subflow: Subflow, path_bits: int) -> _Situation:
+        return _Situation(path_bits, self.clients, self.active, self.expected, subflow is self.last)
 
 
 class _Answer(NamedTuple):
@@ -187,8 +212,11 @@ class CompiledPolicy:
             return []
         return rules if kind is Kind.THROTTLE or not all(each.exempts for each in rules) else []
 
-    def evaluate(self, connection: Connection, now: float) -> tuple[Verdict, ...]:
-        """Return one verdict for each active subflow of *connection*, in their order; direction by direction."""
+    def evaluate(self, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
+        """Return one verdict for each active subflow of *connection*, in their order; direction by direction.
+
+        What packets alone have shown may tighten what holds for a subflow that the kernel has, and never loosen it.
+        """
         active = [subflow for subflow in connection.subflows if subflow.state is SubflowState.ACTIVE]
         if self._scheduled and not self._open_since <= now < self._open_until:
             self._read_clock(now)
@@ -196,18 +224,16 @@ class CompiledPolicy:
             self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
             for each in active
         ]
-        clients = 0
-        for each in facts:
-            clients |= each.rule_bits
-        usable = [subflow for subflow in active if not subflow.backup] or active
-        last = usable[0] if len(usable) == 1 else None
+        seen, kernels = _View.of(active, facts, expected), None
+        confirmed = [index for index, subflow in enumerate(active) if subflow.confirmed]
+        if 0 < len(confirmed) < len(active):
+            kernels = _View.of([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
         verdicts = []
-        for direction, answers in self._answers.items():
+        for direction in self._answers:
             for subflow, (path, path_bits, _) in zip(active, facts, strict=True):
-                situation = _Situation(path_bits, clients, len(active), subflow is last)
-                answer = answers.get(situation)
-                if answer is None:
-                    answer = self._keep(situation, direction)
+                answer = self._asked(seen.situation(subflow, path_bits), direction)
+                if kernels is not None and subflow.confirmed:
+                    answer = _tighter(self._asked(kernels.situation(subflow, path_bits), direction), answer)
                 rule, scope, share, throttle, reason, budget, steer, steer_path = answer
                 four_tuple = subflow.four_tuple
                 if share is not None and rule is not None:
@@ -218,11 +244,13 @@ class CompiledPolicy:
                 )
         return tuple(verdicts)
 
-    def _keep(self, situation: _Situation, direction: Direction) -> _Answer:
+    def _asked(self, situation: _Situation, direction: Direction) -> _Answer:
         answers = self._answers[direction]
-        if len(answers) >= _REMEMBERED:
-            answers.clear()
-        answer = answers[situation] = self._answer(situation, direction)
+        answer = answers.get(situation)
+        if answer is None:
+            if len(answers) >= _REMEMBERED:
+                answers.clear()
+            answer = answers[situation] = self._answer(situation, direction)
         return answer
 
     def _answer(self, situation: _Situation, direction: Direction) -> _Answer:
@@ -245,6 +273,8 @@ class CompiledPolicy:
             verb = "would cap" if self.policy.dry_run else "caps"
             what = "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits, situation)}"
             active = f"{situation.active} {_subflows(situation.active)} active"
+            if situation.expected > situation.active:
+                active = f"{active}, {situation.expected} anticipated"
             dry = " (dry run)" if self.policy.dry_run else ""
             reason = f"{before}rule {rule.name} {verb} {what} at {_cap(throttle)}: {active}{dry}"
         found: dict[Kind, _CompiledRule | None] = {}
@@ -277,7 +307,8 @@ class CompiledPolicy:
             if each.path_bits is not None and not each.path_bits & situation.path_bits:
                 continue
             if (
-                each.least <= situation.active <= each.most
+                each.least <= (situation.expected if kind is Kind.THROTTLE else situation.active)
+                and situation.active <= each.most
                 and each.client_bit & situation.clients == each.client_bit
                 and self._open[each.index]
             ):
@@ -309,6 +340,14 @@ class CompiledPolicy:
         self._open_until = math.inf if change is None else change
         for answers in self._answers.values():
             answers.clear()
+
+
+def _tighter(kernels: _Answer, seen: _Answer) -> _Answer:
+    """Return the answer to what the kernel has, with the cap of the answer to what was *seen* where that is tighter."""
+    mine, other = kernels.throttle, seen.throttle
+    if other is None or (mine is not None and (mine.ceil, mine.rate) <= (other.ceil, other.rate)):
+        return kernels
+    return seen._replace(budget=kernels.budget, steer=kernels.steer, steer_path=kernels.steer_path)
 
 
 def _why_not(rule: _CompiledRule, situation: _Situation) -> str:

@@ -5,7 +5,7 @@ Reading the file is the caller's business: here text comes in, and nothing is op
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from mptcp_throttler.policy import composition
@@ -49,11 +49,14 @@ class CheckedPolicy:
     problems: tuple[Problem, ...]
     """Errors, or else warnings, in the order of their lines."""
     notes: tuple[Problem, ...] = ()
-    """Which rules hold beside others: what ``check`` shows besides."""
+    """Which rules hold beside others, and which caps for each interface apart: what ``check`` shows besides."""
 
 
-def check_policy(text: str, source: str) -> CheckedPolicy:
-    """Return the policy in *text* and every problem with it. *source* names the file for people."""
+def check_policy(text: str, source: str, interfaces: Collection[str] | None = None) -> CheckedPolicy:
+    """Return the policy in *text* and every problem with it. *source* names the file for people.
+
+    *interfaces* are those of the settings, where they are known.
+    """
     document = parse_document(text, source)
     section, problems = validate(PolicySection, document)
     errors = in_order(
@@ -69,7 +72,8 @@ def check_policy(text: str, source: str) -> CheckedPolicy:
         return CheckedPolicy(None, errors)
     policy = _policy(section)
     warnings = [*_unused_budgets(section, document), *_of_rules(composition.warnings(policy), document)]
-    notes = _of_rules(composition.notes(policy), document, Severity.NOTE)
+    found = [*composition.notes(policy), *composition.per_interface(policy, interfaces)]
+    notes = _of_rules(found, document, Severity.NOTE)
     return CheckedPolicy(policy, in_order(warnings), in_order(notes))
 
 
@@ -89,6 +93,7 @@ def _policy(section: PolicySection) -> Policy:
         time_zone=section.time_zone,
         dry_run=section.dry_run,
         guard=Guard(**section.guard.model_dump()),
+        anticipate=section.anticipate,
     )
 
 

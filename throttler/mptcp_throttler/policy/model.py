@@ -244,6 +244,8 @@ class Policy:
     time_zone: ZoneInfo
     dry_run: bool = False
     guard: Guard = Guard()
+    anticipate: bool = True
+    """A young connection is decided as if its second subflow stood (``policy.anticipation``)."""
 
     @property
     def budgets(self) -> tuple[Budget, ...]:

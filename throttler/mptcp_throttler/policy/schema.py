@@ -247,6 +247,11 @@ class PolicySection(Section):
         description="true: decide, log and show what would be capped, but cap nothing.",
         examples=[True],
     )
+    anticipate: bool = Field(
+        default=True,
+        description="false: caps that ask for two active subflows begin only once the second one stands.",
+        examples=[False],
+    )
     paths: dict[Name, PathSection] = Field(
         default_factory=dict,
         description="The paths that subflows come over, by a name of your choice.",

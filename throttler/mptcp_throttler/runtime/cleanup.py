@@ -1,16 +1,29 @@
-"""Removes what a killed daemon left in the kernel. Works from names alone: no memory of the daemon is needed."""
+"""Removes what a killed daemon left in the kernel. Works from names alone: no memory of the daemon is needed.
+
+What it set on sockets has no name; it is taken back from all subflows of the listening ports.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Collection
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL
 from mptcp_throttler.kernel.netfilter.backends import remove_backends
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.ports import KernelError, Sockets
+from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
 from mptcp_throttler.kernel.state_lock import locked
+from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.runtime.directions import Uploads
+from mptcp_throttler.runtime.lifting import lift_all
 from mptcp_throttler.runtime.path_manager import end_keeper
+from mptcp_throttler.shaping.model import Ownership
+
+log = logging.getLogger(__name__)
+
+LIFT_SECONDS = 3.0
+"""How long sockets are waited for that cannot be told at once."""
 
 
 async def cleanup(settings: Settings) -> list[str]:
@@ -29,7 +42,7 @@ async def cleanup(settings: Settings) -> list[str]:
             failures.append(str(error))
 
     async def uploads() -> str:
-        direction = Uploads(settings, REAL)
+        direction = Uploads(settings, REAL, {})
         try:
             return "uploads: nothing of ours is left" if await direction.remove_what_was_left() else ""
         finally:
@@ -44,14 +57,47 @@ async def cleanup(settings: Settings) -> list[str]:
             await traffic_control.restore()
         return f"{', '.join(settings.interfaces)}: root qdisc as before"
 
+    async def sockets() -> str:
+        diagnostics = REAL.sockets(settings)
+        try:
+            limited, kept = await _lift(settings.ownership, diagnostics)
+        finally:
+            diagnostics.close()
+        if kept:
+            raise KernelError("; ".join(_keeps(each) for each in kept))
+        return f"sockets: the pacing limit of {limited} subflow{'s' * (limited != 1)} lifted" if limited else ""
+
     with locked(settings.state_directory):
         for backend, error in (await remove_backends(settings.ownership)).items():
             if error is None:
                 done.append(f"{backend}: nothing of ours is left")
             else:
                 failures.append(str(error))
-        for remove in (uploads, path_manager, root_qdiscs):
+        for remove in (uploads, path_manager, root_qdiscs, sockets):
             await attempt(remove)
     if failures:
         raise KernelError("; ".join([*done, *failures]))
     return done
+
+
+async def _lift(ownership: Ownership, sockets: Sockets) -> tuple[int, Collection[KernelSubflow]]:
+    """Return from how many subflows a pacing limit was to be lifted, and those that keep it. Raises KernelError."""
+    if not any(sockets.pieces()):
+        return 0, ()
+    try:
+        pacing = BpfSocketPacing(ownership, for_accepted=False)
+    except KernelError as error:
+        limited = [each for piece in sockets.pieces() for each in piece if each.tcp and each.tcp.max_pacing_rate]
+        if limited:
+            log.error("%s", error)
+        return len(limited), limited
+    try:
+        return await lift_all(pacing, sockets, LIFT_SECONDS)
+    finally:
+        pacing.close()
+
+
+def _keeps(subflow: KernelSubflow) -> str:
+    assert subflow.tcp is not None
+    rate = (subflow.tcp.max_pacing_rate or 0) / 1e6
+    return f"connection {subflow.token:08x}: {subflow.four_tuple} keeps its limit of {rate:g} Mbit/s until it closes"

@@ -8,7 +8,7 @@ one that fails to close does not keep the others from it (``AsyncExitStack``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from mptcp_throttler.kernel.ports import KernelError
@@ -17,7 +17,14 @@ from mptcp_throttler.policy.model import Policy
 log = logging.getLogger(__name__)
 
 
-class Component(Protocol):
+class Owner(Protocol):
+    """The one part that makes and changes certain objects in the kernel or on disk; all of them are in contract.md."""
+
+    async def verify(self) -> None:
+        """Compare what this put there with what is there, and put right what differs. Raises KernelError."""
+
+
+class Component(Owner, Protocol):
     """A part with something in the kernel, on disk or on the event loop."""
 
     async def prepare(self, policy: Policy) -> None:
@@ -48,3 +55,18 @@ async def prepare_all(components: Sequence[Component], wanted: Policy, present: 
             except KernelError as error:
                 log.error("%s", error)
         raise
+
+
+async def verify_all(owners: Iterable[Owner]) -> bool:
+    """Have all *owners* verified; one that cannot put its objects right does not keep the others from it.
+
+    Return whether all could.
+    """
+    done = True
+    for owner in owners:
+        try:
+            await owner.verify()
+        except KernelError as error:
+            log.error("verify: %s", error)
+            done = False
+    return done

@@ -32,7 +32,7 @@ from mptcp_throttler.policy.problems import DocumentError
 from mptcp_throttler.policy.schedule import next_change, open_rules
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.budgets import Budgets
-from mptcp_throttler.runtime.component import Component, prepare_all
+from mptcp_throttler.runtime.component import Component, prepare_all, verify_all
 from mptcp_throttler.runtime.decisions import Decisions, StageSampling
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.effects import Effects
@@ -44,6 +44,7 @@ from mptcp_throttler.runtime.sampler import Consumer, Sampler
 from mptcp_throttler.runtime.service_manager import notify
 from mptcp_throttler.runtime.status import StatusServer
 from mptcp_throttler.runtime.waiting import wait_at_most
+from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.steering import SteeringStage
@@ -52,6 +53,8 @@ from mptcp_throttler.views import snapshot
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
+VERIFY_AGAIN_SECONDS = 1.0
+"""After a comparison that failed."""
 NICE = -20
 """Little work, but at once."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -78,7 +81,7 @@ class Daemon:
         self._gauge = LoopGauge()
         self._tracker = Tracker(settings.ownership.listen_ports, TrackerLimits(settings.max_connections))
         self._downloads = Downloads(settings, kernel)
-        self._uploads = Uploads(settings, kernel)
+        self._uploads = Uploads(settings, kernel, self._tracker.connections)
         self._budget_stage, self._guard, self._steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
         # The order of the stages: each sees what the one before made of the verdicts.
         stages = (self._budget_stage, self._guard, self._steering)
@@ -96,6 +99,7 @@ class Daemon:
             self._path_manager,
             self._budgets,
         )
+        self._status = StatusServer(settings.status_socket, self._document)
         self._stage_sampling = [StageSampling(stage, self._decisions, self._effects.carry_out) for stage in stages]
         self._planners = planners
         self._paced: PacedCaps | None = None
@@ -141,11 +145,12 @@ class Daemon:
             pacing = self._kernel.pacing(self._settings)
             if pacing is not None:
                 self._paced = PacedCaps(self._downloads.planner, pacing, self._plan_changed)
-                stack.push_async_callback(self._paced.close, sockets.look_up)
+                stack.push_async_callback(self._paced.close, sockets)
+                await self._paced.take_back(sockets)
             stack.callback(self._effects.release_flags)
             self._sampler = Sampler(sockets, self._consumers(), lambda: self._tracker.table_sizes["live"])
             self._observers = Observers(
-                self._settings, self._kernel, self._tracker, self._sampler, self._changed, self._verify
+                self._settings, self._kernel, self._tracker, self._sampler, sockets, self._changed, self._verify
             )
             stack.callback(self._observers.close)
             await self._observers.open()
@@ -154,9 +159,8 @@ class Daemon:
                 await component.commit(policy)
             await self._uploads.remove_what_was_left()
             await self._kernel.remove_other_backends(self._downloads.backend, self._settings)
-            status = StatusServer(self._settings.status_socket, self._document)
-            stack.push_async_callback(status.close)
-            await status.open()
+            stack.push_async_callback(self._status.close)
+            await self._status.open()
             stack.push_async_callback(self._sample_for_the_last_time)
             _take_priority()
             garbage.set_aside()
@@ -171,7 +175,7 @@ class Daemon:
                 self._gauge.run(),
                 garbage.run(),
                 self._every(TICK_SECONDS, self._tick),
-                self._every(self._settings.verify_interval, self._verify_and_resync),
+                self._verify_and_resync(),
                 self._follow_the_clock(),
                 self._reload_when_wanted(),
             )
@@ -185,7 +189,7 @@ class Daemon:
         self._effects.adopt(found)
         await self._enforce()
         if self._paced is not None:
-            self._paced.adopt(found)
+            await self._paced.adopt(found)
             # What is capped already stays capped, and what sends little is capped from the start.
             await self._sampler.sweep()
         await self._downloads.reconciler.apply()
@@ -223,8 +227,12 @@ class Daemon:
         self._decisions.decide(tokens)
 
     def _plan_changed(self) -> None:
-        if self._paced is not None and self._downloads.planner.has_moved:
-            self._paced.follow()
+        flips = self._decisions.anticipation.take_flips()
+        if self._paced is not None:
+            if self._downloads.planner.has_moved:
+                self._paced.follow()
+            if flips:
+                self._paced.set_clients(flips)
         self._downloads.reconciler.wake()
         self._uploads.follow()
         # What is new to a cap or to steering is sampled at once, but after the kernel has its entries.
@@ -239,6 +247,8 @@ class Daemon:
         for planner in self._planners:
             planner.prepare_path_classes(now)
             planner.expire(now)
+        if self._paced is not None:
+            self._paced.set_births(births(policy, self._open_rules, self._downloads.planner.class_of))
         self._plan_changed()
 
     async def _tick(self) -> None:
@@ -250,20 +260,22 @@ class Daemon:
             planner.expire(now)
         self._plan_changed()
 
-    async def _verify(self) -> None:
-        try:
-            await self._downloads.reconciler.verify()
-            await self._uploads.verify()
-        except KernelError as error:
-            log.error("verify: %s", error)
+    async def _verify(self) -> bool:
+        """Compare everything of ours with what is there, and put it right; return whether that could be done."""
+        paced = () if self._paced is None else (self._paced,)
+        return await verify_all((*self._components, *paced, self._status))
 
     async def _verify_and_resync(self) -> None:
-        """Compare both sides with the kernel: what we put there, and the subflows that packets showed.
+        """Compare both sides with the kernel, for ever: what we put there, and the subflows that packets showed.
 
-        The latter keeps long-lived subflows from expiring and gives back a cap that a forged RST took away.
+        The latter keeps long-lived subflows from expiring, and ends those whose end was not told. What could not be put
+        right is tried again soon.
         """
-        await self._verify()
-        await self._observers.resync_quietly()
+        pause = interval = self._settings.verify_interval
+        while True:
+            await asyncio.sleep(pause)
+            pause = interval if await self._verify() else min(interval, VERIFY_AGAIN_SECONDS)
+            await self._observers.resync_quietly()
 
     async def _follow_the_clock(self) -> None:
         while True:

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.model import Policy, Verdict
 from mptcp_throttler.runtime import garbage
+from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.plan import PlanError, Planner
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
@@ -22,6 +24,10 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Connections decided without a pause: some three milliseconds."""
+YOUNG_SECONDS = 0.3
+"""A subflow has so little under way until then that a cap may begin on it at once."""
+MAX_SLEEP_SECONDS = 60.0
+"""The wall clock may be set while a connection is anticipated."""
 
 
 class Decisions:
@@ -43,6 +49,7 @@ class Decisions:
         self._stages = tuple(stages)
         self._planners = tuple(planners)
         self._changed = changed
+        self.anticipation = Anticipation()
         self._waiting: dict[int, None] = {}
         """Tokens that are to be decided, in order."""
         self._wake = asyncio.Event()
@@ -76,10 +83,15 @@ class Decisions:
             await asyncio.sleep(0)
 
     async def run(self) -> None:
-        """Decide about those that wait, forever."""
+        """Decide about those that wait, and about those that are anticipated no longer, forever."""
         while True:
-            await self._wake.wait()
+            due = self.anticipation.next_due
+            pause = MAX_SLEEP_SECONDS if due is None else max(0.0, min(MAX_SLEEP_SECONDS, due - time.time()))
+            await wait_at_most(self._wake, pause)
             self._wake.clear()
+            ended = self.anticipation.due(time.time())
+            if ended:
+                self.decide(ended)
             while self._waiting:
                 self._slice()
                 await asyncio.sleep(0)
@@ -96,21 +108,40 @@ class Decisions:
 
     def _decide(self, token: int, now: float) -> None:
         connection = self._connections.get(token)
+        young: Collection[FourTuple] = ()
         if connection is None:
             self.verdicts.pop(token, None)
+            self.anticipation.forget(token, now)
             for stage in self._stages:
                 stage.forget(token)
             verdicts: tuple[Verdict, ...] = ()
         else:
-            verdicts = evaluate(self.policy, connection, now)
+            expected = self._expected(connection, now)
+            verdicts = evaluate(self.policy, connection, now, expected)
+            young = young_subflows(connection, now)
             for stage in self._stages:
                 verdicts = stage.apply(connection, verdicts, now)
             self.verdicts[token] = verdicts
         for planner in self._planners:
             try:
-                planner.set_verdicts(token, verdicts, now)
+                planner.set_verdicts(token, verdicts, now, young)
             except PlanError as error:
                 log.error("connection %08x stays uncapped (%s): %s", token, planner.direction.value, error)
+
+    def _expected(self, connection: Connection, now: float) -> int:
+        """Return with how many subflows caps are decided."""
+        before = self.anticipation.next_due
+        subflows = self.anticipation.subflows(connection, now)
+        if self.anticipation.next_due != before:
+            self._wake.set()
+        return subflows if self.policy.anticipate else 0
+
+
+def young_subflows(connection: Connection, now: float) -> Collection[FourTuple]:
+    """Return the subflows that have had no time to send much; none where their beginning was not seen."""
+    if not connection.seen_from_start:
+        return ()
+    return [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
 
 
 class StageSampling:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.netfilter.backends import Backend
 from mptcp_throttler.kernel.ports import EgressTrafficControl, KernelError
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.runtime.reconcile import Reconciler
-from mptcp_throttler.shaping.plan import Planner, gso_limit
+from mptcp_throttler.shaping.cap import gso_limit
+from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.shaping.upload_transitions import MEASURE_SECONDS, STEP_SECONDS, UploadTransitions
 
 log = logging.getLogger(__name__)
@@ -51,13 +52,14 @@ class Downloads:
     async def commit(self, policy: Policy) -> None:
         """Limit the segments that the interfaces build, as the tightest cap of *policy* needs."""
         assert self._tc is not None
-        try:
-            await self._tc.limit_gso(await self._gso_limit(policy))
-        except KernelError as error:
-            log.error("%s", error)
+        self._tc.want_gso(self._gso_limit(policy))
+        self.reconciler.wake()
 
     async def roll_back(self, policy: Policy) -> None:
         """Nothing depends on the policy before it is committed."""
+
+    async def verify(self) -> None:
+        await self.reconciler.verify()
 
     async def run(self) -> None:
         await self.reconciler.run()
@@ -68,12 +70,13 @@ class Downloads:
             if self._tc is not None and self._tc.prepared:
                 await self.reconciler.close()
 
-    async def _gso_limit(self, policy: Policy) -> int | None:
-        assert self._tc is not None
+    def _gso_limit(self, policy: Policy) -> Callable[[int], int]:
         wanted = self._settings.gso_max_size
         if wanted == "keep" or policy.dry_run:
-            return None
-        return gso_limit(policy, await self._tc.gso_before()) if wanted == "auto" else int(wanted)
+            return lambda before: before
+        if wanted == "auto":
+            return lambda before: gso_limit(policy, before)
+        return lambda before: min(int(wanted), before)
 
 
 class Uploads:
@@ -83,7 +86,8 @@ class Uploads:
     interval, period = MEASURE_SECONDS, float("inf")
     urgent_share = 0.1
 
-    def __init__(self, settings: Settings, kernel: KernelAccess) -> None:
+    def __init__(self, settings: Settings, kernel: KernelAccess, connections: Mapping[int, Connection]) -> None:
+        """*connections* are those that are tracked, by token."""
         self.planner = Planner(settings.ownership, Direction.UP)
         self.reconciler: Reconciler | None = None
         """None until a policy needs it."""
@@ -91,7 +95,8 @@ class Uploads:
         """Our device and our table are there."""
         self._settings = settings
         self._kernel = kernel
-        self._transitions = UploadTransitions(self.planner)
+        self._connections = connections
+        self._transitions = UploadTransitions(self.planner, self._subflows)
         self._stack = AsyncExitStack()
         self._wake = asyncio.Event()
 
@@ -180,6 +185,10 @@ class Uploads:
         """Subflows that cannot be sampled are capped in time by ``step``."""
 
     # Within
+
+    def _subflows(self, token: int) -> list[FourTuple]:
+        connection = self._connections.get(token)
+        return [] if connection is None else [each.four_tuple for each in connection.subflows]
 
     async def _opened(self) -> Reconciler:
         if self.reconciler is None:

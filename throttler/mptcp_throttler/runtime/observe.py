@@ -1,7 +1,8 @@
 """The observers: capture on every interface, path-manager events, sweeps of the sockets; all feed the tracker.
 
 Whatever is lost (a full buffer, an interface that went away) is made good by a sweep of the sockets there are. An
-observer that fails is opened again until it works; the other observers go on meanwhile.
+observer that fails is opened again until it works; the other observers go on meanwhile. What the tracker believes of
+the kernel alone, and no event tells, is looked up (``mptcp.questions``).
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mptcp_throttler.config.settings import Settings
-from mptcp_throttler.kernel.access import EventSource, KernelAccess, SegmentSource
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
+from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.mptcp.model import Event, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.sampler import Sampler
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ class ObserverCounters:
     kernel_events_lost: int = 0
     """How often the event socket's buffer overflowed; the kernel does not say how many events that was."""
     resyncs: int = 0
+    questions: int = 0
+    """Subflows looked up because packets claimed something of them, or because the kernel was silent about them."""
     reopened: int = 0
 
 
@@ -47,22 +49,29 @@ class Observers:
         kernel: KernelAccess,
         tracker: Tracker,
         sampler: Sampler,
+        sockets: Sockets,
         changed: Callable[[Iterable[Event]], None],
-        interface_returned: Callable[[], Awaitable[None]],
+        interface_returned: Callable[[], Awaitable[object]],
     ) -> None:
         self.counters = ObserverCounters()
         self._settings = settings
         self._kernel = kernel
         self._tracker = tracker
         self._sampler = sampler
+        self._sockets = sockets
         self._changed = changed
         self._interface_returned = interface_returned
         self._captures: dict[str, SegmentSource] = {}
         self._events: EventSource | None = None
+        self._routes: RouteSource | None = None
+        self._asking: asyncio.TimerHandle | None = None
+        """Set while there is something to ask."""
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
         """Open every observer, then learn what is there already. Raises KernelError for a capture that fails."""
+        self._routes = self._kernel.routes(self._settings)
+        self._tracker.interface_of = self._routes.interface
         for interface in self._settings.interfaces:
             self._open_capture(interface)
         if not self._try_events():
@@ -70,11 +79,14 @@ class Observers:
         await self.resync()
 
     def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
         for interface in list(self._captures):
             self._close_capture(interface)
         if self._events is not None:
-            self._loop.remove_reader(self._events.fileno())
-            self._events.close()
+            self._close_events()
+        if self._routes is not None:
+            self._routes.close()
 
     async def supervise(self) -> None:
         """Watch for losses and for interfaces that return, forever."""
@@ -83,6 +95,7 @@ class Observers:
             lost = self._read_losses()
             if self._events is None and self._try_events():
                 lost = True
+            self.ask_soon()
             returned = [interface for interface in self._settings.interfaces if self._reopen(interface)]
             if returned:
                 self.counters.reopened += len(returned)
@@ -94,9 +107,7 @@ class Observers:
     async def resync(self, gently: bool = False) -> None:
         """Give the tracker a sweep of the sockets that there are now. Raises KernelError where it fails."""
         self.counters.resyncs += 1
-        async with garbage.cycles():
-            owners = await self._kernel.interface_of_addresses(self._settings.interfaces)
-        resync = self._tracker.begin_resync(time.time(), owners)
+        resync = self._tracker.begin_resync(time.time())
 
         def take(piece: Sequence[KernelSubflow]) -> None:
             events = resync.add(piece, time.time())
@@ -141,9 +152,39 @@ class Observers:
             self._events = self._kernel.events()
         except (KernelError, OSError) as error:
             log.debug("%s", error)
-            return False
-        self._loop.add_reader(self._events.fileno(), self._read_events)
-        return True
+        else:
+            self._loop.add_reader(self._events.fileno(), self._read_events)
+        self._tracker.events_arrive = self._events is not None
+        return self._tracker.events_arrive
+
+    def _close_events(self) -> None:
+        assert self._events is not None
+        self._loop.remove_reader(self._events.fileno())
+        self._events.close()
+        self._events = None
+        self._tracker.events_arrive = False
+
+    def ask_soon(self) -> None:
+        """Have the kernel asked what the tracker wants to know, when that is due."""
+        if self._asking is not None:
+            return
+        pause = self._tracker.next_question(time.monotonic())
+        if pause is not None:
+            self._asking = self._loop.call_later(pause, self._ask)
+
+    def _ask(self) -> None:
+        self._asking = None
+        asked = self._tracker.questions(time.monotonic())
+        if asked:
+            self.counters.questions += len(asked)
+            try:
+                events = self._tracker.answer(asked, self._sockets.look_up(asked), time.time())
+            except KernelError as error:
+                log.debug("%s", error)
+            else:
+                if events:
+                    self._changed(events)
+        self.ask_soon()
 
     def _read_capture(self, capture: SegmentSource) -> None:
         events: list[Event] = []
@@ -156,6 +197,7 @@ class Observers:
             self._close_capture(capture.interface)
         if events:
             self._changed(events)
+        self.ask_soon()
 
     def _read_events(self) -> None:
         assert self._events is not None
@@ -166,9 +208,7 @@ class Observers:
                 events += self._tracker.kernel_event(event)
         except OSError as error:
             log.warning("path-manager events: %s; opening them again", error)
-            self._loop.remove_reader(self._events.fileno())
-            self._events.close()
-            self._events = None
+            self._close_events()
         if events:
             self._changed(events)
 

@@ -1,7 +1,7 @@
 """Runs the rate transitions of downloads: gives samples to ``shaping.transitions`` and its limits to the sockets.
 
-What is set on a socket is lifted when its subflow leaves the cap or the daemon stops; a socket with nothing in flight
-takes that with its next data, so that one which is idle when the daemon stops keeps its limit until it closes.
+What is set on a socket is lifted when its subflow leaves the cap or the daemon stops. A socket with nothing in flight
+takes that with its next data; when the daemon stops it takes it at once, or where that cannot be, keeps its limit.
 """
 
 from __future__ import annotations
@@ -9,12 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 
-from mptcp_throttler.kernel.ports import KernelError, SocketPacing
+from mptcp_throttler.kernel.ports import KernelError, SocketPacing, Sockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.policy.model import Network
+from mptcp_throttler.runtime.lifting import lift_all, lift_births
+from mptcp_throttler.shaping.birth import of_clients
+from mptcp_throttler.shaping.model import Birth
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.shaping.transitions import SHARE_SECONDS, STEP_SECONDS, Limits, Transitions
+from mptcp_throttler.shaping.releases import Limits
+from mptcp_throttler.shaping.share import SHARE_SECONDS
+from mptcp_throttler.shaping.transitions import STEP_SECONDS, Transitions
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +43,10 @@ class PacedCaps:
         self._pacing = pacing
         self._planned = planned
         self._refused = False
+        self._births: Mapping[Network, Birth] = {}
+        """By prefix, of the policy."""
+        self._clients: dict[Network, Birth] = {}
+        """Of single clients, which come first."""
 
     def follow(self) -> None:
         """Take what the planner moved: at once, so that the next sample finds it; many, in turns with the loop."""
@@ -44,13 +54,48 @@ class PacedCaps:
         if self._planner.has_moved:
             asyncio.get_running_loop().call_soon(self.follow)
 
-    def adopt(self, subflows: Collection[KernelSubflow]) -> None:
-        """Take over the limits that a killed daemon left on sockets."""
-        self._do(self._transitions.adopt(subflows, time.monotonic()))
+    async def take_back(self, sockets: Sockets) -> None:
+        """Take back what sockets have had since their acceptance under a killed daemon. Raises KernelError."""
+        await lift_births(self._pacing, sockets)
+
+    async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
+        """Take over the limits that a killed daemon left on sockets: those that no cap explains go at once."""
+        limits = self._transitions.adopt(subflows, time.monotonic())
+        self._do(limits)
+        if limits.wanted:
+            await asyncio.to_thread(self._pacing.limit_at_once)
 
     def new_policy(self) -> None:
         """A policy came into force."""
         self._transitions.forget_levels()
+
+    def set_births(self, births: Mapping[Network, Birth]) -> None:
+        """Have subflows that are accepted from here on begin like that, by the client's prefix."""
+        before = {*self._births, *self._clients} if self._births else set[Network]()
+        self._births = births
+        wanted = {**births, **self._clients} if births else {}
+        are_set = self._set_births({**dict.fromkeys(before - wanted.keys()), **wanted})
+        classes = {birth.class_id for birth in births.values()} if are_set else set[int | None]()
+        self._planner.birth_classes = {each for each in classes if each is not None}
+
+    def set_clients(self, single: Mapping[bytes, bool]) -> None:
+        """Take which client addresses are known to have a single path now, and which no longer."""
+        changes = of_clients(single)
+        for network, birth in changes.items():
+            if birth is None:
+                self._clients.pop(network, None)
+            else:
+                self._clients[network] = birth
+        if self._births:
+            # A policy may name the client's address itself.
+            self._set_births({each: self._clients.get(each) or self._births.get(each) for each in changes})
+
+    def _set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
+        try:
+            return self._pacing.set_births(changes)
+        except KernelError as error:
+            log.error("%s", error)
+            return False
 
     def watches_any(self) -> bool:
         return self._transitions.watches_any()
@@ -71,27 +116,26 @@ class PacedCaps:
     def failed(self, now: float) -> None:
         self._do(self._transitions.missed(now))
 
+    async def verify(self) -> None:
+        """Compare programs and maps with what was set, and put right what differs. Raises KernelError."""
+        for problem in await self._pacing.check():
+            log.warning("%s; putting it right", problem)
+
     async def run(self) -> None:
         """Ask again, forever, for released sockets whose time has come."""
         while True:
             await asyncio.sleep(SHARE_SECONDS)
             self.follow()
 
-    async def close(self, look_up: Callable[[Sequence[FourTuple]], Mapping[FourTuple, KernelSubflow]]) -> None:
-        """Lift all limits and wait a moment until the sockets have taken that; *look_up* samples them."""
-        self._do(self._transitions.release_all(time.monotonic()))
-        deadline = time.monotonic() + STOP_SECONDS
+    async def close(self, sockets: Sockets) -> None:
+        """Take everything back from the sockets, and wait a moment until they have taken that."""
         try:
-            while self._transitions.releasing and time.monotonic() < deadline:
-                await asyncio.sleep(STEP_SECONDS)
-                self._do(self._transitions.follow(time.monotonic()))
-                asked = list(self._transitions.urgent())
-                for limits in self._transitions.observe(asked, look_up(asked), time.monotonic()):
-                    self._do(limits)
+            known = self._transitions.release_all(time.monotonic()).wanted
+            _, kept = await lift_all(self._pacing, sockets, STOP_SECONDS, known)
+            if kept:
+                log.info("%d idle subflows keep their pacing limit until they close", len(kept))
         except KernelError as error:
             log.error("%s", error)
-        if self._transitions.releasing:
-            log.info("%d idle subflows keep their pacing limit until they close", self._transitions.releasing)
         self._pacing.close()
 
     def _do(self, limits: Limits) -> None:

@@ -4,7 +4,7 @@ Only that path manager can make one subflow backup of several that share the pro
 ``net.mptcp.pm_type`` is 1 the kernel accepts joins only as long as somebody listens to the path manager's events; for
 connections that are accepted then this is so for as long as they live. So a keeper listens beside this process, from
 before the sysctl is set until after the last such connection has ended: ``kernel.mptcp_pm.keeper``.
-``net.mptcp.stale_loss_cnt`` is 1 meanwhile: a subflow whose path has died is left after one retransmission, not four.
+``net.mptcp.stale_loss_cnt`` is 3 meanwhile, not 4: a subflow whose path has died is left a timeout earlier.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from mptcp_throttler.runtime.service_manager import is_managed, notify
 
 log = logging.getLogger(__name__)
 
-SYSCTLS = {PM_TYPE: "1", STALE_LOSS_COUNT: "1"}
+SYSCTLS = {PM_TYPE: "1", STALE_LOSS_COUNT: "3"}
+"""Below 3 the kernel (``mptcp_pm_subflow_chk_stale``) leaves a path only for one whose own count of timeouts is 0. That
+of a path which had data outstanding at the first timeout, and then waits for what the dead path lost, stays 1."""
 CHECK_SECONDS = 1.0
 """Between two checks that the keeper is there. This process listens too: only the death of both at once matters."""
 STORE_NAME = "path-manager"
@@ -81,6 +83,16 @@ class UserspacePathManager:
         if self._priority is None:
             self._priority = SubflowPriority()
         self._priority.set_backup(token, four_tuple, backup)
+
+    async def verify(self) -> None:
+        """Set the sysctls again where somebody changed them, and note again what they were. Raises KernelError."""
+        async with self._lock:
+            if self._in_force:
+                problems = self._sysctls.check(SYSCTLS)
+                for problem in problems:
+                    log.warning("%s; putting it right", problem)
+                if problems:
+                    await self._hold()
 
     async def run(self) -> None:
         """Start the keeper anew when it has been killed, forever."""

@@ -109,9 +109,10 @@ class Reconciler:
             await self._wake.wait()
             self._wake.clear()
             try:
-                if self._refused:
-                    await self._start_over()
+                refused = await self._start_over() if self._refused else None
                 await self.apply()
+                if refused is not None:
+                    raise refused
                 self._refused = False
                 pause = _FIRST_PAUSE
             except KernelError as error:
@@ -128,7 +129,7 @@ class Reconciler:
         Raises :class:`KernelError` with the first that the kernel refused, after the others were made.
         """
         async with self._lock:
-            while not (self._closed or (self.planner.classes.settled and self.planner.entries.settled)):
+            while not (self._closed or self._settled):
                 refused = await self._apply_once()
                 if refused is not None:
                     raise refused
@@ -136,9 +137,12 @@ class Reconciler:
     async def verify(self) -> None:
         """Compare the kernel with what we put there; where it differs, count that and put it right.
 
-        Raises :class:`KernelError` where the kernel cannot be read or put right.
+        Raises :class:`KernelError` where the kernel cannot be put right; :meth:`run` tries again.
         """
-        problems = await self._differences()
+        try:
+            problems = await self._differences()
+        except KernelError as error:
+            problems = {str(error): 1}  # what cannot be read is perhaps not there
         if not problems:
             return
         async with self._lock:
@@ -147,7 +151,12 @@ class Reconciler:
             for problem in problems:
                 log.warning("%s", problem)
             before = dict(self.planner.classes.actual), dict(self.planner.entries.actual)
-            await self._prepare_and_read_back()
+            try:
+                await self._prepare_and_read_back()
+            except KernelError:
+                self._refused = True
+                self._wake.set()
+                raise
             found = self.planner.classes.actual, self.planner.entries.actual
         changed = _count_changes(before[0], found[0], ClassSpec.same_as)
         changed += _count_changes(before[1], found[1], Target.__eq__)
@@ -173,6 +182,10 @@ class Reconciler:
         if failures:
             raise KernelError("; ".join(failures))
 
+    @property
+    def _settled(self) -> bool:
+        return self._tc.settled and self.planner.classes.settled and self.planner.entries.settled
+
     async def _apply_once(self) -> KernelError | None:
         """Make the changes that are pending now; return the first refusal.
 
@@ -180,6 +193,11 @@ class Reconciler:
         """
         classes, entries = self.planner.classes, self.planner.entries
         refused: KernelError | None = None
+        if not self._tc.settled:
+            try:
+                await self._tc.settle()
+            except KernelError as error:
+                refused = error
         # Deletions of entries first: they make room in a full set, and nothing depends on them.
         for gone in _batches(entries.deletes, _BATCH, lambda key: key in entries.deletes):
             try:
@@ -268,15 +286,18 @@ class Reconciler:
         await self._netfilter.prepare()
         self.planner.adopt(await self._tc.read_classes(), await self._netfilter.read_entries())
 
-    async def _start_over(self) -> None:
-        """After a refusal: what our changes stand on may be gone, and a failed batch may have been done in part."""
+    async def _start_over(self) -> KernelError | None:
+        """After a refusal: what our changes stand on may be gone, and a failed batch may have been done in part.
+
+        Return what was refused again.
+        """
         async with self._lock:
-            if self._closed:
-                return
-            try:
-                await self._prepare_and_read_back()
-            except KernelError as error:
-                log.error("%s", error)
+            if not self._closed:
+                try:
+                    await self._prepare_and_read_back()
+                except KernelError as error:
+                    return error
+        return None
 
 
 def _batches(pending: Iterable[K], size: int, still: Callable[[K], bool]) -> Iterator[list[K]]:

@@ -43,6 +43,8 @@ class StatusServer:
         self._path = path
         self._document = document
         self._listener: socket.socket | None = None
+        self._inode = 0
+        """Of the socket, as it was made."""
         self._children: dict[int, int] = {}
         """Process identifiers by descriptor of the process (pidfd_open(2))."""
         self._loop = asyncio.get_running_loop()
@@ -65,7 +67,22 @@ class StatusServer:
         except OSError as error:
             raise KernelError(f"status socket {self._path}: {error.strerror or error}") from error
         self._listener = listener
+        self._inode = self._path.stat().st_ino
         self._listen()
+
+    async def verify(self) -> None:
+        """Listen again where somebody removed or replaced the socket. Raises KernelError."""
+        try:
+            if self._path.stat().st_ino == self._inode:
+                return
+        except OSError:
+            pass
+        log.warning("status socket %s is gone; putting it right", self._path)
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        await self.open()
 
     async def close(self) -> None:
         if self._listener is None:

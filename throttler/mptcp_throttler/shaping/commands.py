@@ -9,6 +9,8 @@ from ipaddress import ip_address
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import (
     DEFAULT_MINOR,
+    FIRST_MINOR,
+    LAST_MINOR,
     LINK_MINOR,
     MAX_ENTRIES,
     MTU,
@@ -16,6 +18,7 @@ from mptcp_throttler.shaping.model import (
     RULE_COMMENT,
     SEGMENT_SECONDS,
     SET_PREFIX,
+    SMALL_PACKET,
     UPLOAD_DEVICE,
     ClassSpec,
     Ownership,
@@ -85,9 +88,14 @@ def iptables(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Itera
     for port in ownership.listen_ports:
         for version, family, command in ((4, "inet", "iptables-legacy"), (6, "inet6", "ip6tables-legacy")):
             name = f"{SET_PREFIX}-{version}-{port}"
+            yield (
+                f"{command} -t mangle -A POSTROUTING -p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} "
+                f"-m length --length {small_packets(version)} -j CLASSIFY --set-class 0:0"
+            )
             yield f"ipset create {name} hash:ip,port,ip family {family} maxelem {MAX_ENTRIES} counters skbinfo"
             yield (
                 f"{command} -t mangle -A POSTROUTING -p tcp -m tcp --sport {port} -m comment --comment {RULE_COMMENT} "
+                f"-m length ! --length {small_packets(version)} "
                 f"-j SET --map-set {name} dst,dst,src --map-mark --map-prio"
             )
     for four_tuple, target in sorted(entries.items()):
@@ -97,6 +105,14 @@ def iptables(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Itera
             f"{remote},tcp:{four_tuple.remote_port},{local} "
             f"skbmark 0x{target.mark:x}/0x{ownership.mark_mask:x} skbprio {ownership.htb_major:x}:{target.minor:x}"
         )
+
+
+def small_packets(version: int) -> str:
+    """Return the lengths that no class is for, as ``-m length`` wants them.
+
+    They begin behind a bare IP header: some kernels see that length in an IPv6 segment of more than 64 KiB.
+    """
+    return f"{SMALL_PACKET[version] - 59}:{SMALL_PACKET[version]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +168,17 @@ class NftTable:
 
     def _base(self, chain: str, hook: str, ours: str, key: tuple[str, str, str, str]) -> Iterator[str]:
         ports = ", ".join(str(port) for port in self.ownership.listen_ports)
+        classes = "-".join(f"{self.ownership.htb_major:x}:{minor:x}" for minor in (FIRST_MINOR, LAST_MINOR))
         yield f"add chain {self.name} {chain} {{ {hook}; policy accept; }}"
         yield f"flush chain {self.name} {chain}"
         for version, ip in ((4, "ip"), (6, "ip6")):
+            if not self.interfaces:
+                yield (
+                    f"add rule {self.name} {chain} meta nfproto ipv{version} tcp {ours} {{ {ports} }} "
+                    f"meta length <= {SMALL_PACKET[version]} meta priority {classes} meta priority set 0:0"
+                )
             yield (
-                f"add rule {self.name} {chain} tcp {ours} {{ {ports} }} "
+                f"add rule {self.name} {chain} tcp {ours} {{ {ports} }} meta length > {SMALL_PACKET[version]} "
                 f"{ip} {key[0]} . tcp {key[1]} . {ip} {key[2]} . tcp {key[3]} vmap @v{version}"
             )
 

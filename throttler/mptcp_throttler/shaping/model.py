@@ -59,6 +59,18 @@ NO_LIMIT = SocketLimit()
 
 
 @dataclass(frozen=True, slots=True)
+class Birth:
+    """What a subflow's socket has from the moment in which it is accepted; None leaves the kernel's own."""
+
+    not_sent: int | None = None
+    """TCP_NOTSENT_LOWAT, bytes, as in :class:`SocketLimit`."""
+    initial_window: int | None = None
+    """Segments that it sends before the first is acknowledged."""
+    class_id: int | None = None
+    """Handle of the class that its first segments go through until it has an entry: what SO_PRIORITY is set to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ownership:
     """The names by which the throttler knows its own objects; docs/contract.md."""
 
@@ -89,5 +101,8 @@ UPLOAD_DEVICE = "mptcp-up"
 """The IFB device through which packets of subflows that are capped on upload pass."""
 RULE_COMMENT = "mptcp-throttler"
 SET_PREFIX = "mptcp-throttler"
+SMALL_PACKET = {4: 20 + 60, 6: 40 + 60}
+"""Bytes that a packet without data has at the most, by IP version: IP header and the longest TCP header. Such packets
+stay out of the class of their subflow: a pure ACK shall not wait behind a queue of data."""
 MAX_ENTRIES = 131_072
 """Of one ipset: subflows capped at the same time."""

@@ -16,110 +16,24 @@ a transition goes through this interface: :meth:`Planner.take_moved`, :meth:`Pla
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.shaping.cap import Cap
 from mptcp_throttler.shaping.delta import DeltaTracker
-from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, MTU, SEGMENT_SECONDS, ClassSpec, Ownership, Target
+from mptcp_throttler.shaping.lingering import Lingering
+from mptcp_throttler.shaping.model import DEFAULT_MINOR, FIRST_MINOR, LAST_MINOR, ClassSpec, Ownership, Target
 from mptcp_throttler.shaping.rate_transition import GENTLE_FALL
 
-QUEUE_SECONDS = {Direction.DOWN: 0.0075, Direction.UP: 0.025}
-"""How long a full leaf queue takes to drain. Towards the client short, so that losses and not the stack's limit on what
-waits below it govern the congestion window: the scheduler takes window over RTT for the path's rate, and would hand a
-capped subflow three times what it can send, at the cost of the other path (docs/design.md). From the client it is no
-stack of ours that waits."""
-QUEUE_FLOOR = 4
-PACKETS_PER_SUBFLOW = 1
-BURST_SECONDS = 0.002
-GSO_FLOOR = 2 * MTU
 IDLE_SECONDS = 60.0
+CONNECTION_IDLE_SECONDS = 2.0
+"""The same for the class of a connection, whose token does not come back."""
+UNCAPPED = Target(DEFAULT_MINOR, 0)
+"""Where a subflow goes that began in the class of a cap and has none: its socket still sends there."""
 
 
 class PlanError(Exception):
     """The plan cannot be made: the message says what ran out."""
-
-
-def class_spec(minor: int, throttle: Throttle, room: int = 1, direction: Direction = Direction.DOWN) -> ClassSpec:
-    """Return the HTB class for *throttle* shared by up to *room* subflows.
-
-    Rates are rounded up to whole bytes per second, the kernel's unit.
-    """
-    rate, ceil = (-(-value // 8) * 8 for value in (throttle.rate, throttle.ceil))
-
-    def burst(bits_per_second: int) -> int:
-        return throttle.burst or max(2 * MTU, int(bits_per_second / 8 * BURST_SECONDS))
-
-    return ClassSpec(
-        minor=minor,
-        rate=rate,
-        ceil=ceil,
-        burst=burst(rate),
-        cburst=burst(ceil),
-        quantum=min(60_000, max(MTU, rate // 8 // 100)),
-        queue_packets=min(
-            1000, max(QUEUE_FLOOR, int(ceil / 8 * QUEUE_SECONDS[direction] / MTU), PACKETS_PER_SUBFLOW * room)
-        ),
-    )
-
-
-def gso_limit(policy: Policy, present: int) -> int:
-    """Return the largest GSO segment in bytes that the interface should build under *policy*, never above *present*."""
-    rules = [rule for rule in policy.rules if Direction.DOWN in rule.directions]
-    throttles = [rule.throttle for rule in rules]
-    throttles += [step.throttle for rule in rules if rule.budget is not None for step in rule.budget.steps]
-    ceils = [throttle.ceil for throttle in throttles if throttle is not None]
-    if not ceils:
-        return present
-    return min(present, max(GSO_FLOOR, int(min(ceils) / 8 * SEGMENT_SECONDS)))
-
-
-@dataclass(slots=True)
-class Cap:
-    """A cap in use: its class and the subflows sent to it. Others read it; only the planner changes it."""
-
-    minor: int
-    direction: Direction
-    throttle: Throttle
-    """What the class has."""
-    wanted: Throttle
-    """What it is to have when the transitions of its users are complete."""
-    mark: int = 0
-    """Mark bits of its rule, for the entries."""
-    users: set[FourTuple] = field(default_factory=set)
-    pending: set[FourTuple] = field(default_factory=set)
-    """Users whose transition is not complete."""
-    falling: set[FourTuple] = field(default_factory=set)
-    """Those of them that were users already when the cap got a lower throttle: it waits for these alone."""
-    held: set[FourTuple] = field(default_factory=set)
-    """Subflows on their way to another cap whose packets are still sent to this one's class."""
-    interim: dict[FourTuple, int] = field(default_factory=dict)
-    """Bits/s that users have meanwhile, on their way down to the throttle."""
-    idle_since: float = 0.0
-    room: int = 1
-    """For how many users the queue is sized: a power of two, so that it seldom changes."""
-
-    @property
-    def ceil(self) -> int:
-        """Bits/s that all users together may have at last."""
-        return self.wanted.ceil
-
-    def make_room(self) -> bool:
-        """Fit the room to the users; return whether it changed."""
-        before = self.room
-        while self.room < len(self.users):
-            self.room *= 2
-        while self.room > 1 and self.room > 4 * len(self.users):
-            self.room //= 2
-        return self.room != before
-
-    @property
-    def spec(self) -> ClassSpec:
-        throttle = self.throttle
-        if self.interim:
-            rate = max(throttle.rate, sum(self.interim.values()))
-            throttle = replace(throttle, rate=rate, ceil=max(throttle.ceil, rate), burst=None)
-        return class_spec(self.minor, throttle, self.room, self.direction)
 
 
 class Planner:
@@ -131,6 +45,7 @@ class Planner:
         self.classes: DeltaTracker[int, ClassSpec] = DeltaTracker(ClassSpec.same_as)
         self.entries: DeltaTracker[FourTuple, Target] = DeltaTracker()
         self._caps: dict[ScopeKey, Cap] = {}
+        self._by_minor: dict[int, Cap] = {}
         self._cap_of: dict[FourTuple, ScopeKey] = {}
         self._owner: dict[FourTuple, int] = {}
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
@@ -145,14 +60,19 @@ class Planner:
         self._shared: dict[int, Cap] = {}
         """By minor number, the caps with more than one user."""
         self._held_by: dict[FourTuple, Cap] = {}
-
-    def minor_of(self, scope: ScopeKey) -> int | None:
-        """Return the class of *scope*, None while it has none."""
-        cap = self._caps.get(scope)
-        return None if cap is None else cap.minor
+        self.birth_classes: Collection[int] = ()
+        """Handles of the classes into which sockets are accepted."""
+        self._born: set[FourTuple] = set()
+        """Subflows that began in the class of their cap."""
+        self._lingering = Lingering()
+        self._now = 0.0
+        """Of the last call that knew it."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force. Verdicts under it must follow for every connection."""
+        self._lingering.cut_short()
+        for four_tuple in self._lingering.take_due(self._now, ask=False):
+            self._end_of_linger(four_tuple)
         self._dry_run = policy.dry_run
         self._rules = {rule.name: rule for rule in policy.rules if self.direction in rule.directions}
         self._marks = {rule.name: self.ownership.mark_of_rule(i) for i, rule in enumerate(policy.rules)}
@@ -175,43 +95,67 @@ class Planner:
             if rule.throttle is not None and rule.throttle.share is Share.PATH:
                 self._cap(ScopeKey(rule.name, Share.PATH, direction=self.direction), rule.throttle, None, now)
 
-    def set_verdicts(self, token: int, verdicts: Iterable[Verdict], now: float) -> None:
+    def class_of(self, scope: ScopeKey) -> int | None:
+        """Return the handle of a cap's class, None where it has none."""
+        cap = self._caps.get(scope)
+        return None if cap is None else self.ownership.htb_major << 16 | cap.minor
+
+    def began_in_class(self, four_tuple: FourTuple) -> bool:
+        """Tell whether a subflow's first segments went through the class of its cap."""
+        return four_tuple in self._born
+
+    def set_verdicts(
+        self, token: int, verdicts: Iterable[Verdict], now: float, young: Collection[FourTuple] = ()
+    ) -> None:
         """Replace what is desired for the connection *token* by *verdicts*, one for each active subflow;
-        those on the other direction are not ours.
+        those on the other direction are not ours. *young* subflows come to a cap without a transition.
 
         Raises :class:`PlanError` where no class is left; what was capped before that verdict stays capped.
         """
-        capped = set()
+        capped, uncapped, exempt = set(), set(), set()
         try:
             for verdict in verdicts:
                 if verdict.direction is not self.direction or self._dry_run:
                     continue
                 if verdict.scope is None or verdict.throttle is None:
+                    uncapped.add(verdict.four_tuple)
+                    self._end_of_linger(verdict.four_tuple)
                     continue
-                self._send(verdict.four_tuple, verdict.scope, verdict.throttle, now)
+                self._send(verdict.four_tuple, verdict.scope, verdict.throttle, now, verdict.four_tuple in young)
                 self._owner[verdict.four_tuple] = token
                 capped.add(verdict.four_tuple)
         finally:
             for four_tuple in self._connections.pop(token, ()):
                 # A client that reuses a port soon has the same four-tuple in a newer connection.
-                if four_tuple not in capped and self._owner.get(four_tuple) == token:
-                    self._release(four_tuple, now)
-            if capped:
-                self._connections[token] = tuple(capped)
+                if four_tuple in capped or self._owner.get(four_tuple) != token:
+                    continue
+                if four_tuple in uncapped and four_tuple in self._born:
+                    self._exempt(four_tuple, now)
+                    exempt.add(four_tuple)
+                else:
+                    self._release(four_tuple, now, lingers=four_tuple not in uncapped and not self._dry_run)
+            if capped or exempt:
+                self._connections[token] = (*capped, *exempt)
 
     def forget(self, token: int, now: float) -> None:
         self.set_verdicts(token, (), now)
 
     def expire(self, now: float) -> None:
-        """Drop the classes that no rule can use any more, and those of clients and connections long gone."""
+        """Drop the entries of subflows that ended a while ago, the classes that no rule can use any more, and those of
+        clients and connections long gone."""
+        self._now = now
+        for four_tuple in self._lingering.take_due(now, ask=self.soft_caps):
+            self._end_of_linger(four_tuple)
         for scope, cap in list(self._caps.items()):
             if cap.users or cap.held:
                 continue
             rule = self._rules.get(scope.rule) if scope.of_rule else None
             wanted = rule is not None and rule.throttle is not None and rule.throttle.share is scope.share
-            if wanted and not self._dry_run and (scope.share is Share.PATH or now - cap.idle_since < IDLE_SECONDS):
+            kept = CONNECTION_IDLE_SECONDS if scope.share is Share.CONNECTION else IDLE_SECONDS
+            if wanted and not self._dry_run and (scope.share is Share.PATH or now - cap.idle_since < kept):
                 continue
             del self._caps[scope]
+            del self._by_minor[cap.minor]
             self._used.discard(cap.minor)
             self.classes.drop(cap.minor)
 
@@ -278,12 +222,27 @@ class Planner:
             self.classes.want(cap.minor, cap.spec)
         return bool(changed)
 
+    def lower(self, minor: int, share: float | None) -> bool:
+        """Give a class that share of its rate while its cap repays a debt, with None all of it; return whether it is
+        there."""
+        cap = self._by_minor.get(minor)
+        if cap is None:
+            return False
+        cap.lowered = share
+        if len(cap.users) == 1:
+            self._mark_moved(cap.users)  # the level of those that share one follows by itself
+        self.classes.want(minor, cap.spec)
+        return True
+
     def _cap_on(self, four_tuple: FourTuple) -> Cap | None:
         scope = self._cap_of.get(four_tuple)
         return None if scope is None else self._caps[scope]
 
-    def _send(self, four_tuple: FourTuple, scope: ScopeKey, throttle: Throttle, now: float) -> None:
+    def _send(self, four_tuple: FourTuple, scope: ScopeKey, throttle: Throttle, now: float, young: bool) -> None:
         previous = self._cap_of.get(four_tuple)
+        if self.entries.desired.get(four_tuple) == UNCAPPED:
+            self.entries.drop(four_tuple)
+        self._lingering.discard(four_tuple)
         if previous is not None and previous != scope:
             before = self._caps[previous]
             self._leave(four_tuple, now)
@@ -295,13 +254,17 @@ class Planner:
         self._retune(cap, throttle)
         if previous != scope:
             cap.users.add(four_tuple)
+            if young and self.class_of(scope) in self.birth_classes:
+                self._born.add(four_tuple)
+            if young and previous is None and self._begins_softly(throttle):
+                cap.young.add(four_tuple)
             if len(cap.users) > 1:
                 self._shared[cap.minor] = cap
             self._fit(cap)
             self._cap_of[four_tuple] = scope
-            self._moved.add(four_tuple)
+            self._mark_moved((four_tuple,))
             found = self.entries.actual.get(four_tuple)
-            if self._begins_softly(throttle) and (found is None or found.minor != cap.minor):
+            if self._begins_softly(throttle) and not young and (found is None or found.minor != cap.minor):
                 cap.pending.add(four_tuple)
         if four_tuple not in cap.pending or (four_tuple in self.entries.desired and four_tuple not in self._held_by):
             self._let_go(four_tuple)
@@ -312,7 +275,7 @@ class Planner:
         if cap.wanted == throttle:
             return
         cap.wanted = throttle
-        self._moved |= cap.users
+        self._mark_moved(cap.users)
         if cap.users and self._begins_softly(throttle) and throttle.ceil < cap.throttle.ceil * GENTLE_FALL:
             cap.pending |= cap.users
             cap.falling = set(cap.users)
@@ -329,11 +292,54 @@ class Planner:
             cap.throttle = cap.wanted
             self.classes.want(cap.minor, cap.spec)
 
-    def _release(self, four_tuple: FourTuple, now: float) -> None:
+    def _exempt(self, four_tuple: FourTuple, now: float) -> None:
+        """Send a subflow that has no cap any more past the class into which its socket sends."""
+        self._leave(four_tuple, now)
+        self._let_go(four_tuple)
+        self.entries.want(four_tuple, UNCAPPED)
+
+    def _release(self, four_tuple: FourTuple, now: float, *, lingers: bool) -> None:
+        cap = self._held_by.get(four_tuple) or self._cap_on(four_tuple)
         self._leave(four_tuple, now)
         self._owner.pop(four_tuple, None)
+        self._born.discard(four_tuple)
         self._let_go(four_tuple)
-        self.entries.drop(four_tuple)
+        if lingers and self.direction is Direction.DOWN and cap is not None and four_tuple in self.entries.desired:
+            cap.held.add(four_tuple)
+            self._held_by[four_tuple] = cap
+            if (oldest := self._lingering.add(four_tuple, now)) is not None:
+                self._end_of_linger(oldest)
+        else:
+            self.entries.drop(four_tuple)
+
+    def lingers(self, four_tuple: FourTuple) -> bool:
+        """Tell whether a subflow has ended and still has its entry."""
+        return four_tuple in self._lingering
+
+    def overdue(self, limit: int) -> list[FourTuple]:
+        """Return some of those that ended long ago: :meth:`settle_overdue` is to be told of each."""
+        return self._lingering.overdue(limit)
+
+    def settle_overdue(self, four_tuple: FourTuple, *, busy: bool) -> bool:
+        """Take whether the socket of one that ended long ago is still *busy*; return whether the plan changed."""
+        if not self._lingering.is_overdue(four_tuple):
+            return False
+        if busy:
+            self._lingering.go_on(four_tuple, self._now)
+            return False
+        self._end_of_linger(four_tuple)
+        return True
+
+    def _end_of_linger(self, four_tuple: FourTuple) -> None:
+        if self._lingering.discard(four_tuple):
+            self._let_go(four_tuple)
+            self.entries.drop(four_tuple)
+            self._mark_moved((four_tuple,))
+
+    def _mark_moved(self, four_tuples: Iterable[FourTuple]) -> None:
+        """Somebody is to follow them, where there is anybody."""
+        if self.soft_caps:
+            self._moved.update(four_tuples)
 
     def _let_go(self, four_tuple: FourTuple) -> None:
         """The cap that the subflow had before holds it no longer."""
@@ -347,13 +353,14 @@ class Planner:
         self._cap_of.pop(four_tuple, None)
         if cap is not None:
             cap.users.discard(four_tuple)
+            cap.young.discard(four_tuple)
             cap.pending.discard(four_tuple)
             cap.falling.discard(four_tuple)
             cap.idle_since = now
-            self._moved.add(four_tuple)
+            self._mark_moved((four_tuple,))
             if len(cap.users) < 2 and self._shared.pop(cap.minor, None) is not None:
                 # The one that is left may take the whole cap.
-                self._moved |= cap.users
+                self._mark_moved(cap.users)
             if cap.interim.pop(four_tuple, None) is not None:
                 self.classes.want(cap.minor, cap.spec)
             self._settle(cap)
@@ -369,6 +376,7 @@ class Planner:
                 minor = self._free_minor()
             mark = self._marks.get(scope.rule, 0)
             cap = self._caps[scope] = Cap(minor, self.direction, throttle, throttle, mark, idle_since=now)
+            self._by_minor[minor] = cap
             self._used.add(minor)
             self.classes.want(minor, cap.spec)
         return cap

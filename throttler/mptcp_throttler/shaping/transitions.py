@@ -1,9 +1,11 @@
 """The sockets of one planner's soft caps: which limits each is to have, from samples of them. Pure.
 
 Follows the planner: a subflow that comes to a cap is first sampled, then capped at once where it sends little, or
-after a rate transition. The pacing rate of the users of a shared cap is held at its max-min level, computed once per
-cap and sample from what all of them demand. What is set on a socket is lifted when its subflow leaves the cap; a
-socket with nothing in flight takes that with its next data, so that it is sampled ever more seldom until it has.
+after a rate transition; one that began under its cap has its entry already, and little may wait on it for a while.
+What passes by the class is charged to the cap (``debt``), and transitions share an ``allowance``. The pacing rate of
+the users of a shared cap is held at its max-min level, computed once per cap and sample from what all of them demand.
+What is set on a socket is lifted when its subflow leaves the cap; a socket with nothing in flight takes that with its
+next data (``releases``).
 
 A socket is known by its cookie: a client that uses a port again has another socket under the same four-tuple, which
 begins anew.
@@ -12,28 +14,36 @@ begins anew.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.shaping.model import NO_LIMIT, SocketLimit
-from mptcp_throttler.shaping.plan import Cap, Planner
+from mptcp_throttler.shaping import debt
+from mptcp_throttler.shaping.allowance import Allowances
+from mptcp_throttler.shaping.birth import held
+from mptcp_throttler.shaping.cap import Cap
+from mptcp_throttler.shaping.debt import Debts
+from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
+from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.shaping.rate_transition import Phase, RateTransition, needs_transition
+from mptcp_throttler.shaping.releases import Limits, Releases
 from mptcp_throttler.shaping.send_buffers import SendBuffers
-from mptcp_throttler.shaping.share import max_min_level
+from mptcp_throttler.shaping.share import Demand, Level, is_due, max_min_level, turn_seconds
 
 STEP_SECONDS = 0.02
 """Between two samples of a subflow in transition."""
-SHARE_SECONDS = 0.5
-"""Between two samples of those that share a cap."""
 IGNORED_SECONDS = 0.25
 """A socket that shows no limit so long after one was set, with data on the way, cannot be limited."""
 SETTLED = 0.05
 """A new level that differs by a smaller share is not set."""
 MAX_UNSAMPLED_SECONDS = 3.0
 """A subflow whose socket could not be sampled for so long is capped as it is."""
-FIRST_RECHECK_SECONDS, MAX_RECHECK_SECONDS = 0.5, 64.0
-"""Until a released socket is sampled again: twice as long each time."""
+SHORT_SECONDS = 3.0
+"""For how long next to nothing may wait on a subflow that began under its cap. A longer download is better off as after
+a transition: the scheduler leaves the other paths alone while this one would be free sooner, so that with little here
+little waits there, too, and a path with a longer RTT may run dry."""
+OVERHEAD_BYTES = 400
+"""Of a subflow that begins and ends: the IP packets of handshakes and ends, which carry no data and pass no class."""
 SLICE = 128
 """Sockets looked through at a time: less than a millisecond."""
 MAX_MOVED = 1024
@@ -44,37 +54,20 @@ MAX_MOVED = 1024
 class _Socket:
     cookie: int
     limit: SocketLimit = NO_LIMIT
+    limited: bool = False
+    """It was seen with a limit."""
     transition: RateTransition | None = None
-    acked: int = 0
-    """Bytes, when last counted."""
-    counted: float = 0.0
-    demand: int | None = 0
-    """Bits/s that it takes while nothing waits; None while something does."""
+    sent: int = 0
+    """Bytes, at the last step of its transition."""
+    charged: bool = False
+    """What it sends in its transition is charged to the cap, which held for others before."""
+    demand: Demand = field(default_factory=Demand)
 
 
-@dataclass(slots=True)
-class _Release:
-    cookie: int
-    due: float
-    pause: float = FIRST_RECHECK_SECONDS
-
-
-class _Level(NamedTuple):
-    computed: float
-    users: int
-    rate: int
-    """Bits/s of each user."""
-
-
-@dataclass(slots=True)
-class Limits:
-    """What is to be done to sockets, by cookie."""
-
-    wanted: dict[int, SocketLimit]
-    forgotten: list[int]
-    """Sockets on which nothing is to be set any more."""
-    planned: bool = False
-    """The plan changed."""
+def _sent(sample: KernelSubflow) -> int:
+    """Return how many bytes have left, retransmissions aside."""
+    assert sample.tcp is not None
+    return sample.bytes_acked + sample.tcp.unacked * sample.tcp.mss
 
 
 class Transitions:
@@ -86,9 +79,13 @@ class Transitions:
         self._unsampled: dict[FourTuple, float] = {}
         """Subflows that came to a cap and were not sampled since, and when they came."""
         self._under_way: set[FourTuple] = set()
-        self._released: dict[FourTuple, _Release] = {}
+        self._short: dict[FourTuple, float] = {}
+        """Subflows that began under their caps, and until when they are taken for short; the oldest first."""
         self._buffers = SendBuffers()
-        self._levels: dict[int, _Level] = {}
+        self._released = Releases(self._buffers)
+        self._debts = Debts()
+        self._allowances = Allowances()
+        self._levels: dict[int, Level] = {}
         """By the minor number of the cap's class."""
         self._now = 0.0
         self._stopped = False
@@ -103,8 +100,16 @@ class Transitions:
         """Take some of the planner's moves; return the limits that are lifted."""
         self._now = now
         result = Limits({}, [])
+        self._end_of_short(now, result)
+        for minor, owing in self._debts.changed(now).items():
+            self._levels.pop(minor, None)
+            result.planned |= self._planner.lower(minor, debt.SHARE if owing else None)
         for four_tuple in self._planner.take_moved(MAX_MOVED):
-            if self._planner.soft_cap(four_tuple) is None:
+            if self._planner.lingers(four_tuple):
+                # It is held to the end of what was assigned to it.
+                self._unsampled.pop(four_tuple, None)
+                self._under_way.discard(four_tuple)
+            elif self._planner.soft_cap(four_tuple) is None:
                 self._release(four_tuple, now, result)
             else:
                 self._unsampled.setdefault(four_tuple, now)
@@ -131,8 +136,7 @@ class Transitions:
         self._unsampled.clear()
         for four_tuple in list(self._sockets):
             self._release(four_tuple, now, result)
-        for release in self._released.values():
-            release.due, release.pause = now, STEP_SECONDS
+        self._released.hurry(now, STEP_SECONDS)
         return result
 
     def watched(self) -> Collection[FourTuple]:
@@ -145,12 +149,14 @@ class Transitions:
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows to sample every ``STEP_SECONDS``."""
-        due = [each for each, release in self._released.items() if release.due <= self._now]
-        return [*self._unsampled, *self._under_way, *due]
+        due = self._released.due(self._now)
+        return [*self._unsampled, *self._under_way, *due, *self._planner.overdue(SLICE)]
 
     def missed(self, now: float) -> Limits:
         """Go on without samples: no subflow stays uncapped because its socket cannot be sampled."""
         result = Limits({}, [])
+        for four_tuple in self._planner.overdue(SLICE):
+            result.planned |= self._planner.settle_overdue(four_tuple, busy=False)
         for four_tuple, since in list(self._unsampled.items()):
             if now - since > MAX_UNSAMPLED_SECONDS:
                 self._complete(four_tuple, result)
@@ -181,16 +187,18 @@ class Transitions:
             if not number % SLICE:
                 yield result
                 result = Limits({}, [])
-        fresh = {minor: cap for minor, cap in caps.items() if self._is_due(cap, now)}
+        fresh = {minor: cap for minor, cap in caps.items() if is_due(self._levels.get(minor), len(cap.users), now)}
         for minor, cap in fresh.items():
-            users, demands = list(cap.users), list[int | None]()
+            users, demands, waiting = list(cap.users), list[int | None](), 0
             for number, four_tuple in enumerate(users, 1):
-                demands.append(known.demand if (known := self._sockets.get(four_tuple)) else 0)
+                known = self._sockets.get(four_tuple)
+                demands.append(known.demand.rate if known else 0)
+                waiting += known is not None and known.demand.waits
                 if not number % SLICE:
                     yield result
                     result = Limits({}, [])
             rate = max_min_level(cap.ceil, demands) if len(users) > 1 else cap.ceil
-            self._levels[minor] = _Level(now, len(users), rate)
+            self._levels[minor] = Level(now, len(users), rate, turn_seconds(cap.ceil, waiting, MTU))
         levels = {minor: self._levels[minor].rate for minor in caps}
         for number, four_tuple in enumerate(unsampled, 1):
             self._begin(four_tuple, sockets[four_tuple], levels, result, now)
@@ -199,16 +207,11 @@ class Transitions:
                 result = Limits({}, [])
         for minor, cap in fresh.items():
             for number, four_tuple in enumerate(list(cap.users) if len(cap.users) > 1 else (), 1):
-                self._share(four_tuple, levels[minor], result)
+                self._share(four_tuple, cap, levels[minor], result)
                 if not number % SLICE:
                     yield result
                     result = Limits({}, [])
         yield result
-
-    def _is_due(self, cap: Cap, now: float) -> bool:
-        """Tell whether the level of *cap* is to be computed anew: with many users that is not for every new one."""
-        last, users = self._levels.get(cap.minor), len(cap.users)
-        return last is None or now - last.computed >= SHARE_SECONDS / 2 or abs(users - last.users) * 10 > last.users
 
     def _take(
         self,
@@ -221,7 +224,12 @@ class Transitions:
     ) -> None:
         """Note the demand of a subflow, find its cap, and go on with its transition."""
         if four_tuple in self._released:
-            self._check_release(four_tuple, sample, result, now)
+            self._released.check(four_tuple, sample, now, result, capped=self._cap(four_tuple) is not None)
+        if self._planner.lingers(four_tuple):
+            tcp = None if sample is None else sample.tcp
+            busy = tcp is not None and tcp.not_sent + tcp.unacked > 0
+            result.planned |= self._planner.settle_overdue(four_tuple, busy=busy)
+            return
         known = self._sockets.get(four_tuple)
         cap = self._cap(four_tuple)
         if cap is None:
@@ -239,7 +247,9 @@ class Transitions:
             known = self._sockets[four_tuple] = _Socket(sample.cookie)
             self._under_way.discard(four_tuple)
             self._unsampled.setdefault(four_tuple, now)
-        self._count(known, sample, now)
+        level = self._levels.get(cap.minor)
+        known.limited |= sample.tcp.max_pacing_rate is not None
+        known.demand.count(sample, now, 0.0 if level is None else level.turn)
         if four_tuple in self._unsampled:
             unsampled.append(four_tuple)
             caps[cap.minor] = cap
@@ -248,38 +258,37 @@ class Transitions:
         elif len(cap.users) > 1:
             caps[cap.minor] = cap
 
-    @staticmethod
-    def _count(known: _Socket, sample: KernelSubflow, now: float) -> None:
-        assert sample.tcp is not None
-        span = now - known.counted
-        if known.counted and span >= SHARE_SECONDS / 2:
-            rate = round(8 * max(0, sample.bytes_acked - known.acked) / span)
-            known.demand = rate
-        if not known.counted or span >= SHARE_SECONDS / 2:
-            known.acked, known.counted = sample.bytes_acked, now
-        if sample.tcp.not_sent:
-            known.demand = None
-        elif known.demand is None:
-            known.demand = 0
-
     def _begin(
         self, four_tuple: FourTuple, sample: KernelSubflow, levels: Mapping[int, int], result: Limits, now: float
     ) -> None:
         cap, known = self._planner.soft_cap(four_tuple), self._sockets.get(four_tuple)
         if cap is None or sample.tcp is None or known is None or known.cookie != sample.cookie:
             return  # it changed between two slices
-        if self._unsampled.pop(four_tuple, None) is None:
+        came = self._unsampled.pop(four_tuple, None)
+        if came is None:
             return
         target = levels.get(cap.minor, cap.ceil)
         abrupt = four_tuple in cap.pending and needs_transition(sample.tcp, target)
-        self._buffers.grant(known.cookie, target, backlogged=abrupt or known.demand is None)
         if abrupt:
-            known.transition = RateTransition.of(sample.tcp, target, now, known.limit.rate)
+            transition = RateTransition.of(sample.tcp, target, now, known.limit.rate)
+            abrupt = self._allowances.begin(cap.minor, transition.start, target, now)
+        if four_tuple in cap.young:
+            cap.young.discard(four_tuple)
+            self._short[four_tuple] = now + SHORT_SECONDS
+            # What it sent before its entry was there; since then the class let some of it pass.
+            escaped = max(0.0, _sent(sample) - cap.ceil / 8 * (now - came))
+            if self._planner.began_in_class(four_tuple):
+                escaped = 0.0
+            self._debts.charge(cap.minor, cap.wanted.ceil, escaped + OVERHEAD_BYTES, now)
+        self._buffers.grant(known.cookie, cap.usual(target), backlogged=abrupt or known.demand.rate is None)
+        if abrupt:
+            known.transition, known.sent = transition, _sent(sample)
+            known.charged = len(cap.pending) < len(cap.users)
             self._under_way.add(four_tuple)
             self._go_on(four_tuple, known, known.transition, sample, result, now)
             return
         known.transition = None
-        self._limit(known, SocketLimit(target), result)
+        self._limit(known, self._held(four_tuple, target), result)
         self._complete(four_tuple, result)
 
     def _go_on(
@@ -292,6 +301,10 @@ class Transitions:
         now: float,
     ) -> None:
         assert sample.tcp is not None
+        if not transition.capped and not self._pay(four_tuple, known, sample, now):
+            self._limit(known, SocketLimit(transition.target), result)
+            self._complete(four_tuple, result)
+            return
         self._limit(known, transition.step(now, sample.tcp.not_sent), result)
         ignored = (
             transition.phase is Phase.RAMP
@@ -307,7 +320,32 @@ class Transitions:
             known.transition = None
             self._under_way.discard(four_tuple)
 
+    def _pay(self, four_tuple: FourTuple, known: _Socket, sample: KernelSubflow, now: float) -> bool:
+        """Take from the allowance what a subflow sent in its transition; return whether anything is left of it."""
+        cap = self._planner.soft_cap(four_tuple)
+        if cap is None:
+            return True
+        sent = _sent(sample)
+        octets, known.sent = max(0, sent - known.sent), sent
+        if known.charged:
+            self._debts.charge(cap.minor, cap.wanted.ceil, octets, now)
+        return self._allowances.spend(cap.minor, octets, now)
+
+    def _held(self, four_tuple: FourTuple, rate: int) -> SocketLimit:
+        """Return the limits of a subflow under its cap."""
+        return held(rate) if four_tuple in self._short else SocketLimit(rate)
+
+    def _end_of_short(self, now: float, result: Limits) -> None:
+        due = list(takewhile(lambda each: self._short[each] <= now, islice(self._short, MAX_MOVED)))
+        for four_tuple in due:
+            del self._short[four_tuple]
+            known = self._sockets.get(four_tuple)
+            if known is not None and known.transition is None and known.limit.rate is not None:
+                self._limit(known, SocketLimit(known.limit.rate), result)
+
     def _complete(self, four_tuple: FourTuple, result: Limits) -> None:
+        if (cap := self._planner.soft_cap(four_tuple)) is not None:
+            cap.young.discard(four_tuple)
         self._unsampled.pop(four_tuple, None)
         self._under_way.discard(four_tuple)
         known = self._sockets.get(four_tuple)
@@ -321,16 +359,21 @@ class Transitions:
     def forget_levels(self) -> None:
         """A policy came into force: minor numbers may be of other caps."""
         self._levels.clear()
+        self._allowances.forget()
+        for minor in self._debts.forgive():
+            self._planner.lower(minor, None)
 
-    def _share(self, four_tuple: FourTuple, level: int, result: Limits) -> None:
+    def _share(self, four_tuple: FourTuple, cap: Cap, level: int, result: Limits) -> None:
         known = self._sockets.get(four_tuple)
         if known is None or known.transition is not None or four_tuple in self._unsampled:
             return
         has_one = self._buffers.of(known.cookie) is not None
-        given = (known.demand is None or has_one) and self._buffers.grant(known.cookie, level, backlogged=True)
+        given = (known.demand.rate is None or has_one) and self._buffers.grant(
+            known.cookie, cap.usual(level), backlogged=True
+        )
         before = known.limit.rate
         if given or before is None or abs(level - before) > SETTLED * before:
-            self._limit(known, SocketLimit(level), result)
+            self._limit(known, self._held(four_tuple, level), result)
 
     def _limit(self, known: _Socket, limit: SocketLimit, result: Limits) -> None:
         limit = replace(limit, send_buffer=self._buffers.of(known.cookie))
@@ -344,24 +387,11 @@ class Transitions:
         result.forgotten.append(cookie)
 
     def _release(self, four_tuple: FourTuple, now: float, result: Limits) -> None:
-        self._unsampled.pop(four_tuple, None)
+        unsampled = self._unsampled.pop(four_tuple, None) is not None
         self._under_way.discard(four_tuple)
+        self._short.pop(four_tuple, None)
         known = self._sockets.pop(four_tuple, None)
         if known is not None:
-            result.wanted[known.cookie] = replace(NO_LIMIT, send_buffer=self._buffers.uncapped(known.cookie))
-            self._released[four_tuple] = _Release(known.cookie, now + FIRST_RECHECK_SECONDS)
-
-    def _check_release(self, four_tuple: FourTuple, sample: KernelSubflow | None, result: Limits, now: float) -> None:
-        """Forget a socket that has taken its limit back, is gone, or is capped again."""
-        release = self._released[four_tuple]
-        if sample is None or sample.tcp is None or sample.cookie != release.cookie:
-            del self._released[four_tuple]
-            self._forget(release.cookie, result)
-        elif self._cap(four_tuple) is not None:
-            del self._released[four_tuple]
-        elif sample.tcp.max_pacing_rate is None and (self._stopped or self._buffers.of(release.cookie) is None):
-            del self._released[four_tuple]
-            result.forgotten.append(release.cookie)
-        elif release.due <= now:
-            release.pause = min(MAX_RECHECK_SECONDS, 2 * release.pause)
-            release.due = now + release.pause
+            self._released.begin(four_tuple, known.cookie, known.limited, now, result)
+        elif unsampled and not self._stopped:
+            self._released.await_sample(four_tuple, now)

@@ -1,30 +1,54 @@
-"""Caps on uploads begin in a ramp: the class falls from the rate that comes in to the cap in a few seconds. Pure.
+"""Caps on uploads begin in a ramp: the class falls from the rate that comes in to the cap, as the client follows. Pure.
 
 The scheduler that hands data to the subflows is the client's. What it has handed over leaves at the rate of the class
 alone, and only by that does it learn of the cap: so the class has to fall slower than what waits at the client drains
-and its estimate of the rate follows (docs/soft-start.md).
+and its estimate of the rate follows (docs/soft-start.md). How far the client is behind shows in the data sequence
+numbers: what comes over the other paths lies ahead of what comes over this one by what they send while this one drains.
+Of that *lag* the fall depends:
+
+- without any it is as fast as ``FALL``, where rates are low by no more than ``FALL_PER_ASSIGNMENT`` while an assignment
+  of the scheduler's leaves;
+- with ``LAG_SECONDS`` or ``LAG_BYTES`` of it, beside what one assignment takes to leave, the rate is held until some
+  has drained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.shaping.rate_transition import GENTLE_FALL
+from mptcp_throttler.shaping.rate_transition import ASSIGNMENT_BYTES, GENTLE_FALL
 
 MEASURE_SECONDS = 0.1
 """Over which the rate is taken from which a ramp begins."""
 STEP_SECONDS = 0.05
-RAMP_SECONDS = 4.0
+FALL = 0.8
+"""Natural logarithm of the rate, per second: a second takes it to 0.45."""
+FALL_PER_ASSIGNMENT = 0.15
+LAG_SECONDS = 0.45
+LAG_BYTES = 1_500_000
+"""The same where the others are fast: a client keeps some 3.5 MB (Linux: a send buffer of 4 MB for each subflow at the
+most, of which a part is for its book-keeping), the rest waits or is under way."""
+STEADY_LAG = 0.25
+"""Up to this share of it the fall is not slowed down."""
+MAX_RAMP_SECONDS = 15.0
+"""By then the cap is in force whatever the client does. Until then a lag counts for less and less: held all the time, a
+ramp falls to a 55th by then."""
+MAX_BASE_LAG_SECONDS = 0.3
+"""Of the lag at the beginning, which may be a difference between the paths' delays, so much is left out of account."""
+MAX_STEP_SECONDS = 0.2
+"""A ramp that was not stepped for longer goes on as if it had been so long."""
 MAX_MOVED = 1024
 """Moves of the planner followed at a time."""
 SLICE = 128
 """Subflows looked through at a time."""
 MAX_UNSAMPLED_SECONDS = 3.0
 """A subflow whose rate could not be measured for so long is capped at once."""
+_SEQUENCES = 1 << 64
 
 
 @dataclass(slots=True)
@@ -32,6 +56,21 @@ class _Ramp:
     began: float
     start: int
     """Bits/s."""
+    siblings: Collection[FourTuple]
+    """The connection's other subflows."""
+    rate: float = 0.0
+    """Bits/s that it has now."""
+    stepped: float = 0.0
+    base_lag: float | None = None
+    """Seconds, at the first sample."""
+    lag: float = 0.0
+    """Seconds beyond that."""
+    others: dict[FourTuple, int] = field(default_factory=dict)
+    """Bytes that each of the others had received at the last sample,"""
+    sampled: float = 0.0
+    """and when that was."""
+    others_rate: float = 0.0
+    """The most that they brought together between two samples, bits/s."""
 
 
 @dataclass(slots=True)
@@ -45,8 +84,10 @@ class _Measurement:
 class UploadTransitions:
     """The ramps of one planner. Times are monotonic seconds."""
 
-    def __init__(self, planner: Planner) -> None:
+    def __init__(self, planner: Planner, subflows: Callable[[int], Collection[FourTuple]]) -> None:
+        """*subflows* returns those of the connection with a token."""
         self._planner = planner
+        self._subflows = subflows
         self._measured: dict[FourTuple, _Measurement] = {}
         self._ramps: dict[FourTuple, _Ramp] = {}
         planner.soft_caps = True
@@ -57,23 +98,30 @@ class UploadTransitions:
         return bool(self._measured or self._ramps or self._planner.has_moved)
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows whose rate is being measured."""
-        return list(self._measured)
+        """Return the subflows whose rate is being measured, and those on ramps with their siblings."""
+        wanted = dict.fromkeys(self._measured)
+        for four_tuple, ramp in self._ramps.items():
+            # Next to each other, so that they are sampled at the same time.
+            wanted.update(dict.fromkeys((four_tuple, *ramp.siblings)))
+        return list(wanted)
 
     def observe(self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float) -> None:
         """Take the samples of those *asked* for, of which those without a socket are missing from *sockets*."""
         for four_tuple in asked:
+            sample, ramp = sockets.get(four_tuple), self._ramps.get(four_tuple)
+            if ramp is not None and sample is not None:
+                _see_lag(ramp, sample, sockets, now)
             measurement = self._measured.get(four_tuple)
             if measurement is None:
                 continue
-            sample = sockets.get(four_tuple)
             if sample is None:
-                self._begin(four_tuple, 0, now)
+                self._begin(four_tuple, 0, (), now)
             elif measurement.received is None:
                 measurement.began, measurement.received = now, sample.bytes_received
             elif now - measurement.began >= MEASURE_SECONDS:
                 octets = max(0, sample.bytes_received - measurement.received)
-                self._begin(four_tuple, round(8 * octets / (now - measurement.began)), now)
+                siblings = [each for each in self._subflows(sample.token) if each != four_tuple]
+                self._begin(four_tuple, round(8 * octets / (now - measurement.began)), siblings, now)
 
     def step(self, now: float) -> Iterator[bool]:
         """Take the planner's moves and go on with all ramps, a slice at a time; yield whether the plan changed."""
@@ -84,7 +132,7 @@ class UploadTransitions:
                 self._measured.pop(four_tuple, None)
         for four_tuple, measurement in list(self._measured.items()):
             if now - measurement.began > MAX_UNSAMPLED_SECONDS:
-                self._begin(four_tuple, 0, now)
+                self._begin(four_tuple, 0, (), now)
         ramps = iter(list(self._ramps.items()))
         while part := list(islice(ramps, SLICE)):
             rates = {four_tuple: self._rate(four_tuple, ramp, now) for four_tuple, ramp in part}
@@ -95,14 +143,54 @@ class UploadTransitions:
                     self._ramps.pop(four_tuple, None)
             yield changed
 
-    def _begin(self, four_tuple: FourTuple, start: int, now: float) -> None:
+    def _begin(self, four_tuple: FourTuple, start: int, siblings: Collection[FourTuple], now: float) -> None:
         del self._measured[four_tuple]
-        self._ramps[four_tuple] = _Ramp(now, start)
+        self._ramps[four_tuple] = _Ramp(now, start, siblings, rate=start, stepped=now)
 
     def _rate(self, four_tuple: FourTuple, ramp: _Ramp, now: float) -> int | None:
         """Return how many bits/s a subflow still has; None where it is down at its cap, or left it."""
-        cap, done = self._planner.soft_cap(four_tuple), (now - ramp.began) / RAMP_SECONDS
-        if cap is None or cap.ceil >= ramp.start * GENTLE_FALL or done >= 1:
+        cap = self._planner.soft_cap(four_tuple)
+        if cap is None or cap.ceil >= ramp.start * GENTLE_FALL or now - ramp.began >= MAX_RAMP_SECONDS:
             return None
-        left: float = (cap.ceil / ramp.start) ** done
-        return round(ramp.start * left)
+        passed = min(MAX_STEP_SECONDS, now - ramp.stepped)
+        impatience = ((now - ramp.began) / MAX_RAMP_SECONDS) ** 2
+        ramp.rate *= math.exp(-passed * fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
+        ramp.stepped = now
+        # Together they go down to the cap.
+        return round(ramp.rate) if ramp.rate > cap.ceil / max(1, len(cap.interim)) else None
+
+
+def fall(rate: float, lag: float, others: float, impatience: float = 0.0) -> float:
+    """Return by how much the logarithm of *rate* may fall in a second, with a *lag* in seconds behind *others*.
+
+    Rates are in bits/s. With an *impatience* of 1 the lag does not count.
+    """
+    assignment = 8 * ASSIGNMENT_BYTES / rate
+    most = min(LAG_SECONDS, 8 * LAG_BYTES / others) if others else LAG_SECONDS
+    slowing = (most + assignment - lag) / (most * (1 - STEADY_LAG))
+    return min(FALL, FALL_PER_ASSIGNMENT / assignment) * min(1.0, max(impatience, slowing))
+
+
+def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Mapping[FourTuple, KernelSubflow], now: float) -> None:
+    """Take how far what came over a subflow is behind what came over its siblings."""
+    others = [sockets[each] for each in ramp.siblings if each in sockets]
+    if not others:
+        return
+    passed = now - ramp.sampled
+    octets = sum(max(0, each.bytes_received - ramp.others.get(each.four_tuple, each.bytes_received)) for each in others)
+    if ramp.others and passed > 0:
+        ramp.others_rate = max(ramp.others_rate, 8 * octets / passed)
+    ramp.others, ramp.sampled = {each.four_tuple: each.bytes_received for each in others}, now
+    if not ramp.others_rate:
+        return
+    # What waits while the others stand still is as much as before: the rate is their best.
+    lead = max(ahead(each.data_sequence, sample.data_sequence) for each in others)
+    lag = 8 * max(0, lead) / ramp.others_rate
+    if ramp.base_lag is None:
+        ramp.base_lag = min(lag, MAX_BASE_LAG_SECONDS)
+    ramp.lag = max(0.0, lag - ramp.base_lag)
+
+
+def ahead(one: int, other: int) -> int:
+    """Return by how many bytes one data sequence number is ahead of another."""
+    return (one - other + _SEQUENCES // 2) % _SEQUENCES - _SEQUENCES // 2

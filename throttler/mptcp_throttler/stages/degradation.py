@@ -21,19 +21,21 @@ was. Each time the pause doubles.
 Samples of one subflow may be 0.1 s or some seconds apart. Rates are taken over the span that samples really have. One
 that was taken over a longer span than the window counts as having held for the difference.
 
+This is about downloads; what differs with uploads is in ``stages.upload_degradation``.
+
 Cost: nearly all connections are not backlogged. Of those one number for each uncapped subflow is kept and compared.
 Only where data wait on every uncapped subflow is the connection a candidate, with samples of all its subflows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 
-from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
 from mptcp_throttler.policy.model import Guard
 from mptcp_throttler.stages.baseline import HEALTHY, MIN_RATE, MIN_SPAN, WINDOW, Flow, Path, Paths
-from mptcp_throttler.stages.history import History, sample_of
+from mptcp_throttler.stages.history import History, Sample, sample_of
 from mptcp_throttler.stages.stage import SLICE, Samples
 
 MAX_TOTAL = 0.8
@@ -60,7 +62,7 @@ class Relaxation:
     """What that path alone once gave, bits/s."""
 
 
-class _Candidate:
+class Candidate:
     """What is kept of a connection that may be degraded, or is."""
 
     __slots__ = (
@@ -100,7 +102,7 @@ class _Candidate:
         return self.idle_samples >= MAX_IDLE_SAMPLES and self.relaxation is None and now - self.resumed > TRIAL
 
 
-class _Connection:
+class GuardedConnection:
     """One connection with guarded caps."""
 
     __slots__ = ("candidate", "capped", "flows", "uncapped")
@@ -110,16 +112,19 @@ class _Connection:
         self.capped = capped
         self.flows = flows
         """The uncapped subflows, with their rates."""
-        self.candidate: _Candidate | None = None
+        self.candidate: Candidate | None = None
 
 
 class DegradationDetector:
     """Observes connections with guarded caps. Times are monotonic, in seconds."""
 
+    samples_all = False
+    """All subflows are in every sweep, not only the uncapped ones."""
+
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
-        self._connections: dict[int, _Connection] = {}
-        self._candidates: dict[int, _Candidate] = {}
+        self._connections: dict[int, GuardedConnection] = {}
+        self._candidates: dict[int, Candidate] = {}
         self._token_of: dict[FourTuple, int] = {}
         """Of each subflow that is to be sampled: the uncapped ones, and all of candidates."""
         self._paths = Paths()
@@ -137,7 +142,7 @@ class DegradationDetector:
         flows = tuple(before.pop(each) if each in before else self._paths.join(each) for each in uncapped)
         for flow in before.values():
             self._paths.leave(flow)
-        now = self._connections[token] = _Connection(uncapped, capped, flows)
+        now = self._connections[token] = GuardedConnection(uncapped, capped, flows)
         if known is not None:
             for each in (*known.uncapped, *known.capped):
                 if self._token_of.get(each) == token:
@@ -147,7 +152,7 @@ class DegradationDetector:
             there = {*uncapped, *capped}
             for gone in now.candidate.histories.keys() - there:
                 del now.candidate.histories[gone]
-        for each in uncapped if now.candidate is None else (*uncapped, *capped):
+        for each in uncapped if now.candidate is None and not self.samples_all else (*uncapped, *capped):
             self._token_of[each] = token
 
     def forget(self, token: int) -> None:
@@ -167,11 +172,11 @@ class DegradationDetector:
         candidate = self._candidates.get(token)
         return None if candidate is None else candidate.relaxation
 
-    def watched(self) -> Collection[FourTuple]:
+    def watched(self) -> Set[FourTuple]:
         """Return the subflows that are to be in every sweep."""
         return self._token_of.keys()
 
-    def urgent(self) -> Collection[FourTuple]:
+    def urgent(self) -> Set[FourTuple]:
         """Return the subflows of candidates, and all on paths that seem to have degraded."""
         found: set[FourTuple] = set()
         suspected: set[Path] = set()
@@ -186,10 +191,12 @@ class DegradationDetector:
 
     def observe(self, samples: Samples) -> Iterator[Collection[int]]:
         """Take *samples*, a slice at a time; yield the connections whose relaxation began or ended."""
+        if not self._connections:
+            return
         now, sockets, complete = samples
         self._paths.begin(now)
         sampled: list[Path] = []
-        candidates: list[tuple[int, _Candidate]] = []
+        candidates: list[tuple[int, Candidate]] = []
         look_up = sockets.get
         for number, token in enumerate(list(self._connections) if complete else self._sampled(sockets.keys()), 1):
             if not number % SLICE:
@@ -215,17 +222,15 @@ class DegradationDetector:
                     sampled.append(path)
                 path.seen += 1
                 present += 1
-                # As KernelSubflow.delivered, which costs more.
-                delivered = sample.bytes_acked + tcp.sacked * tcp.mss if tcp.sacked else sample.bytes_acked
-                if (not flow.take(now, delivered) and tcp.unacked) or tcp.not_sent:
-                    waiting += 1
+                waiting += self._take(token, flow, sample, tcp, now)
+            waiting = self._wanting(token, connection, samples, present, waiting)
             candidate = connection.candidate
             if candidate is None:
                 if not present or waiting < present:
                     continue
                 candidate = self._make_candidate(token, connection)
             candidate.idle_samples = 0 if present and waiting == present else candidate.idle_samples + 1
-            _record(candidate, connection, samples)
+            self._record(token, candidate, connection, samples)
             candidates.append((token, candidate))
         for path in sampled:
             path.conclude(now)
@@ -238,7 +243,7 @@ class DegradationDetector:
             if connection is None or connection.candidate is not candidate:
                 continue
             before = candidate.relaxation
-            self._judge(connection, candidate, now)
+            self._judge(token, connection, candidate, now)
             if (candidate.relaxation is None) != (before is None):
                 changed.add(token)
             if candidate.may_go(now):
@@ -254,27 +259,27 @@ class DegradationDetector:
             flow.leave()
             flow.path.disturbed = now
 
-    def _make_candidate(self, token: int, connection: _Connection) -> _Candidate:
-        candidate = connection.candidate = self._candidates[token] = _Candidate()
+    def _make_candidate(self, token: int, connection: GuardedConnection) -> Candidate:
+        candidate = connection.candidate = self._candidates[token] = Candidate()
         for each in connection.capped:
             self._token_of[each] = token
         return candidate
 
-    def _drop_candidate(self, token: int, connection: _Connection) -> None:
+    def _drop_candidate(self, token: int, connection: GuardedConnection) -> None:
         connection.candidate = None
         del self._candidates[token]
-        for each in connection.capped:
+        for each in () if self.samples_all else connection.capped:
             if self._token_of.get(each) == token:
                 del self._token_of[each]
 
-    def _judge(self, connection: _Connection, candidate: _Candidate, now: float) -> None:
+    def _judge(self, token: int, connection: GuardedConnection, candidate: Candidate, now: float) -> None:
         if candidate.relaxation is not None:
-            self._judge_relaxed(connection, candidate, candidate.relaxation, now)
+            self._judge_relaxed(token, connection, candidate, candidate.relaxation, now)
             return
         if now - candidate.resumed > TRIAL:
             candidate.pause = 0.0
-        found = _degradation(connection, candidate, now)
-        if found is None:
+        found = self._degradation(token, connection, candidate, now)
+        if found is None or not self._is_proven(token, now):
             candidate.not_degraded()
             return
         path, rate, span = found
@@ -289,7 +294,7 @@ class DegradationDetector:
         candidate.healthy_since = None
 
     def _judge_relaxed(
-        self, connection: _Connection, candidate: _Candidate, relaxation: Relaxation, now: float
+        self, token: int, connection: GuardedConnection, candidate: Candidate, relaxation: Relaxation, now: float
     ) -> None:
         path = self._paths.used(relaxation.path)
         if path is not None and path.sampled != now:
@@ -301,7 +306,12 @@ class DegradationDetector:
         seen_well = candidate.healthy_since is not None and now - candidate.healthy_since >= self.guard.after
         if not seen_well and now < relaxation.until:
             return
-        if not seen_well and path is not None and path.degraded and _backlogged(connection, candidate):
+        if (
+            not seen_well
+            and path is not None
+            and path.degraded
+            and self._is_backlogged(token, connection, candidate, now)
+        ):
             candidate.lengthen_pause(self.guard)
             candidate.relaxation = replace(relaxation, until=now + candidate.pause)
             return
@@ -310,54 +320,72 @@ class DegradationDetector:
         if seen_well:
             candidate.pause = 0.0
 
+    # What differs with uploads
 
-def _record(candidate: _Candidate, connection: _Connection, samples: Samples) -> None:
-    """Add *samples* to the histories of all subflows, and take the rates of the uncapped ones from those."""
-    histories = candidate.histories
-    for four_tuple in (*connection.uncapped, *connection.capped):
-        there = samples.sockets.get(four_tuple)
-        if there is None:
-            if samples.complete:
+    def _take(self, token: int, flow: Flow, sample: KernelSubflow, tcp: TcpInfo, now: float) -> bool:
+        """Take the sample of an uncapped subflow; return whether data wait on it."""
+        # As KernelSubflow.delivered, which costs more.
+        delivered = sample.bytes_acked + tcp.sacked * tcp.mss if tcp.sacked else sample.bytes_acked
+        return bool((not flow.take(now, delivered) and tcp.unacked) or tcp.not_sent)
+
+    def _wanting(self, token: int, connection: GuardedConnection, samples: Samples, present: int, waiting: int) -> int:
+        """Return on how many of the uncapped subflows that are *present* data seem to wait."""
+        return waiting
+
+    def _sample_of(self, now: float, there: KernelSubflow) -> Sample:
+        return sample_of(now, there)
+
+    def _is_backlogged(self, token: int, connection: GuardedConnection, candidate: Candidate, now: float) -> bool:
+        uncapped = _uncapped(connection, candidate)
+        return bool(uncapped) and all(each.span >= MIN_SPAN and each.backlogged for each in uncapped)
+
+    def _is_proven(self, token: int, now: float) -> bool:
+        """Tell whether a path that gives little can give no more."""
+        return True
+
+    def _record(self, token: int, candidate: Candidate, connection: GuardedConnection, samples: Samples) -> None:
+        """Add *samples* to the histories of all subflows, and take the rates of the uncapped ones from those."""
+        histories = candidate.histories
+        for four_tuple in (*connection.uncapped, *connection.capped):
+            there = samples.sockets.get(four_tuple)
+            if there is None:
+                if samples.complete:
+                    histories.pop(four_tuple, None)
+            elif there.tcp is None or there.backup:
                 histories.pop(four_tuple, None)
-        elif there.tcp is None or there.backup:
-            histories.pop(four_tuple, None)
-        else:
-            histories.setdefault(four_tuple, History()).add(sample_of(samples.time, there))
-    for flow in connection.flows:
-        history = histories.get(flow.four_tuple)
-        if history is not None and history.span >= MIN_SPAN:
-            flow.set_rate(int(history.rate))
+            else:
+                histories.setdefault(four_tuple, History()).add(self._sample_of(samples.time, there))
+        for flow in connection.flows:
+            history = histories.get(flow.four_tuple)
+            if history is not None and history.span >= MIN_SPAN:
+                flow.set_rate(int(history.rate))
+
+    def _degradation(
+        self, token: int, connection: GuardedConnection, candidate: Candidate, now: float
+    ) -> tuple[Path, float, float] | None:
+        """Return the path of the baseline, what the connection gets, bits/s, and over how many seconds that was seen;
+        None where it is not too little."""
+        capped = any(each in candidate.histories for each in connection.capped)
+        if not capped or not self._is_backlogged(token, connection, candidate, now):
+            candidate.backlogged_since = None
+            return None
+        if candidate.backlogged_since is None:
+            candidate.backlogged_since = now
+        best = max((flow.path for flow in connection.flows if flow.present), key=lambda path: path.baseline)
+        span = _span(connection, candidate)
+        disturbed = max(best.disturbed, candidate.backlogged_since)
+        if best.well < disturbed and now - max(span, WINDOW) < disturbed + GRACE - WINDOW:
+            return None
+        total = sum(each.rate for each in candidate.histories.values())
+        if best.baseline < MIN_RATE or not best.degraded or total >= MAX_TOTAL * best.baseline:
+            return None
+        return best, total, span
 
 
-def _uncapped(connection: _Connection, candidate: _Candidate) -> list[History]:
+def _uncapped(connection: GuardedConnection, candidate: Candidate) -> list[History]:
     return [candidate.histories[each] for each in connection.uncapped if each in candidate.histories]
 
 
-def _span(connection: _Connection, candidate: _Candidate) -> float:
+def _span(connection: GuardedConnection, candidate: Candidate) -> float:
     """Return the seconds over which the rates of all uncapped subflows are known."""
     return min((each.span for each in _uncapped(connection, candidate)), default=0.0)
-
-
-def _backlogged(connection: _Connection, candidate: _Candidate) -> bool:
-    uncapped = _uncapped(connection, candidate)
-    return bool(uncapped) and all(each.span >= MIN_SPAN and each.backlogged for each in uncapped)
-
-
-def _degradation(connection: _Connection, candidate: _Candidate, now: float) -> tuple[Path, float, float] | None:
-    """Return the path of the baseline, what the connection gets, bits/s, and over how many seconds that was seen; None
-    where it is not too little."""
-    capped = any(each in candidate.histories for each in connection.capped)
-    if not capped or not _backlogged(connection, candidate):
-        candidate.backlogged_since = None
-        return None
-    if candidate.backlogged_since is None:
-        candidate.backlogged_since = now
-    best = max((flow.path for flow in connection.flows if flow.present), key=lambda path: path.baseline)
-    span = _span(connection, candidate)
-    disturbed = max(best.disturbed, candidate.backlogged_since)
-    if best.well < disturbed and now - max(span, WINDOW) < disturbed + GRACE - WINDOW:
-        return None
-    total = sum(each.rate for each in candidate.histories.values())
-    if best.baseline < MIN_RATE or not best.degraded or total >= MAX_TOTAL * best.baseline:
-        return None
-    return best, total, span

@@ -1,19 +1,21 @@
-"""The guard: takes caps off connections whose uncapped paths have degraded (``stages.degradation``). Pure.
+"""The guard: takes caps off connections whose uncapped paths have degraded. Pure.
 
-Uploads are not guarded: what a client has to send is not known here.
+Downloads (``stages.degradation``) and uploads (``stages.upload_degradation``) are guarded each for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Verdict
+from mptcp_throttler.policy.reasons import BEFORE
 from mptcp_throttler.policy.units import format_rate
 from mptcp_throttler.stages.degradation import DegradationDetector, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples
+from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationDetector
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,26 @@ class GuardCounters:
     resumptions: int = 0
 
 
+class _Either(Set[FourTuple]):
+    """What is in one of two sets, without making a third one."""
+
+    def __init__(self, one: Set[FourTuple], other: Set[FourTuple]) -> None:
+        self._one, self._other = one, other
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._one or item in self._other
+
+    def __iter__(self) -> Iterator[FourTuple]:
+        yield from self._one
+        yield from (each for each in self._other if each not in self._one)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return bool(self._one or self._other)
+
+
 class GuardStage:
     """The guard of one daemon."""
 
@@ -47,14 +69,14 @@ class GuardStage:
 
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
-        self._detector = DegradationDetector(policy.guard)
+        self._down, self._up = DegradationDetector(policy.guard), UploadDegradationDetector(policy.guard)
         self._retired: list[object] = []
         """What earlier detectors kept of connections."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force: what was relaxed under another is not, and no path has a baseline."""
-        self._retired += self._detector.connections()
-        self._detector = DegradationDetector(policy.guard)
+        self._retired += [*self._down.connections(), *self._up.connections()]
+        self._down, self._up = DegradationDetector(policy.guard), UploadDegradationDetector(policy.guard)
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts* without the caps that are relaxed."""
@@ -63,50 +85,59 @@ class GuardStage:
             # To free ten thousand at once takes as long as the loop may be silent.
             self._retired.pop()
         token = connection.token
-        if not self._detector.guard.enabled or not any(map(_guarded, verdicts)):
-            self._detector.forget(token)
-            return verdicts
-        down = [each for each in verdicts if each.direction is Direction.DOWN]
-        uncapped = tuple([each.four_tuple for each in down if each.throttle is None])
-        capped = tuple([each.four_tuple for each in down if each.throttle is not None])
-        self._detector.watch(token, uncapped, capped)
-        relaxation = self._detector.relaxation(token)
-        if relaxation is None:
-            return verdicts
-        return tuple([_relaxed(each, relaxation) if _guarded(each) else each for each in verdicts])
+        guarded = {each.direction for each in verdicts if _guarded(each)} if self._down.guard.enabled else ()
+        for direction, detector in ((Direction.DOWN, self._down), (Direction.UP, self._up)):
+            if direction not in guarded:
+                detector.forget(token)
+                continue
+            there = [each for each in verdicts if each.direction is direction]
+            uncapped = tuple([each.four_tuple for each in there if each.throttle is None])
+            if direction is Direction.DOWN:
+                self._down.watch(token, uncapped, tuple([each.four_tuple for each in there if each.throttle]))
+            else:
+                self._up.watch_caps(token, uncapped, _caps(there))
+            relaxation = detector.relaxation(token)
+            if relaxation is not None:
+                verdicts = tuple([_relaxed(each, relaxation, direction) for each in verdicts])
+        return verdicts
 
     def forget(self, token: int) -> None:
         """Connection *token* has ended."""
-        self._detector.forget(token)
+        self._down.forget(token)
+        self._up.forget(token)
 
     def watched(self) -> Collection[FourTuple]:
-        """Return the uncapped subflows of all connections with guarded caps, and all that are urgent."""
-        return self._detector.watched()
+        """Return the uncapped subflows of guarded downloads, all of guarded uploads, and all that are urgent."""
+        down, up = self._down.watched(), self._up.watched()
+        return _Either(down, up) if down and up else down or up
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows of connections that are backlogged or whose caps are relaxed."""
-        return self._detector.urgent()
+        return self._down.urgent() | self._up.urgent()
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         """Take *samples*; yield the connections whose caps are relaxed or in force again, and what to log of each."""
-        detector = self._detector
-        for changed in detector.observe(samples):
-            if detector is not self._detector:
-                return  # a policy came into force between two slices
-            yield Outcome(changed, [self._effect(token) for token in changed])
+        for detector in (self._down, self._up):
+            for changed in detector.observe(samples):
+                if detector not in (self._down, self._up):
+                    return  # a policy came into force between two slices
+                yield Outcome(changed, [self._effect(detector, token) for token in changed])
 
-    def _effect(self, token: int) -> Effect:
-        reason = self.reason(token)
-        if reason is None:
+    def _effect(self, detector: DegradationDetector, token: int) -> Effect:
+        relaxation = detector.relaxation(token)
+        if relaxation is None:
             self.counters.resumptions += 1
             return Resumed(token)
         self.counters.relaxations += 1
-        return Relaxed(token, reason)
+        return Relaxed(token, self._told(detector, relaxation))
 
     def reason(self, token: int) -> str | None:
         """Return for people why the caps of connection *token* are relaxed; None while they are in force."""
-        relaxation = self._detector.relaxation(token)
-        return None if relaxation is None else _reason(relaxation)
+        found = [(each, each.relaxation(token)) for each in (self._down, self._up)]
+        return "; ".join([self._told(each, relaxation) for each, relaxation in found if relaxation is not None]) or None
+
+    def _told(self, detector: DegradationDetector, relaxation: Relaxation) -> str:
+        return BEFORE[Direction.UP if detector is self._up else Direction.DOWN] + _reason(relaxation)
 
 
 def _reason(relaxation: Relaxation) -> str:
@@ -116,13 +147,22 @@ def _reason(relaxation: Relaxation) -> str:
 
 
 def _guarded(verdict: Verdict) -> bool:
-    capped = verdict.throttle is not None and verdict.direction is Direction.DOWN
-    return capped and verdict.rule is not None and verdict.rule.guard
+    return verdict.throttle is not None and verdict.rule is not None and verdict.rule.guard
 
 
-def _relaxed(verdict: Verdict, relaxation: Relaxation) -> Verdict:
+def _caps(verdicts: Iterable[Verdict]) -> dict[FourTuple, Capped]:
+    return {
+        each.four_tuple: Capped(each.scope, each.throttle.ceil)
+        for each in verdicts
+        if each.throttle is not None and each.scope is not None
+    }
+
+
+def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction) -> Verdict:
+    if verdict.direction is not direction or not _guarded(verdict):
+        return verdict
     assert verdict.rule is not None
-    reason = f"cap of rule {verdict.rule.name} relaxed: {_reason(relaxation)}"
+    reason = f"{BEFORE[direction]}cap of rule {verdict.rule.name} relaxed: {_reason(relaxation)}"
     beside = verdict.beside
     if beside is None:
         return replace(verdict, scope=None, throttle=None, reason=reason)

@@ -123,7 +123,9 @@ class _Connection:
             moved = delivered - subflow.delivered if subflow.present else 0
             flowing = flowing or tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (now - self.sampled)
             subflow.delivered, subflow.present = delivered, True
-            taken.append(SubflowSample(subflow.four_tuple, subflow.path, delivered, tcp.not_sent, tcp.unacked))
+            taken.append(
+                SubflowSample(subflow.four_tuple, subflow.path, delivered, tcp.not_sent, tcp.unacked, tcp.rtt / 1e6)
+            )
         self.actions = self.steering.observe(now, taken)
         self.sampled = now
         self.samples += 1

@@ -4,13 +4,18 @@ The modes are those of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest mean
 
 - *active-standby*: the standby's subflows are backup (RFC 8684, 3.3.8). The kernel's scheduler takes a backup subflow
   as soon as no other is usable. By itself it would leave it at the first sign of life from the active path, which
-  then has all that it lost to send again, and nothing would arrive for seconds: so the two change places once the
-  standby had to step in, and again when nothing has been outstanding on the active path for ``BACK_AFTER``.
+  then has all that it lost to send again, and nothing would arrive for seconds. So a path on which data have been
+  outstanding for ``LOST_AFTER``, and none arrived, is lost: it is backup and the next one is regular, until nothing
+  has been outstanding on it for ``BACK_AFTER``.
 - *priority-based*: the same, but a path is opened (its subflows made regular) once those before it are full: all have
   had data waiting for ``FULL_AFTER``. It is closed when for ``CLOSE_AFTER`` those before it could have carried all.
-- *load-balancing*: the path with the least of its share sets the measure, the others are capped to theirs of it. What
-  the last ``SHARE_WINDOW`` seconds lack is made good by shifting the measure a little. A path that gives next to
-  nothing takes no part: it would slow the others down.
+  What a lost path once gave does not count.
+- *load-balancing*: where data wait, the path with the least of its share sets the measure, and the others are capped
+  to theirs of it. Where nothing waits on a path without a cap, the paths carry what there is to send, and the sum of
+  that is the measure: every path is capped to a little more than its share of it. The kernel's scheduler gives idle
+  paths data in proportion to their pacing rates, which follow the caps. What the last ``SHARE_WINDOW`` seconds lack is
+  made good by shifting the measure a little. A path that gives next to nothing takes no part: it would slow the others
+  down.
 
 Times are on any one clock, in seconds, rates in bits/s. Samples may be 0.1 s or some seconds apart: a rate is taken
 over its window, or over the last interval where that is longer.
@@ -18,7 +23,7 @@ over its window, or over the last interval where that is longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, inf
 from typing import NamedTuple
 
@@ -35,12 +40,14 @@ FULL_AFTER, CLOSE_AFTER = 0.5, 1.0
 """Seconds."""
 MIN_WAITING, MUCH_WAITING = 0.08, 0.5
 """Seconds that what waits takes to send; below it a path is not full."""
+MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000
+"""Bytes. The scheduler hands out pieces of 64 KB: one alone says nothing, three say all."""
 BUSY = 0.7
 """Part of the baseline."""
-DEAD = 0.01
-"""Part of what the standby gives, below which the active path gives nothing."""
-BACK_AFTER, CHANGE_AFTER = 0.5, 1.5
-"""Seconds with nothing outstanding on the active path; and for how long it then has time to give something."""
+LOST_AFTER, LOST_ROUND_TRIPS = 0.55, 3
+"""Seconds, and round trips, for which data are outstanding on a path and none arrives."""
+BACK_AFTER = 0.5
+"""Seconds with nothing outstanding on a path that was lost."""
 SPARE = 0.85
 """Part of the baseline: what a path is trusted to carry."""
 MEMORY = 60.0
@@ -49,6 +56,10 @@ HEADROOM = 1.03
 """Above its share, so that a path which could carry more shows it."""
 USED = 0.7
 """Part of its cap: what a path carries that would carry more without."""
+ROOM = 1.35
+"""Multiple of what all paths carry, while nothing waits, that is allowed for."""
+WAITING_SETTLES = 1.0
+"""Seconds."""
 CORRECTION, MAX_CORRECTION = 1.0, 0.25
 """Parts of a share."""
 MIN_PART = 0.05
@@ -72,6 +83,8 @@ class SubflowSample(NamedTuple):
     """Bytes assigned and not sent."""
     unacked: int = 0
     """Segments sent and not acknowledged."""
+    rtt: float = 0.0
+    """Seconds."""
 
 
 class Action(NamedTuple):
@@ -86,7 +99,19 @@ class Action(NamedTuple):
 class _Path:
     """All subflows of one connection on one path."""
 
-    __slots__ = ("_carried", "_delivered", "_marks", "baseline", "unacked", "waiting")
+    __slots__ = (
+        "_alive",
+        "_carried",
+        "_delivered",
+        "_empty_since",
+        "_idled",
+        "_marks",
+        "_rtt",
+        "_waited",
+        "baseline",
+        "lost",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self._carried = 0
@@ -97,25 +122,62 @@ class _Path:
         """What it once gave, bits/s."""
         self.waiting = 0
         """Bytes."""
-        self.unacked = 0
-        """Segments."""
+        self._rtt = 0.0
+        """Seconds."""
+        self._alive = 0.0
+        """When something arrived last, or nothing was outstanding."""
+        self._empty_since: float | None = None
+        """Since when nothing has been outstanding."""
+        self._idled = self._waited = float("-inf")
+        """When next to nothing waited last, and when more than is sent at once."""
+        self.lost = False
 
     def observe(self, now: float, samples: Iterable[SubflowSample]) -> None:
         there = list(samples)
+        carried = self._carried
         for each in there:
             self._carried += max(0, each.delivered - self._delivered.get(each.four_tuple, each.delivered))
         self._delivered = {each.four_tuple: each.delivered for each in there}
         self.waiting = sum(each.not_sent for each in there)
-        self.unacked = sum(each.unacked for each in there)
+        outstanding = any(each.unacked for each in there)
+        self._rtt = max((each.rtt for each in there), default=0.0)
+        if not outstanding or self._carried > carried:
+            self._alive = now
+        if outstanding or not there:
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = now
         before = self._marks[-1][0] if self._marks else now
         self._marks.append((now, self._carried))
         while len(self._marks) > 2 and self._marks[1][0] <= now - SHARE_WINDOW:
             del self._marks[0]
-        self.baseline = max(self.rate(RATE_WINDOW), self.baseline * exp((before - now) / MEMORY))
+        rate = self.rate(RATE_WINDOW)
+        self.baseline = max(rate, self.baseline * exp((before - now) / MEMORY))
+        if self.waiting >= max(MORE_THAN_A_PIECE, min(MIN_WAITING * rate / 8, SURELY_WAITING)):
+            self._waited = now
+        else:
+            self._idled = now
 
     @property
     def present(self) -> bool:
         return bool(self._delivered)
+
+    def idles(self, now: float) -> bool:
+        """Next to nothing has waited for a while."""
+        return now - self._waited >= WAITING_SETTLES
+
+    def is_waited_for(self, now: float) -> bool:
+        """Data have waited for a while."""
+        return now - self._idled >= WAITING_SETTLES
+
+    def gives_nothing(self, now: float) -> bool:
+        """What is outstanding does not arrive, though it did before."""
+        silent = now - self._alive
+        return self.present and self.baseline > MIN_CAP and silent >= max(LOST_AFTER, LOST_ROUND_TRIPS * self._rtt)
+
+    def well_again(self, now: float) -> bool:
+        """All arrived that was outstanding, or its subflow went."""
+        return not self.present or (self._empty_since is not None and now - self._empty_since >= BACK_AFTER)
 
     def _over(self, window: float) -> tuple[float, float]:
         """Return the seconds and the bytes of the last *window* seconds, or since the first sample.
@@ -148,26 +210,42 @@ class _Path:
         return self.present and 8 * self.waiting >= seconds * rate
 
 
+class _Measure(NamedTuple):
+    """What the caps of load-balancing are taken from."""
+
+    least: str | None
+    """The path that sets it and has no cap; None where all have one."""
+    rate: float
+    """Of which every path is allowed its share, bits/s."""
+
+
 class Steering:
     """Steers one connection."""
 
-    __slots__ = ("_balanced", "_began", "_caps", "_changed", "_open", "_paths", "_since", "steer")
+    __slots__ = ("_balanced", "_began", "_caps", "_open", "_paths", "_since", "_slack", "steer")
 
     def __init__(self, steer: Steer) -> None:
         self.steer = steer
         self._paths = {name: _Path() for name in steer.paths}
-        self._open = 1
-        """How many paths are; with active-standby 2 while the standby stands in."""
+        self._open: tuple[str, ...] = ()
+        """The paths whose subflows are regular, in their order."""
         self._since: float | None = None
         """Since when all that are open have been full, or one less has been enough."""
         self._caps: dict[str, int] = {}
-        self._balanced = self._changed = float("-inf")
+        self._balanced = float("-inf")
         self._began: float | None = None
+        self._slack = False
+        """Load-balancing: the paths carry what there is to send."""
 
     @property
     def at_rest(self) -> bool:
         """Nothing changes while no data flow."""
-        return self._open == 1 and self._since is None and not self._caps
+        return (
+            self._since is None
+            and not self._caps
+            and len(self._open) < 2
+            and not any(path.lost for path in self._paths.values())
+        )
 
     def observe(self, now: float, samples: Sequence[SubflowSample]) -> dict[FourTuple, Action]:
         """Take samples of all active subflows on the paths steered among; return what is to become of each."""
@@ -180,51 +258,59 @@ class Steering:
             return {
                 each.four_tuple: Action(False, self._caps.get(each.path), self._share(each.path)) for each in samples
             }
-        if self.steer.opens_when_full:
-            self._open_or_close(now)
-        else:
-            self._fail_over(now)
-        order = list(self.steer.paths)
-        return {each.four_tuple: self._by_order(order.index(each.path)) for each in samples}
+        self._order(now)
+        return {each.four_tuple: self._by_order(each.path) for each in samples}
 
-    def _by_order(self, place: int) -> Action:
-        opened = place < self._open
+    def _by_order(self, name: str) -> Action:
+        waterfall = self.steer.opens_when_full
+        if self._paths[name].lost:
+            return Action(name not in self._open, None, "gives nothing")
+        if name not in self._open:
+            return Action(True, None, "in reserve" if waterfall else "standby")
+        if name == self.steer.paths[0]:
+            return Action(False, None, "first" if waterfall else "active")
+        if any(self._paths[before].lost or not self._paths[before].present for before in self._before(name)):
+            return Action(False, None, "stands in")
+        return Action(False, None, "the ones before are full")
+
+    def _before(self, name: str) -> tuple[str, ...]:
+        return self.steer.paths[: self.steer.paths.index(name)]
+
+    def _order(self, now: float) -> None:
+        """Set which paths are open: the first one that is not lost, and the next ones while those are full."""
+        present = [name for name, path in self._paths.items() if path.present]
+        for name, path in self._paths.items():
+            if path.lost:
+                path.lost = not path.well_again(now)
+            elif path.gives_nothing(now):
+                # Without another one there is nothing to decide.
+                path.lost = any(not self._paths[other].lost for other in present if other != name)
+        usable = [name for name in present if not self._paths[name].lost] or present
+        before = self._open
+        self._open = tuple([name for name in usable if name in before or name == usable[0]])
         if not self.steer.opens_when_full:
-            if self._open > 1:
-                return Action(place == 0, None, "stands in" if place else "gives nothing")
-            return Action(place > 0, None, "standby" if place else "active")
-        if not opened:
-            return Action(True, None, "in reserve")
-        return Action(False, None, "the ones before are full" if place else "first")
-
-    def _fail_over(self, now: float) -> None:
-        active, standby = (self._paths[name] for name in self.steer.paths)
-        if self._open == 1:
-            gone = active.baseline > MIN_CAP and active.rate(MIN_WINDOW) < DEAD * standby.rate(MIN_WINDOW)
-            if gone and now - self._changed >= CHANGE_AFTER:
-                self._open, self._since = 2, None
-        elif active.unacked or not active.present:
+            self._open = self._open[:1]
+        elif self._open != before:
             self._since = None
-        elif self._since is None:
-            self._since = now
-        elif now - self._since >= BACK_AFTER:
-            self._open, self._since, self._changed = 1, None, now
+        else:
+            self._open_or_close(now, usable)
 
-    def _open_or_close(self, now: float) -> None:
-        paths = [self._paths[name] for name in self.steer.paths]
-        opened, fewer = paths[: self._open], paths[: self._open - 1]
+    def _open_or_close(self, now: float, usable: Sequence[str]) -> None:
+        opened = [self._paths[name] for name in self._open]
+        fewer = opened[:-1]
+        closed = [name for name in usable if name not in self._open]
         total = sum(path.rate(RATE_WINDOW) for path in opened)
-        if self._open < len(paths) and all(path.full or not path.present for path in opened):
-            step, after = 1, FULL_AFTER
-        elif fewer and total < SPARE * sum(path.baseline for path in fewer if path.present):
-            step, after = -1, CLOSE_AFTER
+        if closed and all(path.full for path in opened):
+            wanted, after = {*self._open, closed[0]}, FULL_AFTER
+        elif fewer and not any(path.full for path in fewer) and total < SPARE * sum(path.baseline for path in fewer):
+            wanted, after = set(self._open[:-1]), CLOSE_AFTER
         else:
             self._since = None
             return
         if self._since is None:
             self._since = now
         elif now - self._since >= after:
-            self._open, self._since = self._open + step, None
+            self._open, self._since = tuple([name for name in usable if name in wanted]), None
 
     def _share(self, path: str) -> str:
         weights = dict(zip(self.steer.paths, self.steer.weights, strict=True))
@@ -246,21 +332,33 @@ class Steering:
             return
         total_weight = sum(weights[name] for name in part)
         share = {name: weights[name] / total_weight for name in part}
-        # One that its cap holds back would give more; it sets no measure for the others.
-        free = {name for name, path in part.items() if path.rate(BALANCE_WINDOW) < USED * self._caps.get(name, inf)}
-        least = min(free or part, key=lambda name: part[name].rate(BALANCE_WINDOW) / share[name])
-        measure = part[least].rate(BALANCE_WINDOW) / share[least]
+        measured = self._measure(now, part, share)
         carried = {name: path.carried(SHARE_WINDOW) for name, path in part.items()}
         all_carried = sum(carried.values()) or 1
         wanted: dict[str, int] = {}
         for name in part:
-            if name == least:
+            if name == measured.least:
                 continue
             lacks = (share[name] - carried[name] / all_carried) / share[name]
             correction = max(-MAX_CORRECTION, min(MAX_CORRECTION, CORRECTION * lacks))
-            wanted[name] = max(MIN_CAP, round(measure * share[name] * HEADROOM * (1 + correction)))
+            wanted[name] = max(MIN_CAP, round(measured.rate * share[name] * (1 + correction)))
         for name, rate in wanted.items():
             before = self._caps.get(name)
             if before is not None and abs(rate - before) <= SETTLED * before:
                 wanted[name] = before
         self._caps = wanted
+
+    def _measure(self, now: float, part: Mapping[str, _Path], share: Mapping[str, float]) -> _Measure:
+        rate = {name: path.rate(BALANCE_WINDOW) for name, path in part.items()}
+        # One that its cap holds back would give more; it sets no measure for the others.
+        free = [name for name in part if rate[name] < USED * self._caps.get(name, inf)]
+        if self._slack:
+            self._slack = not any(part[name].is_waited_for(now) for name in free)
+        else:
+            self._slack = all(part[name].idles(now) for name in free)
+        if self._slack:
+            # The shorter window follows what becomes more, the longer one does not follow what pauses.
+            present = sum(path.rate(MIN_WINDOW) for path in part.values())
+            return _Measure(None, ROOM * max(present, sum(rate.values())))
+        least = min(free or part, key=lambda name: rate[name] / share[name])
+        return _Measure(least, HEADROOM * rate[least] / share[least])

@@ -10,7 +10,8 @@ from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.model import Direction, Policy, Verdict
 from mptcp_throttler.policy.reasons import joined
 from mptcp_throttler.shaping import commands
-from mptcp_throttler.shaping.plan import Planner, gso_limit
+from mptcp_throttler.shaping.cap import gso_limit
+from mptcp_throttler.shaping.plan import Planner
 
 
 def preview(settings: Settings, policy: Policy, connections: Iterable[Connection], now: float) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.model import Direction, Verdict
-from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _upload(verdict: Verdict, planner: Planner) -> str:
 
 def _cap(four_tuple: FourTuple, verdict: Verdict | None, planner: Planner) -> str:
     target = planner.entries.actual.get(four_tuple)
-    minor = None if target is None else target.minor
+    minor = None if target is None or target == UNCAPPED else target.minor
     throttle = verdict.throttle if verdict else None
     rule = verdict.rule.name if verdict and verdict.rule else None
     rate, ceil = (None, None) if throttle is None else (throttle.rate, throttle.ceil)

@@ -1,11 +1,11 @@
-"""Chooses the Netfilter adapter."""
+"""Chooses the Netfilter adapter. Of iptables nothing is loaded, in this process or in the kernel, until it is used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Literal
 
-from mptcp_throttler.kernel.netfilter import iptables as netfilter_iptables
+from mptcp_throttler.kernel.netfilter import iptables_traces
 from mptcp_throttler.kernel.netfilter import nftables as netfilter_nftables
 from mptcp_throttler.kernel.ports import KernelError, Netfilter
 from mptcp_throttler.shaping.commands import NftTable
@@ -13,21 +13,32 @@ from mptcp_throttler.shaping.model import Ownership
 
 Backend = Literal["iptables", "nftables"]
 
+
+def _iptables_available() -> str | None:
+    from mptcp_throttler.kernel.netfilter import iptables
+
+    return iptables.available()
+
+
+def _iptables(ownership: Ownership) -> Netfilter:
+    from mptcp_throttler.kernel.netfilter import iptables
+
+    return iptables.IptablesNetfilter(ownership)
+
+
 _PROBES: dict[Backend, Callable[[], str | None]] = {
-    "iptables": netfilter_iptables.available,
+    "iptables": _iptables_available,
     "nftables": netfilter_nftables.available,
 }
 _ADAPTERS: dict[Backend, Callable[[Ownership], Netfilter]] = {
-    "iptables": netfilter_iptables.IptablesNetfilter,
+    "iptables": _iptables,
     "nftables": lambda ownership: netfilter_nftables.NftablesNetfilter(NftTable.download(ownership)),
 }
-
-
 _IN_USE: dict[Backend, Callable[[], bool]] = {
-    "iptables": netfilter_iptables.in_use,
+    "iptables": iptables_traces.in_use,
     "nftables": lambda: netfilter_nftables.available() is None,
 }
-"""Whether there may be anything of ours. A probe makes the legacy tables, for which every packet then pays."""
+"""Whether there may be anything of ours. A probe would make the legacy tables, for which every packet then pays."""
 
 
 def open_netfilter(wanted: Literal["auto", "iptables", "nftables"], ownership: Ownership) -> tuple[Backend, Netfilter]:

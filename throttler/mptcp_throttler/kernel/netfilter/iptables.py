@@ -5,6 +5,11 @@ The rule stands in mangle POSTROUTING and sends every packet that leaves a liste
 bits of the mark and the HTB class. A packet without an entry is left alone. Finding an entry is one hash
 look-up however many there are. The set's key holds client address, client port and proxy address; a set for
 each listening port completes the four-tuple.
+
+Packets without data are left out of it by their length. Where the kernel has no match ``length`` they are not, which
+is said once.
+
+This module is imported where iptables is used, and not before: loading python-iptables loads modules of the kernel.
 """
 
 from __future__ import annotations
@@ -12,38 +17,53 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import logging
 import os
 import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, iptc
+from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, python_iptables
 from mptcp_throttler.kernel.netfilter import ipset
-from mptcp_throttler.kernel.netlink import NLM_F_CREATE, NetlinkSocket
+from mptcp_throttler.kernel.netfilter.iptables_traces import all_sets, registered
+from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLM_F_CREATE, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.turns import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.commands import small_packets
 from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX, Ownership, Target
 
 _ATTEMPTS = 20
 _LOCK_SECONDS = 5.0
-_NETLINK_NETFILTER = 12
 _IPSET_ERR_EXIST = 4103
 _ENOENT = 2
 _CHUNK = 100
 """Requests sent before the event loop goes on: some 2 ms."""
 
 
+log = logging.getLogger(__name__)
+
+iptc = python_iptables()
+# To tell a target from a chain it would ask for all tables that the kernel has, nat among them, and thereby make them.
+iptc.Rule.tables = property(lambda _: [iptc.Table("mangle", False)])
+iptc.Rule6.tables = property(lambda _: [iptc.Table6("mangle", False)])
+
+
+class RulesRefusedError(KernelError):
+    """The kernel, or a library of iptables, lacks something that our rules need."""
+
+
 class IptablesNetfilter:
     """Sets and rules of the namespace it is made in."""
 
-    def __init__(self, ownership: Ownership) -> None:
+    def __init__(self, ownership: Ownership, length_match: str | None = "length") -> None:
         self._ownership = ownership
-        self._netlink = NetlinkSocket(_NETLINK_NETFILTER)
+        self._length_match = length_match
+        """By which packets without data are left out; None where there is none."""
+        self._netlink = NetlinkSocket(NETLINK_NETFILTER)
 
     def close(self) -> None:
         self._netlink.close()
@@ -67,16 +87,37 @@ class IptablesNetfilter:
                         f"make the set {name} (hash:ip,port,ip with skbinfo): {error}; if a set of that name was made "
                         f"with other options, remove it: ipset destroy {name}"
                     ) from error
+        try:
+            await self._make_rules()
+        except RulesRefusedError as error:
+            if self._length_match is None:
+                raise
+            self._length_match = None
+            await self._make_rules()
+            log.warning("ACKs of capped subflows wait behind their data: no match length in iptables (%s)", error)
+
+    async def _make_rules(self) -> None:
         for is_ipv6 in (False, True):
-            missing = [self._rule(n, v6, port) for n, v6, port in self._sets() if v6 is is_ipv6]
             await asyncio.sleep(0)  # reading a table takes milliseconds: let a new subflow in between
-            await _edit_postrouting(is_ipv6, keep=missing)
+            await _edit_postrouting(is_ipv6, keep=self._rules(is_ipv6))
+
+    def _rules(self, is_ipv6: bool) -> list[Any]:
+        try:
+            sets = [(name, port) for name, v6, port in self._sets() if v6 is is_ipv6]
+            rules = [self._rule(name, is_ipv6, port) for name, port in sets]
+            if self._length_match is not None:
+                rules += [self._rule_for_small(self._length_match, is_ipv6, port) for _, port in sets]
+            return rules
+        except iptc.XTablesError as error:
+            raise RulesRefusedError(f"make a rule for {_program(is_ipv6)}: {error}") from error
+        except ValueError as error:  # of a set that is not there
+            raise KernelError(f"make a rule for {_program(is_ipv6)}: {error}") from error
 
     async def check(self) -> list[str]:
         problems = []
         for is_ipv6 in (False, True):
             present = [rule for rule in iptc.Chain(_mangle(is_ipv6), "POSTROUTING").rules if _is_ours(rule)]
-            wanted = [self._rule(name, v6, port) for name, v6, port in self._sets() if v6 is is_ipv6]
+            wanted = self._rules(is_ipv6)
             # In any order: ours do not concern each other.
             if len(present) != len(wanted) or any(rule not in present for rule in wanted):
                 problems.append(f"our rules in mangle POSTROUTING of {_program(is_ipv6)} are not as we made them")
@@ -86,7 +127,7 @@ class IptablesNetfilter:
     async def read_entries(self) -> dict[FourTuple, Target]:
         found: dict[FourTuple, Target] = {}
         # Its own socket: changes are made meanwhile.
-        with NetlinkSocket(_NETLINK_NETFILTER) as netlink:
+        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for name, is_ipv6, port in self._sets():
                 listing = netlink.dump(ipset.CMD_LIST, ipset.header(name, is_ipv6), f"list the set {name}")
                 entries = (entry for message in listing for entry in ipset.entries(message, port))
@@ -125,7 +166,7 @@ class IptablesNetfilter:
             raise failure
 
     async def remove(self) -> None:
-        for is_ipv6 in _registered():
+        for is_ipv6 in registered():
             await _edit_postrouting(is_ipv6, keep=[])
         async with AsyncIPSet() as sets:
             ours = [
@@ -148,11 +189,24 @@ class IptablesNetfilter:
                 yield _set_name(is_ipv6, port), is_ipv6, port
 
     @staticmethod
-    def _rule(set_name: str, is_ipv6: bool, port: int) -> Any:
+    def _rule_for_port(is_ipv6: bool, port: int) -> Any:
         rule = iptc.Rule6() if is_ipv6 else iptc.Rule()
         rule.protocol = "tcp"
         rule.create_match("tcp").sport = str(port)
         rule.create_match("comment").comment = RULE_COMMENT
+        return rule
+
+    def _rule_for_small(self, length_match: str, is_ipv6: bool, port: int) -> Any:
+        """Return the rule that takes the class of its socket off a packet without data."""
+        rule = self._rule_for_port(is_ipv6, port)
+        rule.create_match(length_match).length = small_packets(6 if is_ipv6 else 4)
+        rule.create_target("CLASSIFY").set_class = "0:0"
+        return rule
+
+    def _rule(self, set_name: str, is_ipv6: bool, port: int) -> Any:
+        rule = self._rule_for_port(is_ipv6, port)
+        if self._length_match is not None:
+            rule.create_match(self._length_match).length = f"!{small_packets(6 if is_ipv6 else 4)}"
         target = rule.create_target("SET")
         target.map_set = [set_name, "dst,dst,src"]
         target.map_mark = ""
@@ -162,16 +216,6 @@ class IptablesNetfilter:
 
 def _set_name(is_ipv6: bool, port: int) -> str:
     return f"{SET_PREFIX}-{6 if is_ipv6 else 4}-{port}"
-
-
-def _registered() -> list[bool]:
-    """Return for which families, IPv6 or not, this network namespace has the table mangle: asking for it makes it."""
-    found = []
-    for is_ipv6, name in ((False, "ip_tables_names"), (True, "ip6_tables_names")):
-        with suppress(FileNotFoundError):
-            if "mangle" in Path("/proc/thread-self/net", name).read_text().split():
-                found.append(is_ipv6)
-    return found
 
 
 def _program(is_ipv6: bool) -> str:
@@ -205,8 +249,11 @@ async def _edit_postrouting(is_ipv6: bool, keep: list[Any]) -> None:
                 _edit_once(is_ipv6, keep)
                 return
             except (iptc.IPTCError, iptc.XTablesError) as error:
-                if attempt == _ATTEMPTS - 1 or os.strerror(errno.EAGAIN) not in str(error):
-                    raise KernelError(f"change mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
+                what = f"change mangle POSTROUTING of {_program(is_ipv6)}: {error}"
+                if os.strerror(errno.EAGAIN) not in str(error):
+                    raise RulesRefusedError(what) from error
+                if attempt == _ATTEMPTS - 1:
+                    raise KernelError(what) from error
 
 
 def _edit_once(is_ipv6: bool, keep: list[Any]) -> None:
@@ -240,23 +287,10 @@ async def _xtables_lock() -> AsyncIterator[None]:
         yield
 
 
-def in_use() -> bool:
-    """Return whether there may be anything of ours; nothing changes by asking."""
-    with suppress(KernelError, OSError):
-        if any(SET_PREFIX.encode() in message for message in _all_sets()):
-            return True
-    return bool(_registered())
-
-
-def _all_sets() -> Iterator[bytes]:
-    with NetlinkSocket(_NETLINK_NETFILTER) as netlink:
-        yield from netlink.dump(ipset.CMD_LIST, ipset.header("", False)[:12], "list sets")
-
-
 def available() -> str | None:
     """Return None where this kernel and host can do it, else what is missing, for people."""
     try:
-        list(_all_sets())
+        list(all_sets())
     except (KernelError, OSError) as error:
         return f"ipset does not answer ({error})"
     try:

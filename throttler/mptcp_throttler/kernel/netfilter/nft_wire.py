@@ -13,7 +13,6 @@ from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import NFT_TABLE
 
-NETLINK_NETFILTER = 12
 _NFT = 10 << 8
 _GETCHAIN, _GETRULE, _GETSETELEM = _NFT | 4, _NFT | 7, _NFT | 13
 _FAMILIES = {"inet": 1, "netdev": 5}
@@ -73,9 +72,23 @@ def base_chain(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, .
     if answer is None:
         return ()
     fields = dict(attributes(answer, _NFGENMSG.size))
-    rules = netlink.dump(_GETRULE, header + _text(_RULE_TABLE, NFT_TABLE) + _text(_RULE_CHAIN, name), what)
-    expressions = (dict(attributes(rule, _NFGENMSG.size)).get(_RULE_EXPRESSIONS, b"") for rule in rules)
-    return fields.get(_CHAIN_HOOK, b""), fields.get(_CHAIN_POLICY, b""), *expressions
+    rules = chain_rules(netlink, family, name)
+    return fields.get(_CHAIN_HOOK, b""), fields.get(_CHAIN_POLICY, b""), *rules
+
+
+def chains(netlink: NetlinkSocket, family: str) -> Iterator[tuple[str, bytes]]:
+    """Yield each rule of our table, as its chain and its expressions, in their order. Raises KernelError."""
+    question = _NFGENMSG.pack(_FAMILIES[family], 0, 0) + _text(_RULE_TABLE, NFT_TABLE)
+    for rule in netlink.dump(_GETRULE, question, f"list the rules of table {family} {NFT_TABLE}"):
+        fields = dict(attributes(rule, _NFGENMSG.size))
+        yield fields.get(_RULE_CHAIN, b"").rstrip(b"\0").decode(errors="replace"), fields.get(_RULE_EXPRESSIONS, b"")
+
+
+def chain_rules(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, ...]:
+    """Return the expressions of a chain's rules, to compare. Raises KernelError."""
+    question = _NFGENMSG.pack(_FAMILIES[family], 0, 0) + _text(_RULE_TABLE, NFT_TABLE) + _text(_RULE_CHAIN, name)
+    rules = netlink.dump(_GETRULE, question, f"list the chain {name} of table {family} {NFT_TABLE}")
+    return tuple(dict(attributes(rule, _NFGENMSG.size)).get(_RULE_EXPRESSIONS, b"") for rule in rules)
 
 
 def _text(kind: int, value: str) -> bytes:

@@ -20,10 +20,10 @@ import re
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mptcp_throttler.kernel.netfilter import nft_wire
-from mptcp_throttler.kernel.netlink import NetlinkSocket
+from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.turns import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
@@ -110,11 +110,12 @@ class NftablesNetfilter:
         """How many entries go to each."""
         self._changes = 0
         """Counts what was begun and what was done, so that a reading knows whether anything came in between."""
-        self._adopted = False
         self._device = 0
         """Index of the IFB device to which the chains of an upload table send."""
         self._base: dict[str, tuple[bytes, ...]] = {}
         """The chains that look packets up, as they were made."""
+        self._made: dict[Target, tuple[bytes, ...]] = {}
+        """The small chains, as they were made."""
         self._reported: set[FourTuple] = set()
         """Entries of others that were spoken of."""
 
@@ -125,25 +126,31 @@ class NftablesNetfilter:
         present = [name for _, name in socket.if_nameindex()]
         await self._run(self._table.table(present), f"make the nftables table {self._table.name}")
         self._base = self._base_chains(present)
-        if not self._adopted:
-            await self.read_entries()
-            await self._drop_unused_chains(await self._chains())
-            self._adopted = True
+        await self.read_entries()
+        await self._drop_unused_chains(await self._chains())
         if self._table.interfaces:
-            await self._follow_device()
+            self._find_device()
+        # Whoever changed one may have left nothing in it; and nftables keeps the index of the device that they send to.
+        targets = set(self._uses) - {_FOREIGN}
+        for part in _parts(sorted(targets, key=lambda target: (target.minor, target.mark))):
+            await self._run((line for target in part for line in self._table.chain(target)), "make chains of classes")
+        self._made.clear()
+        self._note_chains(targets)
 
-    async def _follow_device(self) -> None:
-        """Let the chains send to the device that has the name now: nftables keeps its index."""
+    def _find_device(self) -> None:
         try:
-            device = socket.if_nametoindex(UPLOAD_DEVICE)
+            self._device = socket.if_nametoindex(UPLOAD_DEVICE)
         except OSError as error:
             raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone: {error.strerror}") from error
-        if device != self._device:
-            targets = set(self._uses) - {_FOREIGN}
-            await self._run(
-                (line for target in targets for line in self._table.chain(target)), f"send to {UPLOAD_DEVICE}"
-            )
-            self._device = device
+
+    def _note_chains(self, targets: Iterable[Target]) -> None:
+        """Read what our commands made of the chains of *targets* that are new."""
+        fresh = [target for target in targets if target not in self._made and target is not _FOREIGN]
+        if fresh:
+            with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+                for target in fresh:
+                    name = nft_chain_name(target)
+                    self._made[target] = nft_wire.chain_rules(netlink, self._table.family, name)
 
     async def check(self) -> list[str]:
         present = [name for _, name in socket.if_nameindex()]
@@ -152,10 +159,25 @@ class NftablesNetfilter:
             return [f"the chains of the nftables table {self._table.name} are not as we made them"]
         if self._table.interfaces and UPLOAD_DEVICE in present and socket.if_nametoindex(UPLOAD_DEVICE) != self._device:
             return [f"the IFB device {UPLOAD_DEVICE} is another one"]
-        return []
+        return await self._check_chains()
+
+    async def _check_chains(self) -> list[str]:
+        for _ in range(_ATTEMPTS):
+            before, expected = self._changes, dict(self._made)
+            found: dict[Target, list[bytes]] = {target: [] for target in expected}
+            with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+                async for name, rule in in_turns(nft_wire.chains(netlink, self._table.family)):
+                    if (target := _target(name)) in found:
+                        found[target].append(rule)
+                interrupted = netlink.interrupted
+            if before == self._changes and not interrupted:
+                differ = [target for target, rules in expected.items() if tuple(found[target]) != rules]
+                name = self._table.name
+                return [f"chain {nft_chain_name(each)} of table {name} is not as we made it" for each in differ[:1]]
+        return []  # so much goes on that the next comparison will do
 
     def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
-        with NetlinkSocket(nft_wire.NETLINK_NETFILTER) as netlink:
+        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             return {
                 name: nft_wire.base_chain(netlink, self._table.family, name)
                 for name in self._table.base_chains(tuple(present))
@@ -165,7 +187,7 @@ class NftablesNetfilter:
         before = self._changes
         found: dict[FourTuple, Target] = {}
         foreign: set[FourTuple] = set()
-        with NetlinkSocket(nft_wire.NETLINK_NETFILTER) as netlink:
+        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for version in (4, 6):
                 for _ in range(_ATTEMPTS):
                     async for four_tuple, chain in in_turns(nft_wire.elements(netlink, self._table.family, version)):
@@ -186,6 +208,7 @@ class NftablesNetfilter:
         for start in range(0, len(items), _CHUNK):
             part = items[start : start + _CHUNK]
             await self._run(self._additions(part), f"add {len(part)} map entries")
+            self._note_chains({target for _, target in part})
             await self._drop_unused_chains(self._added(part))
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
@@ -198,6 +221,7 @@ class NftablesNetfilter:
             return False
         self._changes += 2
         self._nft.run(text, f"add {len(part)} map entries")
+        self._note_chains({target for _, target in part})
         self._added(part)
         return True
 
@@ -248,8 +272,9 @@ class NftablesNetfilter:
     async def remove(self) -> None:
         commands = (f"add table {self._table.name}", f"delete table {self._table.name}")
         await self._run(commands, f"remove the nftables table {self._table.name}")
-        self._targets, self._adopted, self._base = {}, False, {}
+        self._targets, self._base = {}, {}
         self._uses.clear()
+        self._made.clear()
 
     async def _run(self, commands: Iterable[str], what: str) -> None:
         self._changes += 1
@@ -277,10 +302,17 @@ class NftablesNetfilter:
         ]
 
     async def _drop_unused_chains(self, candidates: Iterable[Target]) -> None:
-        names = sorted(nft_chain_name(target) for target in set(candidates) - {_FOREIGN} if target not in self._uses)
+        unused = [target for target in set(candidates) - {_FOREIGN} if target not in self._uses]
+        for target in unused:
+            self._made.pop(target, None)
+        names = sorted(map(nft_chain_name, unused))
         if names:
             commands = (f"delete chain {self._table.name} {name}" for name in names)
             await self._run(commands, "remove chains of classes no longer used")
+
+
+def _parts(items: Sequence[Target]) -> Iterator[Sequence[Target]]:
+    return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
 
 
 def _target(chain: str | None) -> Target:

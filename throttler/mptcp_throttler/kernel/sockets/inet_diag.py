@@ -38,7 +38,7 @@ _MESSAGE_BYTES = 72
 _ID_OFFSET, _ID_BYTES = 4, {AF_INET: 24, AF_INET6: 36}
 """Ports and addresses in it, as far as they count for a family: an IPv4 address is the first 4 of 16 bytes."""
 _INFO, _ULP_INFO, _ULP_INFO_MPTCP = 2, 19, 3
-_TOKEN_LOCAL, _FLAGS, _ID_REMOTE, _ID_LOCAL = 2, 8, 9, 10
+_TOKEN_LOCAL, _MAP_SEQUENCE, _FLAGS, _ID_REMOTE, _ID_LOCAL = 2, 4, 8, 9, 10
 _FLAG_JOIN = 1 << 2 | 1 << 3
 _FLAG_BACKUP = 1 << 4
 """MPTCP_SUBFLOW_FLAG_BKUP_REM: the peer asked."""
@@ -118,6 +118,7 @@ def parse(body: bytes) -> KernelSubflow | None:
         cookie=_COOKIE.unpack_from(body, _COOKIE_OFFSET)[0],
         tcp=tcp,
         made_backup=bool(flags & _FLAG_MADE_BACKUP),
+        data_sequence=int.from_bytes(mptcp.get(_MAP_SEQUENCE, b"")[:8], "little"),
     )
 
 
@@ -244,6 +245,7 @@ class Decoder:
                 mptcp_flags,
                 remote_id,
                 local_id,
+                data_sequence,
             ) = layout.values.unpack_from(data, start)
             entry = known.get(cookie)
             if entry is None or entry[0] != identity:
@@ -279,6 +281,7 @@ class Decoder:
                         cookie,
                         tcp,
                         mptcp_flags & _FLAG_MADE_BACKUP != 0,
+                        data_sequence,
                     ),
                 )
             )
@@ -321,7 +324,13 @@ def _learn(message: bytes, family: int) -> _Layout | None:
     sizes = {each.kind: each.length - 4 for each in mptcp}
     if _TOKEN_LOCAL not in sizes:
         return _Layout(headers, expected, None)
-    wanted = {_TOKEN_LOCAL: ("I", 4), _FLAGS: ("I", 4), _ID_REMOTE: ("B", 1), _ID_LOCAL: ("B", 1)}
+    wanted = {
+        _TOKEN_LOCAL: ("I", 4),
+        _FLAGS: ("I", 4),
+        _ID_REMOTE: ("B", 1),
+        _ID_LOCAL: ("B", 1),
+        _MAP_SEQUENCE: ("Q", 8),
+    }
     info = next((each for each in outer if each.kind == _INFO), None)
     if info is None or info.length - 4 < _TCP_INFO.size:
         return None

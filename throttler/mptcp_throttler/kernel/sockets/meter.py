@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mptcp_throttler.kernel.bpf import (
+from mptcp_throttler.kernel.bpf_code import (
     Register,
     add,
     call,
@@ -71,6 +71,10 @@ class SocketMeter:
             # In network byte order, in the lower or, on some kernels, the upper half of the word.
             port = socket.ntohs(remote_port & 0xFFFF or remote_port >> 16)
             yield ClosedSocket(SockOps.key.unpack(key)[0], remote, port, local_port, acked, received)
+
+    def check(self) -> list[str]:
+        """Put right what somebody did to the program; return it in words. Raises KernelError."""
+        return self._program.check()
 
     def close(self) -> None:
         self._program.close()

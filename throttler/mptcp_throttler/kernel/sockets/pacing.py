@@ -5,13 +5,20 @@ BPF program of the kind *sock_ops* may set them on a single one: it asks for a c
 connections to the proxy's ports, looks the socket up by its cookie in a map of ours, and sets what is there. A limit is
 in force a round trip after it was asked for, and on a socket with nothing in flight with its next data.
 
-Only sockets that were accepted in this network namespace while the program ran ask for the call, so that an older
-connection cannot be limited (``tcp.max_pacing_rate`` of socket diagnostics shows who is). The program goes with the
-process; the limits stay on the sockets until they are lifted or closed.
+Only sockets that were accepted in this network namespace while such a program ran ask for the call, so that an older
+connection cannot be limited (``tcp.max_pacing_rate`` of socket diagnostics shows who is). They ask for it for good. The
+program goes with the process; the limits stay on the sockets until they are lifted or closed.
+
+The same body is run for all sockets at once by a second program, an iterator, where something is to be in force on
+sockets that send nothing, too: what is taken back. It takes Linux 5.16 and CAP_PERFMON.
 
 A send buffer only grows: the program asks first what the socket has, for which it takes Linux 6.1; older ones leave it.
 The kernel takes it over into the connection's buffer, the sum of its subflows', at once (subflow_write_space,
 net/mptcp/subflow.c). Half of it may be at most net.core.wmem_max; where that leaves too little, none is set.
+
+The same program sets TCP_USER_TIMEOUT (tcp(7)) when a subflow is accepted, which an MPTCP socket refuses: the data of a
+client that vanished would wait for a quarter of an hour, in a larger send buffer if it has one. What else a subflow
+begins with is in ``birth``.
 """
 
 from __future__ import annotations
@@ -21,11 +28,12 @@ import socket
 import struct
 from collections.abc import Iterable, Mapping
 
-from mptcp_throttler.kernel.bpf import (
-    Instruction,
+from mptcp_throttler.kernel.bpf import Bpf
+from mptcp_throttler.kernel.bpf_code import (
     Register,
     add,
     add_register,
+    assemble,
     call,
     copy,
     jump_if,
@@ -34,11 +42,26 @@ from mptcp_throttler.kernel.bpf import (
     load_32,
     map_address,
     number,
+    store_32,
     store_64,
 )
+from mptcp_throttler.kernel.known_map import KnownMap
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, END, SOCKET_COOKIE, Calls, Lines, SockOps
-from mptcp_throttler.shaping.model import SocketLimit
+from mptcp_throttler.kernel.sockets.birth import NAME as BIRTHS
+from mptcp_throttler.kernel.sockets.birth import Births, end_of_class, end_of_every_class, on_accept
+from mptcp_throttler.kernel.sockets.sock_ops import (
+    CONTEXT,
+    END,
+    SOCKET_COOKIE,
+    Calls,
+    Lines,
+    SockOps,
+    get_option,
+    on_every_socket,
+    set_option,
+)
+from mptcp_throttler.policy.model import Network
+from mptcp_throttler.shaping.model import Birth, Ownership, SocketLimit
 
 log = logging.getLogger(__name__)
 
@@ -48,37 +71,90 @@ MIN_SEND_BUFFER = 1 << 20
 """Bytes. Less than that was no help, and the socket could not have more after the cap either."""
 ROUND_TRIPS = Calls(flag=1 << 3, operation=12)
 _VALUE = struct.Struct("=III")
-"""Bytes/s, bytes that may wait, and half of the send buffer, which is how SO_SNDBUF is set; 0 leaves that."""
-_MAP_LOOKUP, _SETSOCKOPT, _GETSOCKOPT = 1, 49, 57
+"""Bytes/s, bytes that may wait (0: the kernel's own), and half of the send buffer, which is how SO_SNDBUF is set; 0
+leaves that."""
+_MAP_LOOKUP = 1
 _SOL_SOCKET, _SO_SNDBUF, _SO_MAX_PACING_RATE = 1, 7, 47
-_IPPROTO_TCP, _TCP_NOTSENT_LOWAT = 6, 25
+_IPPROTO_TCP, _TCP_USER_TIMEOUT, _TCP_NOTSENT_LOWAT = 6, 18, 25
+USER_TIMEOUT = 300.0
+"""Seconds for which data may go unacknowledged until a subflow is closed. It ends one whose client reads nothing, too,
+a download that is paused, and is therefore no shorter than Squid's write_timeout (conf/squid.conf)."""
 
 
 class BpfSocketPacing:
     """The SocketPacing port by a sock_ops program."""
 
-    def __init__(self, listen_ports: Iterable[int]) -> None:
-        """Raises KernelError where the kernel, or what may be done in it, does not allow it."""
+    def __init__(self, ownership: Ownership, user_timeout: float = USER_TIMEOUT, *, for_accepted: bool = True) -> None:
+        """*user_timeout* is in seconds. Not *for_accepted*: nothing is done to sockets that are accepted from here on.
+
+        Raises KernelError where the kernel, or what may be done in it, does not allow it.
+        """
         self._most = largest_send_buffer()
         if self._most < MIN_SEND_BUFFER:
             log.info("net.core.wmem_max is %d: caps of less than 3 Mbit/s may slow other paths down", self._most // 2)
-        self._program = SockOps(NAME, _VALUE, ROUND_TRIPS, _body, listen_ports)
+        ports = ownership.listen_ports if for_accepted else ()
+        self._htb_major = ownership.htb_major
+        always = _user_timeout(user_timeout)
+        self._births: Births | None = None
+        self._iterator: int | None = None
+
+        def accepted(bpf: Bpf) -> Lines:
+            self._births = Births(bpf)
+            return [*always, *on_accept(self._births.map.descriptor)]
+
+        def at_round_trip(descriptor: int) -> Lines:
+            return [*end_of_class(ownership.htb_major), *_body(descriptor)]
+
+        try:
+            self._program = SockOps(NAME, _VALUE, ROUND_TRIPS, at_round_trip, ports, accepted)
+        except KernelError as error:
+            # Linux before 5.19 does not tell a subflow from plain TCP.
+            self._births = None
+            self._program = SockOps(NAME, _VALUE, ROUND_TRIPS, _body, ports, lambda _: always)
+            log.warning("%s; short downloads under a cap use the other paths less", error)
+        self._limits = KnownMap(self._program.bpf, self._program.map)
+
+    def set_births(self, changes: Mapping[Network, Birth | None]) -> bool:
+        if self._births is None:
+            return False
+        self._births.set(changes)
+        return True
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
-        numbers = [number for limit in limits.values() for number in _value(limit, self._most)]
-        values = struct.pack(f"={len(numbers)}I", *numbers)
-        self._program.bpf.update_batch(self._program.map, _keys(limits), values)
+        self._limits.update(
+            {SockOps.key.pack(each): _VALUE.pack(*_value(limit, self._most)) for each, limit in limits.items()}
+        )
 
     def forget(self, cookies: Iterable[int]) -> None:
-        self._program.bpf.delete_batch(self._program.map, _keys(cookies))
+        self._limits.delete([SockOps.key.pack(each) for each in cookies])
+
+    async def check(self) -> list[str]:
+        problems = self._program.check()
+        maps = {NAME: self._limits} if self._births is None else {NAME: self._limits, BIRTHS: self._births.map}
+        for name, known in maps.items():
+            wrong = await known.check()
+            if wrong:
+                problems.append(f"{wrong} entries of the BPF map {name} were not as we left them")
+        return problems
+
+    def limit_at_once(self) -> bool:
+        """Set what the map has on all sockets now, and take the classes off them with which they were accepted.
+
+        Return False where this host cannot. It takes some milliseconds.
+        """
+        bpf = self._program.bpf
+        try:
+            if self._iterator is None:
+                body = [*end_of_every_class(self._htb_major), *_body(self._program.map.descriptor)]
+                self._iterator = bpf.tcp_iterator(NAME, assemble(on_every_socket(body)))
+            bpf.iterate(self._iterator)
+        except KernelError as error:
+            log.info("%s; sockets that send nothing keep their limits until they do", error)
+            return False
+        return True
 
     def close(self) -> None:
         self._program.close()
-
-
-def _keys(cookies: Iterable[int]) -> bytes:
-    numbers = list(cookies)
-    return struct.pack(f"={len(numbers)}Q", *numbers)
 
 
 def largest_send_buffer() -> int:
@@ -93,15 +169,15 @@ def _value(limit: SocketLimit, most: int) -> tuple[int, int, int]:
     rate, not_sent, send_buffer = limit.rate, limit.not_sent, limit.send_buffer
     return (
         UNLIMITED if rate is None else min(UNLIMITED - 1, max(1, rate // 8)),
-        UNLIMITED if not_sent is None else max(1, not_sent),
+        0 if not_sent is None else max(1, not_sent),
         0 if send_buffer is None or most < MIN_SEND_BUFFER else min(most, send_buffer) // 2,
     )
 
 
-def open_socket_pacing(listen_ports: Iterable[int]) -> BpfSocketPacing | None:
+def open_socket_pacing(ownership: Ownership) -> BpfSocketPacing | None:
     """Return the port, or None, saying why, where this host does not have what it needs."""
     try:
-        return BpfSocketPacing(listen_ports)
+        return BpfSocketPacing(ownership)
     except KernelError as error:
         log.warning("%s; caps begin without pacing, which may stall other paths for a moment", error)
         return None
@@ -120,28 +196,24 @@ def _body(descriptor: int) -> Lines:
         call(_MAP_LOOKUP),
         jump_if(r.R0, 0, END),
         copy(r.R7, r.R0),
-        *_option(_SETSOCKOPT, _SOL_SOCKET, _SO_MAX_PACING_RATE, r.R7, 0),
-        *_option(_SETSOCKOPT, _IPPROTO_TCP, _TCP_NOTSENT_LOWAT, r.R7, 4),
+        *set_option(_SOL_SOCKET, _SO_MAX_PACING_RATE, r.R7, 0),
+        *set_option(_IPPROTO_TCP, _TCP_NOTSENT_LOWAT, r.R7, 4),
         load_32(r.R8, r.R7, 8),
         jump_if(r.R8, 0, END),
-        *_option(_GETSOCKOPT, _SOL_SOCKET, _SO_SNDBUF, r.R10, -12),
+        *get_option(_SOL_SOCKET, _SO_SNDBUF, r.R10, -12),
         jump_unless(r.R0, 0, END),
         load_32(r.R1, r.R10, -12),
         add_register(r.R8, r.R8),
         jump_unless_less(r.R1, r.R8, END),
-        *_option(_SETSOCKOPT, _SOL_SOCKET, _SO_SNDBUF, r.R7, 8),
+        *set_option(_SOL_SOCKET, _SO_SNDBUF, r.R7, 8),
     ]
 
 
-def _option(function: int, level: int, name: int, base: Register, offset: int) -> list[Instruction]:
-    """Set or get an option of 32 bits, which is kept at *offset* of what *base* points to."""
+def _user_timeout(seconds: float) -> Lines:
+    """Set it on an accepted socket."""
     r = Register
     return [
-        copy(r.R1, CONTEXT),
-        number(r.R2, level),
-        number(r.R3, name),
-        copy(r.R4, base),
-        add(r.R4, offset),
-        number(r.R5, 4),
-        call(function),
+        number(r.R1, round(1000 * seconds)),
+        store_32(r.R10, -4, r.R1),
+        *set_option(_IPPROTO_TCP, _TCP_USER_TIMEOUT, r.R10, -4),
     ]

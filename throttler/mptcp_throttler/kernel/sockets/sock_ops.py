@@ -11,10 +11,11 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mptcp_throttler.kernel.bpf import (
-    Bpf,
+from mptcp_throttler.kernel.bpf import Bpf
+from mptcp_throttler.kernel.bpf_code import (
     Instruction,
     Register,
+    add,
     assemble,
     bits_or,
     call,
@@ -25,6 +26,7 @@ from mptcp_throttler.kernel.bpf import (
     jump_unless_same,
     leave,
     load_32,
+    load_64,
     number,
     number_64,
 )
@@ -38,9 +40,13 @@ CONTEXT = Register.R6
 """Holds the struct bpf_sock_ops (linux/bpf.h) in a body."""
 SOCKET_COOKIE = 46
 """Number of the helper, for bodies."""
+_ITERATOR_SOCKET = 8
+"""Offset in struct bpf_iter__tcp."""
+_TO_TCP_SOCKET = 137
 _OP, _LOCAL_PORT, _CALLBACK_FLAGS = 0, 68, 84
 _PASSIVE_ESTABLISHED = 5
 _SET_CALLBACK_FLAGS, _NETNS_COOKIE = 59, 122
+_SETSOCKOPT, _GETSOCKOPT = 49, 57
 _SOL_SOCKET, _SO_NETNS_COOKIE = 1, 71
 _COOKIE = struct.Struct("=Q")
 
@@ -59,25 +65,76 @@ class SockOps:
     key = _COOKIE
 
     def __init__(
-        self, name: str, value: struct.Struct, calls: Calls, body: Callable[[int], Lines], listen_ports: Iterable[int]
+        self,
+        name: str,
+        value: struct.Struct,
+        calls: Calls,
+        body: Callable[[int], Lines],
+        listen_ports: Iterable[int],
+        on_accept: Callable[[Bpf], Lines] = lambda _: [],
     ) -> None:
-        """*body* is given the map's descriptor. Raises KernelError where the kernel, or our rights, forbid it."""
+        """*body* is given the map's descriptor; what *on_accept* returns is run for each accepted socket.
+
+        Raises KernelError where the kernel, or our rights, forbid it.
+        """
         self.bpf = Bpf()
         try:
             self.map = self.bpf.hash_map(name, self.key.size, value.size, MAX_ENTRIES)
-            lines = program(calls, body(self.map.descriptor), _namespace_cookie(), listen_ports)
-            self.bpf.attach_sock_ops(name, assemble(lines))
+            accepted = on_accept(self.bpf)
+            lines = program(calls, body(self.map.descriptor), _namespace_cookie(), listen_ports, accepted)
+            self.program = self.bpf.attach_sock_ops(name, assemble(lines))
         except BaseException:
             self.bpf.close()
             raise
+
+    def check(self) -> list[str]:
+        """Attach the program again where somebody detached it; return that in words. Raises KernelError."""
+        if self.bpf.is_attached(self.program):
+            return []
+        self.bpf.attach_again(self.program)
+        return [f"the BPF program {self.program.name} was detached"]
 
     def close(self) -> None:
         self.bpf.close()
 
 
-def program(calls: Calls, body: Lines, namespace: int, listen_ports: Iterable[int]) -> Lines:
-    """Return the program that runs *body* at *calls* of sockets accepted on *listen_ports* in a network namespace."""
+def on_every_socket(body: Lines) -> Lines:
+    """Return the program that runs *body* for a socket of the kernel's iterator, which is then what CONTEXT holds."""
     r = Register
+    return [
+        load_64(r.R1, r.R1, _ITERATOR_SOCKET),
+        jump_if(r.R1, 0, END),
+        call(_TO_TCP_SOCKET),
+        jump_if(r.R0, 0, END),
+        copy(CONTEXT, r.R0),
+        *body,
+        END,
+        number(r.R0, 0),
+        leave(),
+    ]
+
+
+def program(
+    calls: Calls, body: Lines, namespace: int, listen_ports: Iterable[int], on_accept: Iterable[Instruction | str] = ()
+) -> Lines:
+    """Return the program that runs *body* at *calls* of sockets accepted on *listen_ports* in a network namespace.
+
+    Without ports it does that for the sockets that ask for the call already, and nothing to those that are accepted.
+    """
+    r = Register
+    ports = list(listen_ports)
+    accepted: Lines = [
+        jump_unless(r.R7, _PASSIVE_ESTABLISHED, END),
+        load_32(r.R8, CONTEXT, _LOCAL_PORT),
+        *(jump_if(r.R8, port, "accepted") for port in ports),
+        jump(END),
+        "accepted",
+        copy(r.R1, CONTEXT),
+        load_32(r.R2, CONTEXT, _CALLBACK_FLAGS),
+        bits_or(r.R2, calls.flag),
+        call(_SET_CALLBACK_FLAGS),
+        *on_accept,
+    ]
     return [
         copy(CONTEXT, r.R1),
         call(_NETNS_COOKIE),
@@ -85,21 +142,36 @@ def program(calls: Calls, body: Lines, namespace: int, listen_ports: Iterable[in
         jump_unless_same(r.R0, r.R1, END),
         load_32(r.R7, CONTEXT, _OP),
         jump_if(r.R7, calls.operation, "called"),
-        jump_unless(r.R7, _PASSIVE_ESTABLISHED, END),
-        load_32(r.R8, CONTEXT, _LOCAL_PORT),
-        *(jump_if(r.R8, port, "accepted") for port in listen_ports),
-        jump(END),
-        "accepted",
-        copy(r.R1, CONTEXT),
-        load_32(r.R2, CONTEXT, _CALLBACK_FLAGS),
-        bits_or(r.R2, calls.flag),
-        call(_SET_CALLBACK_FLAGS),
+        *(accepted if ports else ()),
         jump(END),
         "called",
         *body,
         END,
         number(r.R0, 1),
         leave(),
+    ]
+
+
+def set_option(level: int, name: int, base: Register, offset: int) -> list[Instruction]:
+    """Set an option of 32 bits, which is kept at *offset* of what *base* points to."""
+    return _option(_SETSOCKOPT, level, name, base, offset)
+
+
+def get_option(level: int, name: int, base: Register, offset: int) -> list[Instruction]:
+    """Get an option of 32 bits into *offset* of what *base* points to."""
+    return _option(_GETSOCKOPT, level, name, base, offset)
+
+
+def _option(function: int, level: int, name: int, base: Register, offset: int) -> list[Instruction]:
+    r = Register
+    return [
+        copy(r.R1, CONTEXT),
+        number(r.R2, level),
+        number(r.R3, name),
+        copy(r.R4, base),
+        add(r.R4, offset),
+        number(r.R5, 4),
+        call(function),
     ]
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from pathlib import Path
 from socket import NETLINK_ROUTE
 from typing import Any
@@ -20,7 +21,7 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.state_file import read_state, write_state
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.htb import DOWN_LEAF, HtbTree
-from mptcp_throttler.kernel.tc.link import LARGEST, Link, find, set_gso
+from mptcp_throttler.kernel.tc.link import Link, find, set_gso
 from mptcp_throttler.shaping.model import ClassSpec, Ownership
 
 log = logging.getLogger(__name__)
@@ -41,10 +42,11 @@ class HtbTrafficControl:
         self._ownership = ownership
         self._state_file = state_directory / "replaced.json"
         self._absent: set[str] = set()
-        self._gso_is_ours = False
-        """Somebody said what the limit on GSO segments is to be,"""
-        self._gso_limit: int | None = None
-        """which is this, bytes; None: what there was before."""
+        self._noted: dict[str, Any] = {}
+        """What the state file has, for the case that somebody removes it."""
+        self._gso: Callable[[int], int] | None = None
+        """The limit on GSO segments, bytes, for what there was before; None until somebody says."""
+        self._settled = True
         self._ipr: Any = None
         self._tree: HtbTree
 
@@ -68,8 +70,10 @@ class HtbTrafficControl:
             for link in taken:
                 self._give_back(link, state)
             raise
+        if self._noted and read_state(self._state_file) is None:
+            self._write_state(state)
         self.prepared = True
-        self._apply_gso_limit(links, state)
+        await self.settle()
 
     async def _take(self, link: Link, state: dict[str, Any], taken: list[Link]) -> None:
         """Put our root on *link*; one that had another is added to *taken* before that changes."""
@@ -94,6 +98,8 @@ class HtbTrafficControl:
     async def check(self) -> list[str]:
         problems = []
         state = self._read_state()
+        if self._noted and read_state(self._state_file) is None:
+            problems.append(f"{self._state_file} is gone, which says what to put back")
         for link in self._links():
             problems += await self._tree.check(link)
             wanted = self._gso_wanted(state, link)
@@ -101,33 +107,27 @@ class HtbTrafficControl:
                 problems.append(f"the limit on GSO segments of {link.name} is {link.gso}, not {wanted}")
         return problems
 
-    async def limit_gso(self, size: int | None) -> None:
-        """Let the interfaces build GSO segments of at most *size* bytes; None restores what was there before.
+    def want_gso(self, limit: Callable[[int], int]) -> None:
+        self._gso, self._settled = limit, False
 
-        From now on :meth:`check` and :meth:`prepare` see to it, so that it comes about even where this is refused.
-        """
-        self._gso_is_ours, self._gso_limit = True, size
-        self._apply_gso_limit(self._links(), self._read_state())
+    @property
+    def settled(self) -> bool:
+        return self._settled
 
-    def _apply_gso_limit(self, links: Sequence[Link], state: dict[str, Any]) -> None:
-        for link in links:
+    async def settle(self) -> None:
+        state = self._read_state()
+        for link in self._links():
             wanted = self._gso_wanted(state, link)
             if wanted != link.gso:
                 set_gso(link, wanted)
+        self._settled = True
 
     def _gso_wanted(self, state: dict[str, Any], link: Link) -> dict[str, int]:
         """Return the limits that *link* is to have; those it has, until somebody says."""
-        if not self._gso_is_ours:
+        if self._gso is None:
             return link.gso
         before: dict[str, int] = self._gso_before(state, link)["gso"]
-        limit = self._gso_limit
-        return before if limit is None else {name: min(limit, size) for name, size in before.items()}
-
-    async def gso_before(self) -> int:
-        """Return the smallest ``gso_max_size`` in bytes that the interfaces had before we came."""
-        state = self._read_state()
-        sizes = [self._gso_before(state, link)["gso"]["gso_max_size"] for link in self._links()]
-        return min(sizes, default=LARGEST)
+        return {name: self._gso(size) for name, size in before.items()}
 
     @staticmethod
     def _gso_before(state: dict[str, Any], link: Link) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class HtbTrafficControl:
         await self._tree.delete(self._links(), minors)
 
     async def restore(self) -> None:
-        self._gso_is_ours = False
+        self._gso, self._settled = None, True
         state = self._read_state()
         failures = []
         for link in self._links({*self._interfaces, *state}):
@@ -172,6 +172,7 @@ class HtbTrafficControl:
         self.prepared = False
         if failures:
             raise KernelError("; ".join(failures))
+        self._noted = {}
         write_state(self._state_file, None)
 
     def _restore_one(self, link: Link, noted: dict[str, Any], state: dict[str, Any]) -> None:
@@ -204,12 +205,14 @@ class HtbTrafficControl:
     def _read_state(self) -> dict[str, Any]:
         text = read_state(self._state_file)
         try:
-            state: dict[str, Any] = {} if text is None else json.loads(text)
+            state: dict[str, Any] = deepcopy(self._noted) if text is None else json.loads(text)
         except ValueError as error:
             raise KernelError(
                 f"{self._state_file} cannot be read ({error}); it says what to put back at the root"
             ) from error
+        self._noted = deepcopy(state)
         return state
 
     def _write_state(self, state: dict[str, Any]) -> None:
+        self._noted = deepcopy(state)
         write_state(self._state_file, json.dumps(state))

@@ -56,6 +56,13 @@ class IfbTrafficControl:
             return [f"the IFB device {UPLOAD_DEVICE} is {'gone' if link is None else 'down'}"]
         return await self._tree.check(link)
 
+    @property
+    def settled(self) -> bool:
+        return True
+
+    async def settle(self) -> None:
+        """There is nothing but root and classes."""
+
     async def read_classes(self) -> dict[int, ClassSpec]:
         link = self._link()
         return {} if link is None else await self._tree.classes_of(link)

@@ -1,0 +1,238 @@
+"""Which connections are decided as if they had two subflows, and what is remembered of their clients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
+from mptcp_throttler.policy import anticipation
+from mptcp_throttler.policy.anticipation import (
+    KEPT_SECONDS,
+    LONG_WINDOW_SECONDS,
+    LONGEST_WINDOW_SECONDS,
+    MAX_CLIENTS,
+    WINDOW_SECONDS,
+    Anticipation,
+)
+
+CLIENT = b"\x0a\x00\x00\x01"
+OTHER = b"\x0a\x00\x00\x02"
+
+
+def subflow(remote: bytes, port: int, initial: bool, since: float) -> Subflow:
+    return Subflow(
+        FourTuple(b"\x0a\x00\x00\x09", 3128, remote, port), SubflowState.ACTIVE, initial, 0, 0, False, None, since
+    )
+
+
+class Clients:
+    """Connections of clients, as they begin, are joined and end."""
+
+    def __init__(self) -> None:
+        self.anticipation = Anticipation()
+        self.open: dict[int, Connection] = {}
+        self._token = 0
+
+    def begin(self, now: float, client: bytes = CLIENT, *, seen: bool = True) -> int:
+        self._token += 1
+        first = subflow(client, self._token % 60_000, True, now)
+        self.open[self._token] = Connection(self._token, (first,), now, seen)
+        self.subflows(self._token, now)
+        return self._token
+
+    def join(self, token: int, now: float) -> None:
+        connection = self.open[token]
+        second = subflow(OTHER, token % 60_000, False, now)
+        self.open[token] = replace(connection, subflows=(*connection.subflows, second))
+        self.subflows(token, now)
+
+    def lose(self, token: int) -> None:
+        self.open[token] = replace(self.open[token], subflows=self.open[token].subflows[:1])
+
+    def end(self, token: int, now: float) -> None:
+        del self.open[token]
+        self.anticipation.forget(token, now)
+
+    def subflows(self, token: int, now: float) -> int:
+        return self.anticipation.subflows(self.open[token], now)
+
+    def pass_by(self, now: float) -> list[int]:
+        """Decide anew what is due, as the daemon does."""
+        due = self.anticipation.due(now)
+        for token in due:
+            self.subflows(token, now)
+        return due
+
+
+@pytest.fixture
+def clients() -> Clients:
+    return Clients()
+
+
+def lone(clients: Clients, now: float) -> None:
+    token = clients.begin(now)
+    clients.pass_by(now + WINDOW_SECONDS)
+    clients.end(token, now + 5)
+
+
+def test_a_connection_of_an_unknown_client_is_anticipated(clients: Clients) -> None:
+    assert clients.subflows(clients.begin(100.0), 100.0) == 2
+
+
+def test_one_that_was_there_before_us_is_not(clients: Clients) -> None:
+    token = clients.begin(100.0, seen=False)
+    assert clients.subflows(token, 100.0) == 1
+    assert clients.pass_by(200.0) == []
+    assert clients.anticipation.clients == 0
+
+
+def test_a_lone_client_is_released_and_known(clients: Clients) -> None:
+    token = clients.begin(100.0)
+    assert clients.anticipation.next_due == pytest.approx(100.0 + WINDOW_SECONDS)
+    assert clients.pass_by(100.0 + WINDOW_SECONDS - 0.01) == []
+    assert clients.pass_by(100.0 + WINDOW_SECONDS) == [token]
+    assert clients.subflows(token, 100.3) == 1
+    assert clients.subflows(clients.begin(101.0), 101.0) == 1
+    assert clients.anticipation.take_flips() == {CLIENT: True}
+    assert clients.anticipation.take_flips() == {}
+
+
+def test_a_second_path_that_comes_up_later_is_noticed(clients: Clients) -> None:
+    lone(clients, 100.0)
+    clients.anticipation.take_flips()
+    token = clients.begin(110.0)
+    assert clients.subflows(token, 110.0) == 1
+    clients.join(token, 140.0)
+    assert clients.subflows(token, 140.0) == 2
+    assert clients.anticipation.take_flips() == {CLIENT: False}
+    assert clients.subflows(clients.begin(141.0), 141.0) == 2
+    assert clients.anticipation.next_due == pytest.approx(141.0 + LONG_WINDOW_SECONDS)
+
+
+def test_one_that_had_two_and_lost_one_has_one(clients: Clients) -> None:
+    token = clients.begin(100.0)
+    clients.join(token, 100.06)
+    clients.lose(token)
+    assert clients.subflows(token, 100.1) == 2, "a join that is lost at once comes again"
+    assert clients.pass_by(100.0 + LONG_WINDOW_SECONDS) == [token]
+    assert clients.pass_by(101.0 + LONG_WINDOW_SECONDS) == [token]
+    assert clients.subflows(token, 101.0 + LONG_WINDOW_SECONDS) == 1
+
+
+def test_one_that_loses_its_second_path_later_has_one_at_once(clients: Clients) -> None:
+    token = clients.begin(100.0)
+    clients.join(token, 100.06)
+    clients.lose(token)
+    assert clients.subflows(token, 103.0) == 1
+    assert clients.pass_by(104.0) == []
+
+
+def test_one_late_join_does_not_make_a_client_lone(clients: Clients) -> None:
+    token = clients.begin(100.0)
+    clients.join(token, 100.06)
+    clients.begin(101.0)
+    assert len(clients.pass_by(103.5)) == 1
+    assert clients.subflows(clients.begin(104.0), 104.0) == 2
+    clients.pass_by(106.5)
+    assert clients.subflows(clients.begin(107.0), 107.0) == 1
+
+
+def test_a_client_whose_connections_nearly_all_join_is_given_time(clients: Clients) -> None:
+    token = clients.begin(100.0)
+    clients.join(token, 100.06)
+    clients.begin(101.0)
+    assert clients.pass_by(101.0 + LONG_WINDOW_SECONDS - 0.01) == []
+    assert len(clients.pass_by(101.0 + LONG_WINDOW_SECONDS)) == 1
+
+
+def test_a_join_that_was_lost_is_waited_for_while_others_get_theirs(clients: Clients) -> None:
+    first = clients.begin(99.0)
+    clients.join(first, 99.06)
+    token = clients.begin(100.0)
+    for second in range(100, 107):
+        clients.join(clients.begin(second + 0.5), second + 0.6)
+        clients.pass_by(second + 1.0)
+        assert clients.subflows(token, second + 1.0) == 2
+    clients.join(clients.begin(107.5), 107.6)
+    clients.pass_by(100.0 + LONGEST_WINDOW_SECONDS)
+    assert clients.subflows(token, 100.0 + LONGEST_WINDOW_SECONDS) == 1
+
+
+def test_one_behind_an_address_with_others_is_given_little(clients: Clients) -> None:
+    """A laptop with one path, and a phone with two, behind one router."""
+    for number in range(10):
+        phone = clients.begin(100.0 + 5 * number)
+        laptop = clients.begin(100.01 + 5 * number)
+        clients.join(phone, 100.06 + 5 * number)
+        clients.pass_by(104.0 + 5 * number)
+        assert clients.subflows(laptop, 104.0 + 5 * number) == 1
+    laptop = clients.begin(200.0)
+    assert clients.subflows(laptop, 200.0) == 2
+    assert clients.pass_by(200.0 + WINDOW_SECONDS) == [laptop]
+
+
+def test_many_at_a_time_are_given_longer(clients: Clients) -> None:
+    tokens = [clients.begin(100.0) for _ in range(110)]
+    clients.pass_by(100.0 + WINDOW_SECONDS)
+    assert all(clients.subflows(token, 100.0 + WINDOW_SECONDS) == 2 for token in tokens)
+    clients.join(tokens[0], 100.5)
+    clients.pass_by(100.0 + LONG_WINDOW_SECONDS)
+    assert clients.anticipation.take_flips() == {}, "one of them joined meanwhile"
+
+
+def test_short_connections_one_after_the_other_tell_that_a_client_is_lone(clients: Clients) -> None:
+    for number in range(3):
+        token = clients.begin(100.0 + number)
+        assert clients.subflows(token, 100.0 + number) == 2
+        clients.end(token, 100.05 + number)
+    assert clients.subflows(clients.begin(110.0), 110.0) == 1
+
+
+def test_short_ones_at_a_time_count_once(clients: Clients) -> None:
+    tokens = [clients.begin(100.0) for _ in range(50)]
+    for token in tokens:
+        clients.end(token, 100.05)
+    assert clients.subflows(clients.begin(100.1), 100.1) == 2
+
+
+def test_a_client_is_unknown_again_after_a_long_silence(clients: Clients) -> None:
+    lone(clients, 100.0)
+    assert clients.subflows(clients.begin(100.0 + KEPT_SECONDS - 1), 100.0 + KEPT_SECONDS - 1) == 1
+    clients.anticipation.take_flips()
+    again = 100.0 + 2 * KEPT_SECONDS
+    assert clients.subflows(clients.begin(again), again) == 2
+    assert clients.anticipation.take_flips() == {CLIENT: False}
+
+
+def test_the_record_of_clients_is_bounded(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anticipation, "MAX_CLIENTS", 1000)
+    assert MAX_CLIENTS < 1_000_000
+    for number in range(20_000):
+        token = clients.begin(100.0 + number / 1000, number.to_bytes(4, "big"))
+        clients.pass_by(100.0 + number / 1000)
+        if number >= 300:
+            clients.end(token - 300, 100.0 + number / 1000)
+    clients.pass_by(1000.0)
+    assert clients.anticipation.clients <= 1000
+    assert clients.anticipation.next_due is None
+    flips = clients.anticipation.take_flips()
+    assert sum(flips.values()) <= 1000
+    assert not flips[(0).to_bytes(4, "big")], "one that gave way has lost what its socket options were for"
+
+
+def test_a_clock_that_is_set_back_keeps_nobody_anticipated(clients: Clients) -> None:
+    token = clients.begin(10_000.0)
+    assert clients.pass_by(5_000.0) == [token]
+    assert clients.subflows(token, 5_000.0) == 1
+
+
+def test_one_without_an_active_subflow_is_no_longer_one_of_many(clients: Clients) -> None:
+    for number in range(100):
+        token = clients.begin(100.0 + number / 1000)
+        first = clients.open[token].subflows[0]
+        clients.open[token] = replace(clients.open[token], subflows=(replace(first, state=SubflowState.CLOSED),))
+        assert clients.subflows(token, 100.0 + number / 1000) == 0
+    lone = clients.begin(101.0)
+    assert clients.pass_by(101.0 + WINDOW_SECONDS) == [lone]

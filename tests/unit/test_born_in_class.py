@@ -1,0 +1,70 @@
+"""Subflows whose sockets were accepted into the class of a cap: their entries, and what is charged for them."""
+
+from __future__ import annotations
+
+import pytest
+from test_rate_transition import FULL_FLIGHT, IDLE
+from test_shaping_plan import NOW, rule, subflow, throttle, uncapped, verdict
+from test_transitions import Scene
+
+from mptcp_throttler.policy.model import ScopeKey, Share
+from mptcp_throttler.shaping.model import Target
+from mptcp_throttler.shaping.plan import UNCAPPED, Planner
+
+CAP = ScopeKey("cap", Share.PATH)
+
+
+def scene_of(*, into_class: bool = True) -> Scene:
+    scene = Scene(rule())
+    handle = scene.planner.class_of(CAP)
+    assert handle is not None
+    scene.planner.birth_classes = {handle} if into_class else ()
+    scene.tcp[subflow(1)] = IDLE._replace(unacked=100)
+    scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, {subflow(1)})
+    return scene
+
+
+def entries(planner: Planner) -> dict[int, Target]:
+    return {each: planner.entries.desired[subflow(each)] for each in (1, 2) if subflow(each) in planner.entries.desired}
+
+
+def test_the_class_of_a_path_cap_is_known_by_its_handle() -> None:
+    planner = Scene(rule()).planner
+    assert planner.class_of(CAP) == 0x4D50_0010
+    assert planner.class_of(ScopeKey("none", Share.PATH)) is None
+
+
+def test_one_that_loses_its_cap_is_sent_past_the_class_until_it_ends() -> None:
+    planner = scene_of().planner
+    assert entries(planner)[1].minor == 0x10
+    planner.set_verdicts(1, [uncapped(1, rule())], NOW)
+    assert entries(planner) == {1: UNCAPPED}
+    planner.set_verdicts(1, [uncapped(1, rule())], NOW + 1)
+    assert entries(planner) == {1: UNCAPPED}
+    planner.forget(1, NOW + 2)
+    assert entries(planner) == {}
+
+
+def test_one_that_did_not_begin_there_needs_no_entry() -> None:
+    planner = scene_of(into_class=False).planner
+    planner.set_verdicts(1, [uncapped(1, rule())], NOW)
+    assert entries(planner) == {}
+
+
+def test_one_that_gets_its_cap_back_in_full_flight_has_a_transition() -> None:
+    scene = scene_of()
+    scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
+    scene.tcp[subflow(1)] = FULL_FLIGHT
+    scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
+    assert scene.planner.is_pending(subflow(1))
+    assert entries(scene.planner) == {}
+    scene.run(1.5)
+    assert entries(scene.planner)[1].minor == 0x10
+
+
+@pytest.mark.parametrize("into_class", [True, False])
+def test_what_it_sent_is_charged_where_it_did_not_go_through_the_class(into_class: bool) -> None:
+    scene = scene_of(into_class=into_class)
+    scene.run(0.1)
+    spec = scene.planner.classes.desired[0x10]
+    assert (spec.ceil == throttle().ceil) is into_class

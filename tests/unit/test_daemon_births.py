@@ -1,0 +1,105 @@
+"""The daemon against a kernel of fakes: connections as they begin, those of clients with one path and with two."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from ipaddress import ip_network
+from pathlib import Path
+
+from fake_kernel import FakeKernel, four_tuple
+from test_daemon import CAPPED, Scene, running, scenario, until
+
+from mptcp_throttler.mptcp.model import KernelEvent, KernelEventKind
+from mptcp_throttler.shaping.birth import UNANTICIPATED, under_cap
+from mptcp_throttler.shaping.model import Target
+
+A, B = "10.1.0.1", "10.2.0.1"
+CLASS = 0x4D500010
+UNCAPPED = {four_tuple(A): Target(0xFFFF, 0)}
+PREFIX, CLIENT = ip_network("10.1.0.0/16"), ip_network(f"{A}/32")
+
+
+def happens(scene: Scene, kind: KernelEventKind, token: int, client: str) -> None:
+    """The kernel reports something, and the daemon takes it in."""
+    event = KernelEvent(time.time(), kind, token, four_tuple(client), 0, 0)
+    scene.daemon._changed(scene.daemon._tracker.kernel_event(event))
+
+
+def reasons(scene: Scene) -> list[str]:
+    (connection,) = scene.status()["connections"]
+    return [subflow["reason"] for subflow in connection["subflows"]]
+
+
+@scenario
+async def test_a_connection_is_capped_from_its_first_subflow_on(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        happens(scene, KernelEventKind.CREATED, 1, A)
+        assert set(kernel.netfilter.entries) == {four_tuple(A)}, "at once: nothing has been sent"
+        assert reasons(scene) == ["rule cap-a caps path a at 5 Mbit/s: 1 subflow active, 2 anticipated"]
+        happens(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, B)
+        assert set(kernel.netfilter.entries) == {four_tuple(A)}
+        assert reasons(scene)[0] == "rule cap-a caps path a at 5 Mbit/s: 2 subflows active"
+
+
+@scenario
+async def test_a_client_with_one_path_is_released_and_known(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        assert kernel.pacing.births[PREFIX] == under_cap(5_000_000, CLASS)
+        happens(scene, KernelEventKind.CREATED, 1, A)
+        # Its socket still sends into the class.
+        await until(lambda: kernel.netfilter.entries == UNCAPPED)
+        assert reasons(scene) == ["rule cap-a does not apply: only 1 active subflow (needs 2)"]
+        assert kernel.pacing.births[CLIENT] == UNANTICIPATED
+        happens(scene, KernelEventKind.CLOSED, 1, A)
+        await until(lambda: not kernel.netfilter.entries)
+        happens(scene, KernelEventKind.CREATED, 2, A)
+        assert not kernel.netfilter.entries
+        happens(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 2, B)
+        assert set(kernel.netfilter.entries) == {four_tuple(A)}
+        assert CLIENT not in kernel.pacing.births
+
+
+@scenario
+async def test_who_does_not_want_it_is_not_anticipated(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    async with running(tmp_path, CAPPED + "anticipate: false\n", kernel) as scene:
+        happens(scene, KernelEventKind.CREATED, 1, A)
+        await asyncio.sleep(0)
+        assert not kernel.netfilter.entries
+        assert reasons(scene) == ["rule cap-a does not apply: only 1 active subflow (needs 2)"]
+
+
+@scenario
+async def test_what_ran_before_us_is_not_anticipated(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(1, A)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        assert not kernel.netfilter.entries
+        assert "only 1 active subflow" in reasons(scene)[0]
+
+
+@scenario
+async def test_a_policy_that_names_the_clients_own_address_keeps_its_options(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    policy = CAPPED.replace("10.1.0.0/16", CLIENT.with_prefixlen)
+    async with running(tmp_path, policy, kernel) as scene:
+        happens(scene, KernelEventKind.CREATED, 1, A)
+        await until(lambda: kernel.pacing.births[CLIENT] == UNANTICIPATED)
+        await scene.reload(policy)
+        assert kernel.pacing.births[CLIENT] == UNANTICIPATED, "a reload does not forget who has one path"
+        happens(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, B)
+        assert kernel.pacing.births[CLIENT] == under_cap(5_000_000, CLASS)
+
+
+@scenario
+async def test_where_nothing_is_capped_no_socket_is_touched(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    async with running(tmp_path, CAPPED + "dry_run: true\n", kernel) as scene:
+        happens(scene, KernelEventKind.CREATED, 1, A)
+        await until(lambda: "anticipated" not in reasons(scene)[0])
+        assert kernel.pacing.births == {}
+        await scene.reload(CAPPED)
+        assert kernel.pacing.births[CLIENT] == UNANTICIPATED

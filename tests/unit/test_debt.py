@@ -1,0 +1,180 @@
+"""What got past a cap's class is repaid, and the transitions of one cap share one allowance."""
+
+from __future__ import annotations
+
+from test_rate_transition import FULL_FLIGHT, IDLE
+from test_shaping_plan import NOW, rule, subflow, verdict
+from test_transitions import Scene, soft_planner
+
+from mptcp_throttler.mptcp.model import TcpInfo
+from mptcp_throttler.shaping.allowance import PAUSE_SECONDS, Allowances
+from mptcp_throttler.shaping.birth import held
+from mptcp_throttler.shaping.debt import FORGOTTEN_SECONDS, MAX_SECONDS, MIN_SECONDS, SHARE, Debts
+from mptcp_throttler.shaping.model import SocketLimit
+from mptcp_throttler.shaping.transitions import SHORT_SECONDS
+
+CEIL = 8_000_000
+"""Bits/s: a megabyte a second."""
+
+
+def test_a_debt_lowers_the_class_until_it_is_repaid() -> None:
+    debts = Debts()
+    debts.charge(7, CEIL, 500_000, 10.0)
+    assert debts.changed(10.0) == {7: True}
+    assert debts.changed(10.5) == {}
+    repaid = 10.0 + 0.5 / (1 - SHARE)
+    assert debts.changed(repaid - 0.01) == {}
+    assert debts.changed(repaid + 0.01) == {7: False}
+    assert not len(debts)
+
+
+def test_small_debts_add_up_before_the_class_is_changed() -> None:
+    debts = Debts()
+    for number in range(4):
+        assert debts.changed(10.0 + number) == {}
+        debts.charge(7, CEIL, MIN_SECONDS * 1_000_000 / 3.5, 10.0 + number)
+    assert debts.changed(14.0) == {7: True}
+
+
+def test_small_debts_of_thousands_of_caps_are_forgotten() -> None:
+    debts = Debts()
+    for number in range(10_000):
+        debts.charge(number, CEIL, 400, 10.0)
+    assert debts.changed(10.0 + FORGOTTEN_SECONDS) == {}
+    assert len(debts) == 10_000
+    assert debts.changed(10.1 + FORGOTTEN_SECONDS) == {}
+    assert len(debts) == 0
+
+
+def test_a_debt_is_bounded() -> None:
+    debts = Debts()
+    debts.charge(7, CEIL, 1_000_000_000, 10.0)
+    assert debts.changed(10.0) == {7: True}
+    assert debts.changed(10.0 + MAX_SECONDS / (1 - SHARE) + 0.01) == {7: False}
+
+
+def test_what_is_forgiven_is_forgotten() -> None:
+    debts = Debts()
+    debts.charge(7, CEIL, 500_000, 10.0)
+    debts.charge(8, CEIL, 1, 10.0)
+    debts.changed(10.0)
+    assert debts.forgive() == [7]
+    assert debts.changed(20.0) == {}
+
+
+def test_transitions_at_a_time_share_one_allowance() -> None:
+    alone, together = Allowances(), Allowances()
+    assert alone.begin(7, 100_000_000, 5_000_000, 0.0)
+    sent = 0
+    while alone.spend(7, 100_000, 0.1):
+        sent += 100_000
+    assert together.begin(7, 100_000_000, 5_000_000, 0.0)
+    assert together.begin(7, 100_000_000, 5_000_000, 0.05)
+    both = 0
+    while together.spend(7, 100_000, 0.1):
+        both += 100_000
+    assert both == sent
+
+
+def test_an_allowance_is_enough_for_one_and_comes_again_after_a_pause() -> None:
+    allowances = Allowances()
+    assert allowances.begin(7, 100_000_000, 5_000_000, 0.0)
+    assert allowances.spend(7, 100e6 / 8 * 0.3 + 100e6 / 8 * 0.6 / 3, 0.9)
+    assert not allowances.spend(7, 10_000_000, 1.0)
+    assert not allowances.begin(7, 100_000_000, 5_000_000, PAUSE_SECONDS)
+    assert allowances.begin(8, 100_000_000, 5_000_000, PAUSE_SECONDS), "another cap"
+    assert allowances.begin(7, 100_000_000, 5_000_000, 2.1 * PAUSE_SECONDS)
+
+
+def test_a_young_subflow_is_in_its_class_at_once() -> None:
+    planner = soft_planner(rule())
+    planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
+    assert set(planner.entries.desired) == {subflow(1)}
+    planner.set_verdicts(2, [verdict(2, rule())], NOW)
+    assert planner.pending() == [subflow(2)]
+
+
+def come(scene: Scene, number: int, tcp: TcpInfo, now: float, *, young: bool) -> None:
+    """A subflow comes to the cap, and is sampled at once."""
+    scene.tcp[subflow(number)] = tcp
+    scene.planner.set_verdicts(number, [verdict(number, rule())], NOW, [subflow(number)] if young else [])
+    scene.do(scene.transitions.follow(now))
+    scene.observe([subflow(number)], now)
+    scene.do(scene.transitions.follow(now))
+
+
+def ceil_of(scene: Scene) -> int:
+    (spec,) = scene.planner.classes.desired.values()
+    return spec.ceil
+
+
+def test_what_a_young_subflow_sent_before_its_entry_lowers_the_class_until_it_is_repaid() -> None:
+    scene = Scene(rule())
+    come(scene, 1, IDLE._replace(unacked=100), 10.0, young=True)
+    assert ceil_of(scene) == SHARE * 5_000_000
+    owed = 8 * 100 * IDLE.mss / 5_000_000 / (1 - SHARE)
+    scene.run(owed - 0.05, 10.0)
+    assert ceil_of(scene) == SHARE * 5_000_000
+    scene.run(0.2, 10.0 + owed)
+    assert ceil_of(scene) == 5_000_000
+
+
+def test_while_the_class_is_lower_its_users_are_paced_lower() -> None:
+    scene = Scene(rule())
+    come(scene, 1, IDLE._replace(unacked=300), 10.0, young=True)
+    scene.run(0.1, 10.0)
+    assert scene.limits[1] == held(2_500_000)
+    scene.run(0.1, 20.0)
+    assert scene.limits[1] == SocketLimit(5_000_000)
+
+
+def test_what_went_through_the_class_is_not_charged() -> None:
+    scene = Scene(rule())
+    scene.tcp[subflow(1)] = IDLE._replace(unacked=100)
+    scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
+    scene.do(scene.transitions.follow(10.0))
+    scene.observe([subflow(1)], 10.5)  # 145 kB in half a second are less than 5 Mbit/s
+    scene.do(scene.transitions.follow(10.5))
+    assert ceil_of(scene) == 5_000_000
+
+
+def test_the_first_transition_of_a_cap_is_not_charged_and_later_ones_are() -> None:
+    scene = Scene(rule())
+    come(scene, 1, FULL_FLIGHT, 10.0, young=False)
+    scene.run(2.0, 10.0)
+    assert not scene.planner.pending()
+    assert ceil_of(scene) == 5_000_000
+    scene.tcp[subflow(2)] = FULL_FLIGHT._replace(unacked=0, not_sent=9_000_000)
+    scene.planner.set_verdicts(2, [verdict(2, rule())], NOW)
+    scene.run(0.1, 30.0)
+    scene.tcp[subflow(2)] = FULL_FLIGHT._replace(unacked=1000, not_sent=9_000_000)
+    scene.run(0.1, 30.1)
+    assert ceil_of(scene) == SHARE * 5_000_000
+
+
+def test_with_the_allowance_used_up_a_cap_begins_at_once() -> None:
+    scene = Scene(rule())
+    come(scene, 1, FULL_FLIGHT._replace(unacked=0), 10.0, young=False)
+    come(scene, 2, FULL_FLIGHT._replace(unacked=0), 10.0, young=False)
+    assert len(scene.planner.pending()) == 2
+    scene.tcp[subflow(1)] = FULL_FLIGHT._replace(unacked=10_000)  # far more than one needs
+    scene.run(0.1, 10.02)
+    assert not scene.planner.pending(), "neither of them goes on"
+    come(scene, 3, FULL_FLIGHT, 11.0, young=False)
+    assert not scene.planner.pending()
+
+
+def test_a_new_policy_begins_without_debts() -> None:
+    scene = Scene(rule())
+    come(scene, 1, IDLE._replace(unacked=100), 10.0, young=True)
+    scene.transitions.forget_levels()
+    assert ceil_of(scene) == 5_000_000
+
+
+def test_on_a_subflow_that_began_under_its_cap_little_waits_while_it_may_be_a_short_one() -> None:
+    scene = Scene(rule())
+    come(scene, 1, IDLE._replace(unacked=1), 10.0, young=True)
+    scene.run(SHORT_SECONDS - 0.1, 10.0)
+    assert scene.limits[1] == held(5_000_000)
+    scene.run(0.2, 10.0 + SHORT_SECONDS)
+    assert scene.limits[1] == SocketLimit(5_000_000), "with little here little would wait on the other paths"

@@ -1,0 +1,84 @@
+"""Taking back what is on sockets: at once where the kernel can, else from those that are busy, in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pytest
+from fake_kernel import FakePacing, FakeSockets, four_tuple
+
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.runtime.lifting import lift_all, lift_births
+from mptcp_throttler.shaping.model import NO_LIMIT, SocketLimit
+
+
+class Pacing(FakePacing):
+    """As on a host where sockets take their limits with a round trip: those that are *idle* never do."""
+
+    at_once = True
+    idle: frozenset[int] = frozenset()
+
+    def limit(self, limits: Mapping[int, SocketLimit]) -> None:
+        taken = limits if self.at_once else {each: limit for each, limit in limits.items() if each not in self.idle}
+        super().limit(taken)
+        self.limits.update(limits)
+
+    def limit_at_once(self) -> bool:
+        return self.at_once
+
+
+@pytest.fixture
+def sockets() -> FakeSockets:
+    sockets = FakeSockets()
+    sockets.connect(1, "10.1.0.1", "10.2.0.1")
+    sockets.connect(2, "10.1.0.2")
+    return sockets
+
+
+@pytest.fixture
+def pacing(sockets: FakeSockets) -> Pacing:
+    pacing = Pacing(sockets)
+    pacing.limit({1: SocketLimit(2_000_000, 250), 3: SocketLimit(1_000_000)})
+    return pacing
+
+
+def test_all_sockets_have_no_limit_and_those_that_had_one_are_counted(sockets: FakeSockets, pacing: Pacing) -> None:
+    limited, kept = asyncio.run(lift_all(pacing, sockets, 1.0))
+    assert (limited, list(kept)) == (2, [])
+    assert pacing.limits == dict.fromkeys((1, 2, 3), NO_LIMIT), "what is not listed is lifted from all of them"
+
+
+def test_some_get_something_instead(sockets: FakeSockets, pacing: Pacing) -> None:
+    larger = SocketLimit(send_buffer=4 << 20)
+    asyncio.run(lift_all(pacing, sockets, 1.0, {3: larger}))
+    assert pacing.limits == {1: NO_LIMIT, 2: NO_LIMIT, 3: larger}
+
+
+def test_those_that_keep_their_limit_are_named_after_a_while(sockets: FakeSockets, pacing: Pacing) -> None:
+    pacing.at_once, pacing.idle = False, frozenset({3})
+    limited, kept = asyncio.run(lift_all(pacing, sockets, 0.0))
+    assert limited == 2
+    assert [(each.token, each.four_tuple) for each in kept] == [(2, four_tuple("10.1.0.2"))]
+
+
+def test_a_socket_that_closed_meanwhile_is_not_waited_for(sockets: FakeSockets, pacing: Pacing) -> None:
+    class Closing(FakeSockets):
+        def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
+            return super().look_up([each for each in four_tuples if each != four_tuple("10.1.0.2")])
+
+    pacing.at_once, pacing.idle = False, frozenset({3})
+    closing = Closing()
+    closing.there = sockets.there
+    limited, kept = asyncio.run(lift_all(pacing, closing, 60.0))
+    assert (limited, list(kept)) == (2, [])
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_births_are_taken_from_sockets_without_a_pacing_limit_alone(
+    sockets: FakeSockets, pacing: Pacing, at_once: bool
+) -> None:
+    pacing.at_once = at_once
+    adopted = dict(pacing.limits)
+    asyncio.run(lift_births(pacing, sockets))
+    assert pacing.limits == adopted | ({} if at_once else {2: NO_LIMIT}), "where it waits for data, it stays asked for"

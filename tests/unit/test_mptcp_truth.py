@@ -1,0 +1,436 @@
+"""Whatever is on the wire, no verdict that the kernel's state supports is loosened by it.
+
+A model of the kernel opens, joins, changes and closes; its packets may be captured or not, its events read late, or
+there are none. In between come segments that nobody's stack sent: of every subtype, on any subflow, with the client's
+address and with the proxy's. What must hold after each step: every subflow that the kernel has told of is tracked as it
+told, and is capped, metered and steered as the policy would have it on what the kernel told alone, or capped tighter.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from mptcp_dialogue import ACK, FIN, PORT, RST, SYN, Host, Path
+from mptcp_invariants import Subscriber, check_tables
+
+from mptcp_throttler.mptcp.limits import TrackerLimits
+from mptcp_throttler.mptcp.model import (
+    Connection,
+    Event,
+    FourTuple,
+    KernelEvent,
+    KernelEventKind,
+    Segment,
+    Subflow,
+    SubflowState,
+)
+from mptcp_throttler.mptcp.options import (
+    AddAddr,
+    Dss,
+    Malformed,
+    MpCapable,
+    MpFail,
+    MpFastclose,
+    MpJoinAck,
+    MpJoinSyn,
+    MpJoinSynAck,
+    MpPrio,
+    MptcpOption,
+    MpTcprst,
+    RemoveAddr,
+    UnknownSubtype,
+)
+from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.policy.evaluate import CompiledPolicy
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.policy.model import Direction, Verdict
+
+LIMITS = TrackerLimits(
+    max_connections=3, max_subflows_per_connection=3, max_half_open=6, max_refused=3, half_open_timeout=8.0
+)
+_HEAD = """\
+version: 1
+paths:
+  one: {clients: [198.51.100.0/24, "2001:db8:1::/48"]}
+  two: {clients: [203.0.113.0/24, "2001:db8:2::/48"]}
+  second: {interfaces: [eth1]}
+  spare: {backup: true}
+  joined: {subflow: joined}
+  numbered: {remote_ids: [0]}
+rules:
+"""
+POLICIES = tuple(
+    CompiledPolicy(load_policy(_HEAD + rules, "policy.yaml"))
+    for rules in (
+        "- {name: a, paths: [one], direction: both, throttle: {rate: 5 Mbit/s}}\n",
+        "- {name: a, paths: [two], when: {max_subflows: 2}, throttle: {rate: 5 Mbit/s, share: client}}\n"
+        "- {name: b, throttle: {rate: 9 Mbit/s}}\n",
+        "- {name: a, when: {clients: [203.0.113.0/24]}, throttle: none}\n"
+        "- {name: b, direction: both, throttle: {rate: 5 Mbit/s, share: connection}}\n",
+        "- {name: a, paths: [second, spare], throttle: {rate: 5 Mbit/s}, lift_last: false}\n"
+        "- {name: b, paths: [joined], direction: up, throttle: {rate: 3 Mbit/s}}\n",
+        "- {name: a, paths: [numbered], throttle: {rate: 5 Mbit/s}}\n"
+        "- {name: b, paths: [one], when: {min_subflows: 2},"
+        " budget: {period: day, steps: [{after: 1 GB, throttle: {rate: 1 Mbit/s}}]}}\n",
+        "- {name: a, steer: {mode: active-standby, active: one, standby: two}}\n"
+        "- {name: b, paths: [spare], throttle: {rate: 5 Mbit/s}}\n",
+    )
+)
+
+
+@dataclass
+class Real:
+    """A subflow that the kernel has."""
+
+    path: Path
+    backup: bool
+
+    def shown(self) -> Subflow:
+        path = self.path
+        ids = path.local_id, path.remote_id
+        return Subflow(path.four_tuple, SubflowState.ACTIVE, path.is_initial, *ids, self.backup, path.interface, 0.0)
+
+
+def leaves_by(four_tuple: FourTuple) -> str:
+    """Return the interface of the proxy's route, which uses one address on both."""
+    return f"eth{four_tuple.remote_port % 2}"
+
+
+Truth = dict[int, dict[FourTuple, Real]]
+"""By token: the subflows, oldest first."""
+
+NUMBERS = st.integers(0, 2)
+PORTS = st.sampled_from((50000, 50001, 50002))
+ADDRESS_IDS = st.sampled_from((0, 3, 9))
+
+
+@st.composite
+def forged_options(draw: st.DrawFn, path: Path) -> tuple[MptcpOption, ...]:
+    """Options of every subtype, made with all that is on the wire and what the client knows."""
+    host = path.host
+    genuine = [option for segment in path.handshake() for option in segment.options]
+    key = draw(st.sampled_from((host.proxy_key, host.client_key, bytes(8))))
+    backup, number = draw(st.booleans()), draw(ADDRESS_IDS)
+    made = (
+        MpCapable(draw(st.sampled_from((0, 1, 2))), 1, key, draw(st.sampled_from((None, host.proxy_key)))),
+        MpCapable(1, 1, bytes(8), host.proxy_key),
+        MpJoinSyn(backup, number, draw(st.sampled_from((host.token, 7))), path.nonce_client),
+        MpJoinSynAck(backup, number, bytes(8), bytes(4)),
+        MpJoinAck(bytes(20)),
+        Dss(True, 1, 4, 1, 4, 1, 1, None),
+        AddAddr(1, False, number, bytes(4), None, bytes(8)),
+        RemoveAddr((0, number, path.remote_id)),
+        MpPrio(backup, None),
+        MpPrio(backup, number),
+        MpFail(1),
+        MpFastclose(key),
+        MpTcprst(0, 1),
+        UnknownSubtype(12, b""),
+        Malformed(1, "short", b""),
+    )
+    return tuple(draw(st.lists(st.sampled_from((*genuine, *made)), max_size=2)))
+
+
+class Wire(RuleBasedStateMachine):
+    """Each rule is one thing that the kernel, the capture or a forger does."""
+
+    version = 4
+    events_arrive = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 1000.0
+        self.hosts = [Host(name) for name in ("one", "two", "three")]
+        self.generation = 0
+        self.truth: Truth = {}
+        self.told: Truth = {}
+        self.packets: deque[Segment] = deque()
+        self.events: deque[KernelEvent] = deque()
+        self.start()
+
+    def start(self) -> None:
+        self.tracker, self.subscriber = Tracker([PORT], LIMITS), Subscriber()
+        self.tracker.events_arrive = self.events_arrive
+        self.tracker.interface_of = leaves_by
+        self.told = {}
+        self.packets.clear()
+        self.events.clear()
+        self.dump(0)
+
+    # Who is there
+
+    def path(self, number: int, port: int | None) -> Path:
+        host = self.hosts[number]
+        host.time = self.time
+        proxy = "192.0.2.1" if self.version == 4 else "2001:db8::1"
+        if port is None:
+            address = "198.51.100.1" if self.version == 4 else "2001:db8:1::1"
+            path = host.initial(address, 40000 + number, proxy=proxy)
+        else:
+            address = "203.0.113.1" if self.version == 4 else "2001:db8:2::1"
+            path = host.join(address, port, proxy=proxy)
+        path.interface = leaves_by(path.four_tuple)
+        for _ in range(self.generation):
+            path = path.again()
+        return path
+
+    def receive(self, events: Iterable[Event]) -> None:
+        self.subscriber.receive(events)
+
+    def segment(self, segment: Segment) -> None:
+        self.receive(self.tracker.segment(segment))
+
+    # The kernel, which has truth
+
+    def sends(self, *segments: Segment) -> None:
+        for segment in segments:
+            outgoing = segment.source_port == PORT
+            self.packets.append(replace(segment, outgoing=outgoing))
+
+    def reports(self, event: KernelEvent) -> None:
+        if self.events_arrive:
+            self.events.append(event)
+
+    @rule(number=NUMBERS)
+    def opens(self, number: int) -> None:
+        path = self.path(number, None)
+        if path.host.token in self.truth or len(self.truth) == 2:
+            return
+        self.sends(*path.handshake())
+        self.truth[path.host.token] = {path.four_tuple: Real(path, False)}
+        self.reports(path.kernel(KernelEventKind.CREATED))
+        self.reports(path.kernel(KernelEventKind.ESTABLISHED))
+
+    @rule(number=NUMBERS, port=PORTS, backup=st.booleans())
+    def joins(self, number: int, port: int, backup: bool) -> None:
+        path = self.path(number, port)
+        path.backup = backup
+        subflows = self.truth.get(path.host.token)
+        if subflows is None or any(path.four_tuple in each for each in self.truth.values()) or len(subflows) == 3:
+            return
+        self.sends(*path.handshake())
+        subflows[path.four_tuple] = Real(path, backup)
+        self.reports(path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+
+    @rule(number=NUMBERS, port=PORTS | st.none(), backup=st.booleans())
+    def is_asked_for_priority(self, number: int, port: int | None, backup: bool) -> None:
+        path = self.path(number, port)
+        real = self.truth.get(path.host.token, {}).get(path.four_tuple)
+        if real is not None:
+            self.sends(path.from_client(ACK, MpPrio(backup, None)))
+            self.truth[path.host.token][path.four_tuple] = Real(real.path, backup)
+            self.reports(path.kernel(KernelEventKind.SUBFLOW_PRIORITY, backup=backup))
+
+    @rule(number=NUMBERS, port=PORTS | st.none(), reset=st.booleans())
+    def ends(self, number: int, port: int | None, reset: bool) -> None:
+        path = self.path(number, port)
+        subflows = self.truth.get(path.host.token, {})
+        if subflows.pop(path.four_tuple, None) is None:
+            return
+        self.sends(*([path.rst()] if reset else [path.fin(), path.proxy_fin()]))
+        if subflows:
+            self.reports(path.kernel(KernelEventKind.SUBFLOW_CLOSED))
+        else:
+            del self.truth[path.host.token]
+            self.reports(path.host.closed())
+
+    @rule(number=NUMBERS, port=PORTS | st.none())
+    def answers_what_does_not_come_to_be(self, number: int, port: int | None) -> None:
+        """The client never sends a third ACK that the kernel takes; one may be on the wire."""
+        path = self.path(number, port)
+        if any(path.four_tuple in each for each in self.truth.values()):
+            return
+        self.sends(*path.handshake())
+
+    @rule()
+    def clients_begin_anew(self) -> None:
+        self.generation += 1
+
+    # The observers
+
+    @rule(count=st.integers(1, 6), captured=st.booleans())
+    def packets_are_read(self, count: int, captured: bool) -> None:
+        for _ in range(min(count, len(self.packets))):
+            segment = self.packets.popleft()
+            if captured:
+                self.segment(segment)
+
+    @rule(count=st.integers(1, 3))
+    def events_are_read(self, count: int) -> None:
+        for _ in range(min(count, len(self.events))):
+            self.time += 0.001
+            event = replace(self.events.popleft(), time=self.time)
+            self.receive(self.tracker.kernel_event(event))
+            if event.kind is KernelEventKind.CLOSED:
+                self.told.pop(event.token, None)
+                continue
+            assert event.four_tuple is not None
+            subflows = self.told.setdefault(event.token, {})
+            for others in self.told.values():
+                if others is not subflows:
+                    others.pop(event.four_tuple, None)
+            if event.kind is KernelEventKind.SUBFLOW_CLOSED:
+                subflows.pop(event.four_tuple, None)
+            elif event.kind is KernelEventKind.SUBFLOW_PRIORITY:
+                subflows[event.four_tuple] = Real(subflows[event.four_tuple].path, event.backup)
+            else:
+                path = next(self._paths(event.token, event.four_tuple))
+                known = subflows.get(event.four_tuple)
+                subflows[event.four_tuple] = Real(path, event.backup if known is None else known.backup)
+
+    def _paths(self, token: int, four_tuple: FourTuple) -> Iterable[Path]:
+        number = next(index for index, host in enumerate(self.hosts) if host.token == token)
+        return (
+            path for port in (None, 50000, 50001, 50002) if (path := self.path(number, port)).four_tuple == four_tuple
+        )
+
+    @rule(seconds=st.sampled_from((2.0, 12.0)))
+    def dump(self, seconds: float) -> None:
+        """After some time in which nothing happens."""
+        self.packets_are_read(100, True)
+        self.events_are_read(100)
+        self.time += seconds
+        there = [each.path.dumped(backup=each.backup) for each in self._all()]
+        resync = self.tracker.begin_resync(self.time)
+        self.receive(resync.add(there))
+        for events in resync.finish():
+            self.receive(events)
+        self.told = {token: dict(subflows) for token, subflows in self.truth.items()}
+
+    def _all(self) -> list[Real]:
+        return [each for subflows in self.truth.values() for each in subflows.values()]
+
+    @precondition(lambda self: len(self.tracker._table.questions))
+    @rule()
+    def questions_are_answered(self) -> None:
+        self.events_are_read(100)
+        self.time += 0.5
+        asked = self.tracker.questions(self.time)
+        there = {each.path.four_tuple: each for each in self._all()}
+        found = {each: there[each].path.dumped(backup=there[each].backup) for each in asked if each in there}
+        self.receive(self.tracker.answer(asked, found, self.time))
+        for four_tuple in asked:
+            for subflows in self.told.values():
+                subflows.pop(four_tuple, None)
+            if four_tuple in found:
+                self.told.setdefault(found[four_tuple].token, {})[four_tuple] = there[four_tuple]
+
+    @rule(seconds=st.sampled_from((0.2, 2.0, 9.0, 20.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.time += seconds
+        self.receive(self.tracker.expire(self.time))
+
+    @rule()
+    def restart(self) -> None:
+        self.start()
+
+    # The forger
+
+    @rule(
+        data=st.data(),
+        number=NUMBERS,
+        port=PORTS | st.none(),
+        flags=st.sampled_from((SYN, SYN | ACK, ACK, FIN | ACK, RST, RST | ACK, SYN | FIN, 0)),
+        from_proxy=st.booleans(),
+        guessed=st.booleans(),
+        elsewhere=st.booleans(),
+    )
+    def forge(
+        self,
+        data: st.DataObject,
+        number: int,
+        port: int | None,
+        flags: int,
+        from_proxy: bool,
+        guessed: bool,
+        elsewhere: bool,
+    ) -> None:
+        path = self.path(number, port)
+        options = data.draw(forged_options(path))
+        make = path.from_proxy if from_proxy else path.from_client
+        segment = make(flags, *options, sequence=0 if guessed and flags & SYN else 1 if guessed else 12_345)
+        self.time += 0.0005
+        segment = replace(segment, time=self.time, outgoing=False, interface="eth1" if elsewhere else path.interface)
+        self.segment(segment)
+
+    @rule(number=NUMBERS, port=PORTS | st.none(), index=st.integers(0, 8), anew=st.booleans(), with_syn=st.booleans())
+    def replay(self, number: int, port: int | None, index: int, anew: bool, with_syn: bool) -> None:
+        """What a stack would send, of this attempt or of one that never was, comes in by the other interface."""
+        path = self.path(number, port)
+        path = path.again() if anew else path
+        host = path.host
+        lasts = path.from_client(ACK, MpFastclose(host.proxy_key)), path.from_proxy(RST, MpFastclose(host.client_key))
+        signals = path.rst(), path.proxy_rst(), path.fin(), path.from_client(ACK, MpPrio(True, None))
+        chosen = [*path.handshake(), *signals, *lasts][index]
+        for segment in (path.syn(), chosen) if with_syn else (chosen,):
+            self.time += 0.0005
+            self.segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
+
+    @precondition(lambda self: self.packets)
+    @rule(index=st.integers(0, 5))
+    def comes_in_before(self, index: int) -> None:
+        """A genuine packet of either side comes in by the other interface, before the genuine one is read."""
+        self.time += 0.0005
+        segment = self.packets[min(index, len(self.packets) - 1)]
+        self.segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
+
+    # What must hold
+
+    @invariant()
+    def what_the_kernel_told_is_believed(self) -> None:
+        for token, subflows in self.told.items():
+            connection = self.tracker.get(token)
+            if not subflows:
+                continue
+            assert connection is not None
+            tracked = {each.four_tuple: each for each in connection.active}
+            for four_tuple, real in subflows.items():
+                wanted = replace(real.shown(), since=tracked[four_tuple].since)
+                assert tracked[four_tuple] == wanted
+
+    @invariant()
+    def no_verdict_is_loosened(self) -> None:
+        for token, subflows in self.told.items():
+            if not subflows:
+                continue
+            connection = self.tracker.get(token)
+            assert connection is not None
+            told = Connection(token, tuple(each.shown() for each in subflows.values()), connection.since)
+            for policy in POLICIES:
+                found = by_subflow(policy.evaluate(connection, self.time))
+                for key, wanted in by_subflow(policy.evaluate(told, self.time)).items():
+                    assert at_least_as_tight(found[key], wanted), (found[key], wanted)
+
+    @invariant()
+    def tables_are_bounded_and_agree(self) -> None:
+        check_tables(self.tracker, LIMITS)
+        self.subscriber.agrees_with(self.tracker)
+
+
+def by_subflow(verdicts: Iterable[Verdict]) -> dict[tuple[Direction, FourTuple], Verdict]:
+    return {(each.direction, each.four_tuple): each for each in verdicts}
+
+
+def at_least_as_tight(found: Verdict, wanted: Verdict) -> bool:
+    if (found.budget, found.steer, found.steer_path) != (wanted.budget, wanted.steer, wanted.steer_path):
+        return False
+    return wanted.throttle is None or (found.throttle is not None and found.throttle.ceil <= wanted.throttle.ceil)
+
+
+class WireIPv6(Wire):
+    version = 6
+
+
+class WireWithoutEvents(Wire):
+    events_arrive = False
+
+
+CASE = settings(max_examples=80, stateful_step_count=50, deadline=None)
+for machine in (Wire, WireIPv6, WireWithoutEvents):
+    machine.TestCase.settings = CASE
+TestWire, TestWireIPv6, TestWireWithoutEvents = Wire.TestCase, WireIPv6.TestCase, WireWithoutEvents.TestCase

@@ -1,0 +1,189 @@
+"""What the kernel refuses is tried again, whatever it is: no error in applying or comparing is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fakes import FakeNetfilter, FakeTrafficControl
+
+from mptcp_throttler.kernel import sysctl
+from mptcp_throttler.kernel.bpf import Map
+from mptcp_throttler.kernel.known_map import KnownMap
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.sysctl import NOTE, OwnedSysctls
+from mptcp_throttler.runtime import reconcile
+from mptcp_throttler.runtime.component import verify_all
+from mptcp_throttler.runtime.reconcile import Reconciler
+from mptcp_throttler.shaping.model import Ownership
+from mptcp_throttler.shaping.plan import Planner
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", 0.0)
+
+
+class Refusing(FakeNetfilter):
+    """Cannot be read for a while, or not be prepared."""
+
+    unreadable = unprepared = 0
+
+    async def check(self) -> list[str]:
+        if self.unreadable:
+            self.unreadable -= 1
+            raise KernelError("list the set: no such set")
+        return []
+
+    async def prepare(self) -> None:
+        if self.unprepared:
+            self.unprepared -= 1
+            raise KernelError("make the set: out of memory")
+        await super().prepare()
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.tc = FakeTrafficControl()
+        self.netfilter = Refusing()
+        self.reconciler = Reconciler(Planner(Ownership()), self.tc, self.netfilter)
+
+
+def with_a_running_reconciler(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    async def run() -> None:
+        bench = Bench()
+        await bench.reconciler.prepare()
+        running = asyncio.create_task(bench.reconciler.run())
+        async with asyncio.timeout(10):
+            await scenario(bench)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(run())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - conditions, not events
+        await asyncio.sleep(0)
+
+
+def test_a_limit_on_segments_that_is_refused_is_set_later() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.tc.refusals = 3
+        bench.tc.want_gso(lambda before: min(before, 3028))
+        bench.reconciler.wake()
+        await until(lambda: bench.tc.gso == 3028)
+        assert bench.reconciler.counters.failures == 3
+
+    with_a_running_reconciler(scenario)
+
+
+def test_what_cannot_be_read_is_made_anew() -> None:
+    async def scenario(bench: Bench) -> None:
+        made = bench.netfilter.log.count("make sets")
+        bench.netfilter.unreadable = 1
+        await bench.reconciler.verify()
+        assert bench.netfilter.log.count("make sets") == made + 1
+        assert bench.reconciler.counters.repairs == 1
+
+    with_a_running_reconciler(scenario)
+
+
+def test_a_repair_that_fails_is_tried_again_though_nothing_else_is_to_be_done() -> None:
+    async def scenario(bench: Bench) -> None:
+        made = bench.netfilter.log.count("make sets")
+        bench.netfilter.unreadable, bench.netfilter.unprepared = 1, 3
+        with pytest.raises(KernelError, match="out of memory"):
+            await bench.reconciler.verify()
+        await until(lambda: bench.netfilter.log.count("make sets") > made)
+        assert not bench.netfilter.unprepared
+
+    with_a_running_reconciler(scenario)
+
+
+def test_one_that_cannot_put_its_objects_right_does_not_keep_the_others_from_it() -> None:
+    seen = []
+
+    class Owner:
+        def __init__(self, fails: bool) -> None:
+            self.fails = fails
+
+        async def verify(self) -> None:
+            seen.append(self)
+            if self.fails:
+                raise KernelError("no")
+
+    assert not asyncio.run(verify_all([Owner(True), Owner(False)]))
+    assert len(seen) == 2
+    assert asyncio.run(verify_all([Owner(False)]))
+
+
+class FakeMap:
+    """A map in a dictionary, in place of libbpf's."""
+
+    def __init__(self) -> None:
+        self.there: dict[bytes, bytes] = {}
+        self.full = False
+        self.reading: Callable[[], None] = lambda: None
+
+    def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
+        if self.full:
+            raise KernelError("full")
+        self.there.update({keys[at : at + 1]: values[at : at + 1] for at in range(len(keys))})
+
+    def delete_batch(self, table: Map, keys: bytes) -> None:
+        for at in range(len(keys)):
+            self.there.pop(keys[at : at + 1], None)
+
+    def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
+        yield from list(self.there.items())
+        self.reading()
+
+
+def test_a_map_has_what_it_is_to_have_again_and_nothing_else() -> None:
+    bpf = FakeMap()
+    known = KnownMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
+    known.update({b"a": b"1", b"b": b"2", b"c": b"3"})
+    assert asyncio.run(known.check()) == 0
+    bpf.there = {b"a": b"1", b"b": b"9", b"x": b"7"}
+    assert asyncio.run(known.check()) == 3
+    assert bpf.there == {b"a": b"1", b"b": b"2", b"c": b"3"}
+    # What is changed while it is read is left alone.
+    bpf.reading = lambda: (known.update({b"d": b"4"}), known.delete([b"a"]))  # type: ignore[assignment, func-returns-value]
+    assert asyncio.run(known.check()) == 0
+    assert bpf.there == {b"b": b"2", b"c": b"3", b"d": b"4"}
+
+
+def test_an_entry_that_was_refused_is_set_by_the_next_comparison() -> None:
+    bpf = FakeMap()
+    known = KnownMap(bpf, Map(0, "test", 1, 1, 10))  # type: ignore[arg-type]
+    bpf.full = True
+    with pytest.raises(KernelError):
+        known.update({b"a": b"1"})
+    bpf.full = False
+    assert asyncio.run(known.check()) == 1
+    assert bpf.there == {b"a": b"1"}
+
+
+def test_sysctls_and_their_note_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"net.mptcp.pm_type": "0", "net.mptcp.stale_loss_cnt": "4"}
+    monkeypatch.setattr(sysctl, "_read", values.__getitem__)
+    monkeypatch.setattr(sysctl, "_write", values.__setitem__)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    owned, wanted = OwnedSysctls(state), {"net.mptcp.pm_type": "1", "net.mptcp.stale_loss_cnt": "1"}
+    owned.hold(wanted)
+    assert owned.check(wanted) == []
+    values["net.mptcp.pm_type"] = "0"
+    (state / NOTE).unlink()
+    assert len(owned.check(wanted)) == 2
+    owned.hold(wanted)
+    assert owned.check(wanted) == []
+    assert values == wanted
+    owned.restore()
+    assert values == {"net.mptcp.pm_type": "0", "net.mptcp.stale_loss_cnt": "4"}, "not what was there meanwhile"

@@ -1,0 +1,129 @@
+"""What one subflow demands of a shared cap: it keeps its part while its data arrive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_rate_transition import FULL_FLIGHT, IDLE
+from test_shaping_plan import NOW, rule, subflow, throttle, verdict
+from test_transitions import Scene
+
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
+from mptcp_throttler.shaping.model import MTU
+from mptcp_throttler.shaping.share import SHARE_SECONDS, SILENT_SECONDS, Demand, turn_seconds
+
+CAP = 5_000_000
+BACKLOGGED = FULL_FLIGHT._replace(not_sent=50_000)
+
+
+def sample(acked: int, tcp: TcpInfo = BACKLOGGED) -> KernelSubflow:
+    return KernelSubflow(1, subflow(1), True, 0, 0, False, acked, cookie=1, tcp=tcp)
+
+
+def given_up(demand: Demand, acked: int, start: float, tcp: TcpInfo = BACKLOGGED, turn: float = 0.0) -> float:
+    """Return after how many seconds of silence from *start* the part is given up."""
+    now = start
+    while demand.rate is None:
+        now += SHARE_SECONDS
+        demand.count(sample(acked, tcp), now, turn)
+        assert now < start + 60
+    return now - start
+
+
+def test_a_part_is_given_up_within_a_second_of_silence_and_given_back_with_the_first_byte() -> None:
+    demand = Demand()
+    for step in range(10):
+        demand.count(sample(step * 100_000), step * SHARE_SECONDS, 0.0)
+        assert demand.rate is None
+    assert given_up(demand, 900_000, 9 * SHARE_SECONDS) <= 1.0
+    demand.count(sample(900_000), 60.0, 0.0)
+    assert demand.rate == 0, "however long it lasts"
+    demand.count(sample(901_448), 60.0 + SHARE_SECONDS, 0.0)
+    assert demand.rate is None
+
+
+def test_what_arrives_behind_a_lost_segment_is_progress() -> None:
+    demand = Demand()
+    for step in range(10):
+        demand.count(sample(0, BACKLOGGED._replace(sacked=step)), step * SHARE_SECONDS, 0.0)
+        assert demand.rate is None
+
+
+def test_a_long_round_trip_is_no_silence() -> None:
+    slow = BACKLOGGED._replace(rtt=1_000_000)
+    demand = Demand()
+    for step in range(20):
+        demand.count(sample(step // 3 * 1448, slow), step * SHARE_SECONDS, 0.0)
+        assert demand.rate is None, "nothing arrives for a second and a half"
+    assert given_up(demand, 6 * 1448, 19 * SHARE_SECONDS, slow) <= 2.5
+
+
+def test_one_of_a_thousand_with_ten_kilobits_each_keeps_its_part_between_two_packets() -> None:
+    turn = turn_seconds(10_000_000, 1000, MTU)
+    assert turn == pytest.approx(1.2, abs=0.02)
+    demand = Demand()
+    for step in range(60):
+        arrived = int(step * SHARE_SECONDS / (1.5 * turn))
+        demand.count(sample(arrived * 1448), step * SHARE_SECONDS, turn)
+        assert demand.rate is None, "a packet each 1.8 s"
+    assert given_up(demand, 15 * 1448, 30.0, turn=turn) > SILENT_SECONDS
+
+
+def test_what_nothing_waits_for_is_counted_as_it_arrives() -> None:
+    demand = Demand()
+    for step in range(5):
+        demand.count(sample(step * 62_500, IDLE), step * SHARE_SECONDS, 0.0)
+    assert demand.rate == 1_000_000
+    assert not demand.waits
+
+
+def scene_of(users: int, cap: int = CAP) -> tuple[Scene, list[FourTuple]]:
+    shared = rule(cap=throttle(cap))
+    scene = Scene(shared)
+    tuples = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\1", 1024 + number) for number in range(users)]
+    for number, each in enumerate(tuples):
+        scene.tcp[each], scene.cookies[each] = BACKLOGGED, number
+        verdicts = [replace(verdict(1, shared), four_tuple=each)]
+        scene.planner.set_verdicts(number, verdicts, NOW)
+    scene.do(scene.transitions.follow(0.0))
+    return scene, tuples
+
+
+def observe(scene: Scene, start: float, seconds: float) -> None:
+    """Sample as the sampler does: those in transition often, the others twice a second."""
+    steps = round(seconds / SHARE_SECONDS)
+    for step in range(steps):
+        now = start + step * SHARE_SECONDS
+        while len(scene.transitions.urgent()) and now < start + (step + 1) * SHARE_SECONDS:
+            scene.do(scene.transitions.follow(now))
+            scene.observe(scene.transitions.urgent(), now)
+            now += 0.1
+        scene.do(scene.transitions.follow(start + step * SHARE_SECONDS))
+        scene.observe(scene.transitions.watched(), start + (step + 1) * SHARE_SECONDS)
+
+
+@pytest.mark.parametrize("vanished", [1, 4, 9, 1000])
+def test_the_one_that_lives_has_the_whole_cap_beside_those_that_vanished(vanished: int) -> None:
+    scene, tuples = scene_of(vanished + 1)
+    observe(scene, 0.0, 6.0)
+    before = scene.limits[0].rate
+    assert before is not None
+    assert before < CAP
+    scene.vanished = set(tuples[1:])
+    # A thousand that wait share 5 Mbit/s at a packet each in 2.4 s; that may last two turns.
+    observe(scene, 6.0, 1.0 if vanished < 100 else 6.0)
+    assert scene.limits[0].rate == CAP
+    scene.vanished = set()
+    observe(scene, 20.0, 1.0)
+    assert scene.limits[0].rate == pytest.approx(before, rel=0.01), "they came back"
+
+
+def test_nothing_is_set_on_anybody_while_nothing_changes() -> None:
+    scene, tuples = scene_of(1001)
+    observe(scene, 0.0, 6.0)
+    scene.vanished = set(tuples[1:])
+    observe(scene, 6.0, 6.0)
+    found = {each: taken for each in tuples if (taken := scene.sample(each)) is not None}
+    limits = list(scene.transitions.observe(tuples, found, 13.0))
+    assert sum(len(each.wanted) for each in limits) == 0

@@ -1,0 +1,261 @@
+"""When an upload under a cap gets too little because its other path has degraded: from made-up samples alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from sampling import IDLE, MBIT, four_tuple, sampled
+
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.policy.model import Direction, Guard, ScopeKey, Share
+from mptcp_throttler.stages.upload_degradation import (
+    LASTING_SECONDS,
+    OWED_BYTES,
+    PROVEN_SECONDS,
+    SILENT_SECONDS,
+    Capped,
+    UploadDegradationDetector,
+)
+
+TICK = 0.1
+CAP = 5 * MBIT
+SHARED = ScopeKey("cap", Share.PATH, direction=Direction.UP)
+HEADERS = 0.94
+"""The payload in what is sent: a full cap brings so much of its rate."""
+IN_FLIGHT = 400_000
+"""Bytes that were on the way over Wi-Fi when it failed."""
+START = (1 << 64) - 5_000_000
+"""Data sequences begin anywhere; this one passes zero."""
+
+
+@dataclass
+class Upload:
+    """One client's connection: what comes over Ethernet, capped, and over Wi-Fi."""
+
+    number: int = 1
+    ethernet: float = CAP * HEADERS
+    """Bits/s."""
+    wifi: float = 30 * MBIT * HEADERS
+    cap: int = CAP
+    client: int = 77
+    owed: int = 0
+    """Bytes that Wi-Fi is to bring, below what came over Ethernet."""
+    received: dict[str, float] = field(default_factory=lambda: {"ethernet": 0.0, "wifi": 0.0})
+    twice: float = 0.0
+    """Bytes of that which came before."""
+    sequence: dict[str, int] = field(default_factory=lambda: {"ethernet": START, "wifi": START})
+
+    @property
+    def ends(self) -> dict[str, FourTuple]:
+        paths = {"ethernet": 1, "wifi": 2}
+        return {name: four_tuple(path, self.number, self.client) for name, path in paths.items()}
+
+    def go_on(self, seconds: float) -> None:
+        for name in self.received:
+            self.received[name] += getattr(self, name) / 8 * seconds
+        top = START + int(sum(self.received.values()) - self.twice) + self.owed
+        if self.ethernet:
+            self.sequence["ethernet"] = top
+        if self.wifi:
+            self.sequence["wifi"] = top - self.owed
+
+    def send_again(self) -> None:
+        """The client sends over Ethernet what Wi-Fi owes, and some of what Wi-Fi brought already."""
+        again, self.owed = self.owed, 0
+        self.received["ethernet"] += again + 100_000
+        self.twice += 100_000
+
+    @property
+    def sockets(self) -> list[KernelSubflow]:
+        return [
+            KernelSubflow(
+                self.number, end, name == "ethernet", 0, 0, False, bytes_received=int(self.received[name]), tcp=IDLE,
+                data_sequence=self.sequence[name] % (1 << 64),
+            )
+            for name, end in self.ends.items()
+        ]  # fmt: skip
+
+
+class Scene:
+    def __init__(self, *uploads: Upload, guard: Guard | None = None, scope: ScopeKey = SHARED) -> None:
+        self.uploads = uploads
+        self.detector = UploadDegradationDetector(guard or Guard())
+        self.now = 0.0
+        self.changes: list[float] = []
+        for each in uploads:
+            caps: Mapping[FourTuple, Capped] = {each.ends["ethernet"]: Capped(scope, each.cap)}
+            self.detector.watch_caps(each.number, (each.ends["wifi"],), caps)
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds / TICK)):
+            self.now += TICK
+            for each in self.uploads:
+                each.go_on(TICK)
+            sockets = [socket for each in self.uploads for socket in each.sockets]
+            for changed in self.detector.observe(sampled(self.now, sockets)):
+                self.changes += [self.now] * len(changed)
+
+    def until_relaxed(self, most: float, number: int = 1) -> float:
+        began = self.now
+        while self.detector.relaxation(number) is None and self.now < began + most:
+            self.run(TICK)
+        return self.now - began
+
+
+@pytest.mark.parametrize("spacing", ["full", "slow by itself", "little"])
+def test_a_healthy_upload_is_left_alone(spacing: str) -> None:
+    rates = {"full": (4.7, 28), "slow by itself": (3.0, 5.0), "little": (0.2, 0.4)}[spacing]
+    scene = Scene(Upload(ethernet=rates[0] * MBIT, wifi=rates[1] * MBIT))
+    scene.run(60)
+    assert not scene.changes
+
+
+def test_a_path_that_falls_silent_relaxes_the_cap() -> None:
+    upload = Upload()
+    scene = Scene(upload)
+    scene.run(8)
+    upload.wifi, upload.owed = 0, IN_FLIGHT
+    scene.run(0.6)
+    upload.send_again()
+    assert scene.until_relaxed(5) + 0.6 <= 1.5
+    relaxation = scene.detector.relaxation(1)
+    assert relaxation is not None
+    assert relaxation.path == upload.ends["wifi"].remote
+    assert relaxation.baseline == pytest.approx(30 * HEADERS * MBIT, rel=0.05)
+    assert relaxation.rate < 0.8 * relaxation.baseline
+
+
+def test_a_client_that_can_send_nothing_for_what_is_owed_still_wants_to() -> None:
+    upload = Upload()
+    scene = Scene(upload)
+    scene.run(8)
+    upload.wifi, upload.ethernet, upload.owed = 0.3 * MBIT, 0.5 * MBIT, IN_FLIGHT
+    upload.sequence["ethernet"] += 2 * IN_FLIGHT
+    assert scene.until_relaxed(5) <= 1.5
+
+
+def test_a_path_that_slows_down_relaxes_the_cap() -> None:
+    upload = Upload()
+    scene = Scene(upload)
+    scene.run(8)
+    upload.wifi, upload.owed = 5 * MBIT, IN_FLIGHT
+    assert scene.until_relaxed(5) <= 1.5
+
+
+@pytest.mark.parametrize("cap", [CAP, 1 * MBIT])
+def test_a_client_that_wants_less_is_left_alone_though_the_cap_is_full(cap: int) -> None:
+    upload = Upload(ethernet=cap * HEADERS, cap=cap)
+    scene = Scene(upload)
+    scene.run(8)
+    upload.wifi = 9 * MBIT
+    for owed in (0, 60_000, OWED_BYTES - 10_000) * 20:
+        upload.owed = owed
+        scene.run(0.5)
+    assert not scene.changes
+
+
+def test_a_receiver_that_takes_no_more_is_no_harm() -> None:
+    upload = Upload()
+    scene = Scene(upload)
+    scene.run(8)
+    upload.ethernet = upload.wifi = 0
+    scene.run(30)
+    assert not scene.changes
+
+
+def test_a_path_that_died_while_nothing_was_on_it_shows_by_its_silence() -> None:
+    upload = Upload()
+    scene = Scene(upload)
+    scene.run(8)
+    upload.wifi = upload.ethernet = 0
+    scene.run(PROVEN_SECONDS + 1)
+    upload.ethernet = CAP * HEADERS
+    assert SILENT_SECONDS <= scene.until_relaxed(20) <= SILENT_SECONDS + 3
+    seldom = Upload(ethernet=0.1 * MBIT, cap=round(0.1 * MBIT))
+    scene = Scene(seldom)
+    scene.run(8)
+    seldom.wifi = 0
+    scene.run(12)
+    assert not scene.changes, "one piece of the scheduler's takes five seconds under this cap"
+
+
+def test_of_a_shared_cap_only_who_has_a_part_wants_more() -> None:
+    uploads = [Upload(number, CAP * HEADERS / 4, client=number) for number in range(1, 5)]
+    scene = Scene(*uploads)
+    scene.run(8)
+    content, *others = uploads
+    content.owed = IN_FLIGHT
+    scene.run(0.1)
+    content.owed = 0
+    scene.run(LASTING_SECONDS)
+    content.ethernet, content.wifi = 0.2 * MBIT, 0.3 * MBIT
+    for each in others:
+        each.ethernet, each.wifi, each.owed = (CAP * HEADERS - 0.2 * MBIT) / 3, 2 * MBIT, IN_FLIGHT
+    assert scene.until_relaxed(5, others[0].number) <= 1.5
+    scene.run(3)
+    assert [scene.detector.relaxation(each.number) is not None for each in uploads] == [False, True, True, True]
+
+
+def test_the_cap_comes_back_when_the_path_is_well() -> None:
+    upload = Upload()
+    scene = Scene(upload, guard=Guard(retry=30))
+    scene.run(8)
+    upload.wifi, upload.owed = 0, IN_FLIGHT
+    scene.until_relaxed(5)
+    upload.owed, upload.ethernet = 0, 90 * MBIT
+    scene.run(4)
+    assert len(scene.changes) == 1
+    upload.wifi = 28 * MBIT
+    scene.run(2)
+    assert len(scene.changes) == 2
+    upload.ethernet = CAP * HEADERS
+    scene.run(20)
+    assert len(scene.changes) == 2
+
+
+def test_the_pause_doubles_while_the_path_is_as_it_was() -> None:
+    upload = Upload()
+    scene = Scene(upload, guard=Guard(retry=5))
+    scene.run(8)
+    upload.wifi, upload.owed = 2 * MBIT, IN_FLIGHT
+    scene.until_relaxed(5)
+    upload.owed, upload.ethernet = 0, 90 * MBIT
+    scene.run(30)
+    assert len(scene.changes) == 1
+    upload.ethernet = 2 * MBIT
+    scene.run(60)
+    assert len(scene.changes) == 2, "the client wants less than the cap: it is tried again"
+
+
+def test_a_subflow_that_comes_or_goes_owes_nothing() -> None:
+    upload = Upload(ethernet=CAP * HEADERS)
+    third = Upload(number=1, wifi=0, client=78)
+    scene = Scene(upload)
+    ends = upload.ends
+    caps = {ends["ethernet"]: Capped(SHARED, CAP)}
+    other = third.ends["wifi"]._replace(remote=bytes((10, 78, 3, 2)))
+    scene.detector.watch_caps(1, (ends["wifi"], other), caps)
+    gone = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
+    for step in range(80):
+        scene.now += TICK
+        upload.go_on(TICK)
+        there = [*upload.sockets, *([gone] if step < 40 else [])]
+        for changed in scene.detector.observe(sampled(scene.now, there)):
+            scene.changes += [scene.now] * len(changed)
+    upload.wifi = 0
+    scene.run(SILENT_SECONDS)
+    assert not scene.changes
+
+
+def test_what_ended_leaves_nothing() -> None:
+    scene = Scene(Upload(1), Upload(2, client=2))
+    scene.run(1)
+    assert len(scene.detector.watched()) == 4
+    for number in (1, 2):
+        scene.detector.forget(number)
+    assert not scene.detector.watched()
+    assert not scene.detector.urgent()
+    assert not scene.detector._demands
+    assert not scene.detector._shared

@@ -1,0 +1,39 @@
+"""What of ours may be in ipset and in the tables of legacy iptables, without touching the latter.
+
+To ask iptables for a table makes it, for which every packet then pays, and no table can be unmade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from mptcp_throttler.kernel.netfilter import ipset
+from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.shaping.model import SET_PREFIX
+
+
+def in_use() -> bool:
+    """Return whether there may be anything of ours; nothing changes by asking."""
+    with suppress(KernelError, OSError):
+        if any(SET_PREFIX.encode() in message for message in all_sets()):
+            return True
+    return bool(registered())
+
+
+def all_sets() -> Iterator[bytes]:
+    """Yield the messages that list the sets of everybody. Raises KernelError, OSError."""
+    with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+        yield from netlink.dump(ipset.CMD_LIST, ipset.header("", False)[:12], "list sets")
+
+
+def registered() -> list[bool]:
+    """Return for which families, IPv6 or not, this network namespace has the table mangle."""
+    found = []
+    for is_ipv6, name in ((False, "ip_tables_names"), (True, "ip6_tables_names")):
+        with suppress(FileNotFoundError):
+            if "mangle" in Path("/proc/thread-self/net", name).read_text().split():
+                found.append(is_ipv6)
+    return found
