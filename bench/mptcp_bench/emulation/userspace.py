@@ -50,14 +50,17 @@ class Counts:
         now, then = astuple(self), astuple(before)
         return Counts(*(a - b for a, b in zip(now, then, strict=True)))
 
-    def fault(self) -> str | None:
-        """Return in what way the path was not as asked while these were counted; None: it was."""
+    def fault(self, late_share: float = LATE_SHARE) -> str | None:
+        """Return in what way the path was not as asked while these were counted; None: it was.
+
+        Of the packets that passed *late_share* may have been late.
+        """
         if self.dropped:
             return (
                 f"{self.dropped} of {self.seen + self.dropped} packets were dropped and not asked to be: more were "
                 f"under way than the emulator holds"
             )
-        if self.late > max(LATE_FEW, LATE_SHARE * self.passed):
+        if self.late > max(LATE_FEW, late_share * self.passed):
             return (
                 f"{self.late} of {self.passed} packets came late, let go more than 1 ms after they were due: this "
                 f"host was too busy to emulate the path"

@@ -4,8 +4,9 @@ Through the real proxy and throttler. In the middle of a download over both path
 loaded (SIGHUP), with ``landing: at-once`` and ``landing: soft`` in turns; between runs the cap is taken away. Without
 any cap the same windows are measured too: congestion control makes dips of its own. docs/soft-start.md has the results.
 
-Each 0.1 s sample counts what arrived at the client's interfaces. A run begins so long before the onset that BBR, which
-slows every path down for 0.2 s once in ten seconds (PROBE_RTT), does so only after the last window.
+Each 0.1 s sample counts what arrived at the client's interfaces, of an upload at the proxy's sockets. A download begins
+so long before the onset that BBR, which slows every path down for 0.2 s once in ten seconds (PROBE_RTT), does so only
+after the last window. An upload is watched for 20 s, for what waits at the client has to drain: two such dips included.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from ipaddress import ip_address
-from itertools import product
 from pathlib import Path
 
 from rich import box
@@ -40,60 +40,30 @@ from ..testbed.services import (
     write_throttler_config,
 )
 from ..upload_recorder import UploadRecorder, on_the_wire
-from . import Picture, Result
-from .onset_judging import IN_FORCE, STALLED, WITHIN, Outcome, judge
+from . import Picture, Result, onset_cells
+from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
+from .onset_judging import STALLED, WITHIN, Outcome, judge
 from .scene import need, payload_share
 from .two_paths import two_paths
 
-WIFI = 30
-"""Mbit/s of the path that is not capped."""
-CONTROLS = ("bbr", "cubic")
-RTTS = ("2/2", "20/20", "60/60", "20/80")
-"""Milliseconds, Ethernet and Wi-Fi."""
-CAPS = ("100-5", "100-1", "30-2")
-"""Mbit/s of Ethernet before and after."""
-VARIANTS = ("at-once", "soft", "no cap")
-OPTIONS = {
-    "cc": f"congestion controls towards the client, default {','.join(CONTROLS)}",
-    "rtt": f"RTTs in ms, Ethernet/Wi-Fi, default {','.join(RTTS)}",
-    "cap": f"Ethernet's rate and its cap in Mbit/s, default {','.join(CAPS)}",
-    "runs": "of each variant, default 10",
-    "variant": f"which of {', '.join(VARIANTS)}, default all",
-    "direction": "of the transfer and the cap, down or up, default down",
-}
-WARM, AFTER = 3.5, 5.6
-"""Seconds before and after the onset."""
+OPTIONS = onset_cells.OPTIONS
+WARM = 3.5
+"""Seconds before the onset."""
+AFTER = 0.1
+"""Seconds behind the last window."""
 RUNS, QUICK_RUNS, CONTROL_RUNS = 10, 3, 3
 FILE_SIZE = 400_000_000
 """More than a download gets done; the client is stopped."""
-CAPPED, OTHER = "eth0", "wlan0"
 ATTEMPTS = 3
 KEPT, WORST, STALL, STEADY, RTT = 0.95, STALLED, 0.1, 0.98, 0.1
 """What is aimed at; the RTT is what the cap may add, in seconds."""
+MEANS = tuple(field.name for field in fields(Outcome) if field.name != "stalls")
 _POLICY = """\
 version: 1
 paths:
   ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
   wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
 rules: """
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One combination of what is varied."""
-
-    control: str
-    ethernet_rtt: float
-    """Milliseconds."""
-    wifi_rtt: float
-    rate: int
-    """Of Ethernet, Mbit/s."""
-    cap: int
-    direction: str = "down"
-
-    def __str__(self) -> str:
-        what = ", upload" if self.direction == "up" else ""
-        return f"{self.control}, {self.ethernet_rtt:g}/{self.wifi_rtt:g} ms, {self.rate}→{self.cap} Mbit/s{what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,41 +112,9 @@ def measured_again(cell: Cell, runs: int, seed: int, console: Console, variants:
         return measure(cell, runs, seed, console, variants)
 
 
-def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
-    """Return the cells that *options* choose. Raises TestbedError for one that makes no sense."""
-    controls = options.get("cc", "bbr,cubic").split(",")
-    rtts = options.get("rtt", "20/20" if quick else ",".join(RTTS)).split(",")
-    caps = options.get("cap", "100-5" if quick else ",".join(CAPS)).split(",")
-    directions = options.get("direction", "down").split(",")
-    try:
-        return [_cell(*words) for words in product(controls, rtts, caps, directions)]
-    except ValueError:
-        raise _refused() from None
-
-
-def variants_of(options: Mapping[str, str]) -> list[str]:
-    """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
-    chosen = options.get("variant", ",".join(VARIANTS)).split(",")
-    if not set(chosen) <= set(VARIANTS):
-        raise _refused()
-    return chosen
-
-
-def _refused() -> TestbedError:
-    return TestbedError("run onset: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items()))
-
-
-def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:
-    ethernet_rtt, wifi_rtt = (float(word) for word in rtt.split("/"))
-    before, after = (int(word) for word in cap.split("-"))
-    if direction not in ("down", "up"):
-        raise ValueError
-    return Cell(control, ethernet_rtt, wifi_rtt, before, after, direction)
-
-
 def measure(cell: Cell, runs: int, seed: int, console: Console, variants: Sequence[str] = VARIANTS) -> list[Measured]:
     """Do *runs* runs of each variant, in turns, in one testbed."""
-    half = two_paths((cell.rate, WIFI), (cell.ethernet_rtt, cell.wifi_rtt))
+    half = two_paths(cell.rates, (cell.ethernet_rtt, cell.wifi_rtt))
     found = []
     with Testbed(paths(half), seed=seed) as testbed:
         if cell.direction == "up" and not select(cell.control, [testbed["client"].namespace]):
@@ -229,6 +167,7 @@ class Scene:
 
     def run(self, variant: str) -> Measured:
         """Transfer, cap, watch. Raises TestbedError where the transfer had not both subflows."""
+        cell, windows = self.cell, self.cell.windows
         self._load("[]")
         with self._transferring() as recorder:
             time.sleep(max(0.0, WARM - recorder.now))
@@ -236,18 +175,19 @@ class Scene:
                 raise TestbedError("the transfer has not two subflows")
             onset = recorder.now
             if variant != "no cap":
-                throttle = f"{{rate: {self.cell.cap} Mbit/s, landing: {variant}}}"
-                rule = f"name: cap, paths: [ethernet], direction: {self.cell.direction}, throttle: {throttle}"
+                throttle = f"{{rate: {cell.cap} Mbit/s, landing: {variant}}}"
+                rule = f"name: cap, paths: [{cell.path}], direction: {cell.direction}, throttle: {throttle}"
                 self._load(f"[{{{rule}}}]")
-            time.sleep(max(0.0, onset + AFTER - 0.5 - recorder.now))
-            rtt = self._sockets().get("10.77.1.", 0.0)
-            time.sleep(max(0.0, onset + AFTER - recorder.now))
+            time.sleep(max(0.0, onset + windows.end - 0.5 - recorder.now))
+            rtt = self._sockets().get(NETWORKS[cell.path], 0.0)
+            time.sleep(max(0.0, onset + windows.end + AFTER - recorder.now))
             samples = recorder.samples
-        if self.cell.direction == "up":
+        if cell.direction == "up":
             samples = on_the_wire(samples, payload_share(4, multipath=True))
-        cap = self.cell.cap * 1_000_000
-        outcome = judge(samples, CAPPED, OTHER, onset, cap, WIFI * 1_000_000, rtt)
-        return Measured(self.cell, variant, outcome, onset, tuple(samples))
+        capped, other = DEVICES[cell.path], DEVICES[cell.other]
+        cap, link = cell.cap * 1_000_000, OTHER_RATE[cell.path] * 1_000_000
+        outcome = judge(samples, capped, other, onset, cap, link, rtt, windows)
+        return Measured(cell, variant, outcome, onset, tuple(samples))
 
     def _load(self, rules: str) -> None:
         self.policy.write_text(f"{_POLICY}{rules}\n")
@@ -265,8 +205,8 @@ class Scene:
 
     def _recorder(self) -> Recorder:
         if self.cell.direction == "down":
-            return Recorder(self.client, (CAPPED, OTHER))
-        addresses = {name: ip_address(self.client.address(name)).packed for name in (CAPPED, OTHER)}
+            return Recorder(self.client, tuple(DEVICES.values()))
+        addresses = {name: ip_address(self.client.address(name)).packed for name in DEVICES.values()}
         return UploadRecorder(self.proxy, addresses)
 
     def _sockets(self) -> dict[str, float]:
@@ -292,6 +232,7 @@ def judged(chosen: Iterable[Cell], measured: Sequence[Measured]) -> tuple[Table,
         "kept",
         "worst",
         "stalled s",
+        "when",
         "in force s",
         "off",
         "steady",
@@ -305,7 +246,7 @@ def judged(chosen: Iterable[Cell], measured: Sequence[Measured]) -> tuple[Table,
             outcomes = [m.outcome for m in measured if m.cell == cell and m.variant == variant]
             if not outcomes:
                 continue
-            means = {f.name: mean_interval([getattr(o, f.name) for o in outcomes]) for f in fields(Outcome)}
+            means = {name: mean_interval([getattr(o, name) for o in outcomes]) for name in MEANS}
             missed = _missed(cell, means) if variant == "soft" else {}
             failures += [f"{cell}, soft: {what}" for what in missed.values()]
 
@@ -317,6 +258,7 @@ def judged(chosen: Iterable[Cell], measured: Sequence[Measured]) -> tuple[Table,
                 _shown(means, missed, variant, "kept"),
                 _shown(means, missed, variant, "worst"),
                 _shown(means, missed, variant, "stalled"),
+                _when(outcomes),
                 *(
                     (
                         _shown(means, missed, variant, "in_force"),
@@ -330,6 +272,12 @@ def judged(chosen: Iterable[Cell], measured: Sequence[Measured]) -> tuple[Table,
             )
             label = ""
     return table, failures
+
+
+def _when(outcomes: Sequence[Outcome]) -> str:
+    """Return from when to when the other path stalled in any of the runs, seconds after the onset."""
+    stalls = [stall for outcome in outcomes for stall in outcome.stalls]
+    return f"{min(begin for begin, _ in stalls):.1f}-{max(end for _, end in stalls):.1f}" if stalls else ""
 
 
 def _shown(
@@ -350,12 +298,13 @@ def _shown(
 
 def _missed(cell: Cell, means: Mapping[str, Interval]) -> dict[str, str]:
     """Return the aims that the means of a cell miss, by measure."""
-    rtt = cell.ethernet_rtt / 1e3 + RTT
+    rtt = (cell.ethernet_rtt if cell.path == "ethernet" else cell.wifi_rtt) / 1e3 + RTT
+    in_force, dips = cell.windows.in_force, cell.windows.dips if cell.control == "bbr" else 0.0
     aims = {
         "kept": (means["kept"].mean >= KEPT, f"keeps ≥ {KEPT}"),
-        "worst": (means["worst"].mean >= WORST, f"worst sample ≥ {WORST}"),
-        "stalled": (means["stalled"].mean <= STALL, f"stalled ≤ {STALL} s"),
-        "in_force": (means["in_force"].mean <= IN_FORCE, f"in force within {IN_FORCE} s"),
+        "worst": (means["worst"].mean >= WORST or dips > 0, f"worst sample ≥ {WORST}"),
+        "stalled": (means["stalled"].mean <= STALL + dips, f"stalled ≤ {STALL + dips:g} s"),
+        "in_force": (means["in_force"].mean <= in_force, f"in force within {in_force} s"),
         "off": (means["off"].mean <= WITHIN, f"from then on within {WITHIN:.0%}"),
         "steady": (means["steady"].mean >= STEADY, f"steady state ≥ {STEADY}"),
         "rtt": (means["rtt"].mean <= rtt, f"RTT ≤ {rtt * 1e3:.0f} ms"),
@@ -369,18 +318,21 @@ def draw(target: Path, measured: Sequence[Measured]) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     figure.subplots_adjust(left=0.065, right=0.985, top=0.76, bottom=0.13, wspace=0.06)
     cell = measured[0].cell
+    names = {"ethernet": "Ethernet", "wifi": "Wi-Fi"}
     titles = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
     for axes, (variant, title) in zip(panels, titles.items(), strict=True):
         runs = sorted((m for m in measured if m.cell == cell and m.variant == variant), key=lambda m: m.outcome.kept)
         shown = runs[(len(runs) - 1) // 2]
         series = [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5]
         times = [rate.time - shown.onset for rate in series]
-        for device, path in ((CAPPED, style.ETHERNET), (OTHER, style.WIFI)):
+        for device, path in zip(DEVICES.values(), (style.ETHERNET, style.WIFI), strict=True):
             style.draw_path(axes, times, [rate.bits[device] / 1e6 for rate in series], path)
         axes.axvline(0, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
-        axes.set_title(f"{title}: Wi-Fi keeps {shown.outcome.kept:.0%}", loc="left", fontsize=11, color=style.INK)
+        axes.set_title(
+            f"{title}: {names[cell.other]} keeps {shown.outcome.kept:.0%}", loc="left", fontsize=11, color=style.INK
+        )
         axes.set_xlim(-2, 5)
-        axes.set_ylim(0, max(cell.rate, WIFI) * 1.08)
+        axes.set_ylim(0, max(cell.rates) * 1.08)
         style.dress(axes, "seconds since the cap", "received, Mbit/s" if variant == "at-once" else "")
     panels[0].legend(loc="upper right", frameon=False)
     style.heading(figure, "The onset of a cap", f"{cell}; one transfer through the proxy", left=0.065)

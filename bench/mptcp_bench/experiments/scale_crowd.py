@@ -152,8 +152,8 @@ class Crowd:
     origin: _Member
 
     @classmethod
-    def built(cls, testbed: Testbed, most: int) -> Self:
-        """Start the proxy and the crowd's programs on *testbed*, for *most* tunnels; none is opened yet."""
+    def built(cls, testbed: Testbed, most: int, node: str = NODE) -> Self:
+        """Start the proxy and the crowd's programs on *testbed*, for *most* tunnels from *node*; none is opened yet."""
         program = testbed.directory / "crowd-program"
         run(
             ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-o", str(program), str(SOURCE)], attempt="build the crowd"
@@ -164,7 +164,7 @@ class Crowd:
         sending = _Member(origin, program, "origin", arguments, testbed.scope)
         target = f"{origin.service_address()}:{ORIGIN_PORT}"
         arguments = [proxy.service_address(), str(PROXY_PORT), target, str(RATE)]
-        holding = _Member(testbed[NODE], program, "client", arguments, testbed.scope)
+        holding = _Member(testbed[node], program, "client", arguments, testbed.scope)
         return cls(testbed, started, holding, sending)
 
     def hold(self, count: int) -> float:

@@ -1,8 +1,11 @@
 """Steering modes on real downloads: what each path carries when the policy names a mode.
 
 *active-standby*: Wi-Fi active, Ethernet standby; Wi-Fi's path swallows everything for a while. *priority-based*: Wi-Fi
-first; the origin sends less than Wi-Fi carries for a while. *load-balancing*: 70/30 and 50/50. *smallest-delay*: beside
-a policy without rules. Rates are of what arrives at the client.
+first; the origin sends less than Wi-Fi carries for a while. *load-balancing*: 70/30 and 50/50; and 60/40 and 85/15
+while the origin sends less than the paths carry. *smallest-delay*: beside a policy without rules. Rates are of what
+arrives at the client.
+
+The other part are outages of one path under each mode: ``experiments.steering_outages``.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ from rich.table import Table
 from .. import style
 from ..paper.statistics import mean_interval
 from ..recorder import Sample, mean_rate, rates
-from ..testbed import Testbed, TestbedError, paths
+from ..testbed import Testbed, paths
 from ..testbed.services import wait_until
-from . import Picture, Result
+from . import Picture, Result, steering_cells, steering_outages
 from .scene import need
 from .two_paths import DEVICES, DownloadScene, slow_origin, two_paths, wifi_dropping
 
@@ -30,19 +33,17 @@ ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
 """Mbit/s."""
 RTTS = ("20/20", "60/20")
 """Milliseconds, Ethernet and Wi-Fi."""
-OPTIONS = {"rtt": f"RTTs in ms, Ethernet/Wi-Fi, default {','.join(RTTS)}", "runs": "of each, default 5"}
 RUNS, QUICK_RUNS = 5, 1
+OPTIONS = {
+    "rtt": f"in modes: RTTs in ms, Ethernet/Wi-Fi, default {','.join(RTTS)}",
+    "runs": f"of each, default {RUNS}",
+    "kind": "in modes: which, separated by |, default all",
+    **steering_cells.OPTIONS,
+}
 WARM, EVENT, AFTER = 6.0, 6.0, 10.0
 """Seconds before something happens, while it lasts, and afterwards."""
 WINDOW = 10.0
 """Over which shares are taken."""
-_POLICY = """\
-version: 1
-paths:
-  ethernet: {clients: [10.77.1.0/24]}
-  wifi: {clients: [10.77.2.0/24]}
-rules: %s
-"""
 
 
 @contextmanager
@@ -51,14 +52,19 @@ def _slow(testbed: Testbed) -> Iterator[None]:
         yield
 
 
+PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
+"""Mbit/s that the origin sends all the time."""
 KINDS = {
     "active-standby": ("{mode: active-standby, active: wifi, standby: ethernet}", wifi_dropping),
     "priority-based": ("{mode: priority-based, order: [wifi, ethernet]}", _slow),
     "load-balancing 70/30": ("{mode: load-balancing, weights: {ethernet: 70, wifi: 30}}", None),
     "load-balancing 50/50": ("{mode: load-balancing, weights: {ethernet: 50, wifi: 50}}", None),
+    "load-balancing 60/40, paced": ("{mode: load-balancing, weights: {ethernet: 60, wifi: 40}}", None),
+    "load-balancing 85/15, paced": ("{mode: load-balancing, weights: {ethernet: 85, wifi: 15}}", None),
     "smallest-delay": ("{mode: smallest-delay}", None),
     "no rule": (None, None),
 }
+QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load-balancing 60/40, paced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +104,14 @@ class Measured:
             }
         if self.kind.startswith("load-balancing"):
             wanted = int(self.kind.split()[1].split("/")[0]) / 100
+            seconds = [self.share("eth0", second, second + 1) for second in range(3, int(end) - 1)]
             starts = [sample.time for sample in self.samples if sample.time + WINDOW < end]
             shares = [self.share("eth0", start, start + WINDOW) for start in starts]
             return {
                 "Ethernet's share": self.share("eth0", 0, end),
                 "worst over 10 s, points": max(100 * abs(share - wanted) for share in shares),
+                "least share in 1 s": min(seconds),
+                "greatest share in 1 s": max(seconds),
                 "Mbit/s": self.total(2, end) / 1e6,
             }
         return {"Ethernet's share": self.share("eth0", 0, end), "Mbit/s": self.total(2, end) / 1e6}
@@ -123,28 +132,49 @@ AIMS: dict[str, dict[str, tuple[float, float]]] = {
     },
     "load-balancing 70/30": {"worst over 10 s, points": (0, 5)},
     "load-balancing 50/50": {"worst over 10 s, points": (0, 5)},
+    "load-balancing 60/40, paced": {"worst over 10 s, points": (0, 5), "Mbit/s": (0.9 * 20, 200)},
+    "load-balancing 85/15, paced": {"worst over 10 s, points": (0, 5), "Mbit/s": (0.9 * 12, 200)},
     "smallest-delay": {"Mbit/s": (0.95 * (ETHERNET + WIFI), 200)},
 }
 """Least and most of each finding's mean."""
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
-    """Run every mode at the RTTs that *options* choose."""
+    """Run what *options* choose: every mode at each RTT, and outages."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
     rtts = options.get("rtt", RTTS[0] if quick else ",".join(RTTS)).split(",")
     try:
         runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
         each = {rtt: tuple(float(word) for word in rtt.split("/", 1)) for rtt in rtts}
+        kinds = {
+            name: KINDS[name] for name in options.get("kind", "|".join(QUICK_KINDS if quick else KINDS)).split("|")
+        }
         if any(len(pair) != 2 for pair in each.values()):
             raise ValueError
-    except ValueError:
-        known = "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
-        raise TestbedError(f"run steering: --set takes {known}") from None
+        parts, cells = steering_cells.parts(options), steering_cells.cells(options, quick)
+    except (ValueError, KeyError):
+        raise steering_cells.refused(OPTIONS) from None
+    results: list[Result] = []
+    if "modes" in parts:
+        results.append(_modes(console, seed, runs, each, list(kinds)))
+    if "outages" in parts:
+        results.append(steering_outages.run(console, seed, cells, runs))
+    return Result(
+        tuple(table for result in results for table in result.tables),
+        {name: value for result in results for name, value in result.data.items()},
+        tuple(failure for result in results for failure in result.failures),
+        tuple(picture for result in results for picture in result.pictures),
+    )
+
+
+def _modes(
+    console: Console, seed: int, runs: int, each: Mapping[str, tuple[float, ...]], kinds: Sequence[str]
+) -> Result:
     measured: list[Measured] = []
     for rtt, pair in each.items():
         with Testbed(paths(two_paths((ETHERNET, WIFI), pair)), seed=seed) as testbed:
-            scene = Scene.built(testbed, _POLICY % "[]")
-            for kind in KINDS:
+            scene = Scene.built(testbed, steering_cells.POLICY % "[]")
+            for kind in kinds:
                 console.print(f"{rtt} ms, {kind}", style="dim", highlight=False)
                 measured += [scene.run(rtt, kind) for _ in range(runs)]
     table, failures = judged(measured)
@@ -161,10 +191,11 @@ class Scene(DownloadScene):
         """Download under a mode, with what happens to it."""
         steer, happening = KINDS[kind]
         rules = "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
-        self.load(_POLICY % rules)
+        self.load(steering_cells.POLICY % rules)
         names = [] if steer is None else ["steered"]
         wait_until(lambda: self.throttler.status()["policy"]["rules"] == names, "the policy is in force")
-        with self.downloading() as (_client, recorder):
+        paced = slow_origin(self.testbed, PACED[kind]) if kind in PACED else nullcontext()
+        with paced, self.downloading() as (_client, recorder):
             time.sleep(WARM)
             event = recorder.now
             with nullcontext() if happening is None else happening(self.testbed):
@@ -199,9 +230,10 @@ def judged(measured: Iterable[Measured]) -> tuple[Table, list[str]]:
 
 def draw(target: Path, measured: Sequence[Measured]) -> None:
     """Draw the first run of each mode at the first RTT."""
-    kinds = [kind for kind in KINDS if kind != "no rule"]
+    there = {one.kind for one in measured}
+    kinds = [kind for kind in KINDS if kind != "no rule" and kind in there]
     figure = style.new_figure(11, 2.0 * len(kinds) + 1)
-    panels = figure.subplots(len(kinds), 1, sharex=True)
+    panels = figure.subplots(len(kinds), 1, sharex=True, squeeze=False)[:, 0]
     figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / (2 * len(kinds) + 1), bottom=0.06, hspace=0.4)
     for axes, kind in zip(panels, kinds, strict=True):
         with suppress(StopIteration):

@@ -40,6 +40,13 @@ def two_paths(rates: Sequence[int], rtts: Sequence[float]) -> list[EmulatedPath]
     ]
 
 
+def hop_shaper(rate: float, device: str) -> list[str]:
+    """Return the command that sets the rate, Mbit/s, of a hop: below netem where that emulates the path."""
+    replace = f"tc qdisc replace dev {device}"
+    shaper = " ".join(tbf(round(rate * 1_000_000), QUEUE_MS))
+    return ["sh", "-c", f"{replace} parent 1:1 handle 10: {shaper} 2>/dev/null || {replace} root {shaper}"]
+
+
 @contextmanager
 def wifi_dropping(testbed: Testbed, statement: str = "drop") -> Iterator[None]:
     """Let Wi-Fi's router do what nft(8)'s *statement* says to every packet, both ways."""

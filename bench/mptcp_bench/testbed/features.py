@@ -48,11 +48,15 @@ _TRIALS: dict[str, tuple[str, str]] = {
         "nftables on ingress (CONFIG_NETFILTER_INGRESS, CONFIG_NF_TABLES_NETDEV)",
     ),
     "bpf-pacing": (
-        f"{sys.executable} -c 'from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing as P; P([1]).close()'",
+        f"{sys.executable} -c 'from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing as P; "
+        "from mptcp_throttler.shaping.model import Ownership as O; P(O()).close()'",
         "BPF programs on TCP sockets (CONFIG_CGROUP_BPF) or libbpf 1",
     ),
 }  # fmt: skip
-_PROGRAMS = ("squid", "apache2", "wget", "curl", "mptcpize", "ethtool", "tcpdump", "ss", "gcc", "ssh", "sshd", "sudo")
+_PROGRAMS = (
+    "squid", "apache2", "wget", "curl", "mptcpize", "ethtool", "tcpdump", "ss", "gcc", "ssh", "sshd", "sudo", "openssl",
+    "chromium",
+)  # fmt: skip
 
 
 @cache

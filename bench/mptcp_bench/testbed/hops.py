@@ -7,6 +7,7 @@ that was told before.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from .process import Process
 Kind = Literal["netem", "user space"]
 START = 5.0
 """Seconds within which an emulator is ready."""
+
+TOLERANCE = "MPTCP_BENCH_LATE_SHARE"
+"""Environment variable: another share of packets that may be late, for tests whose claims are not about time."""
 
 
 def choose(topology: Topology, wanted: Kind | None = None) -> Kind | None:
@@ -131,13 +135,14 @@ class Emulation:
         (:meth:`userspace.Counts.fault`). That an emulator ended is told each time: nothing is right from then on.
         """
         faults = []
+        tolerated = float(os.environ.get(TOLERANCE, userspace.LATE_SHARE))
         for one in self._running:
             path = one.hop.path.name
             if not one.process.running:
                 ended = f"path {path}: the emulator ended with {one.process.returncode}"
                 raise TestbedError(f"{ended}; the run is void{one.process.tail()}")
             for name, total in one.counts().items():
-                fault = total.since(self._judged.get((path, name))).fault()
+                fault = total.since(self._judged.get((path, name))).fault(tolerated)
                 self._judged[path, name] = total
                 if fault is not None:
                     faults.append(f"path {path}, {name}: {fault}")

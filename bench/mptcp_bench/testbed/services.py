@@ -67,6 +67,20 @@ KeepAlive On
     Require all granted
 </Directory>
 """
+_TLS_CONFIG = """\
+LoadModule ssl_module {modules}/mod_ssl.so
+Listen 0.0.0.0:{port}
+Listen [::]:{port}
+<VirtualHost *:{port}>
+    SSLEngine on
+    SSLCertificateFile {root}/tls.pem
+</VirtualHost>
+"""
+_TLS_CERTIFICATE = """\
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=origin.test \
+    -keyout {root}/key.pem -out {root}/certificate.pem 2>&1
+cat {root}/key.pem {root}/certificate.pem > {root}/tls.pem
+"""
 
 
 def wait_until(ready: Callable[[], bool], what: str, *, timeout: float = 15, process: Program | None = None) -> None:
@@ -118,10 +132,12 @@ class Origin:
         return f"{_url(self.host.service_address(family), port, 80)}/{name}"
 
 
-def start_origin(host: Host, files: Mapping[str, int], *, ports: Sequence[int] = (80, 443)) -> Origin:
+def start_origin(
+    host: Host, files: Mapping[str, int], *, ports: Sequence[int] = (80, 443), tls_port: int | None = None
+) -> Origin:
     """Start Debian's Apache on *host*, with plain HTTP on *ports* (443 as a goal for CONNECT), no MPTCP.
 
-    *files* maps names to sizes in bytes.
+    *files* maps names to sizes in bytes. On *tls_port* they are served by TLS, with a certificate that nobody signed.
     """
     root = host.directory / f"{host.name}-apache"
     wanted = (f"{name}={size}" for name, size in files.items())
@@ -129,6 +145,9 @@ def start_origin(host: Host, files: Mapping[str, int], *, ports: Sequence[int] =
     # Both families by name: "Listen 80" alone would depend on bindv6only.
     listen = "\n".join(f"Listen 0.0.0.0:{port}\nListen [::]:{port}" for port in ports)
     text = _APACHE_CONFIG.format(root=root, modules=_APACHE_MODULES, listen=listen)
+    if tls_port is not None:
+        host.run(["sh", "-ec", _TLS_CERTIFICATE.format(root=root)])
+        text += _TLS_CONFIG.format(root=root, modules=_APACHE_MODULES, port=tls_port)
     config = host.write(f"{root.name}/apache.conf", text)
     process = host.popen(["apache2", "-D", "FOREGROUND", "-f", str(config)], name="apache")
     address = host.service_address()

@@ -10,8 +10,8 @@ A path that is given as ``emulation.model.Path`` has a router of its own, a hop,
 
     client ──eth0── lan hop1 wan ── core
 
-Path *i* (from 1) is the client network 10.77.i.0/24 and fd77:i::/64; conf/policy.yaml tells paths apart by
-these. The proxy is 10.77.8.2, the origin 10.77.9.2; the core is .1 everywhere, or the hop where
+Path *i* (from 1; the eighth has number 10) is the client network 10.77.i.0/24 and fd77:i::/64; conf/policy.yaml tells
+paths apart by these. The proxy is 10.77.8.2, the origin 10.77.9.2; the core is .1 everywhere, or the hop where
 there is one; between hop and core is network 32 + i.
 """
 
@@ -26,8 +26,9 @@ from .model import End, Endpoint, Hop, Link, Node, Route, RoutingRule, Topology,
 MBIT = 1_000_000
 ETHERNET_RATE = 100 * MBIT
 WIFI_RATE = 30 * MBIT
-MAX_PATHS = 7
-"""Networks 1 to 7 are paths; 8, 9 and those from 18 are the proxy's and the origin's; those from 33 the hops'."""
+PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
+"""8, 9 and those from 18 are the proxy's and the origin's; those from 33 the hops'."""
+MAX_PATHS = len(PATH_NETWORKS)
 
 FORWARDING = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
 
@@ -115,7 +116,7 @@ def paths(
     count = len(rates)
     if not 1 <= count <= MAX_PATHS:
         raise TopologyError(f"{count} paths: 1 to {MAX_PATHS} are possible")
-    numbers = range(1, count + 1)
+    numbers = PATH_NETWORKS[:count]
     links: list[Link] = []
     hops: list[Hop] = []
     hop_nodes: list[Node] = []

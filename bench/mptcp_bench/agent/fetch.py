@@ -1,0 +1,159 @@
+"""Many downloads through the proxy, some at once, by one process: what a phone's browser asks for, timed.
+
+``python3 -m agent.fetch FILE`` reads from FILE a JSON object: ``proxy`` and ``target``, each ``[address, port]``;
+``kind``; ``at_once``, how many go on at a time; ``files``, a list of ``[name, bytes]``; ``timeout``, seconds for each.
+Kinds: ``get``, a connection for each file, closed by this client when it has it all; ``close``, the same closed by the
+proxy; ``keepalive``, connections that are kept, *at_once* in number; ``connect``, a tunnel for each file and plain HTTP
+in it; ``tls``, the same with TLS in it, the certificate not looked at.
+
+The second differs because Linux refuses a join once its user has closed the connection, and the proxy has done so as
+soon as the rest of a small file is in its send buffer.
+
+It prints a JSON list with one object for each file: when it ``began`` (before the first SYN, of a kept connection the
+request), when it ``connected``, its ``first`` byte and its ``end``, as time.monotonic() of this host; ``octets`` of
+body; ``error``, null for a file that came whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import ssl
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+MPTCP = getattr(socket, "IPPROTO_MPTCP", 262)
+BLOCK = 1 << 16
+"""Bytes that are read at a time."""
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class FetchError(Exception):
+    """What came was not what was asked for."""
+
+
+class Fetcher:
+    """Downloads, each timed."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
+        self._kept = order["kind"] == "keepalive"
+        self._files = list(enumerate(order["files"]))
+        self._files.reverse()
+        self.done: list[dict[str, Any]] = [{} for _ in self._files]
+        self._tls = ssl.create_default_context()
+        self._tls.check_hostname = False
+        self._tls.verify_mode = ssl.CERT_NONE
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._work() for _ in range(min(self._order["at_once"], len(self._files)))))
+
+    async def _work(self) -> None:
+        """Take one file after the other until none is left."""
+        streams: Streams | None = None
+        while self._files:
+            number, (name, size) = self._files.pop()
+            entry = self.done[number]
+            entry.update(name=name, began=time.monotonic(), connected=None, first=None, octets=0, error=None)
+            try:
+                streams = await asyncio.wait_for(self._fetch(streams, name, size, entry), self._order["timeout"])
+            except (TimeoutError, OSError, FetchError, asyncio.IncompleteReadError, ValueError) as error:
+                entry["error"] = str(error) or type(error).__name__
+                streams = None
+            entry["end"] = time.monotonic()
+        if streams is not None:
+            streams[1].close()
+
+    async def _fetch(self, streams: Streams | None, name: str, size: int, entry: dict[str, Any]) -> Streams | None:
+        """Download one file; return the connection where it is kept."""
+        address, port = self._order["target"]
+        host = address if port == 80 else f"{address}:{port}"
+        tunnelled = self._order["kind"] in ("connect", "tls")
+        reader, writer = streams or await self._connect(host)
+        try:
+            entry["connected"] = time.monotonic()
+            place = f"/{name}" if tunnelled else f"http://{host}/{name}"
+            kept = "close" if self._order["kind"] == "close" else "keep-alive"
+            writer.write(f"GET {place} HTTP/1.1\r\nHost: {host}\r\nConnection: {kept}\r\n\r\n".encode())
+            length = await _answer(reader, 200)
+            entry["first"] = time.monotonic()
+            if length != size:
+                raise FetchError(f"{length} bytes were announced, {size} are right")
+            while entry["octets"] < size:
+                block = await reader.read(min(BLOCK, size - entry["octets"]))
+                if not block:
+                    raise FetchError(f"ended after {entry['octets']} of {size} bytes")
+                entry["octets"] += len(block)
+        except BaseException:
+            writer.close()
+            raise
+        if self._kept:
+            return reader, writer
+        writer.close()
+        return None
+
+    async def _connect(self, host: str) -> Streams:
+        """Return a connection to the proxy, or through it, as the kind wants it."""
+        address, port = self._order["proxy"]
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        connection = socket.socket(family, socket.SOCK_STREAM, MPTCP)
+        try:
+            connection.setblocking(False)
+            await _connected(connection, (address, port))
+        except BaseException:
+            connection.close()
+            raise
+        reader, writer = await asyncio.open_connection(sock=connection)
+        if self._order["kind"] in ("connect", "tls"):
+            goal = ":".join(map(str, self._order["target"]))
+            writer.write(f"CONNECT {goal} HTTP/1.1\r\nHost: {goal}\r\n\r\n".encode())
+            await _answer(reader, 200)
+            if self._order["kind"] == "tls":
+                await writer.start_tls(self._tls, server_hostname=host)
+        return reader, writer
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+async def _connected(connection: socket.socket, address: tuple[str, int]) -> None:
+    """Connect. The event loop's own way asks getaddrinfo(3), which does not know the protocol."""
+    failed = connection.connect_ex(address)
+    if failed == errno.EINPROGRESS:
+        loop = asyncio.get_running_loop()
+        writable: asyncio.Future[None] = loop.create_future()
+        loop.add_writer(connection, _wake, writable)
+        try:
+            await writable
+        finally:
+            loop.remove_writer(connection)
+        failed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if failed:
+        raise OSError(failed, os.strerror(failed))
+
+
+async def _answer(reader: asyncio.StreamReader, wanted: int) -> int:
+    """Read the head of an answer; return its Content-Length, 0 where there is none."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    if head[0].split()[1:2] != [str(wanted)]:
+        raise FetchError(head[0])
+    lengths = [line.partition(":")[2] for line in head[1:] if line.lower().startswith("content-length:")]
+    return int(lengths[0]) if lengths else 0
+
+
+def main(arguments: list[str]) -> int:
+    fetcher = Fetcher(json.loads(Path(arguments[0]).read_text()))
+    asyncio.run(fetcher.run())
+    json.dump(fetcher.done, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""What the experiment onset varies: congestion control, RTTs, rates, which path is capped, direction. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from ..testbed import TestbedError
+from .onset_judging import DOWN, UP, Windows
+
+OTHER_RATE = {"ethernet": 30, "wifi": 50}
+"""Mbit/s of the path that is not capped, by the one that is."""
+DEVICES = {"ethernet": "eth0", "wifi": "wlan0"}
+"""Of the client."""
+NETWORKS = {"ethernet": "10.77.1.", "wifi": "10.77.2."}
+CONTROLS = ("bbr", "cubic")
+RTTS = ("2/2", "20/20", "60/60", "20/80")
+"""Milliseconds, Ethernet and Wi-Fi."""
+CAPS = ("100-5", "100-1", "30-2")
+"""Mbit/s before and after."""
+UPLOAD_CAPS = (*CAPS, "wifi:30-2")
+VARIANTS = ("at-once", "soft", "no cap")
+OPTIONS = {
+    "cc": f"congestion controls of the sender, default {','.join(CONTROLS)}",
+    "rtt": f"RTTs in ms, Ethernet/Wi-Fi, default {','.join(RTTS)}",
+    "cap": f"Ethernet's rate and its cap in Mbit/s, wifi: before them for Wi-Fi's, default {','.join(CAPS)}, with "
+    "direction=up wifi:30-2 besides",
+    "runs": "of each variant, default 10",
+    "variant": f"which of {', '.join(VARIANTS)}, default all",
+    "direction": "of the transfer and the cap, down or up, default down",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of what is varied."""
+
+    control: str
+    ethernet_rtt: float
+    """Milliseconds."""
+    wifi_rtt: float
+    rate: int
+    """Of the path that is capped, Mbit/s."""
+    cap: int
+    direction: str = "down"
+    path: str = "ethernet"
+    """The one that is capped."""
+
+    def __str__(self) -> str:
+        what = ", upload" if self.direction == "up" else ""
+        where = "" if self.path == "ethernet" else f", {self.path}"
+        rtts = f"{self.ethernet_rtt:g}/{self.wifi_rtt:g} ms"
+        return f"{self.control}, {rtts}, {self.rate}→{self.cap} Mbit/s{where}{what}"
+
+    @property
+    def other(self) -> str:
+        """The path that is not capped."""
+        return next(path for path in DEVICES if path != self.path)
+
+    @property
+    def rates(self) -> tuple[int, int]:
+        """Mbit/s of Ethernet and Wi-Fi."""
+        other = OTHER_RATE[self.path]
+        return (self.rate, other) if self.path == "ethernet" else (other, self.rate)
+
+    @property
+    def windows(self) -> Windows:
+        return UP if self.direction == "up" else DOWN
+
+
+def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
+    """Return the cells that *options* choose. Raises TestbedError for one that makes no sense."""
+    controls = options.get("cc", "bbr,cubic").split(",")
+    rtts = options.get("rtt", "20/20" if quick else ",".join(RTTS)).split(",")
+    found = []
+    for direction in options.get("direction", "down").split(","):
+        usual = "100-5" if quick else ",".join(UPLOAD_CAPS if direction == "up" else CAPS)
+        caps = options.get("cap", usual).split(",")
+        try:
+            found += [_cell(*words, direction) for words in product(controls, rtts, caps)]
+        except ValueError:
+            raise _refused() from None
+    return found
+
+
+def variants_of(options: Mapping[str, str]) -> list[str]:
+    """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
+    chosen = options.get("variant", ",".join(VARIANTS)).split(",")
+    if not set(chosen) <= set(VARIANTS):
+        raise _refused()
+    return chosen
+
+
+def _refused() -> TestbedError:
+    return TestbedError("run onset: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items()))
+
+
+def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:
+    ethernet_rtt, wifi_rtt = (float(word) for word in rtt.split("/"))
+    path, _, rates = cap.rpartition(":")
+    before, after = (int(word) for word in rates.split("-"))
+    if direction not in ("down", "up") or path not in ("", *DEVICES):
+        raise ValueError
+    return Cell(control, ethernet_rtt, wifi_rtt, before, after, direction, path or "ethernet")

@@ -1,0 +1,80 @@
+"""Bytes that arrive at a node for each of its addresses, against time: where one device carries several subflows.
+
+nftables counts them; like a link, with the Ethernet header of each packet. Merging of packets is off in the testbed, so
+that each packet counted is one of the wire.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
+
+from ..recorder import Sample
+from ..testbed import LiveNode
+from ..testbed.plan import ETHERNET_HEADER
+
+INTERVAL = 0.25
+"""Seconds between two readings."""
+TABLE = "bench_counters"
+PREFIX = "from_"
+"""Of the counters' names: some short ones are words of nft(8)'s language."""
+
+
+class PacketCounters(AbstractContextManager["PacketCounters"]):
+    """Counts what arrives at *node* for each of *addresses*, by name, from entry to exit."""
+
+    def __init__(self, node: LiveNode, addresses: Mapping[str, str]) -> None:
+        self._node = node
+        self._addresses = dict(addresses)
+        self._samples: list[Sample] = []
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._node.run(["nft", table(self._addresses)])
+        self._started = time.monotonic()
+        self._take()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._node.run(["nft", "delete", "table", "inet", TABLE])
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start, on the clock of the samples."""
+        return time.monotonic() - self._started
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        return tuple(self._samples)
+
+    def wait(self, until: float) -> None:
+        """Take readings until so many seconds after the start."""
+        while self.now < until:
+            time.sleep(max(0.0, min(INTERVAL, until - self.now)))
+            self._take()
+
+    def _take(self) -> None:
+        text = self._node.run(["nft", "-j", "list", "counters", "table", "inet", TABLE]).stdout
+        self._samples.append(Sample(self.now, octets(text)))
+
+
+def table(addresses: Mapping[str, str]) -> str:
+    """Return the table, as nft(8) takes it."""
+    counters = "".join(f"counter {PREFIX}{name} {{ }}\n" for name in addresses)
+    rules = "".join(
+        f"{'ip6' if ':' in address else 'ip'} daddr {address} counter name {PREFIX}{name}\n"
+        for name, address in addresses.items()
+    )
+    return f"table inet {TABLE} {{\n{counters}chain input {{\ntype filter hook input priority 0\n{rules}}}\n}}\n"
+
+
+def octets(text: str) -> dict[str, int]:
+    """Return the bytes of each counter with its packets' Ethernet headers, from ``nft -j list counters``."""
+    found = (each["counter"] for each in json.loads(text)["nftables"] if "counter" in each)
+    return {each["name"].removeprefix(PREFIX): each["bytes"] + ETHERNET_HEADER * each["packets"] for each in found}

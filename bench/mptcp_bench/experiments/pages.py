@@ -1,0 +1,165 @@
+"""A page of small files under a cap: what the capped path carries, and how long the page takes.
+
+Through the real proxy, Apache and throttler, over Ethernet, which is capped, and Wi-Fi: batches of downloads, some at
+once. Variants take turns: without a policy; with ours; with one static HTB class by client address on the proxy and no
+throttler; with a path that really has that rate; and, computed, both paths filled from the first byte. A client with
+one path alone is measured the same way. The first batch of a throttler, of a client that it never saw, is told apart.
+docs/measurements.md has the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+
+from rich.console import Console
+
+from ..testbed import Testbed, TestbedError, paths
+from ..testbed.features import missing
+from . import Picture, Result
+from .pages_cells import OPTIONS, Cell, cells, refused, variants_of
+from .pages_judging import judge, lead
+from .pages_results import Batches, Measured, draw, drawn_cell, tables
+from .pages_scene import Batch, Bed
+from .scene import need
+from .two_paths import DEVICES, two_paths
+
+__all__ = ["OPTIONS", "run"]
+
+RUNS, QUICK_RUNS = 3, 2
+ATTEMPTS = 3
+CAPPED, OTHER = DEVICES
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+    """Run the cells that *options* choose."""
+    need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss")
+    chosen, variants = cells(options, quick), variants_of(options)
+    try:
+        plan = Plan(
+            tuple(variants),
+            int(options.get("runs", QUICK_RUNS if quick else RUNS)),
+            int(options.get("others", 1)),
+            {"yes": True, "no": False}[options.get("fresh", "no")],
+        )
+    except (ValueError, KeyError):
+        raise refused() from None
+    left_out = [f"{cell}: {why}" for cell in chosen if (why := _lacking(cell))]
+    for line in left_out:
+        console.print(f"left out: {line}", style="dim", highlight=False)
+    measured: list[Measured] = []
+    void: list[str] = []
+    for _, group in groupby([cell for cell in chosen if not _lacking(cell)], lambda cell: cell.scene):
+        together = list(group)
+        topology = paths(two_paths(*together[0].scene))
+        sizes = sorted({size for cell in together for size in cell.sizes})
+        with Testbed(topology, seed=seed) as plain, Testbed(topology, seed=seed) as throttled:
+            tls = any(cell.kind == "tls" for cell in together)
+            work = Work(Bed.built(plain, sizes, tls), Bed.built(throttled, sizes, tls), console, plan, void)
+            for cell in together:
+                console.print(str(cell), style="dim", highlight=False)
+                measured += work.measure(cell)
+    batches = Batches(measured)
+    aims = [(str(cell), aim) for cell in batches.cells for aim in batches.aims(cell).values()]
+    data = {
+        "cells": [{"cell": str(cell), **asdict(cell)} for cell in batches.cells],
+        "batches": [
+            {
+                "cell": str(m.cell),
+                "variant": m.variant,
+                "fresh": m.fresh,
+                "joins": m.joins,
+                "plain": m.plain,
+                "lead": m.lead._asdict(),
+            }
+            | asdict(m.outcome)
+            for m in measured
+        ],
+        "aims": [{"cell": cell, **asdict(aim), "met": aim.met} for cell, aim in aims],
+        "left_out": left_out,
+    }
+    failures = [f"{cell}: {aim}" for cell, aim in aims if not aim.met]
+    shown = drawn_cell(batches)
+    pictures = () if shown is None else (Picture("pages", lambda target: draw(target, batches, shown)),)
+    return Result(tuple(tables(batches)), data, (*failures, *void), pictures)
+
+
+def _lacking(cell: Cell) -> str | None:
+    """Return why *cell* cannot be measured here."""
+    needed = {"chromium": ("chromium", "mptcpize"), "tls": ("openssl",)}.get(cell.kind, ())
+    return next((why for feature in needed if (why := missing(feature))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run of each cell: how many batches with our throttler, and of each other variant."""
+
+    variants: Sequence[str]
+    runs: int
+    others: int
+    always_fresh: bool
+
+    def batches(self, cell: Cell) -> Iterator[tuple[str, bool]]:
+        """Yield variants in turns, and whether the throttler is to be one that never saw the client."""
+        for number in range(max(self.runs, self.others)):
+            for variant in self.variants:
+                skipped = ("ideal", "static", "link") if cell.lone else ("ideal",)
+                if variant not in skipped and number < (self.runs if variant == "ours" else self.others):
+                    yield variant, variant == "ours" and (self.always_fresh or number == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Both testbeds of some cells."""
+
+    plain: Bed
+    throttled: Bed
+    console: Console
+    plan: Plan
+    void: list[str]
+    """What could not be measured, added to."""
+
+    def measure(self, cell: Cell) -> Iterator[Measured]:
+        """Yield the batches of *cell*; one that is void twice is left out, for what was measured must not be lost."""
+        for variant, fresh in self.plan.batches(cell):
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    yield self._batch(cell, variant, fresh)
+                    break
+                except (TestbedError, ValueError) as error:
+                    self._say(f"  {variant}: void, because {error}")
+                    if attempt == ATTEMPTS:
+                        self.void.append(f"{cell}, {variant}: {error}")
+
+    def _batch(self, cell: Cell, variant: str, fresh: bool) -> Measured:
+        bed = self.throttled if variant == "ours" else self.plain
+        if fresh:
+            bed.start_throttler(cell)
+        if cell.client == "lost" and variant == "ours":
+            before = replace(cell, client="two", number=2 * cell.at_once)
+            with bed.set_up(before, variant):
+                check_joins(before, bed.fetch(before))
+        # What the throttler knows of a client that lost a path is no longer true.
+        unknown = variant == "ours" and (not bed.known or cell.client == "lost")
+        with bed.set_up(cell, variant):
+            batch = bed.fetch(cell)
+        check_joins(cell, batch)
+        outcome = judge(batch.samples, CAPPED, OTHER, round(cell.cap * 1_000_000), batch.downloads)
+        state = ", new client" if unknown else ""
+        state += f", {batch.plain} connections were plain TCP" if batch.plain else ""
+        shown = f"{outcome.mean:.2f} × the cap, worst {outcome.worst:.2f}, {outcome.seconds:.1f} s"
+        self._say(f"  {variant}{state}: {shown}")
+        return Measured(
+            cell, variant, unknown, outcome, lead(batch.downloads, cell.at_once), batch.joins, batch.plain,
+            batch.samples, min(d.began for d in batch.downloads),
+        )  # fmt: skip
+
+    def _say(self, what: str) -> None:
+        self.console.print(what, style="dim", highlight=False)
+
+
+def check_joins(cell: Cell, batch: Batch) -> None:
+    """Raise where the client had not the paths that it should have, and nothing shows why."""
+    if cell.kind != "close" and not batch.plain and (batch.joins == 0) is not cell.lone:
+        raise TestbedError(f"{batch.joins} second subflows of a client of the kind {cell.client}: the batch is void")

@@ -1,0 +1,92 @@
+"""A page in headless Chromium, which speaks Multipath TCP under mptcpize(8), and what it says of its downloads.
+
+The page's script fetches all files at once, which Chromium does over six kept connections. When all are there it asks
+the origin for ``/done?…``, and the times stand in the origin's log: nothing is needed to look into the browser.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from ..testbed import LiveNode, TestbedError
+from ..testbed.process import Process
+from ..testbed.services import Origin, mptcp_command, wait_until
+
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-breakpad",
+    "--disable-default-apps", "--disable-extensions",
+)  # fmt: skip
+_PAGE = """\
+<!doctype html><title>A page</title><script>
+const names = "%s".split(" ");
+Promise.all(names.map(async (name, i) => {
+  const begun = performance.now();
+  const body = await (await fetch("/" + name + "?" + i)).arrayBuffer();
+  return [begun, performance.now(), body.byteLength].map(Math.round).join("+");
+})).then(all => fetch("/done?%s&" + Math.round(performance.timeOrigin) + "&" + all.join(",")));
+</script>
+"""
+_numbers = count(1)
+
+
+class Page:
+    """A page on *origin*, of files that are there."""
+
+    def __init__(self, origin: Origin, names: Sequence[str]) -> None:
+        self._names = names
+        self._origin = origin
+        # Files are called by their size; of the page itself no bytes are counted.
+        self.name = f"0-{next(_numbers)}.html"
+        text = _PAGE % (" ".join(names), self.name)
+        origin.host.write(str(Path(origin.directory.name) / "htdocs" / self.name), text)
+
+    @property
+    def url(self) -> str:
+        return self._origin.url(self.name)
+
+    def answers(self, within: float, process: Process) -> list[dict[str, Any]]:
+        """Return what the page says, as ``agent.fetch`` says it. Raises where it says nothing *within* seconds."""
+        found: list[tuple[str, str]] = []
+
+        def said() -> bool:
+            log = self._origin.host.read(self._origin.directory / "access.log").decode(errors="replace")
+            found[:] = re.findall(rf"/done\?{re.escape(self.name)}&(\d+)&([\d+,]+)", log)
+            return bool(found)
+
+        wait_until(said, "Chromium has the page", timeout=within, process=process)
+        begun, times = found[0]
+        return answers(self.name, self._names, int(begun) / 1e3 - (time.time() - time.monotonic()), times)
+
+
+def answers(page: str, names: Sequence[str], begun: float, said: str) -> list[dict[str, Any]]:
+    """Read what a page said that was *begun* then: first comes the page itself."""
+    found = []
+    for name, one in zip(names, said.split(","), strict=True):
+        began, end, octets = map(int, one.split("+"))
+        found.append(_answer(name, begun + began / 1e3, begun + end / 1e3, octets))
+    return [_answer(page, begun, min(each["began"] for each in found), 0), *found]
+
+
+def _answer(name: str, began: float, end: float, octets: int) -> dict[str, Any]:
+    return {"name": name, "began": began, "connected": began, "end": end, "octets": octets, "error": None}
+
+
+@contextmanager
+def chromium(client: LiveNode, proxy: str, url: str, number: int) -> Iterator[Process]:
+    """Have a Chromium that nobody has used before load *url* through *proxy*."""
+    profile = client.directory / f"chromium-{number}"
+    argv = ["chromium", *FLAGS, f"--user-data-dir={profile}", f"--proxy-server={proxy}", url]
+    process = client.popen(mptcp_command(argv), name="chromium", env={"HOME": str(client.directory)})
+    try:
+        yield process
+    except TestbedError as error:
+        raise TestbedError(f"Chromium: {error}") from None
+    finally:
+        process.kill_tree()

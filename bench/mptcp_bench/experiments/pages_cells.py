@@ -1,0 +1,208 @@
+"""What the experiment ``pages`` can vary, and the policies that go with it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import cycle, islice, product
+from math import exp
+from statistics import NormalDist
+
+from ..testbed import TestbedError
+
+VARIANTS = ("none", "ours", "static", "link", "ideal")
+KINDS = ("get", "close", "keepalive", "connect", "tls", "chromium")
+SHARES = ("path", "client", "connection")
+CLIENTS = ("two", "lone", "lost")
+POLICIES = ("cap", "min1", "budget")
+UNITS = {"k": 1_000, "M": 1_000_000}
+NUMBERS = {"20k": 200, "100k": 150, "500k": 50, "2M": 16, "mixed": 63}
+"""Files of a batch, by their size: some seconds each."""
+KEPT, BROWSER = 8, 6
+"""Connections that are kept, and those that Chromium opens for one server."""
+MIXED = "mixed"
+
+
+def _page(files: int = 63, octets: int = 7_400_000) -> tuple[int, ...]:
+    """Return sizes as those of a web page: half of them below 47 kB, one of more than a megabyte, not in order."""
+    weights = [exp(1.4 * NormalDist().inv_cdf((i + 0.5) / files)) for i in range(files)]
+    scale = octets / sum(weights)
+    return tuple(round(weights[i * 25 % files] * scale) for i in range(files))
+
+
+PAGE = _page()
+OPTIONS = {
+    "size": f"bytes of a file, such as 20k, 100k, 500k, 2M; {MIXED}: {len(PAGE)} files of 7.4 MB together",
+    "number": "files of a batch, default by size, " + ", ".join(f"{s}: {n}" for s, n in NUMBERS.items()),
+    "at_once": f"downloads, or kept connections, that go on at once; default 10, of keepalive {KEPT}",
+    "cap": "Mbit/s, default 5",
+    "rates": "Mbit/s of capped and other path, default 50/20",
+    "rtt": "ms of capped and other path, default 20/20",
+    "first": "capped or other: where connections open, default capped",
+    "kind": f"{', '.join(KINDS)}, default get",
+    "share": f"{', '.join(SHARES)}: who shares a cap, default path",
+    "policy": "cap, min1 (with one subflow too), budget (one that is used up); default cap",
+    "client": "two or lone: whether it has the other path; lost: it had it in the batch before; default two",
+    "landing": "soft or at-once, default soft",
+    "rule": "further keys of the policy's rule, YAML",
+    "variant": f"which of {', '.join(VARIANTS)}, default all",
+    "fresh": "yes: no batch is of a client that the throttler has seen, default no",
+    "runs": "batches with our throttler, default 3",
+    "others": "batches of each other variant, default 1",
+}
+CHOICES = {
+    "rates": "50/20", "rtt": "20/20", "client": "two", "policy": "cap", "first": "capped", "cap": "5", "share": "path",
+    "kind": "get", "size": "100k", "at_once": "",
+}  # fmt: skip
+"""What chooses cells, each with its default: of what is given as a list, every combination is one."""
+SELECTION: tuple[dict[str, str], ...] = (
+    {"size": "20k,100k,500k,2M"},
+    {"cap": "1", "number": "40"},
+    {"at_once": "1", "number": "30"},
+    {"at_once": "50"},
+    {"at_once": "300", "size": "20k"},
+    {"first": "other"},
+    {"share": "client"},
+    {"kind": "keepalive"},
+    {"kind": "connect,tls,keepalive,chromium", "size": "mixed"},
+    {"policy": "min1,budget"},
+    {"client": "lone", "at_once": "1,10", "number": "40"},
+    {"client": "lost", "number": "40"},
+    {"rtt": "20/80"},
+    {"rates": "50/100", "cap": "30", "number": "300"},
+)
+"""What is run where nothing is chosen: some ten minutes."""
+QUICK: tuple[dict[str, str], ...] = (
+    {"size": "100k"},
+    {"kind": "keepalive", "size": "mixed"},
+    {"client": "lone", "number": "40"},
+)
+_POLICY = """\
+version: 1
+paths:
+  ethernet: {{clients: [10.77.1.0/24, "fd77:1::/64"]}}
+  wifi: {{clients: [10.77.2.0/24, "fd77:2::/64"]}}
+rules:
+  - {{name: cap, paths: [ethernet], {rule}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of what is varied. Rates in Mbit/s, RTTs in ms, of the capped path and of the other."""
+
+    size: str
+    number: int
+    at_once: int
+    cap: float
+    rates: tuple[int, int]
+    rtts: tuple[float, float]
+    first: str
+    kind: str
+    share: str
+    policy: str
+    client: str
+    landing: str = "soft"
+    rule: str = ""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each file."""
+        if self.size == MIXED:
+            return list(islice(cycle(PAGE), self.number))
+        return [octets_of(self.size)] * self.number
+
+    @property
+    def lone(self) -> bool:
+        """Whether the client has the path alone on which its connections open."""
+        return self.client != "two"
+
+    @property
+    def scene(self) -> tuple[tuple[int, int], tuple[float, float]]:
+        """What cells must have in common to be measured in one testbed."""
+        return self.rates, self.rtts
+
+    def policy_text(self) -> str:
+        throttle = f"throttle: {{rate: {self.cap:g} Mbit/s, share: {self.share}, landing: {self.landing}}}"
+        rule = {
+            "cap": throttle,
+            "min1": f"when: {{min_subflows: 1}}, lift_last: false, {throttle}",
+            "budget": f"budget: {{period: month, steps: [{{after: 0, {throttle}}}]}}",
+        }[self.policy]
+        return _POLICY.format(rule=f"{rule}, {self.rule}" if self.rule else rule)
+
+    def __str__(self) -> str:
+        words = [f"{self.number} × {self.size}, {self.kind}, {self.at_once} at once"]
+        words.append(f"cap {self.cap:g} of {self.rates[0]} beside {self.rates[1]}")
+        words.append(f"{self.rtts[0]:g}/{self.rtts[1]:g} ms")
+        unusual = {
+            "first on the other": self.first == "other",
+            f"share {self.share}": self.share != "path",
+            self.policy: self.policy != "cap",
+            {"lone": "one path", "lost": "one path left of two"}.get(self.client, ""): self.lone,
+            self.landing: self.landing != "soft",
+            self.rule: bool(self.rule),
+        }
+        return ", ".join(words + [word for word, is_so in unusual.items() if is_so])
+
+
+def octets_of(size: str) -> int:
+    """Return the bytes of a size such as 100k. Raises ValueError for what is none."""
+    number, unit = (size[:-1], UNITS[size[-1]]) if size[-1:] in UNITS else (size, 1)
+    octets = round(float(number) * unit)
+    if octets < 1:
+        raise ValueError
+    return octets
+
+
+def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
+    """Return the cells that *options* choose, where they choose none a selection of all.
+
+    Raises TestbedError for one that makes no sense.
+    """
+    chosen = (
+        [options] if set(options) & set(CHOICES) else [{**options, **each} for each in (QUICK if quick else SELECTION)]
+    )
+    try:
+        found = [
+            _cell(each, dict(zip(CHOICES, words, strict=True)))
+            for each in chosen
+            for words in product(*(each.get(name, default).split(",") for name, default in CHOICES.items()))
+        ]
+    except ValueError:
+        raise refused() from None
+    # Those of one testbed behind each other; sorting keeps the order otherwise.
+    scenes = list(dict.fromkeys(cell.scene for cell in found))
+    return sorted(found, key=lambda cell: scenes.index(cell.scene))
+
+
+def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
+    kind, size = chosen["kind"], chosen["size"]
+    many = int(chosen["at_once"] or {"keepalive": KEPT, "chromium": BROWSER}.get(kind, 10))
+    number = int(options.get("number", max(many, NUMBERS.get(size, 50))))
+    capped_rate, other_rate = (int(word) for word in chosen["rates"].split("/"))
+    capped_rtt, other_rtt = (float(word) for word in chosen["rtt"].split("/"))
+    cell = Cell(
+        size, number, many, float(chosen["cap"]), (capped_rate, other_rate), (capped_rtt, other_rtt), chosen["first"],
+        kind, chosen["share"], chosen["policy"], chosen["client"], options.get("landing", "soft"),
+        options.get("rule", ""),
+    )  # fmt: skip
+    words = {cell.client: CLIENTS, cell.policy: POLICIES, cell.first: ("capped", "other")}
+    words |= {cell.share: SHARES, cell.kind: KINDS, cell.landing: ("soft", "at-once")}
+    if any(word not in known for word, known in words.items()) or number < 1 or many < 1 or cell.cap <= 0:
+        raise ValueError
+    if size != MIXED:
+        octets_of(size)
+    return cell
+
+
+def variants_of(options: Mapping[str, str]) -> list[str]:
+    """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
+    chosen = options.get("variant", ",".join(VARIANTS)).split(",")
+    if not set(chosen) <= set(VARIANTS):
+        raise refused()
+    return chosen
+
+
+def refused() -> TestbedError:
+    return TestbedError("run pages: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items()))

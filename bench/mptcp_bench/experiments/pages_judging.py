@@ -1,0 +1,148 @@
+"""What a batch of downloads took, from byte counters and the times of its downloads, and whether that is well. Pure.
+
+Bytes are those of IP packets towards the client, times seconds on the clock of the samples. The cap is compared with
+what came from the first SYN of the batch to its last byte: nothing of it is left out, whenever a connection began.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import NamedTuple
+
+from ..recorder import Sample
+from .scene import Aim, payload_share
+
+WINDOW = 2.0
+"""Seconds over which the capped path's rate is to be near its cap, wherever they begin."""
+MEAN, WORST, OVERSHOOT = 1.05, 1.25, 1.05
+"""Multiples of the cap: over the batch, over any window, and over the batch of a client that was not known."""
+STATIC = 1.02
+"""Time of the batch, as a multiple of that with a static class."""
+LONGER, NOT_LONGER = 0.25, 0.05
+"""What downloads of a client with one path may take longer: at first, in seconds; later, as a share, which is noise."""
+
+
+class Download(NamedTuple):
+    """One file; times on the clock of the samples."""
+
+    began: float
+    connected: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One batch."""
+
+    seconds: float
+    """From the first SYN to the last byte."""
+    mean: float
+    """Of the capped path over the batch, as a multiple of the cap."""
+    worst: float
+    """Its greatest mean over ``WINDOW``; what lies outside of the batch counts as silence."""
+    ahead: float
+    """How many bytes the capped path was ahead of its cap since the first SYN, at the most."""
+    capped: float
+    other: float
+    """Bytes that each path brought."""
+    download: float
+    """Seconds of one download: the mean, the median, the 95th percentile, the longest."""
+    median: float
+    p95: float
+    longest: float
+
+
+class Lead(NamedTuple):
+    """What the first connections of a client took, and those after them, in seconds of one download."""
+
+    first: float
+    first_longest: float
+    later: float
+
+
+def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, downloads: Sequence[Download]) -> Outcome:
+    """Judge one batch under a cap of *cap* bits/s. Raises ValueError where the samples do not hold it."""
+    begin, end = min(d.began for d in downloads), max(d.ended for d in downloads)
+    if not samples or samples[0].time > begin or samples[-1].time < end:
+        raise ValueError("the samples do not span the batch")
+    total = Octets(samples, capped)
+    at_begin, at_end = total(begin), total(end)
+    inside = [begin, *(s.time for s in samples if begin < s.time < end), end]
+    taken = [d.ended - d.began for d in downloads]
+    allowed = cap / 8
+    return Outcome(
+        seconds=end - begin,
+        mean=(at_end - at_begin) / (allowed * (end - begin)),
+        worst=max(total(min(t + WINDOW, end)) - total(t) for t in inside) / (allowed * WINDOW),
+        ahead=max(0.0, *(total(t) - at_begin - allowed * (t - begin) for t in inside)),
+        capped=at_end - at_begin,
+        other=Octets(samples, other)(end) - Octets(samples, other)(begin),
+        download=fmean(taken),
+        median=median(taken),
+        p95=sorted(taken)[min(len(taken) - 1, int(0.95 * len(taken)))],
+        longest=max(taken),
+    )
+
+
+class Octets:
+    """A counter between its samples: as if the bytes had come evenly."""
+
+    def __init__(self, samples: Sequence[Sample], device: str) -> None:
+        self._times = [s.time for s in samples]
+        self._octets = [s.octets[device] for s in samples]
+
+    def __call__(self, time: float) -> float:
+        after = bisect_right(self._times, time)
+        if after in (0, len(self._times)):
+            return self._octets[max(0, after - 1)]
+        (t, u), (a, b) = self._times[after - 1 : after + 1], self._octets[after - 1 : after + 1]
+        return a + (b - a) * (time - t) / (u - t)
+
+
+def lead(downloads: Sequence[Download], at_once: int) -> Lead:
+    """Split a batch into its first *at_once* downloads and the later ones."""
+    ordered = [d.ended - d.began for d in sorted(downloads)]
+    first, later = ordered[:at_once], ordered[at_once:] or ordered
+    return Lead(fmean(first), max(first), fmean(later))
+
+
+def ideal_seconds(octets: int, cap: int, other: int) -> float:
+    """Return how long *octets* of payload take over both paths, in bits/s of the wire, filled from the first byte."""
+    return octets * 8 / payload_share(4, multipath=True) / (cap + other)
+
+
+def judge_cell(known: Sequence[Outcome], fresh: Sequence[Outcome], static: Sequence[Outcome]) -> dict[str, Aim]:
+    """Return the aims of a client with two paths whose connections have one cap together, by figure.
+
+    *known* and *fresh* are batches under our cap, of a client that the throttler has seen before, and has not.
+    """
+    aims = {}
+    ours = known or fresh
+    if ours:
+        aims["mean"] = Aim("capped path, × its cap", fmean(o.mean for o in ours), most=MEAN)
+        aims["worst"] = Aim(f"the same, worst {WINDOW:g} s", max(o.worst for o in ours), most=WORST)
+    if fresh:
+        first = fmean(o.mean for o in fresh)
+        aims["overshoot"] = Aim("capped path of a new client, × its cap", first, most=OVERSHOOT)
+    if ours and static:
+        ratio = fmean(o.seconds for o in ours) / fmean(o.seconds for o in static)
+        aims["seconds"] = Aim("time, × that with a static class", ratio, most=STATIC)
+    return aims
+
+
+def judge_lone(known: Sequence[Lead], fresh: Sequence[Lead], none: Sequence[Lead]) -> dict[str, Aim]:
+    """Return the aims of a client with one path, by figure; *none* are batches without a policy."""
+    aims: dict[str, Aim] = {}
+    if none and fresh:
+        mean = fmean(x.first for x in fresh) - fmean(x.first for x in none)
+        longest = max(x.first_longest for x in fresh) - max(x.first_longest for x in none)
+        aims["first"] = Aim("first downloads of a lone client longer, mean", mean, " s", most=LONGER)
+        aims["longest"] = Aim("first downloads of a lone client longer, the longest", longest, " s", most=LONGER)
+    if none and (fresh or known):
+        later = [x.later for x in (*fresh, *known)] + [x.first for x in known]
+        ratio = fmean(later) / fmean(each for x in none for each in (x.later, x.first))
+        aims["later"] = Aim("later downloads of a lone client, × without a policy", ratio, most=1 + NOT_LONGER)
+    return aims

@@ -1,0 +1,183 @@
+"""What the experiment ``pages`` shows: its aims, tables and picture, from batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+from rich import box
+from rich.table import Table
+
+from .. import style
+from ..recorder import Sample, rates
+from .pages_cells import Cell
+from .pages_judging import Lead, Octets, Outcome, ideal_seconds, judge_cell, judge_lone
+from .scene import Aim
+from .two_paths import DEVICES
+
+COLUMNS = (
+    "downloads", "variant", "n", "× cap", "worst", "ahead kB", "s", "× static", "× ideal", "p50 s", "p95 s",
+    "other", "joins", "plain",
+)  # fmt: skip
+LONE_COLUMNS = ("downloads of a client with one path", "variant", "n", "first ones s", "longest s", "later ones s")
+LABEL_WIDTH = 20
+"""Columns of text."""
+STEP = 0.1
+"""Seconds between two points of the picture."""
+TITLES = {"none": "No policy", "ours": "Ours", "static": "A static class", "link": "A path of that rate"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One batch."""
+
+    cell: Cell
+    variant: str
+    fresh: bool
+    """Whether its throttler had not seen the client before."""
+    outcome: Outcome
+    lead: Lead
+    joins: int
+    plain: int
+    samples: tuple[Sample, ...]
+    begin: float
+    """Of the batch, on the clock of the samples."""
+
+
+class Batches:
+    """All batches, to be asked by cell and variant."""
+
+    def __init__(self, measured: Sequence[Measured]) -> None:
+        self.cells = list(dict.fromkeys(m.cell for m in measured))
+        self._measured = measured
+
+    def of(self, cell: Cell, variant: str, fresh: bool = False) -> list[Measured]:
+        return [m for m in self._measured if (m.cell, m.variant, m.fresh) == (cell, variant, fresh)]
+
+    def variants(self, cell: Cell) -> list[tuple[str, bool]]:
+        """Return those that were measured, and whether with a new client."""
+        return list(dict.fromkeys((m.variant, m.fresh) for m in self._measured if m.cell == cell))
+
+    def aims(self, cell: Cell) -> dict[str, Aim]:
+        """Return the aims of *cell* by figure."""
+        known, fresh, none, static = (
+            self.of(cell, *each) for each in (("ours",), ("ours", True), ("none",), ("static",))
+        )
+        if cell.lone:
+            return judge_lone(*([m.lead for m in each] for each in (known, fresh, none)))
+        if cell.share == "connection":
+            return {}
+        return judge_cell(*([m.outcome for m in each] for each in (known, fresh, static)))
+
+
+def tables(batches: Batches) -> list[Table]:
+    """Return what was measured of clients with two paths, and of those with one."""
+    found = []
+    for lone, titles, rows in ((False, COLUMNS, _add_rows), (True, LONE_COLUMNS, _add_lone_rows)):
+        cells = [cell for cell in batches.cells if cell.lone is lone]
+        if cells:
+            table = Table(title="Many downloads under a cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+            for number, title in enumerate(titles):
+                justify: Literal["left", "right"] = "left" if number < 2 else "right"
+                table.add_column(title, justify=justify, no_wrap=number > 0, min_width=0 if number else LABEL_WIDTH)
+            for cell in cells:
+                rows(table, batches, cell)
+            found.append(table)
+    return found
+
+
+def _add_rows(table: Table, batches: Batches, cell: Cell) -> None:
+    aims = batches.aims(cell)
+    ideal = ideal_seconds(sum(cell.sizes), round(cell.cap * 1e6), cell.rates[1] * 1_000_000)
+    static = [m.outcome.seconds for m in batches.of(cell, "static")]
+    label = str(cell)
+    for variant, fresh in batches.variants(cell):
+        found = batches.of(cell, variant, fresh)
+        mean = _mean_of([m.outcome for m in found])
+        seconds = mean(lambda o: o.seconds)
+        judged = variant == "ours" and (not fresh or not batches.of(cell, "ours"))
+        table.add_row(
+            label, _name(variant, fresh), str(len(found)),
+            _coloured(f"{mean(lambda o: o.mean):.2f}", aims.get("mean" if judged else "overshoot"), variant == "ours"),
+            _coloured(f"{max(m.outcome.worst for m in found):.2f}", aims.get("worst"), judged),
+            f"{mean(lambda o: o.ahead) / 1e3:.0f}",
+            f"{seconds:.1f}",
+            _coloured(f"{seconds / fmean(static):.2f}" if static else "", aims.get("seconds"), judged),
+            f"{seconds / ideal:.2f}", f"{mean(lambda o: o.median):.2f}", f"{mean(lambda o: o.p95):.2f}",
+            f"{mean(lambda o: 8 * o.other / o.seconds) / 1e6:.1f}", f"{fmean(m.joins for m in found):.0f}",
+            f"{fmean(m.plain for m in found):.0f}",
+        )  # fmt: skip
+        label = ""
+    compared = f"{ideal / fmean(static):.2f}" if static else ""
+    table.add_row("", "ideal", "", "1.00", "", "", f"{ideal:.1f}", compared, "1.00", end_section=True)
+
+
+def _add_lone_rows(table: Table, batches: Batches, cell: Cell) -> None:
+    aims = batches.aims(cell)
+    label = str(cell)
+    for variant, fresh in batches.variants(cell):
+        leads = [m.lead for m in batches.of(cell, variant, fresh)]
+        ours = variant == "ours"
+        table.add_row(
+            label, _name(variant, fresh), str(len(leads)),
+            _coloured(f"{fmean(x.first for x in leads):.3f}", aims.get("first"), fresh),
+            _coloured(f"{max(x.first_longest for x in leads):.3f}", aims.get("longest"), fresh),
+            _coloured(f"{fmean(x.later for x in leads):.3f}", aims.get("later"), ours),
+        )  # fmt: skip
+        label = ""
+
+
+def _name(variant: str, fresh: bool) -> str:
+    return f"{variant}, new" if fresh else variant
+
+
+def _coloured(text: str, aim: Aim | None, judged: bool) -> str:
+    if aim is None or not judged or not text:
+        return text
+    return f"[green]{text}[/]" if aim.met else f"[red]{text}[/]"
+
+
+def _mean_of(outcomes: Sequence[Outcome]) -> Callable[[Callable[[Outcome], float]], float]:
+    return lambda value: fmean(value(outcome) for outcome in outcomes)
+
+
+def drawn_cell(batches: Batches) -> Cell | None:
+    """Return the first cell that has more than one variant to show beside each other."""
+    return next((c for c in batches.cells if not c.lone and len(_drawn(batches, c)) > 1), None)
+
+
+def _drawn(batches: Batches, cell: Cell) -> list[Measured]:
+    return [found[-1] for v in TITLES if (found := batches.of(cell, v) or batches.of(cell, v, True))]
+
+
+def draw(target: Path, batches: Batches, cell: Cell) -> None:
+    """Draw the last batch of each variant of *cell*, all from the first SYN on, on the same axes."""
+    shown = _drawn(batches, cell)
+    figure = style.new_figure(11, 4.4)
+    panels = figure.subplots(1, len(shown), sharex=True, sharey=True)
+    figure.subplots_adjust(left=0.065, right=0.985, top=0.74, bottom=0.13, wspace=0.08)
+    longest = max(m.outcome.seconds for m in shown)
+    for axes, one in zip(panels, shown, strict=True):
+        series = rates(resampled(one.samples, one.begin, one.outcome.seconds))
+        for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
+            style.draw_path(axes, [r.time for r in series], [r.bits[device] / 1e6 for r in series], path)
+        axes.axhline(cell.cap, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
+        title = f"{TITLES[one.variant]}\n{one.outcome.mean:.2f} × the cap, {one.outcome.seconds:.1f} s"
+        axes.set_title(title, loc="left", fontsize=10.5, color=style.INK)
+        axes.set_xlim(0, longest * 1.03)
+        axes.set_ylim(0, max(cell.rates) * 1.08)
+        style.dress(axes, "seconds since the first SYN", "received, Mbit/s" if axes is panels[0] else "")
+    panels[-1].legend(loc="upper right", frameon=False)
+    style.heading(figure, "Many downloads under a cap", f"{cell}; dashed: the cap of Ethernet", left=0.065)
+    style.save(figure, target)
+
+
+def resampled(samples: Sequence[Sample], begin: float, seconds: float) -> tuple[Sample, ...]:
+    """Return one sample every ``STEP`` of the batch, and the first of the silence after it; times since its begin."""
+    counters = {device: Octets(samples, device) for device in DEVICES}
+    steps = int(seconds / STEP) + 2
+    times = [STEP * number for number in range(steps + 1)]
+    return tuple(Sample(t, {d: round(c(begin + t)) for d, c in counters.items()}) for t in times)

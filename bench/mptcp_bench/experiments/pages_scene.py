@@ -1,0 +1,265 @@
+"""Testbeds for batches of downloads: one with a throttler, one without, and what is done to them for a batch.
+
+Both stand at the same time, so that variants take turns. Where the throttler is, nothing but the throttler is changed:
+one that has seen the client stays that way until it is started anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mptcp_throttler.policy.model import Share, Throttle
+from mptcp_throttler.shaping.cap import class_spec
+
+from ..agent.counters import fallbacks
+from ..recorder import Recorder, Sample
+from ..testbed import LiveNode, Testbed, TestbedError
+from ..testbed.plan import ETHERNET_HEADER
+from ..testbed.services import (
+    PROXY_PORT,
+    SQUID_CONFIG,
+    Origin,
+    Throttler,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
+from .pages_browser import Page, chromium
+from .pages_cells import Cell
+from .pages_judging import Download
+from .two_paths import DEVICES, hop_shaper
+
+PAUSE = 1.0
+"""Seconds after the last connection of a batch before the next one."""
+INTERVAL = 0.02
+"""Seconds between two samples of the counters."""
+PATIENCE = 120.0
+"""Seconds that one download may take."""
+GONE = 60.0
+"""Seconds within which the connections of a batch are gone."""
+JOINS = "MPTcpExtMPJoinAckRx"
+_UNTRIED = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
+_FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
+"""Has the client forget that handshakes of Multipath TCP were lost and those of plain TCP were not (Linux 6.12): where
+none that was under way succeeds, it opens nothing else for an hour. Older kernels have neither this nor the sysctl."""
+TLS_PORT = 8443
+PORTS = {"connect": 443, "tls": TLS_PORT}
+"""Of the origin, where it is not 80."""
+_SQUID = f"""\
+include {SQUID_CONFIG}
+acl tunnel_ports port {TLS_PORT}
+"""
+
+
+class IpRecorder(Recorder):
+    """Samples the bytes of IP packets that *node* received, without their Ethernet headers."""
+
+    def __init__(self, node: LiveNode, devices: Sequence[str]) -> None:
+        super().__init__(node, devices, interval=INTERVAL)
+        with node.entered():
+            self._file = os.open("/proc/thread-self/net/dev", os.O_RDONLY | os.O_CLOEXEC)
+
+    @property
+    def started(self) -> float:
+        """When the clock of the samples was 0, as time.monotonic()."""
+        return self._started
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, traceback)
+            # The last byte may have come after the last sample.
+            self._take()
+        finally:
+            os.close(self._file)
+
+    def _take(self) -> None:
+        text, now = os.pread(self._file, 65536, 0).decode(), self.now
+        self._samples.append(Sample(now, {d: o for d, o in ip_octets(text).items() if d in self.devices}))
+
+
+def ip_octets(text: str) -> dict[str, int]:
+    """Return the bytes of IP packets that each device of /proc/net/dev received."""
+    found = {}
+    for line in text.splitlines()[2:]:
+        device, _, rest = line.partition(":")
+        octets, packets, *_ = rest.split()
+        found[device.strip()] = int(octets) - ETHERNET_HEADER * int(packets)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What came of one batch, with the clock of the samples."""
+
+    samples: tuple[Sample, ...]
+    downloads: tuple[Download, ...]
+    joins: int
+    plain: int
+    """Connections that became plain TCP, most because their handshake was lost more than once."""
+
+
+@dataclass(slots=True)
+class Bed:
+    """A testbed with all services; one batch at a time."""
+
+    testbed: Testbed
+    origin: Origin
+    proxy_address: str
+    throttler: Throttler | None = None
+    known: bool = False
+    """Whether the throttler has seen the client."""
+    _policy: Path = field(init=False)
+    _orders: int = 0
+
+    def __post_init__(self) -> None:
+        self._policy = self.testbed.directory / "policy.yaml"
+
+    @classmethod
+    def built(cls, testbed: Testbed, sizes: Sequence[int], tls: bool = False) -> Bed:
+        """Start all but the throttler on *testbed*; files of *sizes* are called by them."""
+        proxy = testbed["proxy"]
+        files = {str(size): size for size in sizes}
+        origin = start_origin(testbed["origin"], files, tls_port=TLS_PORT if tls else None)
+        start_proxy(proxy, proxy.write("proxy-squid.conf", _SQUID))
+        return cls(testbed, origin, proxy.service_address())
+
+    @property
+    def client(self) -> LiveNode:
+        return self.testbed["client"]
+
+    def start_throttler(self, cell: Cell) -> None:
+        """Have a throttler that never saw the client, with the policy of *cell*."""
+        if self.throttler is not None:
+            self.throttler.process.stop()
+        proxy = self.testbed["proxy"]
+        self._policy.write_text(cell.policy_text())
+        self.throttler = start_throttler(proxy, write_throttler_config(proxy, self._policy))
+        self.known = False
+
+    @contextmanager
+    def set_up(self, cell: Cell, variant: str) -> Iterator[None]:
+        """Have paths and classes as *variant* of *cell* wants them."""
+        with ExitStack() as stack:
+            if cell.first == "other":
+                route = ["ip", "route", "add", "default", "via", "10.77.2.1", "dev", DEVICES[1], "metric", "50"]
+                stack.enter_context(self.client.changed(route, [*route[:2], "del", *route[3:]]))
+            if cell.lone:
+                stack.enter_context(self._without_endpoints())
+            if variant == "link":
+                change, back = (hop_shaper(rate, "lan") for rate in (cell.cap, cell.rates[0]))
+                stack.enter_context(self.testbed["hop1"].changed(change, back))
+            if variant == "static":
+                class_, gone = static_class(cell)
+                stack.enter_context(self.testbed["proxy"].changed(class_, gone))
+            yield
+
+    @contextmanager
+    def _without_endpoints(self) -> Iterator[None]:
+        """Let the client open no further subflows."""
+        node = self.client
+        endpoints = self.testbed.topology.node("client").endpoints
+        node.run(["ip", "mptcp", "endpoint", "flush"])
+        try:
+            yield
+        finally:
+            for each in endpoints:
+                what = [each.address, "dev", each.device, "id", str(each.id), *each.flags]
+                node.run(["ip", "mptcp", "endpoint", "add", *what])
+
+    def fetch(self, cell: Cell) -> Batch:
+        """Download the files of *cell*. Raises TestbedError where one did not come whole."""
+        self.wait_until_quiet()
+        self._orders += 1
+        self.client.run(["sh", "-c", _FORGET], check=False)
+        joins, client = self._joins(), self.client.mib()
+        with IpRecorder(self.client, DEVICES) as recorder:
+            answers = self._by_browser(cell) if cell.kind == "chromium" else self._by_agent(cell)
+        self.known = True
+        downloads = timed(answers, recorder.started)
+        self.testbed.check_emulation()
+        return Batch(recorder.samples, downloads, self._joins() - joins, plain(client, self.client.mib()))
+
+    def _by_agent(self, cell: Cell) -> list[dict[str, Any]]:
+        order = {
+            "proxy": [self.proxy_address, PROXY_PORT],
+            "target": [self.origin.host.service_address(), PORTS.get(cell.kind, 80)],
+            "kind": cell.kind,
+            "at_once": cell.at_once,
+            "files": [(str(size), size) for size in cell.sizes],
+            "timeout": PATIENCE,
+        }
+        file = self.client.write(f"order-{self._orders}.json", json.dumps(order))
+        process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
+        process.wait(PATIENCE * 5)
+        if process.returncode != 0:
+            raise TestbedError(f"the client ended with {process.returncode}{process.tail()}")
+        answers: list[dict[str, Any]] = json.loads(process.output())
+        return answers
+
+    def _by_browser(self, cell: Cell) -> list[dict[str, Any]]:
+        page = Page(self.origin, [str(size) for size in cell.sizes])
+        proxy = f"http://{self.proxy_address}:{PROXY_PORT}"
+        with chromium(self.client, proxy, page.url, self._orders) as process:
+            return page.answers(PATIENCE, process)
+
+    def wait_until_quiet(self) -> None:
+        """Wait until nobody has anything left of the last batch, and some time more."""
+        wait_until(lambda: not self._connections(), "the last batch's connections are gone", timeout=GONE)
+        time.sleep(PAUSE)
+
+    def _connections(self) -> bool:
+        listing = self.testbed["proxy"].run(["ss", "-tanH", "sport", "=", f":{PROXY_PORT}"]).stdout
+        if any(not line.startswith(("LISTEN", "TIME-WAIT")) for line in listing.splitlines()):
+            return True
+        return self.throttler is not None and bool(self.throttler.status()["connections"])
+
+    def _joins(self) -> int:
+        return self.testbed["proxy"].mib().get(JOINS, 0)
+
+
+def plain(before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """Return how many connections of a client became plain TCP between two readings of its counters."""
+    added = {name: value - before.get(name, 0) for name, value in after.items()}
+    return fallbacks(added) + sum(added.get(name, 0) for name in _UNTRIED)
+
+
+def timed(answers: Sequence[dict[str, Any]], started: float) -> tuple[Download, ...]:
+    """Return the times of downloads on a clock that was 0 at *started*; TestbedError where one was not complete.
+
+    Files are called by their size.
+    """
+    broken = [a for a in answers if not a or a["error"] is not None or str(a["octets"]) != a["name"].partition("-")[0]]
+    if broken:
+        first = broken[0].get("error", "never begun") or f"{broken[0]['octets']} bytes of {broken[0]['name']}"
+        raise TestbedError(f"{len(broken)} of {len(answers)} downloads not complete, the batch is void; one: {first}")
+    return tuple(Download(*(a[key] - started for key in ("began", "connected", "end"))) for a in answers)
+
+
+def static_class(cell: Cell) -> tuple[list[str], list[str]]:
+    """Return what makes the class that an administrator would, by client address, and what takes it away.
+
+    Its numbers, the length of its queue too, are those that the throttler takes for as many subflows.
+    """
+    rate = round(cell.cap * 1_000_000)
+    room = 1 << (cell.at_once - 1).bit_length()
+    spec = class_spec(1, Throttle(rate, rate, None, Share.PATH), room)
+    htb = f"htb rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst} cburst {spec.cburst} quantum {spec.quantum}"
+    commands = (
+        "tc qdisc add dev wan0 root handle 1: htb",
+        f"tc class add dev wan0 parent 1: classid 1:1 {htb}",
+        f"tc qdisc add dev wan0 parent 1:1 handle 10: pfifo limit {spec.queue_packets}",
+        "tc filter add dev wan0 parent 1: protocol ip u32 match ip dst 10.77.1.0/24 flowid 1:1",
+    )
+    return ["sh", "-ec", "; ".join(commands)], ["tc", "qdisc", "del", "dev", "wan0", "root"]

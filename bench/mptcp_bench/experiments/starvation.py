@@ -1,0 +1,229 @@
+"""Who starves beside a low cap: what each path carries, capped or not, and beside clients that vanished.
+
+A download under the policy, over paths of which some have low caps; shown is what each path carried once all is
+steady, as a share of its link or cap. Beside it, as the yardstick, the same download without a policy over links that
+really are as slow as the caps. In the scenes ``vanished-N`` as many other downloads share the cap, and fall silent on
+both their paths.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..testbed import LiveNode, Testbed, TestbedError
+from ..testbed.services import (
+    PROXY_PORT,
+    Proxy,
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
+from . import Result
+from .packet_counters import PacketCounters
+from .scale_crowd import Crowd
+from .scene import need
+from .starvation_judging import Outcome, PathLoad, judge, recovered, together
+from .starvation_scenes import OTHERS, SCENES, Scene
+from .two_paths import FILE_SIZE
+
+VARIANTS = ("cap", "link")
+"""Under the policy; over links as fast as the caps, without one."""
+OPTIONS = {
+    "scene": f"{', '.join(SCENES)}; default all but vanished-1000",
+    "variant": f"{', '.join(VARIANTS)}; default both",
+    "runs": "of each, default 3",
+    "control": "congestion control towards clients, default bbr",
+}
+RUNS, QUICK_RUNS = 3, 1
+CROWDED = 50
+"""From so many clients on that vanish, they are one program."""
+WARM, MEASURED = 4.0, 8.0
+"""Seconds of a download until it is measured, and for which it is."""
+GIVEN_UP = 2.0
+"""Seconds after the others vanished until it is measured."""
+CROWD_GIVEN_UP = 30.0
+"""The same of a thousand, each of which had a packet in 2.4 seconds: TCP waits for so long before it tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run."""
+
+    scene: str
+    variant: str
+    outcomes: tuple[Outcome, ...]
+    whole_again: float | None
+    """Seconds after the others vanished until the capped path carries its cap; None if never, or if nobody vanished."""
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+    """Run the scenes that *options* choose."""
+    need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
+    try:
+        chosen = options.get("scene", ",".join(name for name in SCENES if name != "vanished-1000")).split(",")
+        scenes = [SCENES[name]() for name in chosen]
+        variants = options.get("variant", ",".join(VARIANTS)).split(",")
+        runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
+        if not set(variants) <= set(VARIANTS):
+            raise ValueError
+    except (ValueError, KeyError):
+        known = "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
+        raise TestbedError(f"run starvation: --set takes {known}") from None
+    control = options.get("control", "bbr")
+    measured: list[Measured] = []
+    for scene in scenes:
+        for variant in variants:
+            if variant == "link" and (scene.one_link or scene.vanishing):
+                continue
+            with Testbed(scene.topology(variant == "link"), seed=seed) as testbed:
+                site = _Site.built(testbed, scene, variant, control)
+                for number in range(runs):
+                    console.print(f"{scene.name}, {variant}, {number + 1} of {runs}", style="dim", highlight=False)
+                    measured.append(site.run())
+    table, failures = judged(measured)
+    return Result((table,), {"runs": [_as_data(each) for each in measured]}, tuple(failures))
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    testbed: Testbed
+    scene: Scene
+    variant: str
+    proxy: Proxy
+    download: Sequence[str]
+    crowd: Crowd | None
+
+    @classmethod
+    def built(cls, testbed: Testbed, scene: Scene, variant: str, control: str) -> _Site:
+        policy = testbed.directory / "policy.yaml"
+        policy.write_text(scene.policy())
+        if variant == "cap":
+            start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
+        crowd = Crowd.built(testbed, scene.vanishing, OTHERS) if scene.vanishing >= CROWDED else None
+        proxy = crowd.proxy if crowd else start_proxy(testbed["proxy"], arguments=("--congestion-control", control))
+        origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
+        # An IPv4 address as an IPv6 one: Linux joins by IPv6 only what was opened on an IPv6 socket.
+        address = testbed["proxy"].service_address()
+        through = f"http://[::ffff:{address}]:{PROXY_PORT}" if scene.mapped else proxy.url()
+        download = ["curl", "-s", "-m", "90", "-o", "/dev/null", "-x", through, origin.url("big")]
+        return cls(testbed, scene, variant, proxy, mptcp_command(download), crowd)
+
+    def run(self) -> Measured:
+        """Download once. Raises TestbedError where not all paths have a subflow."""
+        client = self.testbed["client"]
+        wait_until(lambda: not self._subflows(), "the last download's subflows are gone", timeout=30)
+        with self._others(), _counting(client, self.scene.loads) as counters:
+            process = client.popen(self.download)
+            try:
+                counters.wait(WARM)
+                subflows = self._subflows()
+                if any(load.address not in subflows for load in self.scene.loads):
+                    raise TestbedError(f"{self.scene.name}: there are subflows from {', '.join(subflows)} alone")
+                begin, vanished_at = counters.now, None
+                if self.scene.vanishing:
+                    vanished_at = begin
+                    with _silent(self.testbed["core"]):
+                        begin += CROWD_GIVEN_UP if self.crowd else GIVEN_UP
+                        counters.wait(begin + MEASURED + 0.5)
+                        process.kill()
+                else:
+                    counters.wait(begin + MEASURED + 0.5)
+            finally:
+                process.kill()
+            samples = counters.samples
+        outcomes = judge(samples, self.scene.loads, begin, begin + MEASURED)
+        again = None if vanished_at is None else recovered(samples, self.scene.loads[0], vanished_at)
+        return Measured(self.scene.name, self.variant, tuple(outcomes), again)
+
+    @contextmanager
+    def _others(self) -> Iterator[None]:
+        """The other clients download."""
+        if self.crowd is not None:
+            self.crowd.hold(self.scene.vanishing)
+            self.crowd.joined(self.scene.vanishing)
+            yield
+            return
+        node = self.testbed[OTHERS] if self.scene.vanishing else None
+        processes = [node.popen(self.download, name="other") for _ in range(self.scene.vanishing)] if node else []
+        try:
+            time.sleep(WARM if processes else 0)
+            yield
+        finally:
+            for process in processes:
+                process.kill()
+
+    def _subflows(self) -> set[str]:
+        """Return the addresses of the client's established subflows."""
+        listing = self.testbed["client"].run(["ss", "-tnH", "state", "established", "dport", "=", f":{PROXY_PORT}"])
+        ends = [line.split()[2].rpartition(":")[0] for line in listing.stdout.splitlines()]
+        return {end.partition("%")[0].strip("[]").removeprefix("::ffff:") for end in ends}
+
+
+@contextmanager
+def _counting(client: LiveNode, loads: Sequence[PathLoad]) -> Iterator[PacketCounters]:
+    with PacketCounters(client, {load.name: load.address for load in loads}) as counters:
+        yield counters
+
+
+@contextmanager
+def _silent(core: LiveNode) -> Iterator[None]:
+    """Let nothing through from and to the other clients."""
+    drop = f'iifname "to-{OTHERS}*" drop; oifname "to-{OTHERS}*" drop;'
+    table = f"table inet silence {{ chain forward {{ type filter hook forward priority -10; {drop} }}; }}"
+    with core.changed(["nft", table], ["nft", "delete", "table", "inet", "silence"]):
+        yield
+
+
+def judged(measured: Sequence[Measured]) -> tuple[Table, list[str]]:
+    """Return the table, by means over the runs, and which aims were missed under the policy."""
+    table = Table(title="Who starves beside a low cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("scene", "variant", "runs", "uncapped: worst path", "capped: worst path", "together", "again s"):
+        table.add_column(title, justify="left" if title in ("scene", "variant") else "right", no_wrap=True)
+    failures = []
+    for scene, variant in dict.fromkeys((m.scene, m.variant) for m in measured):
+        runs = [m for m in measured if (m.scene, m.variant) == (scene, variant)]
+        means = mean_outcomes(runs)
+        worst = {
+            capped: min((each for each in means if (each.path.cap is not None) is capped), key=lambda o: o.share)
+            for capped in {each.path.cap is not None for each in means}
+        }
+        again = (
+            ""
+            if SCENES[scene]().vanishing == 0
+            else " ".join("never" if m.whole_again is None else f"{m.whole_again:.1f}" for m in runs)
+        )
+        table.add_row(
+            scene, variant, str(len(runs)),
+            *(f"{worst[c].path.name} {worst[c].share:.3f}" if c in worst else "" for c in (False, True)),
+            f"{together(means):.3f}",
+            again,
+        )  # fmt: skip
+        if variant == "cap":
+            failures += [f"{scene}: {each.complaint}" for each in means if each.complaint]
+    return table, failures
+
+
+def mean_outcomes(runs: Sequence[Measured]) -> list[Outcome]:
+    """Return what each path carried, by the mean over *runs* of one scene."""
+    by_path = zip(*(each.outcomes for each in runs), strict=True)
+    return [Outcome(same[0].path, sum(each.share for each in same) / len(same)) for same in by_path]
+
+
+def _as_data(measured: Measured) -> dict[str, object]:
+    shares = {each.path.name: each.share for each in measured.outcomes}
+    return {
+        "scene": measured.scene,
+        "variant": measured.variant,
+        "shares": shares,
+        "whole_again": measured.whole_again,
+    }

@@ -1,0 +1,198 @@
+"""The scenes of the experiment ``starvation``: topologies with low caps on some of their paths, as data. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ..emulation.model import Direction
+from ..emulation.model import Path as EmulatedPath
+from ..testbed import paths
+from ..testbed.model import End, Endpoint, Link, Node, Route, RoutingRule, Topology
+from ..testbed.topologies import PATH_NETWORKS
+from .starvation_judging import PathLoad
+
+MBIT = 1_000_000
+OTHERS = "others"
+"""The node of the clients that vanish."""
+OTHERS_NETWORKS = (3, 4)
+"""10.77.3.0/24 and 10.77.4.0/24 belong to the same two paths as 10.77.1.0/24 and 10.77.2.0/24."""
+SECOND_ADDRESS = "10.77.1.130"
+SECOND_PROXY_ADDRESS = "10.77.8.3"
+NAMES = "abcdefgh"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A topology, what each path is to carry, and who vanishes."""
+
+    name: str
+    loads: tuple[PathLoad, ...]
+    build: Callable[[Sequence[int]], Topology]
+    """Makes the topology from the rate of each path's link, bits/s."""
+    networks: tuple[tuple[str, ...], ...]
+    """Of the clients, by path: the policy tells the paths apart by them."""
+    vanishing: int = 0
+    """Other clients that share the paths and their caps, and fall silent."""
+    mapped: bool = False
+    """The client opens its connections on IPv6 sockets to the proxy's IPv4 address."""
+    one_link: bool = False
+    """All paths share one link, as fast as they are together: it has no physical counterpart."""
+
+    def topology(self, physical: bool) -> Topology:
+        """Return the topology; *physical*: with links as fast as the caps."""
+        return self.build([load.due if physical else load.link for load in self.loads])
+
+    def policy(self) -> str:
+        """Return the policy with the caps, as text."""
+        named = zip(self.loads, self.networks, strict=True)
+        lines = ["version: 1", "paths:"]
+        lines += [f"  {load.name}: {{clients: [{', '.join(networks)}]}}" for load, networks in named]
+        if self.vanishing:
+            # It would take the caps off those that vanished, two seconds later.
+            lines.append("guard: {enabled: false}")
+        lines.append("rules:")
+        for load in self.loads:
+            if load.cap is not None:
+                lines.append(f"- {{name: {load.name}, paths: [{load.name}], throttle: {{rate: {load.cap} bit/s}}}}")
+        return "\n".join(lines) + "\n"
+
+
+def _loads(rates: Sequence[float], caps: Sequence[float | None]) -> tuple[PathLoad, ...]:
+    return tuple(
+        PathLoad(name, f"10.77.{network}.2", round(rate * MBIT), None if cap is None else round(cap * MBIT))
+        for name, network, rate, cap in zip(NAMES, PATH_NETWORKS, rates, caps, strict=False)
+    )
+
+
+def _networks(count: int) -> tuple[tuple[str, ...], ...]:
+    return tuple((f"10.77.{network}.0/24",) for network in PATH_NETWORKS[:count])
+
+
+def _emulated(rates: Sequence[int], rtts: Sequence[int]) -> list[EmulatedPath]:
+    """*rtts* are in milliseconds."""
+    return [
+        EmulatedPath(name, *[Direction(rate, rtt * 500) for _ in ("down", "up")])
+        for name, rate, rtt in zip(NAMES, rates, rtts, strict=False)
+    ]
+
+
+def _with_endpoints(topology: Topology, node: str, *endpoints: Endpoint) -> Topology:
+    """Return *topology* with these endpoints of *node* in place of those that it has."""
+    nodes = tuple(replace(each, endpoints=endpoints) if each.name == node else each for each in topology.nodes)
+    return replace(topology, nodes=nodes)
+
+
+def _with_address(topology: Topology, node: str, device: str, address: str) -> Topology:
+    def more(end: End) -> End:
+        return replace(end, addresses=(*end.addresses, address)) if (end.node, end.device) == (node, device) else end
+
+    links = tuple(replace(link, a=more(link.a), b=more(link.b)) for link in topology.links)
+    return replace(topology, links=links)
+
+
+def eight() -> Scene:
+    """Eight paths as a tester had them, with three low caps."""
+    loads = _loads((10, 10, 10, 10, 6, 6, 6, 6), (7.3, 1, None, None, 0.7, None, None, None))
+
+    def build(rates: Sequence[int]) -> Topology:
+        topology = paths(list(rates), name="eight-paths")
+        joins = list(zip(loads, topology.devices("client"), strict=True))[1:]
+        # The kernel takes eight endpoints, and the first path has its subflow already.
+        ends = [Endpoint(load.address, device, number) for number, (load, device) in enumerate(joins, 2)]
+        return _with_endpoints(topology, "client", *ends)
+
+    return Scene("eight", loads, build, _networks(8))
+
+
+def three() -> Scene:
+    """Three paths of different lengths with a cap on one that is neither the shortest nor the longest."""
+    loads = _loads((20, 20, 20), (None, 1, None))
+    return Scene("three", loads, lambda rates: paths(_emulated(rates, (10, 40, 60))), _networks(3))
+
+
+def families() -> Scene:
+    """An IPv6 join with a cap beside IPv4: the proxy announces its IPv6 address."""
+    first, join = _loads((30, 20), (None, 3))
+    join = replace(join, address="fd77:2::2")
+
+    def build(rates: Sequence[int]) -> Topology:
+        topology = paths(_emulated(rates, (20, 20)))
+        topology = _with_endpoints(topology, "client", Endpoint("fd77:2::2", "wlan0", 4, ("subflow", "fullmesh")))
+        return _with_endpoints(topology, "proxy", Endpoint("fd77:8::2", "wan0", 2, ("signal",)))
+
+    return Scene("families", (first, join), build, (("10.77.1.0/24",), ('"fd77:2::/64"',)), mapped=True)
+
+
+def fullmesh() -> Scene:
+    """Two addresses of the client, two of the proxy, four subflows: two share a cap."""
+    loads = _loads((30, 20), (None, 3))
+
+    def build(rates: Sequence[int]) -> Topology:
+        topology = paths(_emulated(rates, (20, 20)))
+        mesh = ("subflow", "fullmesh")
+        topology = _with_endpoints(
+            topology, "client", Endpoint("10.77.1.2", "eth0", 2, mesh), Endpoint("10.77.2.2", "wlan0", 4, mesh)
+        )
+        topology = _with_address(topology, "proxy", "wan0", f"{SECOND_PROXY_ADDRESS}/24")
+        return _with_endpoints(topology, "proxy", Endpoint(SECOND_PROXY_ADDRESS, "wan0", 2, ("signal",)))
+
+    return Scene("fullmesh", loads, build, _networks(2))
+
+
+def prefixes() -> Scene:
+    """One link on which the client has two addresses, one of them capped."""
+    first, second = _loads((19.3, 0.7), (None, 0.7))
+    second = replace(second, address=SECOND_ADDRESS)
+
+    def build(rates: Sequence[int]) -> Topology:
+        topology = paths(_emulated([sum(rates)], (20,)))
+        topology = _with_address(topology, "client", "eth0", f"{SECOND_ADDRESS}/24")
+        return _with_endpoints(topology, "client", Endpoint(SECOND_ADDRESS, "eth0", 2))
+
+    networks = (("10.77.1.0/25",), ("10.77.1.128/25",))
+    return Scene("prefixes", (first, second), build, networks, one_link=True)
+
+
+def vanished(count: int) -> Scene:
+    """*count* downloads beside this one share its cap and fall silent."""
+    loads = _loads((50, 20), (5, None))
+
+    def build(rates: Sequence[int]) -> Topology:
+        topology = paths(_emulated(rates, (20, 20)))
+        return _with_others(topology, rates) if count else topology
+
+    pairs = zip(PATH_NETWORKS, OTHERS_NETWORKS, strict=False)
+    networks = tuple((f"10.77.{own}.0/24", f"10.77.{other}.0/24") for own, other in pairs)
+    return Scene(f"vanished-{count}", loads, build, networks, vanishing=count)
+
+
+def _with_others(topology: Topology, rates: Sequence[int]) -> Topology:
+    """Add a node with paths of its own to the same proxy, for clients that vanish."""
+    routes, rules, endpoints, links = [], [], [], []
+    devices = ("eth0", "wlan0")
+    for number, (network, device, rate) in enumerate(zip(OTHERS_NETWORKS, devices, rates, strict=True), 1):
+        own, gateway = f"10.77.{network}.2", f"10.77.{network}.1"
+        routes += [
+            Route("default", gateway, device, metric=100 * number),
+            Route("default", gateway, device, table=100 + number),
+        ]
+        rules.append(RoutingRule(100 + number, 4, source=own))
+        endpoints.append(Endpoint(own, device, id=number))
+        ends = End(OTHERS, device, (f"{own}/24",)), End("core", f"to-{OTHERS}{number}", (f"{gateway}/24",))
+        links.append(Link(*ends, rate_ab=rate, rate_ba=rate))
+    node = Node(OTHERS, tuple(routes), tuple(rules), tuple(endpoints))
+    return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, *links))
+
+
+SCENES: dict[str, Callable[[], Scene]] = {
+    "eight": eight,
+    "three": three,
+    "families": families,
+    "fullmesh": fullmesh,
+    "prefixes": prefixes,
+    "vanished-0": lambda: vanished(0),
+    "vanished-4": lambda: vanished(4),
+    "vanished-9": lambda: vanished(9),
+    "vanished-1000": lambda: vanished(1000),
+}

@@ -1,0 +1,125 @@
+"""What the experiment steering varies where a path fails: mode, fault, length of the outage, load. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from ..testbed import TestbedError
+
+NONE = "none"
+"""The mode of a policy without rules."""
+MODES: dict[str, str | None] = {
+    NONE: None,
+    "active-standby": "{mode: active-standby, active: LOST, standby: OTHER}",
+    "priority-based": "{mode: priority-based, order: [LOST, OTHER]}",
+    "load-balancing": "{mode: load-balancing, weights: {LOST: 60, OTHER: 40}}",
+    "smallest-delay": "{mode: smallest-delay}",
+}
+"""How each is written, for the path that is to fail and the other one."""
+PATHS = {"initial": ("ethernet", "wifi"), "joined": ("wifi", "ethernet")}
+"""The path that fails and the other one, by what its subflow is: connections open over Ethernet."""
+BY_ORDER = ("active-standby", "priority-based")
+FAULTS = {
+    "link": "the client's own link goes down",
+    "router": "the path's router is gone: the core network says so (ICMP), the client's link stays up",
+    "silent": "the path's router swallows everything",
+}
+OUTAGES = (2, 8, 30)
+"""Seconds."""
+LOADS = {
+    "full": "as fast as it goes",
+    "paced": "full speed, so that all paths are open, then what the origin sends: 12 Mbit/s",
+    "upload": "to the origin, as fast as it goes",
+}
+PARTS = ("modes", "outages")
+OPTIONS = {
+    "part": f"which of {', '.join(PARTS)}, default both",
+    "mode": f"in outages: of {', '.join(MODES)}, default all",
+    "fault": f"in outages: of {', '.join(FAULTS)}, default all",
+    "outage": f"in outages: seconds, default {','.join(map(str, OUTAGES))}",
+    "load": f"in outages: of {', '.join(LOADS)}, default all",
+    "lost": "in outages: the subflow whose path fails, initial or joined, default initial",
+    "probe": "in outages: the most milliseconds between two retransmissions on the lost path, 1000 to 120000, 0 for "
+    "the kernel's own back-off, default 0",
+    "stale": "in outages: net.mptcp.stale_loss_cnt in place of what the throttler sets, 0 for that, default 0",
+}
+POLICY = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+rules: %s
+"""
+QUICK = {"mode": "none,active-standby,priority-based", "fault": "silent", "outage": "8", "load": "paced"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of what is varied."""
+
+    mode: str
+    fault: str
+    outage: int
+    load: str
+    lost: str = "initial"
+    probe: int = 0
+    stale: int = 0
+
+    def __str__(self) -> str:
+        probed = f", probed every {self.probe} ms" if self.probe else ""
+        stale = f", stale_loss_cnt {self.stale}" if self.stale else ""
+        lost = "" if self.lost == "initial" else f", {self.lost}"
+        return f"{self.mode}, {self.fault}{lost}, {self.outage} s, {self.load}{probed}{stale}"
+
+    @property
+    def rule(self) -> str:
+        """What the policy's list of rules is."""
+        steer = MODES[self.mode]
+        if steer is None:
+            return "[]"
+        lost, other = PATHS[self.lost]
+        return f"[{{name: steered, steer: {steer.replace('LOST', lost).replace('OTHER', other)}}}]"
+
+    @property
+    def unsteered(self) -> Cell:
+        """The same without a mode."""
+        return replace(self, mode=NONE, stale=0)
+
+
+def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
+    """Return the cells that *options* choose, those of one fault, outage and load behind each other.
+
+    Raises ValueError for one that makes no sense.
+    """
+    given = {**(QUICK if quick else {}), **options}
+    modes = _chosen(given, "mode", MODES)
+    faults, loads = _chosen(given, "fault", FAULTS), _chosen(given, "load", LOADS)
+    outages = [int(word) for word in given.get("outage", ",".join(map(str, OUTAGES))).split(",")]
+    probe, stale = int(given.get("probe", 0)), int(given.get("stale", 0))
+    losts = _chosen({"lost": "initial", **given}, "lost", PATHS)
+    if min(outages) < 1 or not (probe == 0 or 1000 <= probe <= 120_000) or not 0 <= stale <= 255:
+        raise ValueError("out of range")
+    return [
+        Cell(mode, fault, outage, load, lost, probe, stale)
+        for load, fault, lost, outage, mode in product(loads, faults, losts, outages, modes)
+    ]
+
+
+def parts(options: Mapping[str, str]) -> list[str]:
+    """Return which parts of the experiment are to be run. Raises ValueError for one that there is not."""
+    return _chosen(options, "part", PARTS)
+
+
+def refused(options: Mapping[str, str]) -> TestbedError:
+    """Return what says which *options* there are."""
+    known = "; ".join(f"{name}=… ({what})" for name, what in options.items())
+    return TestbedError(f"run steering: --set takes {known}")
+
+
+def _chosen(options: Mapping[str, str], name: str, known: Mapping[str, object] | Sequence[str]) -> list[str]:
+    chosen = options.get(name, ",".join(known)).split(",")
+    if not set(chosen) <= set(known):
+        raise ValueError(f"there is no such {name}")
+    return chosen

@@ -1,0 +1,118 @@
+"""What became of a transfer in an outage of one path, and whether that is well. Pure.
+
+Bytes of the application are those that it read in order; of a path those on the client's interface. A mode is compared
+with the same outage without one: it must neither be slower nor stand still for longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ..recorder import Sample, longest_gap, mean_rate, rates
+from .scene import Aim
+from .steering_cells import BY_ORDER, Cell
+
+APPLICATION = "application"
+"""The counter of what the application has."""
+MIN_PROGRESS = 1_000_000
+"""Bits/s. An application that gets less in 0.1 s stands still."""
+SETTLE = 2.0
+"""Seconds from the failure, left out of the rate in an outage of 8 s and more."""
+NOT_SLOWER = 0.85
+"""Part of what the same outage gives without a mode: two runs without one differ by as much."""
+SWITCHED = 1.0
+"""Seconds for which the application may stand still."""
+FLIPS = 2
+"""Changes of one subflow's flag."""
+BACK = 0.5
+"""Part of what the lost path carried before, at which it is back."""
+BACK_WINDOW = 0.5
+"""Seconds over which it has to carry that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One transfer. Times in seconds on the clock of the samples."""
+
+    samples: tuple[Sample, ...]
+    flags: tuple[tuple[float, Mapping[str, bool]], ...]
+    """When, and by path, whether the proxy had made its subflow backup."""
+    failed: float
+    healed: float
+    lost: str
+    """The client's device on the path that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One transfer with an outage."""
+
+    before: float
+    """Mbit/s of the application before."""
+    during: float
+    """Mbit/s of the application in the outage; from ``SETTLE`` on where it is long."""
+    still: float
+    """Seconds for which the application stood still, the longest time that began or went on in the outage."""
+    back: float
+    """Seconds from the healing until the lost path carries data again; to the end of the samples if never."""
+    after: float
+    """Mbit/s of the application from the healing on."""
+    flips: int
+    """Changes of the flag of the subflow whose flag changed most, from the failure on."""
+
+
+def outcome(watched: Watched) -> Outcome:
+    """Return what is to be known of one transfer."""
+    samples, failed, healed = watched.samples, watched.failed, watched.healed
+    end = samples[-1].time
+    begin = failed + SETTLE if healed - failed >= 2 * SETTLE else failed
+    return Outcome(
+        mean_rate(samples, APPLICATION, max(0.5, failed - 3), failed) / 1e6,
+        mean_rate(samples, APPLICATION, begin, healed) / 1e6,
+        longest_gap(samples, [APPLICATION], MIN_PROGRESS, failed, healed + SWITCHED),
+        _back(watched),
+        mean_rate(samples, APPLICATION, healed, end) / 1e6,
+        _flips(watched),
+    )
+
+
+def _back(watched: Watched) -> float:
+    samples, healed = watched.samples, watched.healed
+    before = mean_rate(samples, watched.lost, max(0.5, watched.failed - 3), watched.failed)
+    there = [each for each in rates(samples) if each.time > healed]
+    for number, each in enumerate(there):
+        window = [later.bits[watched.lost] for later in there[number:] if later.time <= each.time + BACK_WINDOW]
+        if each.bits[watched.lost] >= BACK * before and fmean(window) >= BACK * before:
+            return each.time - healed
+    return samples[-1].time - healed
+
+
+def _flips(watched: Watched) -> int:
+    found: dict[str, int] = {}
+    last: dict[str, bool] = {}
+    for time, flags in watched.flags:
+        for path, flag in flags.items():
+            if time > watched.failed and path in last and last[path] != flag:
+                found[path] = found.get(path, 0) + 1
+            last[path] = flag
+    return max(found.values(), default=0)
+
+
+def judge(cell: Cell, outcomes: Sequence[Outcome], unsteered: Iterable[Outcome]) -> list[Aim]:
+    """Return the aims of a mode's *outcomes*, beside those *unsteered* of the same outage where there are any."""
+    if cell.unsteered == cell:
+        return []
+    aims = []
+    beside = list(unsteered)
+    if beside:
+        least = NOT_SLOWER * fmean(each.during for each in beside)
+        aims.append(Aim(f"{cell}: Mbit/s", fmean(each.during for each in outcomes), least=round(least, 2)))
+    if cell.load != "upload":
+        # What a kernel does that nobody steers is not ours: a mode may stand still for as long.
+        most = max([SWITCHED, *([each.still for each in beside] if cell.mode not in BY_ORDER else [])])
+        still = fmean(each.still for each in outcomes)
+        aims.append(Aim(f"{cell}: stands still for s", still, most=round(most, 2)))
+    aims.append(Aim(f"{cell}: flips", max(each.flips for each in outcomes), most=FLIPS))
+    return aims
