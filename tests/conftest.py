@@ -1,1 +1,84 @@
-"""Makes this folder importable, so that unit and kernel tests share the fakes."""
+"""Fixtures of the kernel tests: testbeds that are taken down, and the rule for missing features.
+
+It makes this folder importable, too: tests of different components share what lies in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from mptcp_lab.testbed import TWO_PATHS, Testbed, Topology
+from mptcp_lab.testbed.features import fails_when_missing, missing
+from mptcp_lab.testbed.hops import TOLERANCE
+from mptcp_lab.testbed.ownership import NAMESPACES, PREFIX
+
+Require = Callable[..., None]
+MakeTestbed = Callable[..., Testbed]
+NEEDED = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
+
+
+def _require(*features: str) -> None:
+    for feature in features:
+        reason = missing(feature)
+        if reason is None:
+            continue
+        if fails_when_missing():
+            pytest.fail(f"needs {feature}, and CI may not skip: {reason}", pytrace=False)
+        pytest.skip(f"NOT TESTED, needs {feature}: {reason}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _late_packets_are_tolerated() -> Iterator[None]:
+    """Tests judge what is done, not when: on a machine whose processors are taken away every run would be void."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TOLERANCE, "1")
+        yield
+
+
+@pytest.fixture(scope="session")
+def require() -> Require:
+    """``require("ipset", "htb")``: skip the test, or fail it in CI, where this host lacks one of them."""
+    return _require
+
+
+def _testbeds() -> Iterator[MakeTestbed]:
+    with ExitStack() as stack:
+        names: list[str] = []
+
+        def make(topology: Topology = TWO_PATHS) -> Testbed:
+            _require(*NEEDED)
+            testbed = stack.enter_context(Testbed(topology))
+            names.append(f"{PREFIX}-{testbed.claimed.id}-*")
+            return testbed
+
+        yield make
+        stack.close()
+        left = [str(path) for name in names for path in NAMESPACES.glob(name)]
+        assert not left, f"namespaces left behind: {left}"
+
+
+@pytest.fixture
+def make_testbed() -> Iterator[MakeTestbed]:
+    """Build testbeds for one test: ``make_testbed(topology)``."""
+    yield from _testbeds()
+
+
+@pytest.fixture(scope="module")
+def make_module_testbed() -> Iterator[MakeTestbed]:
+    """The same, kept until the module's last test is over."""
+    yield from _testbeds()
+
+
+@pytest.fixture
+def testbed(make_testbed: MakeTestbed) -> Testbed:
+    """The two-path testbed, for one test alone."""
+    return make_testbed()
+
+
+@pytest.fixture(scope="module")
+def module_testbed(make_module_testbed: MakeTestbed) -> Testbed:
+    """The two-path testbed, shared by the tests of a module."""
+    return make_module_testbed()

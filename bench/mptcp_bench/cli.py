@@ -15,11 +15,12 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
+from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.ownership import remove_stale, runs
+
 from . import provenance
 from .experiments import EXPERIMENTS
 from .paper import parameters, results, scenarios
-from .testbed import TestbedError
-from .testbed.ownership import remove_stale, runs
 
 INTERRUPTED = 130
 ALL = "all"
@@ -112,8 +113,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _paper(arguments: argparse.Namespace) -> int:
+    from mptcp_lab.remote import read_inventory, remote_lab
+
     from .paper import session
-    from .remote import read_inventory, remote_lab
 
     hosts = None
     if arguments.inventory is not None:
@@ -199,7 +201,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _cleanup(arguments: argparse.Namespace) -> int:
     left = [f"removed testbed {run.id} of process {run.pid}" for run in remove_stale()]
     if arguments.inventory is not None:
-        from .remote import cleanup, read_inventory
+        from mptcp_lab.remote import cleanup, read_inventory
 
         left += cleanup(read_inventory(arguments.inventory))
     for line in left or ["nothing was left behind"]:

@@ -20,15 +20,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from . import plot, provenance, style
-from .download import Download, fetch, wget
-from .live import Path as NetworkPath
-from .live import View
-from .recorder import Recorder, mean_rate
-from .shipped import POLICY, ethernet_cap
-from .testbed import TWO_PATHS, Host, Testbed
-from .testbed.features import missing
-from .testbed.services import (
+from mptcp_lab.testbed import TWO_PATHS, Host, Testbed
+from mptcp_lab.testbed.features import missing
+from mptcp_lab.testbed.services import (
     PROXY_PORT,
     Origin,
     Proxy,
@@ -37,7 +31,14 @@ from .testbed.services import (
     start_throttler,
     write_throttler_config,
 )
-from .testbed.topologies import ETHERNET_RATE, WIFI_RATE
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
+
+from . import plot, provenance, style
+from .download import Download, fetch, wget
+from .live import Path as NetworkPath
+from .live import View
+from .recorder import Recorder, mean_rate
+from .shipped import POLICY, ethernet_cap
 
 SYSCTL = Path("/proc/sys/net/ipv4")
 TOLERANCE = 0.05

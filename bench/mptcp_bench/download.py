@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .agent.counters import fallbacks
-from .testbed import Testbed, TestbedError
-from .testbed.services import Origin, Proxy, mptcp_command
+from mptcp_lab.agent.counters import fallbacks
+from mptcp_lab.testbed import Testbed, TestbedError
+from mptcp_lab.testbed.services import Origin, Proxy, mptcp_command
 
 POLL = 0.05
 

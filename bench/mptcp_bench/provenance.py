@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .testbed.commands import TestbedError, run
-from .testbed.services import REPOSITORY
+from mptcp_lab.testbed.commands import TestbedError, run
+from mptcp_lab.testbed.services import REPOSITORY
 
 RESULTS = REPOSITORY / "results"
 

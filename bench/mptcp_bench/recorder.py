@@ -16,7 +16,7 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Literal, Self
 
-from .testbed import LiveNode
+from mptcp_lab.testbed import LiveNode
 
 Direction = Literal["received", "sent"]
 

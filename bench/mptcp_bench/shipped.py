@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mptcp_lab.testbed.commands import TestbedError
+from mptcp_lab.testbed.services import REPOSITORY
 from mptcp_throttler.policy.load import PolicyError, load_policy
-
-from .testbed.commands import TestbedError
-from .testbed.services import REPOSITORY
 
 POLICY = REPOSITORY / "conf" / "policy.yaml"
 PATH = "ethernet"

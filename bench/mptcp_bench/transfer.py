@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from .agent.counters import fallbacks
+from mptcp_lab.agent.counters import fallbacks
+from mptcp_lab.testbed.commands import TestbedError
+from mptcp_lab.testbed.host import Lab, Program
+
 from .recorder import Rate, Sample, rates
-from .testbed.commands import TestbedError
-from .testbed.host import Lab, Program
 
 POLL = 0.1
 GRACE = 15.0

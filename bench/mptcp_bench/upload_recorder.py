@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mptcp_lab.testbed import LiveNode
+from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 from .recorder import Recorder, Sample
-from .testbed import LiveNode
-from .testbed.services import PROXY_PORT
 
 
 class UploadRecorder(Recorder):

@@ -13,9 +13,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mptcp_common.problems import DocumentError, Problem
 from mptcp_throttler import __version__
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS, plain_status_socket
-from mptcp_throttler.policy.problems import DocumentError, Problem
 
 if TYPE_CHECKING:
     from mptcp_throttler.config.settings import Settings

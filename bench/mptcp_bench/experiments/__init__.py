@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..testbed import TestbedError
+from mptcp_lab.testbed import TestbedError
 
 
 @dataclass(frozen=True, slots=True)

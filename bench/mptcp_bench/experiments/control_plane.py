@@ -18,10 +18,10 @@ from typing import Any
 
 from rich.console import Console
 
+from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
 from mptcp_throttler.views.ask import ask
 
-from ..testbed import UNSHAPED, LiveNode, Testbed, TestbedError
-from ..testbed.services import start_throttler, wait_until, write_throttler_config
 from . import Result
 from .scene import Aim, aims_table, backends, missed, need
 

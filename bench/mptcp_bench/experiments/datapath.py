@@ -18,8 +18,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ..testbed import Testbed, paths
-from ..testbed.services import PROXY_PORT, accepts, python_command, wait_until
+from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command, wait_until
+
 from . import Result
 from .scene import BACKENDS, Aim, aims_table, backends, missed, need
 

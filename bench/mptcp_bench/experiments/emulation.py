@@ -27,9 +27,10 @@ from typing import Any
 
 from rich.console import Console
 
-from ..emulation.model import Direction, GilbertElliott, Loss, Path, UniformLoss
-from ..testbed import Testbed, TestbedError, paths
-from ..testbed.features import missing
+from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, Path, UniformLoss
+from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.features import missing
+
 from . import Result
 from .emulation_probe import Ping, Receiver, load_command, send_command
 from .scene import Aim, aims_table, missed, need

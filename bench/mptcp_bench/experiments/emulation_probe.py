@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ..testbed import LiveNode, Program
+from mptcp_lab.testbed import LiveNode, Program
 
 SO_TIMESTAMPING = 37
 """asm-generic/socket.h; SCM_TIMESTAMPING is the same."""

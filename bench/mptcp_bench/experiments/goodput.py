@@ -17,11 +17,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ..download import Download, Protocol, fetch
-from ..recorder import Recorder, mean_rate
-from ..shipped import POLICY, ethernet_cap
-from ..testbed import TWO_PATHS, Testbed, TestbedError
-from ..testbed.services import (
+from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError
+from mptcp_lab.testbed.services import (
     Origin,
     Proxy,
     mptcp_command,
@@ -30,7 +27,11 @@ from ..testbed.services import (
     start_throttler,
     write_throttler_config,
 )
-from ..testbed.topologies import ETHERNET_RATE, WIFI_RATE
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
+
+from ..download import Download, Protocol, fetch
+from ..recorder import Recorder, mean_rate
+from ..shipped import POLICY, ethernet_cap
 from . import Result
 from .scene import Aim, aims_table, missed, need, payload_share
 

@@ -17,9 +17,10 @@ from itertools import product
 
 from rich.console import Console
 
+from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.process import Process
+
 from ..recorder import Recorder, Sample
-from ..testbed import Testbed, TestbedError, paths
-from ..testbed.process import Process
 from . import Picture, Result
 from .guard_judging import (
     CAP,

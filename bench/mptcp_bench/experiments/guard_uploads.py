@@ -10,10 +10,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
-from ..recorder import Recorder
-from ..testbed import LiveNode, Testbed
-from ..testbed.process import Process
-from ..testbed.services import (
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.services import (
     Sink,
     Throttler,
     mptcp_command,
@@ -24,6 +23,8 @@ from ..testbed.services import (
     wait_until,
     write_throttler_config,
 )
+
+from ..recorder import Recorder
 from ..upload_recorder import UploadRecorder
 from .two_paths import FILE_SIZE, hop_shaper
 

@@ -24,12 +24,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .. import style
-from ..paper.statistics import Interval, mean_interval
-from ..recorder import Recorder, Sample, rates
-from ..testbed import LiveNode, Testbed, TestbedError, paths
-from ..testbed.congestion import select
-from ..testbed.services import (
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
+from mptcp_lab.testbed.congestion import select
+from mptcp_lab.testbed.services import (
     Throttler,
     mptcp_command,
     start_origin,
@@ -39,6 +36,10 @@ from ..testbed.services import (
     wait_until,
     write_throttler_config,
 )
+
+from .. import style
+from ..paper.statistics import Interval, mean_interval
+from ..recorder import Recorder, Sample, rates
 from ..upload_recorder import UploadRecorder, on_the_wire
 from . import Picture, Result, onset_cells
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from ..testbed import TestbedError
+from mptcp_lab.testbed import TestbedError
+
 from .onset_judging import DOWN, UP, Windows
 
 OTHER_RATE = {"ethernet": 30, "wifi": 50}

@@ -13,9 +13,10 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
+from mptcp_lab.testbed import LiveNode
+from mptcp_lab.testbed.plan import ETHERNET_HEADER
+
 from ..recorder import Sample
-from ..testbed import LiveNode
-from ..testbed.plan import ETHERNET_HEADER
 
 INTERVAL = 0.25
 """Seconds between two readings."""

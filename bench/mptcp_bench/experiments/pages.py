@@ -15,8 +15,9 @@ from itertools import groupby
 
 from rich.console import Console
 
-from ..testbed import Testbed, TestbedError, paths
-from ..testbed.features import missing
+from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.features import missing
+
 from . import Picture, Result
 from .pages_cells import OPTIONS, Cell, cells, refused, variants_of
 from .pages_judging import judge, lead

@@ -14,9 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ..testbed import LiveNode, TestbedError
-from ..testbed.process import Process
-from ..testbed.services import Origin, mptcp_command, wait_until
+from mptcp_lab.testbed import LiveNode, TestbedError
+from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.services import Origin, mptcp_command, wait_until
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

@@ -8,7 +8,7 @@ from itertools import cycle, islice, product
 from math import exp
 from statistics import NormalDist
 
-from ..testbed import TestbedError
+from mptcp_lab.testbed import TestbedError
 
 VARIANTS = ("none", "ours", "static", "link", "ideal")
 KINDS = ("get", "close", "keepalive", "connect", "tls", "chromium")

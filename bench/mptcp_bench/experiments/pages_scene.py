@@ -16,14 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mptcp_throttler.policy.model import Share, Throttle
-from mptcp_throttler.shaping.cap import class_spec
-
-from ..agent.counters import fallbacks
-from ..recorder import Recorder, Sample
-from ..testbed import LiveNode, Testbed, TestbedError
-from ..testbed.plan import ETHERNET_HEADER
-from ..testbed.services import (
+from mptcp_lab.agent.counters import fallbacks
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed.plan import ETHERNET_HEADER
+from mptcp_lab.testbed.services import (
     PROXY_PORT,
     SQUID_CONFIG,
     Origin,
@@ -34,6 +30,10 @@ from ..testbed.services import (
     wait_until,
     write_throttler_config,
 )
+from mptcp_throttler.policy.model import Share, Throttle
+from mptcp_throttler.shaping.cap import class_spec
+
+from ..recorder import Recorder, Sample
 from .pages_browser import Page, chromium
 from .pages_cells import Cell
 from .pages_judging import Download

@@ -18,8 +18,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ..testbed import TWO_PATHS, Testbed, TestbedError
-from ..testbed.services import PROXY_PORT, start_throttler, write_throttler_config
+from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError
+from mptcp_lab.testbed.services import PROXY_PORT, start_throttler, write_throttler_config
+
 from . import Result
 from .reaction_probe_client import LATE_EVERY
 from .scene import Aim, aims_table, backends, missed, need

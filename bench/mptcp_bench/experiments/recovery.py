@@ -21,12 +21,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ..agent.processes import with_mounts
-from ..download import Counting, wget
-from ..recorder import Recorder, greatest_rate, longest_gap, mean_rate
-from ..shipped import POLICY, ethernet_cap
-from ..testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError
-from ..testbed.services import (
+from mptcp_lab.agent.processes import with_mounts
+from mptcp_lab.testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError
+from mptcp_lab.testbed.services import (
     Throttler,
     program,
     start_origin,
@@ -36,6 +33,10 @@ from ..testbed.services import (
     wait_until,
     write_throttler_config,
 )
+
+from ..download import Counting, wget
+from ..recorder import Recorder, greatest_rate, longest_gap, mean_rate
+from ..shipped import POLICY, ethernet_cap
 from . import Result
 from .scene import Aim, aims_table, backends, differences, kernel_state, missed, need
 

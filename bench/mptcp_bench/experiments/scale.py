@@ -22,10 +22,11 @@ from typing import Any
 
 from rich.console import Console
 
-from ..agent.processes import with_mounts
-from ..testbed import Testbed, TestbedError, paths
-from ..testbed.services import Throttler, program, start_throttler, throttler_mounts, wait_until
-from ..testbed.topologies import ETHERNET_RATE, WIFI_RATE
+from mptcp_lab.agent.processes import with_mounts
+from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.services import Throttler, program, start_throttler, throttler_mounts, wait_until
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
+
 from . import Result, scale_soft
 from .reaction import probed
 from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd

@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from ..agent.processes import descendants
-from ..testbed import LiveNode, Process, Testbed, TestbedError
-from ..testbed.commands import run
-from ..testbed.model import End, Endpoint, Link, Node, Route, RoutingRule, Topology
-from ..testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_proxy
+from mptcp_lab.agent.processes import descendants
+from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
+from mptcp_lab.testbed.commands import run
+from mptcp_lab.testbed.model import End, Endpoint, Link, Node, Route, RoutingRule, Topology
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_proxy
+
 from .control_plane import cpu_seconds
 
 SOURCE = Path(__file__).parent / "native" / "crowd.c"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..testbed import Testbed
-from ..testbed.services import PROXY_PORT, write_throttler_config
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, write_throttler_config
 
 PROBE_PORT = PROXY_PORT + 1
 """Where the reaction is measured: Squid has the other port."""

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from mptcp_lab.agent.processes import descendants
+from mptcp_lab.testbed import LiveNode
+from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.netfilter.ipset import CMD_LIST, header
 from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes
 from mptcp_throttler.kernel.ports import KernelError
 
-from ..agent.processes import descendants
-from ..testbed import LiveNode
-from ..testbed.services import PROXY_PORT
 from .control_plane import cpu_seconds
 
 _NETLINK_NETFILTER = 12

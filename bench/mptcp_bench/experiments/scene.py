@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
-from ..testbed import LiveNode, TestbedError
-from ..testbed.features import missing
+from mptcp_lab.testbed import LiveNode, TestbedError
+from mptcp_lab.testbed.features import missing
 
 FRAME = 1514
 """Bytes of a full packet as the shapers count it: an MTU of 1500 and the Ethernet header."""

@@ -17,8 +17,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..testbed import LiveNode, Testbed, TestbedError
-from ..testbed.services import (
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed.services import (
     PROXY_PORT,
     Proxy,
     mptcp_command,
@@ -28,6 +28,7 @@ from ..testbed.services import (
     wait_until,
     write_throttler_config,
 )
+
 from . import Result
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd

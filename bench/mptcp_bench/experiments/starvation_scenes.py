@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..emulation.model import Direction
-from ..emulation.model import Path as EmulatedPath
-from ..testbed import paths
-from ..testbed.model import End, Endpoint, Link, Node, Route, RoutingRule, Topology
-from ..testbed.topologies import PATH_NETWORKS
+from mptcp_lab.emulation.model import Direction
+from mptcp_lab.emulation.model import Path as EmulatedPath
+from mptcp_lab.testbed import paths
+from mptcp_lab.testbed.model import End, Endpoint, Link, Node, Route, RoutingRule, Topology
+from mptcp_lab.testbed.topologies import PATH_NETWORKS
+
 from .starvation_judging import PathLoad
 
 MBIT = 1_000_000

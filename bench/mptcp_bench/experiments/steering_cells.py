@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from ..testbed import TestbedError
+from mptcp_lab.testbed import TestbedError
 
 NONE = "none"
 """The mode of a policy without rules."""

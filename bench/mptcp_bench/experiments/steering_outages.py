@@ -17,12 +17,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
+from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command, start_sink, wait_until
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 from ..recorder import Recorder, Sample
-from ..testbed import LiveNode, Testbed, TestbedError, paths
-from ..testbed.process import Process
-from ..testbed.services import PROXY_PORT, mptcp_command, start_sink, wait_until
 from . import Result
 from .scene import missed
 from .steering_cells import NONE, PATHS, POLICY, Cell

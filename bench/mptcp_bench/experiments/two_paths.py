@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from ..emulation.model import Direction
-from ..emulation.model import Path as EmulatedPath
-from ..recorder import Recorder
-from ..testbed import LiveNode, Testbed
-from ..testbed.plan import tbf
-from ..testbed.process import Process
-from ..testbed.services import (
+from mptcp_lab.emulation.model import Direction
+from mptcp_lab.emulation.model import Path as EmulatedPath
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.plan import tbf
+from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.services import (
     Throttler,
     mptcp_command,
     start_origin,
@@ -24,6 +23,8 @@ from ..testbed.services import (
     wait_until,
     write_throttler_config,
 )
+
+from ..recorder import Recorder
 
 DEVICES = ("eth0", "wlan0")
 """Of the client: Ethernet, Wi-Fi."""

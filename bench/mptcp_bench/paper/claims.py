@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mptcp_throttler.policy.units import approximate_rate, approximate_size
+from mptcp_common.units import approximate_rate, approximate_size
 
 from .judging import Claims, Finding, Measured, Missing, either, explained, separate
 from .results import (

@@ -21,9 +21,10 @@ from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
 
-from ..testbed.commands import TestbedError
-from ..testbed.host import Host, Lab
-from ..testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, mptcp_command, start_origin, start_proxy
+from mptcp_lab.testbed.commands import TestbedError
+from mptcp_lab.testbed.host import Host, Lab
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, mptcp_command, start_origin, start_proxy
+
 from .conversion_analysis import Body, Exchange, exchanges
 from .conversion_capture import captured, device_towards
 from .conversion_streams import Leg, follow

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from ..testbed.commands import TestbedError
-from ..testbed.host import Host, Program
-from ..testbed.services import wait_until
+from mptcp_lab.testbed.commands import TestbedError
+from mptcp_lab.testbed.host import Host, Program
+from mptcp_lab.testbed.services import wait_until
+
 from .conversion_packets import CaptureError, Packet, read_capture
 
 SNAPSHOT = 320

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 
+from mptcp_lab.testbed.commands import TestbedError
 from mptcp_throttler.mptcp.options import MptcpOption, parse_options
-
-from ..testbed.commands import TestbedError
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from ..download import wget
-from ..testbed.commands import TestbedError
-from ..testbed.host import Lab
-from ..testbed.mtu import mtu
-from ..testbed.services import (
+from mptcp_lab.testbed.commands import TestbedError
+from mptcp_lab.testbed.host import Lab
+from mptcp_lab.testbed.mtu import mtu
+from mptcp_lab.testbed.services import (
     Origin,
     Proxy,
     Throttler,
@@ -26,6 +25,8 @@ from ..testbed.services import (
     start_throttler,
     write_throttler_config,
 )
+
+from ..download import wget
 from ..transfer import Observation, observe, still_there
 from . import measures
 from .parameters import Parameters

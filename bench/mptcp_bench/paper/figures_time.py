@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mptcp_throttler.policy.units import format_rate
+from mptcp_common.units import format_rate
 
 from .. import style
 from .quantities import show

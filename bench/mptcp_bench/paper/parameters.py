@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mptcp_throttler.policy.units import parse_rate
-
-from ..emulation.model import Direction, GilbertElliott, Loss, Path, PathError, UniformLoss
+from mptcp_common.units import parse_rate
+from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, Path, PathError, UniformLoss
 
 MILLISECOND = 1_000
 """Microseconds."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
 
-from mptcp_throttler.policy.units import format_rate
+from mptcp_common.units import format_rate
 
 from .figures import svg
 from .quantities import show

@@ -17,12 +17,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mptcp_lab.testbed import Testbed, TestbedError, lab_of
+from mptcp_lab.testbed.host import Lab
+from mptcp_lab.testbed.topologies import paths
+
 from .. import provenance
 from ..experiments.scene import need
 from ..provenance import Provenance
-from ..testbed import Testbed, TestbedError, lab_of
-from ..testbed.host import Lab
-from ..testbed.topologies import paths
 from . import conversion, engine
 from .figures import draw
 from .parameters import Parameters

@@ -17,11 +17,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from mptcp_common.fields import Parsed, Section, between
+from mptcp_common.problems import DocumentError, shown
+from mptcp_common.validate import problem_at, validate
+from mptcp_common.yaml_document import parse_document
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
-from mptcp_throttler.policy.fields import Parsed, Section, between
-from mptcp_throttler.policy.problems import DocumentError, shown
-from mptcp_throttler.policy.validate import problem_at, validate
-from mptcp_throttler.policy.yaml_document import parse_document
 
 _END = re.compile(r"^(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})$")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mptcp_common.problems import DocumentError, Problem, Severity
 from mptcp_throttler.config.connections_file import load_connections
 from mptcp_throttler.config.settings import Settings, check_together, load_settings
 from mptcp_throttler.mptcp.model import Connection
 from mptcp_throttler.policy.load import check_policy
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.policy.problems import DocumentError, Problem, Severity
 
 
 def read_settings(path: Path) -> Settings:

@@ -13,14 +13,14 @@ from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import Field
 
+from mptcp_common.fields import Parsed, Section, between, editor_schema, one_of
+from mptcp_common.problems import DocumentError, Problem, Severity, in_order, shown
+from mptcp_common.units import SIZE_PATTERN, parse_size
+from mptcp_common.validate import problem_at, validate
+from mptcp_common.yaml_document import Document, parse_document
 from mptcp_throttler.config.status_socket import DEFAULT_SOCKET
-from mptcp_throttler.policy.fields import Parsed, Section, between, editor_schema, one_of
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.policy.problems import DocumentError, Problem, Severity, in_order, shown
 from mptcp_throttler.policy.schema import Interface
-from mptcp_throttler.policy.units import SIZE_PATTERN, parse_size
-from mptcp_throttler.policy.validate import problem_at, validate
-from mptcp_throttler.policy.yaml_document import Document, parse_document
 from mptcp_throttler.shaping.model import Ownership
 
 NetfilterChoice = Literal["auto", "iptables", "nftables"]

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from mptcp_throttler.policy.fields import DIRECTIONS, NAME_PATTERN, Parsed, Section, one_of, parse_name
+from mptcp_common.fields import NAME_PATTERN, Parsed, Section, one_of, parse_name
+from mptcp_common.problems import shown
+from mptcp_throttler.policy.fields import DIRECTIONS
 from mptcp_throttler.policy.model import Budget, BudgetStep, Period
-from mptcp_throttler.policy.problems import shown
 from mptcp_throttler.policy.schedule import DAYS
 from mptcp_throttler.policy.throttle_section import ThrottleOrNone, also_none, throttle_of
 

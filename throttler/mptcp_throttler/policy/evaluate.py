@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
 from mptcp_throttler.policy.model import (
     Direction,
@@ -32,7 +33,6 @@ from mptcp_throttler.policy.model import (
 )
 from mptcp_throttler.policy.reasons import BEFORE, NO_RULE, joined
 from mptcp_throttler.policy.schedule import next_change, open_rules
-from mptcp_throttler.policy.units import format_rate
 
 __all__ = ["CompiledPolicy", "evaluate", "next_change"]
 

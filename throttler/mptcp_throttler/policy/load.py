@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from mptcp_throttler.policy import composition
-from mptcp_throttler.policy.budget_section import NO_BUDGET, budget_of
-from mptcp_throttler.policy.fields import DIRECTIONS
-from mptcp_throttler.policy.model import Budget, Guard, Kind, Mode, PathMatch, Policy, Rule, Window
-from mptcp_throttler.policy.problems import (
+from mptcp_common.problems import (
     DocumentError,
     Problem,
     Severity,
@@ -22,6 +18,12 @@ from mptcp_throttler.policy.problems import (
     nearest,
     shown,
 )
+from mptcp_common.validate import problem_at, validate
+from mptcp_common.yaml_document import Document, parse_document
+from mptcp_throttler.policy import composition
+from mptcp_throttler.policy.budget_section import NO_BUDGET, budget_of
+from mptcp_throttler.policy.fields import DIRECTIONS
+from mptcp_throttler.policy.model import Budget, Guard, Kind, Mode, PathMatch, Policy, Rule, Window
 from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT
 from mptcp_throttler.policy.schema import (
     ACTIONS,
@@ -32,8 +34,6 @@ from mptcp_throttler.policy.schema import (
 )
 from mptcp_throttler.policy.steer_section import named_paths, steer_of
 from mptcp_throttler.policy.throttle_section import throttle_of
-from mptcp_throttler.policy.validate import problem_at, validate
-from mptcp_throttler.policy.yaml_document import Document, parse_document
 
 
 class PolicyError(DocumentError):

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Final
 
+from mptcp_common.problems import did_you_mean, shown
 from mptcp_throttler.policy.model import Policy, Window
-from mptcp_throttler.policy.problems import did_you_mean, shown
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 EVERY_DAY: Final = frozenset(range(7))

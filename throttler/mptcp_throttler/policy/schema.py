@@ -12,9 +12,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from mptcp_throttler.policy.budget_section import BudgetOrName, BudgetSection, also_name
-from mptcp_throttler.policy.fields import (
-    DIRECTIONS,
+from mptcp_common.fields import (
     INTERFACE_PATTERN,
     Name,
     Parsed,
@@ -23,12 +21,12 @@ from mptcp_throttler.policy.fields import (
     editor_schema,
     one_of,
     parse_interface,
-    parse_prefix,
-    parse_time_zone,
     seconds,
 )
+from mptcp_common.problems import shown
+from mptcp_throttler.policy.budget_section import BudgetOrName, BudgetSection, also_name
+from mptcp_throttler.policy.fields import DIRECTIONS, parse_prefix, parse_time_zone
 from mptcp_throttler.policy.model import Direction, Guard, Network
-from mptcp_throttler.policy.problems import shown
 from mptcp_throttler.policy.schedule import DAYS_PATTERN, HOURS_PATTERN, parse_days, parse_hours
 from mptcp_throttler.policy.steer_section import SteerOrNone
 from mptcp_throttler.policy.throttle_section import ThrottleOrNone, also_none

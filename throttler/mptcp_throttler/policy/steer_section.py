@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from mptcp_throttler.policy.fields import Name, Parsed, Section, between, either, one_of
+from mptcp_common.fields import Name, Parsed, Section, between, either, one_of
+from mptcp_common.problems import KeyPath
 from mptcp_throttler.policy.model import Mode, Steer
-from mptcp_throttler.policy.problems import KeyPath
 from mptcp_throttler.policy.throttle_section import none_or
 
 ALIASES: Final = {"waterfall": Mode.PRIORITY_BASED}

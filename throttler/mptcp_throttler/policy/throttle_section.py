@@ -6,10 +6,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from mptcp_throttler.policy.fields import Parsed, Section, one_of
-from mptcp_throttler.policy.model import Onset, Share, Throttle
-from mptcp_throttler.policy.problems import shown
-from mptcp_throttler.policy.units import (
+from mptcp_common.fields import Parsed, Section, one_of
+from mptcp_common.problems import shown
+from mptcp_common.units import (
     HIGHEST_RATE,
     HIGHEST_SIZE,
     LOWEST_RATE,
@@ -20,6 +19,7 @@ from mptcp_throttler.policy.units import (
     parse_rate,
     parse_size,
 )
+from mptcp_throttler.policy.model import Onset, Share, Throttle
 
 LOWEST_BURST: Final = 1600
 """Bytes: one full-sized Ethernet packet with its headers."""

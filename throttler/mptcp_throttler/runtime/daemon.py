@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
 from typing import Any
 
+from mptcp_common.problems import DocumentError
 from mptcp_throttler import __version__
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
@@ -28,7 +29,6 @@ from mptcp_throttler.kernel.state_lock import locked
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.policy.problems import DocumentError
 from mptcp_throttler.policy.schedule import next_change, open_rules
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.budgets import Budgets

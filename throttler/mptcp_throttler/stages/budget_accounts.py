@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from mptcp_common.units import approximate_size
 from mptcp_throttler.policy.budget import Account, next_step, step_of
 from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy
-from mptcp_throttler.policy.units import approximate_size
 from mptcp_throttler.stages.budget_periods import Periods
 
 ANNOUNCED_PERCENT: Final = (50, 80, 95)

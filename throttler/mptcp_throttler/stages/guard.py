@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
+from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Verdict
 from mptcp_throttler.policy.reasons import BEFORE
-from mptcp_throttler.policy.units import format_rate
 from mptcp_throttler.stages.degradation import DegradationDetector, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples
 from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationDetector

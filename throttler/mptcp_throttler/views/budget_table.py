@@ -8,9 +8,9 @@ from datetime import datetime
 from rich.console import Console
 from rich.table import Table
 
+from mptcp_common.units import approximate_size
 from mptcp_throttler.policy.budget import Account, next_step, period, step_of
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.policy.units import approximate_size
 from mptcp_throttler.storage.budget_ledger import Ledger
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mptcp_throttler.policy.units import approximate_size, format_rate
+from mptcp_common.units import approximate_size, format_rate
 
 
 def print_status(status: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""The laboratory: hosts in network namespaces or by ssh, paths with delay and loss, Squid, Apache, the throttler."""

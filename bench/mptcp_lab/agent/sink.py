@@ -1,0 +1,45 @@
+"""A web server that swallows what is sent to it: ``python -m mptcp_lab.agent.sink PORT``.
+
+Answers every PUT with 200 once all of its body has come. Apache would need WebDAV for it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+_PIECE = 1 << 20
+
+
+class _Sink(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        left = int(self.headers.get("Content-Length", 0))
+        while left > 0 and (piece := self.rfile.read1(min(left, _PIECE))):
+            left -= len(piece)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+class _Server(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
+def main() -> None:
+    """Serve until killed."""
+    _Server(("::", int(sys.argv[1])), _Sink).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

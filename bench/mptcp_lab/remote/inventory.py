@@ -1,0 +1,224 @@
+"""The inventory: which real hosts are client, proxy and origin, how ssh reaches them, what their interfaces are.
+
+Read by the machinery that reads policies, so with errors of the same kind: all of a file at once, each with its line,
+the key, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from mptcp_common.fields import Parsed, Section, parse_interface, parse_name
+from mptcp_common.problems import DocumentError, Problem, did_you_mean, in_order, key_text, shown
+from mptcp_common.validate import problem_at, validate
+from mptcp_common.yaml_document import Document, parse_document
+
+from ..testbed.commands import TestbedError
+from ..testbed.host import ClientPath
+from .connection import Login
+
+SCENARIO_PATHS: Final = ("ethernet", "wifi")
+"""What the scenarios call the client's paths."""
+_KEYWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*", re.ASCII)
+_OURS: Final = frozenset({"batchmode", "remotecommand", "requesttty"})
+"""Options of ssh_config(5) that the session with the agent depends on."""
+
+
+class InventoryError(DocumentError, TestbedError):
+    """An inventory that cannot be used. ``problems`` has all that is wrong, ``str()`` one line for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the three hosts."""
+
+    name: str
+    """client, proxy or origin."""
+    login: Login
+    devices: tuple[str, ...]
+    addresses: Mapping[int, str] = field(default_factory=dict)
+    """By family, where they are not those of the first device."""
+    commands: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Three hosts, checked as far as the file alone allows."""
+
+    client: Part
+    proxy: Part
+    origin: Part
+    paths: tuple[ClientPath, ...]
+    """The client's; connections open over the first."""
+    source: str = ""
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    """The line of each key, by its name (``client.paths.wifi``), for messages."""
+
+    @property
+    def parts(self) -> tuple[Part, Part, Part]:
+        return self.client, self.proxy, self.origin
+
+    def at(self, key: str) -> str:
+        """Return ``FILE:LINE: KEY``, the start of a message about *key*."""
+        line = self.lines.get(key)
+        return f"{self.source}:{line}: {key}" if line else f"{self.source}: {key}"
+
+
+def _destination(value: object) -> str:
+    # ssh would take what begins with a dash for an option.
+    if not isinstance(value, str) or not re.fullmatch(r"[^\s-]\S*", value) or not value.isprintable():
+        raise ValueError(f"{shown(value)} is not a destination; write user@host, or a Host of your ssh configuration")
+    return value
+
+
+def _directory(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
+        raise ValueError(f"{shown(value)} is not a directory of that host; write an absolute path")
+    return value
+
+
+def _address(family: int, example: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        try:
+            address = ip_address(value) if isinstance(value, str) else None
+        except ValueError:
+            address = None
+        if address is None or address.version != family:
+            raise ValueError(f'{shown(value)} is not an IPv{family} address; write one such as "{example}"')
+        return str(address)
+
+    return parse
+
+
+def _option_values(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f'{shown(value)} is not a mapping; write "Keyword: value" lines as in ssh_config(5)')
+    options = {}
+    for keyword, setting in value.items():
+        if not _KEYWORD.fullmatch(keyword):
+            raise ValueError(f"{shown(keyword)} is not a keyword of ssh_config(5), such as Port or IdentityFile")
+        if keyword.lower() in _OURS:
+            raise ValueError(f"{keyword} cannot be set here: the session depends on it")
+        text = {True: "yes", False: "no"}[setting] if isinstance(setting, bool) else setting
+        if isinstance(text, float) or not isinstance(text, int | str) or not str(text).isprintable() or text == "":
+            raise ValueError(f"{keyword}: {shown(setting)} is not a setting; write text, a number, true or false")
+        options[keyword] = str(text)
+    return options
+
+
+Destination = Annotated[str, Parsed(_destination, {"type": "string"})]
+Directory = Annotated[str, Parsed(_directory, {"type": "string"})]
+Interface = Annotated[str, Parsed(parse_interface, {"type": "string"})]
+Options = Annotated[dict[str, str], Parsed(_option_values, {"type": "object"})]
+Address4 = Annotated[str, Parsed(_address(4, "192.0.2.7"), {"type": "string"})]
+Address6 = Annotated[str, Parsed(_address(6, "2001:db8::7"), {"type": "string"})]
+PathName = Annotated[str, Parsed(parse_name, {"type": "string"})]
+
+
+class HostSection(Section):
+    """How a host is reached."""
+
+    ssh: Destination = Field(description="Where ssh logs in: user@host, or a Host of the ssh configuration.")
+    options: Options = Field(default={}, description="Options of ssh_config(5) for this host, by keyword.")
+    directory: Directory | None = Field(
+        default=None, description="Where the run's files are made there, e.g. /var/tmp."
+    )
+
+
+class ClientSection(HostSection):
+    paths: dict[PathName, Interface] = Field(description="The client's interfaces, by path.")
+
+
+class ServerSection(HostSection):
+    address: Address4 | None = Field(
+        default=None, description="Where others reach it, if not at its first interface's."
+    )
+    address6: Address6 | None = Field(default=None, description="The same for IPv6.")
+
+
+class ProxySection(ServerSection):
+    interfaces: list[Interface] = Field(min_length=1, description="The interfaces towards the client.")
+    commands: Directory | None = Field(default=None, description="The directory of mptcp-proxy and mptcp-throttler.")
+
+
+class OriginSection(ServerSection):
+    interface: Interface = Field(description="The interface towards the proxy.")
+
+
+class InventorySection(Section):
+    options: Options = Field(default={}, description="Options of ssh_config(5) for all hosts, by keyword.")
+    client: ClientSection
+    proxy: ProxySection
+    origin: OriginSection
+
+
+def load_inventory(text: str, source: str) -> Inventory:
+    """Return the inventory in *text*; raise :class:`InventoryError` with all problems. *source* names it."""
+    document = parse_document(text, source)
+    section, problems = validate(InventorySection, document)
+    problems = in_order([*problems, *_path_problems(document)])
+    if section is None or problems:
+        raise InventoryError(problems)
+
+    def part(name: str, host: HostSection, devices: tuple[str, ...], commands: str | None = None) -> Part:
+        login = Login(host.ssh, {**host.options, **_missing(section.options, host.options)}, host.directory)
+        addresses: dict[int, str] = {}
+        if isinstance(host, ServerSection):
+            addresses = {f: a for f, a in ((4, host.address), (6, host.address6)) if a is not None}
+        return Part(name, login, devices, addresses, Path(commands) if commands else None)
+
+    client, proxy, origin = section.client, section.proxy, section.origin
+    return Inventory(
+        client=part("client", client, tuple(client.paths.values())),
+        proxy=part("proxy", proxy, tuple(proxy.interfaces), proxy.commands),
+        origin=part("origin", origin, (origin.interface,)),
+        paths=tuple(ClientPath(name, device) for name, device in client.paths.items()),
+        source=source,
+        lines={key_text(path): position.line for path, position in document.keys.items()},
+    )
+
+
+def read_inventory(file: Path) -> Inventory:
+    """Return the inventory in *file*; raise :class:`InventoryError` where it cannot be read or used."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
+        raise InventoryError([Problem(str(file), 0, 0, "", None, f"cannot be read: {reason}")]) from None
+    return load_inventory(text, str(file))
+
+
+def _missing(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Return what *common* adds to *own*; the keywords of ssh_config(5) are not case-sensitive."""
+    known = {keyword.lower() for keyword in own}
+    return {keyword: value for keyword, value in common.items() if keyword.lower() not in known}
+
+
+def _path_problems(document: Document) -> Iterator[Problem]:
+    """Yield what is wrong with the paths as a whole: one that the scenarios need is missing, or two are the same."""
+    client = document.data.get("client") if document.data else None
+    paths = client.get("paths") if isinstance(client, dict) else None
+    if not isinstance(paths, dict):
+        return
+    where = ("client", "paths")
+    for name in SCENARIO_PATHS:
+        if name not in paths:
+            guess = did_you_mean(name, [other for other in paths if other not in SCENARIO_PATHS])
+            message = f"the path {name} is missing{guess.replace('did you mean', 'is it')}; the scenarios use "
+            message += " and ".join(SCENARIO_PATHS)
+            yield problem_at(document, where, None, message, document.key_position(where))
+    seen: dict[str, str] = {}
+    for name, device in paths.items():
+        if not isinstance(device, str):
+            continue
+        if device in seen:
+            message = f"{shown(device)} is the interface of {seen[device]} already; each path needs its own"
+            yield problem_at(document, (*where, name), device, message)
+        seen.setdefault(device, name)

@@ -1,0 +1,187 @@
+"""A node of a built topology: run programs in it, enter it, read its counters."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..agent import counters
+from .commands import TestbedError, run
+from .installed import program
+from .model import Topology
+from .ownership import NAMESPACES
+from .plan import node_steps
+from .process import Process
+
+CLONE_NEWNET = 0x40000000
+"""linux/sched.h; os.setns() is there from Python 3.12 only."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _setns(descriptor: int, what: str) -> None:
+    if _libc.setns(descriptor, CLONE_NEWNET) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"enter network namespace {what}: {os.strerror(error)}")
+
+
+@contextmanager
+def entered(namespace: str) -> Iterator[None]:
+    """Move the calling thread into *namespace*, and back. Other threads stay where they are."""
+    with ExitStack() as stack:
+        descriptors = []
+        for path in ("/proc/thread-self/ns/net", str(NAMESPACES / namespace)):
+            descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            stack.callback(os.close, descriptors[-1])
+        _setns(descriptors[1], namespace)
+        stack.callback(_setns, descriptors[0], "that the thread came from")
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceBytes:
+    """Counters of a device since it was made: bytes on the wire with the Ethernet header."""
+
+    received: int
+    sent: int
+
+
+class LiveNode:
+    """One namespace of a built topology."""
+
+    def __init__(self, topology: Topology, name: str, namespace: str, directory: Path, scope: ExitStack) -> None:
+        self.name = name
+        self.namespace = namespace
+        self.directory = directory
+        self._topology = topology
+        self._scope = scope
+        with entered(namespace):
+            # The file shows the devices of the namespace in which it was opened, from wherever it is read.
+            self._counters = os.open("/proc/thread-self/net/dev", os.O_RDONLY | os.O_CLOEXEC)
+        scope.callback(os.close, self._counters)
+        self._logs = 0
+
+    def run(
+        self, argv: Sequence[str], *, check: bool = True, timeout: float = 30, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in the namespace and wait for it; *options* go to Popen."""
+        attempt = f"[{self.name}] {' '.join(argv)}"
+        command = ["ip", "netns", "exec", self.namespace, *argv]
+        return run(command, attempt=attempt, check=check, timeout=timeout, **options)
+
+    def popen(
+        self,
+        argv: Sequence[str],
+        *,
+        name: str | None = None,
+        mounts: Mapping[str, str | os.PathLike[str]] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
+        """Start a program; it is ended, by its id, when the testbed is taken down at the latest.
+
+        *mounts* maps directories to what the program alone shall see there: a directory, or ``TMPFS``.
+        """
+        label = name or Path(argv[0]).name
+        self._logs += 1
+        log = self.directory / f"{self.name}-{label}-{self._logs}.log"
+        process = Process(self.namespace, argv, name=label, log=log, mounts=mounts, env=env)
+        self._scope.callback(process.stop)
+        return process
+
+    def at_end(self, callback: Callable[[], object]) -> None:
+        """Call *callback* when the testbed is taken down, before what was started earlier is ended."""
+        self._scope.callback(callback)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Put the calling thread into the namespace, for sockets of its own."""
+        with entered(self.namespace):
+            yield
+
+    def address(self, device: str, family: int = 4) -> str:
+        """Return the address of *device*, family 4 or 6, as text without prefix length."""
+        address = self._topology.end(self.name, device).address(family)
+        if address is None:
+            raise KeyError(f"{self.name}:{device} has no IPv{family} address")
+        return address
+
+    def counters(self) -> dict[str, InterfaceBytes]:
+        """Return the counters of all devices, read at one moment."""
+        text = os.pread(self._counters, 65536, 0).decode()
+        return {device: InterfaceBytes(*octets) for device, octets in counters.devices(text).items()}
+
+    def interface_bytes(self, device: str) -> InterfaceBytes:
+        return self.counters()[device]
+
+    def service_address(self, family: int = 4) -> str:
+        """Return the address of the first device that has one of *family*: what the node serves is reached there."""
+        for device in self._topology.devices(self.name):
+            address = self._topology.end(self.name, device).address(family)
+            if address is not None:
+                return address
+        raise KeyError(f"{self.name} has no IPv{family} address")
+
+    def agent(self, module: str, *arguments: str) -> list[str]:
+        """Return the argv that runs ``mptcp_lab.agent.MODULE``."""
+        return [sys.executable, "-m", f"{counters.__package__}.{module}", *arguments]
+
+    def program(self, name: str) -> str:
+        """Return the path of one of our own commands."""
+        return program(name)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write *text* to file *name* of the testbed's directory."""
+        target = self.directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        return target
+
+    def place(self, file: Path) -> Path:
+        """Return *file*: namespaces share the file system."""
+        return file
+
+    def read(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise TestbedError(f"[{self.name}] read {path}: {error.strerror}") from None
+
+    def mib(self) -> dict[str, int]:
+        """Return the protocol counters by the names nstat(8) gives them: TcpRetransSegs, MPTcpExtMPJoinAckRx, …"""
+        with self.entered():
+            return counters.read_protocols()
+
+    @contextmanager
+    def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
+        """Run *do*, and *undo* at the end of the scope: a change of the node for a part of a test."""
+        self.run(do)
+        try:
+            yield
+        finally:
+            self.run(undo)
+
+    @contextmanager
+    def sysctl(self, key: str, value: str) -> Iterator[None]:
+        """Set a sysctl of this namespace and put the old value back."""
+        before = self.run(["sysctl", "-n", key]).stdout.strip()
+        with self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"]):
+            yield
+
+    @contextmanager
+    def link_down(self, device: str) -> Iterator[None]:
+        """Take a device down for a while; its routes go with it and are declared anew afterwards."""
+
+        self.run(["ip", "link", "set", device, "down"])
+        try:
+            yield
+        finally:
+            self.run(["ip", "link", "set", device, "up"])
+            for step in node_steps(self._topology.node(self.name)):
+                if "route" in step.argv and device in step.argv:
+                    self.run(step.argv, check=False)

@@ -1,0 +1,139 @@
+"""Single values of an operator's file: what each may be, for pydantic and, as JSON Schema, for editors.
+
+A parser takes whatever YAML gave and returns the value in the terms of the model, or raises a ValueError
+whose text is a sentence for the operator: the value, what is wrong, what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from mptcp_common.problems import did_you_mean, shown
+
+LONGEST_INTERFACE: Final = 15
+"""IFNAMSIZ of linux/if.h without the final zero."""
+INTERFACE_PATTERN: Final = r"^[^\s/:]{1,15}$"
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$"
+_NAME: Final = re.compile(NAME_PATTERN.strip("^$"), re.ASCII)
+
+
+class Section(BaseModel):
+    """What every section has in common: nothing is converted silently and no unknown key passes."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Parsed:
+    """Annotation for a value that *parse* reads; *schema* describes what it takes to editors."""
+
+    def __init__(self, parse: Callable[[object], object], schema: dict[str, Any]) -> None:
+        self.parse = parse
+        self._schema = schema
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.parse)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return dict(self._schema)
+
+
+def between(low: int, high: int) -> Parsed:
+    """Return the annotation for a whole number from *low* to *high*. Neither true nor 1.0 is one."""
+
+    def parse(value: object) -> int:
+        if type(value) is not int:
+            raise ValueError(f"{shown(value)} is not a whole number; {low} to {high} is allowed")
+        if not low <= value <= high:
+            raise ValueError(f"{shown(value)} is out of range; {low} to {high} is allowed")
+        return value
+
+    return Parsed(parse, {"type": "integer", "minimum": low, "maximum": high})
+
+
+def seconds(low: float, high: float) -> Parsed:
+    """Return the annotation for a number of seconds from *low* to *high*."""
+
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{shown(value)} is not a number of seconds; {low:g} to {high:g} is allowed")
+        if not low <= value <= high:
+            raise ValueError(f"{shown(value)} is out of range; {low:g} to {high:g} seconds are allowed")
+        return float(value)
+
+    return Parsed(parse, {"type": "number", "minimum": low, "maximum": high})
+
+
+def one_of(*words: str) -> Parsed:
+    """Return the annotation for one of *words*."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value not in words:
+            guess = did_you_mean(value, words) if isinstance(value, str) else ""
+            raise ValueError(f"{shown(value)} is not allowed{guess}; write {either(words)}")
+        return value
+
+    return Parsed(parse, {"enum": list(words)})
+
+
+def either(words: tuple[str, ...]) -> str:
+    """Return ``a, b or c``."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def parse_name(value: object) -> str:
+    """Return the name of a path or a rule."""
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not text; put it in quotes")
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{shown(value)} is not a name; write 1 to 32 letters, digits, dots, dashes and underscores, "
+            "the first a letter or digit"
+        )
+    return value
+
+
+Name = Annotated[str, Parsed(parse_name, {"type": "string", "pattern": NAME_PATTERN})]
+
+
+def parse_interface(value: object) -> str:
+    """Return the name of a network interface, by the kernel's rules (``dev_valid_name``)."""
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not text; put it in quotes")
+    if len(value.encode(errors="replace")) > LONGEST_INTERFACE:
+        raise ValueError(f"{shown(value)} is too long for an interface; Linux allows {LONGEST_INTERFACE} characters")
+    odd = any(character.isspace() or character in "/:" for character in value)
+    if value in {"", ".", ".."} or odd or not value.isprintable():
+        raise ValueError(f"{shown(value)} is not the name of an interface; no spaces, slashes or colons (see: ip link)")
+    return value
+
+
+class _EditorSchema(GenerateJsonSchema):
+    """A key may be left out, but not left without a value: null is in no schema."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+
+def editor_schema(section: type[Section]) -> dict[str, Any]:
+    """Return the JSON Schema of *section* for editors (draft 2020-12)."""
+    schema = section.model_json_schema(schema_generator=_EditorSchema, by_alias=True)
+    return {"$schema": GenerateJsonSchema.schema_dialect, **_trimmed(schema)}
+
+
+def _trimmed(schema: Any, properties: bool = False) -> Any:
+    """Return *schema* without the noise: titles made from key names, and defaults of null."""
+    if isinstance(schema, list):
+        return [_trimmed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value if key == "examples" else _trimmed(value, properties=key in {"properties", "$defs"})
+        for key, value in schema.items()
+        if properties or not (key == "title" or (key == "default" and value is None))
+    }

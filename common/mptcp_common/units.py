@@ -1,0 +1,131 @@
+"""Rates and sizes between what people write and the base units used inside: bits per second and bytes.
+
+Rates: a number and ``bit/s``, ``kbit/s``, ``Mbit/s`` or ``Gbit/s``; powers of 1000; letter case and the
+``/s`` do not matter, so the words of tc(8) ``5mbit`` and ``512kbit`` mean what they mean there. A plain whole
+number is bits per second. ``Mbps`` is refused: tc(8) reads it as bytes, most people as bits.
+
+Sizes: a number and ``B``, ``kB`` or ``KB`` (1000), ``MB`` (1000²), ``KiB`` (1024) or ``MiB`` (1024²); letter
+case does matter, so that no ``kb`` can be taken for bits. A plain whole number is bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final
+
+from mptcp_common.problems import shown
+
+LOWEST_RATE: Final = 8_000
+"""Below it, one full-sized packet occupies the class for longer than TCP's first retransmission timeouts."""
+HIGHEST_RATE: Final = 1_000_000_000_000
+HIGHEST_SIZE: Final = 64 * 1024 * 1024
+
+_RATE_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_SIZE_UNITS: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "KiB": 1024, "MiB": 1024**2}
+
+_NUMBER: Final = r"[0-9]{1,15}(?:\.[0-9]{1,9})?"
+RATE_PATTERN: Final = rf"^{_NUMBER} *[kKmMgG]?[bB][iI][tT](?:/[sS])?$"
+"""For editors; :func:`parse_rate` decides."""
+SIZE_PATTERN: Final = rf"^{_NUMBER} *(?:{'|'.join(_SIZE_UNITS)})$"
+"""For editors; :func:`parse_size` decides."""
+
+_RATE = re.compile(rf"([-+]?{_NUMBER}) *([kmg]?)bit(?:/s)?", re.ASCII | re.IGNORECASE)
+_SIZE = re.compile(rf"([-+]?{_NUMBER}) *({'|'.join(_SIZE_UNITS)})", re.ASCII)
+
+_RATE_ADVICE: Final = 'write a number and one of bit/s, kbit/s, Mbit/s, Gbit/s (e.g. "5 Mbit/s")'
+_SIZE_ADVICE: Final = 'write a number and one of B, KB, MB, KiB, MiB (e.g. "15 KB")'
+
+
+def parse_rate(value: object) -> int:
+    """Return *value*, a whole number or text with a unit, in bit/s; ValueError says what is allowed."""
+    if type(value) is int:
+        exact = Decimal(value)
+    else:
+        found = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+        if found is None:
+            raise ValueError(f"{shown(value)} is not a rate; {_RATE_ADVICE}")
+        exact = Decimal(found[1]) * _RATE_UNITS[found[2].lower()]
+    if not LOWEST_RATE <= exact <= HIGHEST_RATE:
+        meant = (
+            f'; without a unit a number is bits per second, did you mean "{value} Mbit/s"?'
+            if type(value) is int and 0 < value < LOWEST_RATE
+            else ""
+        )
+        raise ValueError(
+            f"{shown(value)} is out of range; "
+            f"a rate is from {format_rate(LOWEST_RATE)} to {format_rate(HIGHEST_RATE)}{meant}"
+        )
+    return _whole(exact, value, "bits per second")
+
+
+def parse_size(value: object, lowest: int = 1, highest: int = HIGHEST_SIZE) -> int:
+    """Return *value*, a whole number or text with a unit, in bytes; ValueError says what is allowed."""
+    if type(value) is int:
+        exact = Decimal(value)
+    else:
+        found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+        if found is None:
+            raise ValueError(f"{shown(value)} is not a size; {_SIZE_ADVICE}")
+        exact = Decimal(found[1]) * _SIZE_UNITS[found[2]]
+    if not lowest <= exact <= highest:
+        raise ValueError(
+            f"{shown(value)} is out of range; from {format_size(lowest)} to {format_size(highest)} is allowed"
+        )
+    return _whole(exact, value, "bytes")
+
+
+def format_rate(bits_per_second: int) -> str:
+    """Return the rate exactly, in the largest unit that needs at most three decimals: ``1.5 Mbit/s``.
+
+    Negative numbers do not occur. What is printed, :func:`parse_rate` reads back as the same number.
+    """
+    for factor, unit in ((10**9, "Gbit/s"), (10**6, "Mbit/s"), (10**3, "kbit/s")):
+        if bits_per_second >= factor and bits_per_second * 1000 % factor == 0:
+            return f"{_plain(Decimal(bits_per_second) / factor)} {unit}"
+    return f"{bits_per_second} bit/s"
+
+
+def format_size(size: int) -> str:
+    """Return the size exactly: ``64 KiB``, and ``15 KB`` where powers of 1024 would need decimals."""
+    for factor, unit, per in (
+        (1024**2, "MiB", 1),
+        (10**6, "MB", 1000),
+        (1024, "KiB", 1),
+        (10**3, "KB", 1000),
+    ):
+        if size >= factor and size * per % factor == 0:
+            return f"{_plain(Decimal(size) / factor)} {unit}"
+    return f"{size} B"
+
+
+def approximate_rate(bits_per_second: float) -> str:
+    """Return a measured rate to three digits: ``28.4 Mbit/s``."""
+    for factor, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if bits_per_second >= factor * 0.9995:
+            return f"{_three_digits(bits_per_second / factor)} {unit}"
+    return f"{bits_per_second:.0f} bit/s"
+
+
+def approximate_size(size: float) -> str:
+    """Return a measured number of bytes to three digits: ``12.7 MB``."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if size >= factor * 0.9995:
+            return f"{_three_digits(size / factor)} {unit}"
+    return f"{size:.0f} B"
+
+
+def _whole(exact: Decimal, value: object, unit: str) -> int:
+    if exact != exact.to_integral_value():
+        raise ValueError(f"{shown(value)} is not a whole number of {unit}")
+    return int(exact)
+
+
+def _plain(number: Decimal) -> str:
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _three_digits(number: float) -> str:
+    decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{decimals}f}"

@@ -1,0 +1,142 @@
+"""A document against a pydantic model: the checked section, or every disagreement in words for people.
+
+pydantic says where in the data an error is and of which kind; the document knows the line, and the model the
+keys that would have been right.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Annotated, TypeVar, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from mptcp_common.fields import Section
+from mptcp_common.problems import NOTHING, KeyPath, Problem, did_you_mean, in_order, key_text, nearest, shown
+from mptcp_common.yaml_document import Document, Position
+
+S = TypeVar("S", bound=Section)
+
+_SENTENCES = {
+    "model_type": '{} is not a mapping; write "key: value" lines',
+    "dict_type": '{} is not a mapping; write "key: value" lines',
+    "list_type": "{0} is not a list; write [{0}]",
+    "bool_type": "{} is not allowed; write true or false",
+}
+"""What pydantic's kinds of error mean to an operator; ValueErrors have words of their own."""
+
+
+def validate(model: type[S], document: Document) -> tuple[S | None, tuple[Problem, ...]]:
+    """Return *document* as *model* and no problems, or None and all of them, those of the document included.
+
+    A document that could be read but has problems of its own (a key given twice) is still checked to the end.
+    """
+    if document.data is None:
+        return None, document.problems
+    try:
+        section = model.model_validate(document.data)
+    except ValidationError as failure:
+        errors = failure.errors(include_url=False)
+        meant = {_meant_key(model, error) for error in errors}
+        found = (_problem(model, document, error) for error in errors if not _is_misspelt(error, meant))
+        return None, in_order([*document.problems, *(problem for problem in found if problem is not None)])
+    return (None if document.problems else section), document.problems
+
+
+def problem_at(
+    document: Document, path: KeyPath, value: object, message: str, position: Position | None = None
+) -> Problem:
+    """Return an error about the value at *path*."""
+    at = position or document.value_position(path)
+    value_text = None if value is None else shown(value)
+    return Problem(document.source, at.line, at.column, key_text(path), value_text, message)
+
+
+def _problem(model: type[Section], document: Document, error: ErrorDetails) -> Problem | None:
+    path: KeyPath = tuple(error["loc"])
+    kind = error["type"]
+    value: object = error["input"]
+    position = None
+    if path and path[-1] == "[key]":
+        path = path[:-1]
+        position = document.key_position(path)
+    if kind == "missing":
+        return problem_at(document, path, None, "is required", document.key_position(path[:-1]))
+    if kind == "extra_forbidden":
+        return problem_at(document, path, None, _unknown_key(model, path), document.key_position(path))
+    if path in document.unread:
+        return None
+    if kind == "value_error" and isinstance(value, dict):
+        # A check of the section as a whole: what it lacks is said of its key.
+        value = None
+        position = document.key_position(path)
+    return problem_at(document, path, value, _message(error, _way_out(model, path)), position)
+
+
+def _way_out(model: type[Section], path: KeyPath) -> str:
+    """Return what else can be done about a key without a value: nothing where the key is required."""
+    section = _section_at(model, path[:-1])
+    if path and path[-1] in section.model_fields:
+        return "" if section.model_fields[str(path[-1])].is_required() else ", or leave the key out"
+    return ", or remove the line"
+
+
+def _message(error: ErrorDetails, way_out: str) -> str:
+    value = error["input"]
+    kind = error["type"]
+    if value is NOTHING:
+        return f"has no value; write one{way_out}"
+    if kind == "too_short":
+        return f"the list is empty; write at least one item{way_out}"
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    if kind == "list_type" and isinstance(value, dict):
+        return 'a mapping is not a list; start each item with "- "'
+    return _SENTENCES.get(kind, "{} is not allowed: " + error["msg"]).format(shown(value))
+
+
+def _unknown_key(model: type[Section], path: KeyPath) -> str:
+    word = str(path[-1])
+    allowed = list(_section_at(model, path[:-1]).model_fields)
+    homes = sorted({name for name, other in _subsections(model) if word in other.model_fields})
+    guess = f"; it belongs under {' or '.join(homes)}" if homes else did_you_mean(word, allowed)
+    return f"unknown key{guess}; allowed here: {', '.join(allowed)}"
+
+
+def _meant_key(model: type[Section], error: ErrorDetails) -> KeyPath:
+    """Return the key that an unknown one is the misspelling of, or nothing."""
+    path: KeyPath = tuple(error["loc"])
+    if error["type"] != "extra_forbidden":
+        return ()
+    key = nearest(str(path[-1]), _section_at(model, path[:-1]).model_fields)
+    return () if key is None else (*path[:-1], key)
+
+
+def _is_misspelt(error: ErrorDetails, meant: set[KeyPath]) -> bool:
+    """Return whether the key that is missing is there, misspelt: one line about it is enough."""
+    return error["type"] == "missing" and tuple(error["loc"]) in meant
+
+
+def _section_at(model: type[Section], path: KeyPath) -> type[Section]:
+    """Return the section that *path* leads to; names and indices on the way lead through dicts and lists."""
+    for part in path:
+        if isinstance(part, str) and part in model.model_fields:
+            model = next(_sections_in(model.model_fields[part].annotation), model)
+    return model
+
+
+def _subsections(model: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    for name, field in model.model_fields.items():
+        for section in _sections_in(field.annotation):
+            yield name, section
+            yield from _subsections(section)
+
+
+def _sections_in(annotation: object) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    elif get_origin(annotation) in {dict, list, Union, types.UnionType, Annotated}:
+        for argument in get_args(annotation):
+            yield from _sections_in(argument)

@@ -1,0 +1,299 @@
+"""A YAML 1.2 text to plain dicts, lists and scalars, and where in the text each of them stands.
+
+ruamel.yaml parses and composes; the walk from its nodes to values is done here, because only the nodes know
+their lines, and because every repeated key is to be reported, not the first. Rules:
+
+- YAML 1.2, core schema: ``on`` and ``12:30`` are text, ``010`` is ten. A ``%YAML 1.1`` line is refused.
+- Anchors, aliases and merge keys (``<<``) work; what they expand to is bounded, and so are size and depth.
+- A key without a value is :data:`~.problems.NOTHING`, so that it is not taken for one that was left out.
+- Keys are text, whatever they look like: a path may be called ``on`` or ``5``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from mptcp_common.problems import NOTHING, KeyPath, Nothing, Problem, key_text, shown
+
+LARGEST_TEXT: Final = 128 * 1024
+"""Characters. A hundred rules with comments take about 30,000."""
+_MOST_VALUES: Final = 50_000
+_DEEPEST: Final = 32
+_LONGEST_INTEGER: Final = 40
+
+_TAG: Final = "tag:yaml.org,2002:"
+_TEXT_TAGS: Final = {_TAG + "str", _TAG + "timestamp", _TAG + "value"}
+_OTHER_VERSION = re.compile(r"^%YAML[ \t]+(?!1\.2\b)(\S+)", re.MULTILINE)
+
+_PLAINER: Final = (
+    (r"found character '\\t' that cannot start any token", "a tab cannot indent a line; use spaces"),
+    (
+        r"found character '(.)' that cannot start any token",
+        r'text that starts with "\1" must stand in quotes',
+    ),
+    (r"mapping values are not allowed here", 'a second ": " on the line, or a line with wrong indentation'),
+    (r"found undefined alias '(.*)'", r'"*\1" refers to an anchor "&\1" that is not defined above it'),
+    (r"but found another document", 'only one document is allowed; remove the second "---"'),
+    (r"found unexpected end of stream", "the text ends in the middle of a value; is a quote left open?"),
+    (
+        r"expected ',' or '([\]}])', but got .*",
+        r'a list or mapping in brackets is not closed; a "," or "\1" is missing',
+    ),
+    (r"expected <block end>, but found .*", "the indentation differs from that of the lines it belongs to"),
+    (r"could not find expected ':'", 'a ":" is missing after the key'),
+)
+"""What ruamel.yaml says, in words that do not need the YAML specification."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Line and column, both counted from 1."""
+
+    line: int
+    column: int
+
+
+START: Final = Position(1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a text says and where. ``data`` is None where a problem kept it from being read at all."""
+
+    source: str
+    data: dict[str, object] | None
+    problems: tuple[Problem, ...] = ()
+    keys: Mapping[KeyPath, Position] = field(default_factory=dict)
+    """Where the key stands; for an item of a list, where the item starts."""
+    values: Mapping[KeyPath, Position] = field(default_factory=dict)
+    unread: frozenset[KeyPath] = frozenset()
+    """Values that ``problems`` already speaks of; they stand as NOTHING in ``data``."""
+
+    def value_position(self, path: KeyPath) -> Position:
+        """Return where the value at *path* starts, or the nearest thing around it."""
+        while path and path not in self.values:
+            path = path[:-1]
+        return self.values.get(path, START)
+
+    def key_position(self, path: KeyPath) -> Position:
+        """Return where the key at *path* starts, or the nearest thing around it."""
+        return self.keys.get(path) or self.value_position(path)
+
+
+def parse_document(text: str, source: str) -> Document:
+    """Return the one mapping that *text* is, with all problems on the way. *source* names it for people."""
+    try:
+        node = _compose(text)
+    except _Unreadable as reason:
+        at = reason.position
+        return Document(source, None, (Problem(source, at.line, at.column, "", None, reason.message),))
+    walk = _Walk(source)
+    data = walk.root(node)
+    return Document(source, data, tuple(walk.problems), walk.keys, walk.values, frozenset(walk.unread))
+
+
+class _Unreadable(Exception):
+    """The text is not one YAML mapping."""
+
+    def __init__(self, message: str, position: Position = START) -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+
+
+def _compose(text: str) -> MappingNode:
+    """Return the root node of *text*, or raise :class:`_Unreadable`."""
+    if len(text) > LARGEST_TEXT:
+        raise _Unreadable(f"{len(text)} characters are too many; at most {LARGEST_TEXT} are read")
+    if other := _OTHER_VERSION.search(text):
+        line = text.count("\n", 0, other.start()) + 1
+        advice = "remove this line (YAML 1.2 is used)"
+        raise _Unreadable(f"YAML {other[1]} is not supported; {advice}", Position(line, 1))
+    yaml = YAML(typ="safe", pure=True)
+    yaml.composer.warn_double_anchors = False  # YAML allows it (1.2.2, 3.2.2.2): the nearest one above counts
+    try:
+        node = yaml.compose(text)
+    except MarkedYAMLError as error:
+        place = _place(error.problem_mark or error.context_mark)
+        raise _Unreadable(f"not valid YAML: {_plain_words(error)}", place) from None
+    except ReaderError as error:
+        before = text[: error.position]
+        place = Position(before.count("\n") + 1, error.position - before.rfind("\n"))
+        name = f"U+{ord(text[error.position]):04X}"
+        raise _Unreadable(f"not valid YAML: a control character ({name})", place) from None
+    except (YAMLError, ValueError) as error:
+        raise _Unreadable(f"not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise _Unreadable(f"not valid YAML: nested too deeply; at most {_DEEPEST} levels are read") from None
+    if node is None:
+        raise _Unreadable("the file is empty")
+    if not isinstance(node, MappingNode):
+        message = 'not a mapping; the file must consist of "key: value" lines'
+        raise _Unreadable(message, _place(node.start_mark))
+    return node
+
+
+def _place(mark: StringMark | None) -> Position:
+    return START if mark is None else Position(mark.line + 1, mark.column + 1)
+
+
+def _plain_words(error: MarkedYAMLError) -> str:
+    problem = error.problem or error.context or "it cannot be read"
+    for pattern, words in _PLAINER:
+        if found := re.fullmatch(pattern, problem):
+            return found.expand(words)
+    return " ".join(problem.split())
+
+
+class _TooMuch(Exception):
+    """Aliases expand to more than is read."""
+
+
+class _Walk:
+    """One walk over the nodes of a document."""
+
+    def __init__(self, source: str) -> None:
+        self.problems: list[Problem] = []
+        self.keys: dict[KeyPath, Position] = {}
+        self.values: dict[KeyPath, Position] = {}
+        self.unread: set[KeyPath] = set()
+        self._source = source
+        self._seen = 0
+        self._around: list[int] = []
+
+    def root(self, node: MappingNode) -> dict[str, object] | None:
+        """Return the root mapping, or None where it holds more than is read."""
+        self.values[()] = _place(node.start_mark)
+        try:
+            return self._mapping(node, ())
+        except _TooMuch:
+            limit = f"at most {_MOST_VALUES} are read"
+            self.problems.clear()
+            self._report(node, (), None, f"too many values with all aliases expanded; {limit}")
+            return None
+
+    def _report(self, node: Node, path: KeyPath, value: str | None, message: str) -> None:
+        at = _place(node.start_mark)
+        self.problems.append(Problem(self._source, at.line, at.column, key_text(path), value, message))
+
+    def _count(self) -> None:
+        self._seen += 1
+        if self._seen > _MOST_VALUES:
+            raise _TooMuch
+
+    def _value(self, node: Node, path: KeyPath, key_at: Position) -> object:
+        self._count()
+        self.keys[path] = key_at
+        # An empty value has the place of whatever comes next.
+        empty = isinstance(node, ScalarNode) and node.value == "" and node.style is None
+        self.values[path] = key_at if empty else _place(node.start_mark)
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path)
+        if id(node) in self._around:
+            return self._refuse(node, path, None, "an alias refers to a value that it is itself part of")
+        if len(self._around) >= _DEEPEST:
+            return self._refuse(node, path, None, f"nested too deeply; at most {_DEEPEST} levels are read")
+        if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
+            self._around.append(id(node))
+            items = [
+                self._value(item, (*path, index), _place(item.start_mark)) for index, item in enumerate(node.value)
+            ]
+            self._around.pop()
+            return items
+        if isinstance(node, MappingNode) and node.tag == _TAG + "map":
+            return self._mapping(node, path)
+        return self._refuse_tag(node, path)
+
+    def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, object]:
+        self._around.append(id(node))
+        result: dict[str, object] = {}
+        for key, value in self._pairs(node, path):
+            if key.value not in result:
+                result[key.value] = self._value(value, (*path, key.value), _place(key.start_mark))
+        self._around.pop()
+        return result
+
+    def _pairs(self, node: MappingNode, path: KeyPath) -> Iterator[tuple[ScalarNode, Node]]:
+        """Yield the keys of *node* and, after them, those merged into it; the first of a name counts."""
+        own: dict[str, int] = {}
+        merged: list[Node] = []
+        for key, value in node.value:
+            self._count()
+            if not isinstance(key, ScalarNode):
+                self._report(key, path, None, "a key must be plain text")
+            elif key.tag == _TAG + "merge":
+                merged += value.value if isinstance(value, SequenceNode) else [value]
+            elif key.value in own:
+                self._report(
+                    key,
+                    (*path, key.value),
+                    None,
+                    f"given twice; the first is on line {own[key.value]}, keep one",
+                )
+            else:
+                own[key.value] = key.start_mark.line + 1
+                yield key, value
+        for source in merged:
+            if not isinstance(source, MappingNode):
+                self._report(source, path, None, '"<<" takes an alias of a mapping, or a list of such aliases')
+            elif id(source) in self._around:
+                self._report(source, path, None, "an alias refers to a value that it is itself part of")
+            else:
+                self._around.append(id(source))
+                yield from self._pairs(source, path)
+                self._around.pop()
+
+    def _scalar(self, node: ScalarNode, path: KeyPath) -> object:
+        if node.tag in _TEXT_TAGS:
+            return node.value
+        if node.tag == _TAG + "null":
+            return NOTHING
+        read = _READERS.get(str(node.tag))
+        if read is None:
+            return self._refuse_tag(node, path)
+        try:
+            return read(node.value)
+        except ValueError:
+            return node.value  # too long a number, or "!!int x": no key takes it as text
+
+    def _refuse(self, node: Node, path: KeyPath, value: str | None, message: str) -> Nothing:
+        self._report(node, path, value, message)
+        self.unread.add(path)
+        return NOTHING
+
+    def _refuse_tag(self, node: Node, path: KeyPath) -> Nothing:
+        tag = shown(str(node.tag).replace(_TAG, "!!"))
+        return self._refuse(node, path, tag, f"the YAML tag {tag} is not supported; remove it")
+
+
+def _integer(text: str) -> int:
+    digits = text.replace("_", "").lower()
+    if len(digits) > _LONGEST_INTEGER:
+        raise ValueError("no key takes such a number")
+    for prefix, base in (("0x", 16), ("0o", 8), ("0b", 2)):
+        if digits.lstrip("+-").startswith(prefix):
+            return int(digits.replace(prefix, "", 1), base)
+    return int(digits)
+
+
+def _number(text: str) -> float:
+    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _boolean(text: str) -> bool:
+    return text.lower() == "true"
+
+
+_READERS: Final[Mapping[str, Callable[[str], object]]] = {
+    _TAG + "int": _integer,
+    _TAG + "float": _number,
+    _TAG + "bool": _boolean,
+}

@@ -1,0 +1,146 @@
+"""Table 1 for real: every request is found on both sides of the proxy, and nothing goes out before it came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from itertools import pairwise
+
+import pytest
+from ssh_hosts import plain
+from ssh_hosts import start as start_ssh_hosts
+
+from mptcp_bench.paper.conversion import MPTCP, TCP, Workload, measure, runs, squid_configuration
+from mptcp_bench.paper.conversion_analysis import Body, exchanges
+from mptcp_bench.paper.conversion_capture import captured, device_towards
+from mptcp_bench.paper.conversion_packets import CaptureError
+from mptcp_bench.paper.conversion_streams import Leg, follow
+from mptcp_lab.remote import read_inventory, remote_lab
+from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Lab, Testbed, TestbedError, lab_of
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, mptcp_command, start_origin, start_proxy
+
+pytestmark = pytest.mark.kernel
+SIZES = (1024, 300_000)
+LONG = 5.0
+"""Seconds: no interval of a working proxy is longer, however busy the machine."""
+NEEDED = ("squid", "apache2", "curl", "mptcpize", "tcpdump", "gcc")
+
+
+@dataclass(frozen=True)
+class Scene:
+    lab: Lab
+    origin: Origin
+    proxy: Proxy
+
+    @classmethod
+    def on(cls, testbed: Testbed, *, shipped: bool = False) -> Scene:
+        lab = lab_of(testbed)
+        origin = start_origin(lab.origin, {f"{size}.bin": size for size in SIZES}, ports=(80,))
+        return cls(
+            lab, origin, start_proxy(lab.proxy) if shipped else start_proxy(lab.proxy, squid_configuration(lab.proxy))
+        )
+
+
+@pytest.fixture(scope="module")
+def scene(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Scene:
+    require(*NEEDED)
+    # Two interfaces: what comes in by one may go out by the other, in two files.
+    return Scene.on(make_module_testbed(TWO_PATHS_TWO_INTERFACES))
+
+
+@pytest.mark.parametrize("multipath", [True, False], ids=["mptcp", "tcp"])
+def test_every_request_is_matched_and_no_interval_is_negative(scene: Scene, multipath: bool) -> None:
+    workload = Workload("test", 20, 1024)
+
+    measured = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=multipath)
+
+    assert len(measured) == 20
+    for exchange in measured:
+        assert exchange.multipath is multipath
+        assert 0 < exchange.answer <= exchange.handshake
+        assert exchange.syn == pytest.approx(exchange.request_wait + exchange.syn_own)
+        assert exchange.syn_whole == pytest.approx(exchange.handshake + exchange.syn)
+        assert 0 < exchange.syn_own <= exchange.request_own < exchange.request < LONG
+        assert 0 < exchange.response < LONG
+        assert exchange.down
+        assert all(0 < seconds < LONG for seconds in exchange.down)
+
+
+def test_segments_of_a_transfer_each_way_over_two_subflows(scene: Scene) -> None:
+    workload = Workload("test", 3, 300_000, up=200_000)
+
+    measured = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=True)
+
+    assert max(exchange.subflows for exchange in measured) == 2
+    for exchange in measured:
+        # No segment carries more than the MTU; offloads are off.
+        assert len(exchange.down) >= 300_000 // 1500
+        assert len(exchange.up) >= 200_000 // 1500
+        assert all(0 < seconds < LONG for seconds in (*exchange.up, *exchange.down))
+
+
+def test_a_slowed_origin_is_as_it_was_afterwards(scene: Scene) -> None:
+    before = scene.lab.origin.run(["tc", "qdisc", "show"]).stdout
+    workload = Workload("test", 1, 300_000, origin_rate=20_000_000)
+
+    (exchange,) = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=True)
+
+    assert len(exchange.down) >= 300_000 // 1500
+    assert scene.lab.origin.run(["tc", "qdisc", "show"]).stdout == before
+
+
+def test_requests_at_the_same_time_are_told_apart(scene: Scene) -> None:
+    lab, address = scene.lab, scene.lab.origin.service_address()
+    url = f"{scene.origin.url('300000.bin')}?parallel-[1-12]"
+    argv = ["curl", "-sS", "-Z", "--parallel-immediate", "-x", scene.proxy.url(), "-H", "Connection: close"]
+    devices = dict.fromkeys((*lab.proxy_devices, device_towards(lab.proxy, address)))
+
+    with captured(lab.proxy, tuple(devices), f"tcp port {PROXY_PORT} or tcp port 80") as packets:
+        lab.client.run(mptcp_command([*argv, "-o", "/dev/null", url]))
+
+    legs = Leg(PROXY_PORT), Leg(80, ip_address(address).packed)
+    follow(packets, *legs)
+    bodies = {f"/300000.bin?parallel-{number}": Body(0, 300_000) for number in range(1, 13)}
+    measured = exchanges(legs[0].connections, legs[1].connections, bodies)
+    assert len(measured) == 12
+    spans = sorted((min(times), max(times)) for c in legs[0].connections if (times := [p.time for p in c.down.pieces]))
+    assert any(after[0] < before[1] for before, after in pairwise(spans)), "no two downloads overlapped"
+
+
+def test_a_connection_to_the_origin_that_is_used_again_is_no_data_point(
+    testbed: Testbed, require: Callable[..., None]
+) -> None:
+    require(*NEEDED)
+    scene = Scene.on(testbed, shipped=True)
+    with pytest.raises(CaptureError, match="open no connection of their own with the origin"):
+        measure(scene.lab, scene.proxy, scene.origin, Workload("test", 5, 1024), multipath=True)
+
+
+def test_a_run_that_fell_back_is_no_data_point(testbed: Testbed, require: Callable[..., None]) -> None:
+    require(*NEEDED)
+    with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):
+        scene = Scene.on(testbed)
+        with pytest.raises(TestbedError, match=r"5 connections fell back to plain TCP \(MPTcpExt\w+\)"):
+            measure(scene.lab, scene.proxy, scene.origin, Workload("test", 5, 1024), multipath=True)
+
+
+def test_hosts_reached_by_ssh_alone(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
+    require(*NEEDED, "sshd", "ssh")
+    hosts = start_ssh_hosts(make_testbed(plain()))
+    with hosts.core.entered(), remote_lab(read_inventory(hosts.inventory())) as lab:
+        # Nothing slows a real origin down: its link is not ours.
+        got = list(runs(lab, congestion_control="bbr", repetitions=1, seed=1))
+
+    assert [(run.case, run.valid, run.reason) for run in got] == [(MPTCP, True, ""), (TCP, True, "")]
+    for run in got:
+        assert set(run.distributions) == {"syn up", "syn-whole up", "data up", "data down", "stream up", "bulk down"}
+        assert all(0 < seconds < LONG for values in run.distributions.values() for seconds in values)
+    assert hosts.changes() == {}
+
+
+def test_what_keeps_tcpdump_from_capturing_is_told(scene: Scene) -> None:
+    with pytest.raises(TestbedError, match="nowhere0"), captured(scene.lab.proxy, ["nowhere0"], "tcp"):
+        pass
+    with pytest.raises(TestbedError, match="syntax error"), captured(scene.lab.proxy, ["wan0"], "no such filter"):
+        pass

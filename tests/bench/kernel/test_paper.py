@@ -1,0 +1,150 @@
+"""The paper's experiments on real packets: the files they leave, what is no data point, an interrupt in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mptcp_bench.paper import engine, session
+from mptcp_bench.paper.parameters import Parameters
+from mptcp_bench.paper.results import FILE, load
+from mptcp_bench.paper.scenarios import SCENARIOS
+from mptcp_bench.paper.verdicts import judged
+from mptcp_lab.testbed import Testbed, TestbedError, lab_of, ownership
+from mptcp_lab.testbed.installed import program
+
+pytestmark = pytest.mark.kernel
+Require = Callable[..., None]
+MakeTestbed = Callable[..., Testbed]
+ONCE = ("--quick", "--set", "repetitions=1")
+
+
+@pytest.fixture(autouse=True)
+def _needs(require: Require) -> None:
+    require(*session.NEEDED)
+
+
+def bench(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    argv = [program("mptcp-bench"), *arguments]
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=240)
+
+
+def test_a_figure_is_one_command(tmp_path: Path) -> None:
+    done = bench("run", "fig6", *ONCE, "--seed", "5", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left" in done.stdout, "the time that remains is told"
+    result = load(tmp_path / "fig6" / FILE)
+    assert result.complete
+    assert (result.seed, result.provenance.seed) == (5, 5)
+    assert {run.case for run in result.runs if run.valid} == {"tcp-wifi", "free", "first", "repeated"}
+    for run in result.runs:
+        assert run.series is not None
+        assert len(run.series.times) > 20
+        carried = sum(sum(values) for values in run.series.paths.values())
+        assert carried > 0
+    capped = result.statistic("repeated", "share_ethernet")
+    free = result.statistic("free", "share_ethernet")
+    assert capped is not None
+    assert free is not None
+    assert capped.mean < free.mean, "the policy moved load away from Ethernet"
+    assert {claim.id for claim in result.claims} == {"first-escapes", "small-impact", "repeated-throttled", "no-less"}
+    assert all(claim.verdict != "not judged" for claim in result.claims)
+    pictures = list((tmp_path / "fig6").glob("*.png")) + list((tmp_path / "fig6").glob("*.svg"))
+    assert len(pictures) == 2
+    page = bench("report", str(tmp_path))
+    assert page.returncode == 0, page.stderr
+    assert "Figure 6" in (tmp_path / "report.html").read_text()
+
+
+def test_a_download_that_fell_back_is_no_data_point(make_testbed: MakeTestbed, tmp_path: Path) -> None:
+    """The proxy's kernel speaks no MPTCP: every run is tried again, stays in the result, and counts for nothing."""
+    testbed = make_testbed()
+    scenario, parameters = SCENARIOS["fig6"], Parameters.of(["repetitions=1"])
+    planned = engine.plan(scenario, parameters, 1, True)
+    planned = engine.Plan((planned.rounds[0][1:2],), quick=True)
+    running = engine.Engine(scenario, parameters, planned)
+    with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):
+        runs = tuple(running.runs(lab_of(testbed)))
+    order = session.Order(parameters, 1, True, tmp_path, Console())
+    result = judged(replace(session.prepare("fig6", order).result, runs=runs))
+    assert len(result.runs) == engine.ATTEMPTS
+    assert {(run.valid, run.reason) for run in result.runs} == {(False, "the connection fell back to plain TCP")}
+    assert result.summary == ()
+    assert {claim.verdict for claim in result.claims} == {"not judged"}
+
+
+def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+    argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--output", str(tmp_path)]
+    target = tmp_path / "fig6" / FILE
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not target.exists():
+                assert process.poll() is None
+                assert time.monotonic() < deadline, "no run within a minute"
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, said
+    assert "interrupted" in said
+    result = load(target)
+    assert not result.complete
+    assert result.runs
+    assert list((tmp_path / "fig6").glob("*.png"))
+    assert not [run for run in ownership.runs() if run.pid == process.pid]
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    for arguments, said in (
+        (("--set", "wfi.rate=3mbit"), "did you mean wifi.rate?"),
+        (("--inventory", str(tmp_path / "none.yaml")), "none.yaml"),
+    ):
+        done = bench("run", "fig2", *arguments, "--output", str(tmp_path))
+        assert done.returncode == 1
+        assert said in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    done = bench("run", "goodput", "--set", "cap=5mbit")
+    assert done.returncode == 1
+    assert done.stderr == "mptcp-bench: run goodput: --set cap: unknown; it can set nothing\n"
+
+
+def test_the_document_on_stdout(tmp_path: Path) -> None:
+    done = bench("run", "fig2", *ONCE, "--json", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (document,) = json.loads(done.stdout)
+    assert document["scenario"] == "fig2"
+    assert os.stat(tmp_path / "fig2" / FILE).st_mode & 0o044
+
+
+def test_what_cannot_be_written_is_told_before_anything_is_run(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    done = bench("run", "fig2", *ONCE, "--output", str(taken))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"mptcp-bench: {taken}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_proxy_that_is_gone_ends_the_experiment(make_testbed: MakeTestbed) -> None:
+    """Every later run would fail as well: that is no complete result."""
+    lab = lab_of(make_testbed())
+    scenario, parameters = SCENARIOS["fig6"], Parameters.of(["repetitions=2"])
+    planned = engine.plan(scenario, parameters, 1, True)
+    planned = engine.Plan(tuple(trials[1:2] for trials in planned.rounds), quick=True)
+    runs = engine.Engine(scenario, parameters, planned).runs(lab)
+    assert next(runs).valid
+    for pid in ownership.namespace_processes(lab.proxy.namespace):  # type: ignore[attr-defined]
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(TestbedError, match="proxy ended"):
+        next(runs)

@@ -1,0 +1,194 @@
+"""Rates and sizes: what people write, what is refused, and that nothing is lost on the way out and back."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_common.units import (
+    HIGHEST_RATE,
+    HIGHEST_SIZE,
+    LOWEST_RATE,
+    RATE_PATTERN,
+    SIZE_PATTERN,
+    approximate_rate,
+    approximate_size,
+    format_rate,
+    format_size,
+    parse_rate,
+    parse_size,
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "bits_per_second"),
+    [
+        ("5 Mbit/s", 5_000_000),
+        ("5Mbit/s", 5_000_000),
+        ("5mbit", 5_000_000),
+        ("5 MBIT", 5_000_000),
+        ("512kbit", 512_000),
+        ("512 kbit/s", 512_000),
+        ("1.5 Mbit/s", 1_500_000),
+        ("0.1 Gbit/s", 100_000_000),
+        ("1gbit", 1_000_000_000),
+        ("8000 bit/s", 8_000),
+        ("64000bit", 64_000),
+        (8_000, 8_000),
+        (5_000_000, 5_000_000),
+        ("1000 Gbit/s", HIGHEST_RATE),
+        (" 5 Mbit/s ", 5_000_000),
+    ],
+)
+def test_a_rate(written: object, bits_per_second: int) -> None:
+    assert parse_rate(written) == bits_per_second
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "5 Mbps",  # bytes to tc(8), bits to most
+        "5 MB/s",
+        "5 Mb/s",
+        "5 Mbits",
+        "5 Mibit/s",
+        "5 M",
+        "5",
+        "5 Mbit/ s",
+        "5,5 Mbit/s",
+        "1e3 kbit/s",
+        ".5 Mbit/s",
+        "Mbit/s",
+        "",
+        "\u0665 Mbit/s",
+        "5 Mbit/s\n5 Mbit/s",
+        "7.999 kbit/s",
+        "1001 Gbit/s",
+        "8.0001 kbit/s",
+        "-5 Mbit/s",
+        0,
+        -1,
+        True,
+        5_000_000.0,
+        None,
+        [5],
+    ],
+)
+def test_no_rate(written: object) -> None:
+    with pytest.raises(ValueError, match=r"is not a rate|is out of range|is not a whole number"):
+        parse_rate(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("15 KB", 15_000),
+        ("15 kB", 15_000),
+        ("15KiB", 15_360),
+        ("1.5 KB", 1_500),
+        ("2 MB", 2_000_000),
+        ("2 MiB", 2_097_152),
+        ("1600 B", 1_600),
+        (1_600, 1_600),
+    ],
+)
+def test_a_size(written: object, size: int) -> None:
+    assert parse_size(written) == size
+
+
+@pytest.mark.parametrize(
+    "written", ["15 kb", "15 Kb", "15k", "15", "15 mb", "15 GB", "1.0001 KB", "65 MiB", 0, True, 1.5, "-1 B"]
+)
+def test_no_size(written: object) -> None:
+    with pytest.raises(ValueError, match=r"is not a size|is out of range|is not a whole number"):
+        parse_size(written)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (5_000_000, "5 Mbit/s"),
+        (1_500_000, "1.5 Mbit/s"),
+        (512_000, "512 kbit/s"),
+        (1_000_000_000, "1 Gbit/s"),
+        (100_000_000, "100 Mbit/s"),
+        (1_234_567, "1234.567 kbit/s"),
+        (999, "999 bit/s"),
+        (0, "0 bit/s"),
+    ],
+)
+def test_a_rate_for_people(rate: int, text: str) -> None:
+    assert format_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(15_000, "15 KB"), (65_536, "64 KiB"), (1_600, "1.6 KB"), (2**20, "1 MiB"), (37_500_000, "37.5 MB"), (7, "7 B")],
+)
+def test_a_size_for_people(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (28_412_345.6, "28.4 Mbit/s"),
+        (4_800_000, "4.80 Mbit/s"),
+        (999_700, "1.00 Mbit/s"),
+        (999_400, "999 kbit/s"),
+        (94_960_000, "95.0 Mbit/s"),
+        (99_960_000, "100 Mbit/s"),
+        (2.4e9, "2.40 Gbit/s"),
+        (12.4, "12 bit/s"),
+        (0, "0 bit/s"),
+    ],
+)
+def test_a_measured_rate(rate: float, text: str) -> None:
+    assert approximate_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(12_700_000, "12.7 MB"), (999, "999 B"), (1_500, "1.50 KB"), (3.2e9, "3.20 GB")]
+)
+def test_a_measured_size(size: float, text: str) -> None:
+    assert approximate_size(size) == text
+
+
+@given(st.integers(LOWEST_RATE, HIGHEST_RATE))
+def test_a_rate_survives_being_printed(rate: int) -> None:
+    text = format_rate(rate)
+    assert parse_rate(text) == rate
+    assert re.fullmatch(RATE_PATTERN, text)
+
+
+@given(st.integers(1, HIGHEST_SIZE))
+def test_a_size_survives_being_printed(size: int) -> None:
+    text = format_size(size)
+    assert parse_size(text) == size
+    assert re.fullmatch(SIZE_PATTERN, text)
+
+
+@given(st.integers(8, 10**6), st.sampled_from(["kbit", "Kbit/s", "kBit/S", "KBIT"]), st.sampled_from(["", " ", "  "]))
+def test_letter_case_and_spaces_do_not_matter_to_a_rate(number: int, unit: str, space: str) -> None:
+    assert parse_rate(f"{number}{space}{unit}") == number * 1000
+
+
+@given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers())))
+def test_anything_is_in_range_or_refused(value: object) -> None:
+    for parse, low, high in ((parse_rate, LOWEST_RATE, HIGHEST_RATE), (parse_size, 1, HIGHEST_SIZE)):
+        try:
+            result = parse(value)
+        except ValueError:
+            continue
+        assert type(result) is int
+        assert low <= result <= high
+
+
+@given(st.floats(0, 1e12))
+def test_a_measured_rate_is_right_to_half_a_percent(rate: float) -> None:
+    number, unit = approximate_rate(rate).split()
+    factor = {"bit/s": 1, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}[unit]
+    assert abs(float(number) * factor - rate) <= max(0.5, 0.0051 * rate)

@@ -1,0 +1,289 @@
+"""Emulated paths in the kernel: they do what was asked, by whatever means, and a failure of theirs is never silent.
+
+Figures are judged by ``mptcp-bench run emulation``; the bounds here are as loose as a busy machine needs.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from mptcp_bench.experiments.emulation import ends, lost_of, reordered
+from mptcp_bench.experiments.emulation_probe import Ping
+from mptcp_lab.emulation import userspace
+from mptcp_lab.emulation.model import Direction, GilbertElliott, Path, UniformLoss
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, lab_of, paths
+from mptcp_lab.testbed.features import missing
+from mptcp_lab.testbed.hops import TOLERANCE, Kind
+from mptcp_lab.testbed.ownership import NAMESPACES
+
+pytestmark = pytest.mark.kernel
+Require = Callable[..., None]
+Emulated = Callable[..., Testbed]
+MBIT = 1_000_000
+CORE_FAMILIES = [(socket.AF_INET, "10.77.9.2"), (socket.AF_INET6, "fd77:9::2")]
+IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14
+"""linux/in.h"""
+
+
+@pytest.fixture(params=["netem", "user space"])
+def emulated(request: pytest.FixtureRequest, require: Require) -> Iterator[Emulated]:
+    """Build a testbed of paths, by each kind of emulation that this kernel can have."""
+    require("root", "namespaces", "veth", "tbf", "ethtool")
+    kind: Kind = request.param
+    if kind == "netem" and (reason := missing("netem")) is not None:
+        # Not a failure in CI either: the emulator in user space is there for kernels without it.
+        pytest.skip(f"NOT TESTED, emulation by netem: {reason}")
+    if kind == "user space":
+        require("nfqueue", "gcc")
+    with ExitStack() as stack:
+
+        def make(*profiles: Path, seed: int = 1) -> Testbed:
+            return stack.enter_context(Testbed(paths(profiles), seed=seed, emulator=kind))
+
+        yield make
+
+
+@pytest.fixture
+def user_space(require: Require) -> None:
+    require("root", "namespaces", "veth", "tbf", "ethtool", "nfqueue", "gcc")
+
+
+@contextmanager
+def void(said: str) -> Iterator[None]:
+    """Expect the run to be told void, in words that match *said*, by itself at its end."""
+    with pytest.raises(TestbedError, match=said):
+        yield
+
+
+@contextmanager
+def listener(node: LiveNode, family: int, address: str) -> Iterator[tuple[Any, ...]]:
+    with node.entered():
+        server = socket.socket(family, socket.SOCK_STREAM)
+    with server:
+        server.bind((address, 0))
+        server.listen()
+        yield server.getsockname()
+
+
+def connect_time(testbed: Testbed, family: int, source: str, target: tuple[Any, ...]) -> float:
+    """Return milliseconds."""
+    with testbed["client"].entered():
+        client = socket.socket(family, socket.SOCK_STREAM)
+    with client:
+        client.settimeout(10)
+        client.bind((source, 0))
+        start = time.monotonic()
+        client.connect(target)
+        return (time.monotonic() - start) * 1e3
+
+
+def test_each_path_has_its_own_delay_in_both_families(emulated: Emulated) -> None:
+    near = Path("ethernet", Direction(100 * MBIT, 1_000), Direction(100 * MBIT, 1_000))
+    far = Path("wifi", Direction(20 * MBIT, 30_000, 5_000), Direction(20 * MBIT, 10_000))
+    testbed = emulated(near, far)
+    for family, address in CORE_FAMILIES:
+        version = 4 if family == socket.AF_INET else 6
+        with listener(testbed["origin"], family, address) as target:
+            for device, least, most in (("eth0", 2, 30), ("wlan0", 35, 75)):
+                source = testbed["client"].address(device, version)
+                assert least <= min(connect_time(testbed, family, source, target) for _ in range(3)) <= most
+
+
+def test_a_scenario_finds_the_paths_by_name(user_space: None) -> None:
+    with Testbed(paths((Path("wifi"), Path("ethernet")))) as testbed:
+        assert [(p.name, p.device) for p in lab_of(testbed).paths] == [("wifi", "eth0"), ("ethernet", "wlan0")]
+        assert testbed.emulation.kind is None
+        assert connect_refused(testbed)
+
+
+def connect_refused(testbed: Testbed) -> bool:
+    try:
+        connect_time(testbed, socket.AF_INET, testbed["client"].address("eth0"), (testbed["origin"].address("eth0"), 9))
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_loss_is_of_the_direction_that_was_asked(emulated: Emulated) -> None:
+    place = ends(emulated(Path("p", down=Direction(delay=1_000, loss=UniformLoss(1.0)))))["p"]
+    assert len(place.arrivals("up", 500)) == 500
+    assert place.arrivals("down", 500) == []
+
+
+@pytest.mark.parametrize("direction", ["down", "up"])
+def test_jitter_keeps_the_order_and_loses_nothing(emulated: Emulated, direction: str) -> None:
+    shaky = Direction(100 * MBIT, 10_000, 10_000)
+    numbers = ends(emulated(Path("p", shaky, shaky)))["p"].arrivals(direction, 5_000)
+    assert len(numbers) == 5_000
+    assert reordered(numbers) == 0
+
+
+def test_a_seed_decides_what_is_lost(user_space: None) -> None:
+    lossy = Path("p", Direction(loss=GilbertElliott(0.02, 0.5)), Direction(loss=UniformLoss(0.05)))
+
+    def lost(seed: int) -> list[list[int]]:
+        with Testbed(paths((lossy,)), seed=seed, emulator="user space") as testbed:
+            assert testbed.emulation.repeatable
+            return [lost_of(ends(testbed)["p"].arrivals(direction, 2_000), 2_000) for direction in ("down", "up")]
+
+    first, again, other = lost(1), lost(1), lost(2)
+    assert first == again
+    assert all(first)
+    assert first[0] != other[0]
+    assert first[1] != other[1]
+
+
+def test_the_emulator_counts_what_it_does(user_space: None) -> None:
+    lossy = Path("p", down=Direction(delay=1_000), up=Direction(loss=UniformLoss(0.1)))
+    with Testbed(paths((lossy,)), emulator="user space") as testbed:
+        arrived = len(ends(testbed)["p"].arrivals("up", 1_000))
+        counts = testbed.emulation.counts()["p"]["up"]
+        assert (counts.seen, counts.passed, counts.lost, counts.dropped) == (1_000, arrived, 1_000 - arrived, 0)
+        testbed.check_emulation()
+
+
+def test_the_mtu_of_each_direction_holds(emulated: Emulated) -> None:
+    testbed = emulated(Path("p", down=Direction(delay=1_000, mtu=1000), up=Direction(mtu=1500)))
+    place = ends(testbed)["p"]
+    assert path_mtu(testbed["client"], place.client, place.core) == 1500
+    assert path_mtu(testbed["core"], place.core, place.client) == 1000
+
+
+def path_mtu(node: LiveNode, source: str, target: str) -> int:
+    """Return what the node's kernel has learnt after a datagram of 1500 bytes that must not be fragmented."""
+    with node.entered():
+        channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with channel:
+        channel.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+        channel.bind((source, 0))
+        channel.connect((target, 9))
+        for _ in range(20):
+            # Refused: it was delivered, and nobody listens. Too long (EMSGSIZE): the answer of the hop is here.
+            with suppress(ConnectionRefusedError):
+                try:
+                    channel.send(bytes(1472))
+                except OSError as error:
+                    if error.errno != errno.EMSGSIZE:
+                        raise
+                    break
+            time.sleep(0.02)
+        return channel.getsockopt(socket.IPPROTO_IP, IP_MTU)
+
+
+def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emulated) -> None:
+    slow = Direction(delay=100_000)
+    testbed = emulated(Path("a", slow, slow), Path("b", slow, slow))
+    hop = testbed["hop2"]
+    ping = Ping(testbed["client"], testbed["client"].address("wlan0"), testbed["core"].address("to-wlan0"))
+    ping.run(20, 0.001, linger=0.05)
+    with hop.link_down("lan"):
+        time.sleep(0.3)
+    for place in ends(testbed).values():
+        assert min(Ping(testbed["client"], place.client, place.core).run(5, 0.01)) >= 200
+    testbed.check_emulation()
+
+
+def test_an_emulator_that_dies_voids_the_run(user_space: None) -> None:
+    testbed = Testbed(paths((Path("p", down=Direction(delay=1_000)),)), emulator="user space")
+    with void("path p: the emulator ended with -9; the run is void"), testbed:
+        testbed.check_emulation()
+        testbed.emulation.processes["p"].kill()
+        with pytest.raises(TestbedError, match="the run is void"):
+            testbed.check_emulation()
+    assert not list(NAMESPACES.glob(f"mpx-{testbed.claimed.id}-*"))
+
+
+def test_an_error_of_the_run_is_not_hidden_by_the_emulators(user_space: None) -> None:
+    testbed = Testbed(paths((Path("p", down=Direction(delay=1_000)),)), emulator="user space")
+    error = RuntimeError("mine")
+    with pytest.raises(RuntimeError, match="mine"), testbed:  # noqa: PT012
+        testbed.emulation.processes["p"].kill()
+        raise error
+
+
+def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> None:
+    slow = Direction(delay=10_000_000)
+    testbed = Testbed(paths((Path("p", slow, slow),)), emulator="user space")
+    with testbed:
+        place = ends(testbed)["p"]
+        for node, source, target in (("client", place.client, place.core), ("core", place.core, place.client)):
+            with testbed[node].entered():
+                channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            with channel:
+                channel.bind((source, 0))
+                # A connected socket would be told of the closed port.
+                for _ in range(70_000):
+                    channel.sendto(b"x", (target, 9))
+        with void("path p, down: .* dropped and not asked to be.*; path p, up: .* dropped and not asked to be"):
+            testbed.check_emulation()
+        # What was void is told once: the next run is judged by itself, and so is the end.
+        testbed.check_emulation()
+
+
+def test_an_emulator_that_is_held_up_voids_the_run_in_which_it_was(
+    user_space: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOLERANCE)
+    testbed = Testbed(paths((Path("p", up=Direction(delay=300_000)),)), emulator="user space")
+    with testbed:
+        place, emulator = ends(testbed)["p"], testbed.emulation.processes["p"]
+        ping = Ping(testbed["client"], place.client, place.core)
+        ping.run(1, 0.01)
+        with testbed["client"].entered():
+            channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with channel:
+            channel.bind((place.client, 0))
+            for _ in range(500):
+                channel.sendto(b"x", (place.core, 9))
+        # All are in its hands: only what it has got hold of can be late by its own account.
+        deadline = time.monotonic() + 0.25
+        while testbed.emulation.counts()["p"]["up"].seen < 501 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        emulator.signal(signal.SIGSTOP)
+        time.sleep(0.5)
+        emulator.signal(signal.SIGCONT)
+        assert ping.run(1, 0.01)
+        with void("path p, up: .* packets came late"):
+            testbed.check_emulation()
+        assert ping.run(1, 0.01)
+        testbed.check_emulation()
+
+
+def test_a_missing_header_is_told_with_the_packages_to_install(
+    user_space: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(userspace, "LIBRARIES", ("-lno-such-library",))
+    with (
+        pytest.raises(TestbedError, match="libnetfilter-queue-dev libmnl-dev"),
+        Testbed(paths((Path("p", up=Direction(delay=1)),)), emulator="user space"),
+    ):
+        pass
+
+
+def test_the_emulator_is_clean_under_the_sanitizers(user_space: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Werror")
+    monkeypatch.setattr(userspace, "COMPILER_FLAGS", (*userspace.COMPILER_FLAGS, *flags))
+    shaky = Direction(100 * MBIT, 5_000, 5_000, GilbertElliott(0.1, 0.3, 0.8, 0.01))
+    testbed = Testbed(paths((Path("p", shaky, shaky),)), emulator="user space")
+    with void("the emulator ended with 0"), testbed:
+        place = ends(testbed)["p"]
+        with place.loaded(50 * MBIT, seconds=3):
+            assert 1_000 < len(place.arrivals("down", 5_000)) < 5_000
+            with testbed["hop1"].link_down("wan"):
+                time.sleep(0.1)
+            assert 1_000 < len(place.arrivals("up", 5_000)) < 5_000
+        # Not checked for lateness: a sanitized emulator is slow.
+        assert all(count.dropped == 0 for count in testbed.emulation.counts()["p"].values())
+        emulator = testbed.emulation.processes["p"]
+        assert emulator.stop() == 0, emulator.output()
+        assert "ready" in emulator.output().split()
+        assert "ERROR" not in emulator.output()
+        assert "runtime error" not in emulator.output()

@@ -1,0 +1,386 @@
+"""Client, proxy and origin reached by ssh alone: an experiment's download, and that nothing of it stays behind.
+
+The hosts are namespaces with an sshd each (``ssh_hosts``); the driver works from another namespace, from which it can
+reach them, but neither their files nor their kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from platform import release
+from typing import Any
+
+import pytest
+from ssh_hosts import PARTS, PORT, USER, SshHosts, plain, start
+
+from mptcp_bench.paper.results import FILE, load
+from mptcp_bench.transfer import observe
+from mptcp_lab.agent.processes import TMPFS
+from mptcp_lab.remote import SshHost, cleanup, read_inventory, remote_lab
+from mptcp_lab.testbed import Testbed, TestbedError
+from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.services import start_origin, start_proxy, start_throttler, wait_until, write_throttler_config
+
+pytestmark = pytest.mark.kernel
+
+SIZE = 6_000_000
+CAP = 5_000_000
+
+
+@pytest.fixture(scope="module")
+def hosts(make_module_testbed: Callable[..., Testbed], require: Any) -> SshHosts:
+    require("sshd", "ssh", "squid", "apache2", "wget", "mptcpize", "htb")
+    return start(make_module_testbed(plain()))
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(hosts: SshHosts) -> Iterator[None]:
+    """Whatever a test does to the hosts, they are afterwards as they were."""
+    yield
+    for part in PARTS:
+        wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
+        assert hosts.directories(part) == []
+    assert hosts.changes() == {}
+
+
+@pytest.fixture
+def origin_host(hosts: SshHosts) -> Iterator[SshHost]:
+    """The origin, by itself."""
+    with ExitStack() as stack:
+        stack.enter_context(hosts.core.entered())
+        part = read_inventory(hosts.inventory()).origin
+        yield stack.enter_context(SshHost(part.name, part.login, "one-host", devices=part.devices))
+
+
+def policy(addresses: dict[str, str]) -> str:
+    paths = {name: {"clients": [address]} for name, address in addresses.items()}
+    rule = {
+        "name": "spare-ethernet",
+        "paths": ["ethernet"],
+        "when": {"min_subflows": 2},
+        "throttle": {"rate": f"{CAP} bit/s"},
+    }
+    return json.dumps({"version": 1, "paths": paths, "rules": [rule]})
+
+
+def wget(url: str, proxy: str) -> list[str]:
+    settings = ["-e", "use_proxy=yes", "-e", f"http_proxy={proxy}", "-e", "no_proxy="]
+    return ["mptcpize", "run", "wget", "-nv", "-O", "-", "--tries=1", *settings, url]
+
+
+def test_a_throttled_download_over_both_paths_by_ssh_alone(hosts: SshHosts) -> None:
+    with hosts.core.entered(), remote_lab(read_inventory(hosts.inventory())) as lab:
+        assert not lab.emulated
+        assert [path.device for path in lab.paths] == ["eth0", "wlan0"]
+        assert lab.proxy_devices == ("wan0",)
+        # The driver has no other way to the hosts.
+        assert not lab.client.directory.exists()
+        origin = start_origin(lab.origin, {"file": SIZE}, ports=(80,))
+        proxy = start_proxy(lab.proxy)
+        rules = policy({path.name: lab.client.address(path.device) for path in lab.paths})
+        config = write_throttler_config(lab.proxy, lab.proxy.write("policy.yaml", rules), interfaces=lab.proxy_devices)
+        throttler = start_throttler(lab.proxy, config)
+        seen = observe(lab, wget(origin.url("file"), proxy.url()), timeout=60)
+        assert (seen.status, seen.said and "error" in seen.said, seen.octets) == (0, False, SIZE)
+        assert seen.sha256 == origin.digests["file"]
+        assert (seen.requested, seen.fallbacks, seen.joins >= 1) == (1, 0, True)
+        received = {name: seen.samples[-1].octets[name] - seen.samples[0].octets[name] for name in ("ethernet", "wifi")}
+        # Uncapped, Ethernet with its 100 Mbit/s would have the greater share.
+        assert received["wifi"] > received["ethernet"] > 0
+        assert [entry["rate"] for entry in throttler.status()["classes"]] == [CAP]
+        assert lab.client.mib()["MPTcpExtMPJoinSynAckRx"] >= 1
+        assert throttler.process.stop(grace=15) == 0
+
+
+def test_a_host_over_ssh_is_what_a_namespace_is(origin_host: SshHost) -> None:
+    host = origin_host
+    assert host.run(["cat"], input="naïve\n").stdout == "naïve\n"
+    failed = host.run(["sh", "-c", "echo out; echo err >&2; exit 3"], check=False)
+    assert (failed.returncode, failed.stdout, failed.stderr) == (3, "out\n", "err\n")
+    with pytest.raises(TestbedError, match=r"(?s)^\[origin\] sh -c .*: exit code 3\n    err$"):
+        host.run(["sh", "-c", "echo err >&2; exit 3"])
+    with pytest.raises(TestbedError, match="the program 'no-such-program' is not installed"):
+        host.run(["no-such-program"])
+    with pytest.raises(TestbedError, match=r"sleep 60: no end after 0\.2 s"):
+        host.run(["sleep", "60"], timeout=0.2)
+    # Quotes, spaces and shell characters are arguments like all others.
+    assert host.run(["printf", "%s|", "a b", "'", "$HOME;", "\\", "*"]).stdout == "a b|'|$HOME;|\\|*|"
+    assert host.address("eth0") == "10.77.9.2"
+    assert host.service_address(6) == "fd77:9::2"
+    with pytest.raises(KeyError, match="origin:wlan0 has no IPv4 address"):
+        host.address("wlan0")
+
+
+def test_files_come_and_go(origin_host: SshHost, tmp_path: Path) -> None:
+    octets = bytes(range(256)) * 10_000
+    path = origin_host.write("a/b/text", "grüße\n")
+    assert origin_host.read(path) == "grüße\n".encode()
+    made = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 10_000)"
+    origin_host.run(["sh", "-c", 'python3 -c "$0" >big', made])
+    assert origin_host.read(origin_host.directory / "big") == octets
+    (tmp_path / "own.conf").write_text("x")
+    placed = origin_host.place(tmp_path / "own.conf")
+    assert origin_host.read(placed) == b"x"
+    assert origin_host.place(placed) == placed
+    with pytest.raises(TestbedError, match=r"read /no/such/file: .*No such file"):
+        origin_host.read(Path("/no/such/file"))
+
+
+def test_programs_are_watched_signalled_and_ended(origin_host: SshHost) -> None:
+    script = 'trap "echo caught; exit 7" TERM; echo "$COLOR"; ls /mnt; while :; do sleep 0.05; done'
+    program = origin_host.popen(["sh", "-c", script], name="trap", mounts={"/mnt": TMPFS}, env={"COLOR": "red"})
+    wait_until(lambda: "red" in program.output(), "the program starts", process=program)
+    assert program.running
+    assert program.returncode is None
+    assert program.stop() == 7
+    assert program.tail() == "\n    red\n    caught"
+    program.signal(signal.SIGTERM)
+    stubborn = origin_host.popen(["sh", "-c", 'trap "" TERM; echo on; while :; do sleep 0.05; done'])
+    wait_until(lambda: "on" in stubborn.output(), "the program starts", process=stubborn)
+    assert stubborn.stop(grace=0.1) == -signal.SIGKILL
+    parent = origin_host.popen(["sh", "-c", "sleep 1000 & sleep 1001; true"])
+    below = ["pgrep", "-f", "^sleep 100[01]$"]
+    wait_until(lambda: len(origin_host.run(below, check=False).stdout.split()) == 2, "its children run", process=parent)
+    parent.kill_tree()
+    wait_until(lambda: not origin_host.run(below, check=False).stdout, "its children have ended")
+    failed = origin_host.popen(["sh", "-c", "exit 5"])
+    assert failed.wait(10) == 5
+    with pytest.raises(TestbedError, match=r"start no-such-program: the program 'no-such-program' is not installed"):
+        origin_host.popen(["no-such-program"])
+
+
+def test_a_failed_change_is_undone_at_once(origin_host: SshHost) -> None:
+    key = "net.ipv4.tcp_rmem"
+    before = origin_host.run(["sysctl", "-n", key]).stdout
+    with origin_host.sysctl(key, "4096 8192 16384"):
+        assert origin_host.run(["sysctl", "-n", key]).stdout.split() == ["4096", "8192", "16384"]
+        half = ["sh", "-c", "ip rule add from 192.0.2.1 lookup 99; exit 4"]
+        with (
+            pytest.raises(TestbedError, match="exit code 4"),
+            origin_host.changed(half, ["ip", "rule", "delete", "from", "192.0.2.1", "lookup", "99"]),
+        ):
+            pytest.fail("the change failed")
+        assert "192.0.2.1" not in origin_host.run(["ip", "rule"]).stdout
+    assert origin_host.run(["sysctl", "-n", key]).stdout == before
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from mptcp_lab.remote import read_inventory, remote_lab
+from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.services import start_origin, start_proxy, start_throttler, write_throttler_config
+
+with remote_lab(read_inventory(Path(sys.argv[1]))) as lab, lab.client.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
+    start_origin(lab.origin, {"file": 1000}, ports=(80,))
+    start_proxy(lab.proxy)
+    policy = lab.proxy.write("policy.yaml", sys.argv[2])
+    start_throttler(lab.proxy, write_throttler_config(lab.proxy, policy, interfaces=lab.proxy_devices))
+    # One that leaves its parent and its session.
+    lab.client.popen(["sh", "-c", "setsid sleep 1000 & sleep 1000"])
+    print("ready", flush=True)
+    lab.client.run(["sleep", "1000"], timeout=1000)
+"""
+
+
+def driver(hosts: SshHosts) -> Any:
+    """Start a driver in a process of its own, and wait until all its programs run."""
+    argv = [sys.executable, "-c", DRIVER, str(hosts.inventory()), policy({"ethernet": "10.77.1.2"})]
+    process = hosts.core.popen(argv, name="driver")
+    wait_until(lambda: "ready" in process.output(), "the driver's programs run", timeout=60, process=process)
+    assert set(hosts.changes()) == {"client", "proxy"}
+    assert all(hosts.directories(part) for part in PARTS)
+    return process
+
+
+def test_a_killed_driver_leaves_nothing(hosts: SshHosts) -> None:
+    driver(hosts).kill()
+    # The fixture sees to the rest: programs, directories, kernel.
+
+
+def test_an_interrupted_driver_leaves_nothing(hosts: SshHosts) -> None:
+    process = driver(hosts)
+    process.signal(signal.SIGINT)
+    process.wait(30)
+    assert hosts.changes() == {}
+
+
+def test_cleanup_takes_back_what_even_the_agent_could_not(hosts: SshHosts) -> None:
+    process = driver(hosts)
+    # Or it would see the first agent die, and leave the other hosts in order.
+    process.signal(signal.SIGSTOP)
+    for part in PARTS:
+        for pid, line in hosts.processes_by_id(part).items():
+            if "from agent import hold" in line:
+                os.kill(pid, signal.SIGKILL)
+    process.kill()
+    assert set(hosts.changes()) == {"client", "proxy"}
+    assert all(hosts.processes(part) for part in PARTS)
+    with hosts.core.entered():
+        done = cleanup(read_inventory(hosts.inventory()))
+        assert [line.split(" in /")[0] for line in done] == [
+            f"{part}: removed what a killed run left" for part in PARTS
+        ]
+        assert cleanup(read_inventory(hosts.inventory())) == ()
+
+
+def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Path) -> None:
+    """The command line, in a namespace from which the hosts are reached by ssh alone."""
+    inventory = ["--inventory", str(hosts.inventory())]
+    # What others left on this machine is not this experiment's.
+    hosts.core.run([program("mptcp-bench"), "cleanup", *inventory])
+    argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--set", "repetitions=1", *inventory]
+    done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = load(tmp_path / "fig6" / FILE)
+    assert result.complete
+    assert {run.case for run in result.runs if run.valid} == {"tcp-wifi", "free", "first", "repeated"}
+    assert result.provenance.kernel == f"client {release()}, proxy {release()}, origin {release()}"
+    assert "wifi.rate" not in result.parameters, "nobody told what the real links are"
+    assert "Real hosts" in result.notes[0]
+    refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False)
+    assert refused.returncode == 1
+    assert "real hosts have the links they have" in refused.stderr
+    cleaned = hosts.core.run([program("mptcp-bench"), "cleanup", *inventory])
+    assert cleaned.stdout == "nothing was left behind\n"
+
+
+def test_two_runs_do_not_share_hosts(hosts: SshHosts) -> None:
+    process = driver(hosts)
+    with (
+        hosts.core.entered(),
+        pytest.raises(TestbedError, match=r"^client: root@10\.77\.1\.2: another run of mptcp-bench is under way"),
+        remote_lab(read_inventory(hosts.inventory())),
+    ):
+        pytest.fail("the hosts are in use")
+    assert process.running
+    process.signal(signal.SIGINT)
+    process.wait(30)
+
+
+def test_a_lost_connection_is_one_line_and_the_host_undoes_it_all(hosts: SshHosts) -> None:
+    with hosts.core.entered():
+        part = read_inventory(hosts.inventory()).origin
+        with pytest.raises(TestbedError, match=r"^origin: root@10\.77\.9\.2: the connection was lost[^\n]*$"):
+            lose(SshHost(part.name, part.login, "lost", devices=part.devices))
+
+
+def lose(host: SshHost) -> None:
+    with host, host.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
+        host.popen(["sleep", "1000"])
+        # The parent of the agent is the session's sshd.
+        host.run(["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")'])
+
+
+def refusal(hosts: SshHosts, **changes: Any) -> list[str]:
+    """Return the lines with which a lab is refused."""
+    inventory = read_inventory(hosts.inventory("refused.yaml", **changes))
+    began = time.monotonic()
+    with hosts.core.entered(), pytest.raises(TestbedError) as refused, remote_lab(inventory):
+        pytest.fail("there is a mistake")
+    assert time.monotonic() - began < 60
+    return str(refused.value).splitlines()
+
+
+def test_a_refused_key_is_one_line(hosts: SshHosts) -> None:
+    other = hosts.directory / "other-key"
+    if not other.exists():
+        hosts.core.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)])
+    (line,) = refusal(hosts, client__options={"IdentityFile": str(other)})
+    assert line == (
+        "client: root@10.77.1.2: ssh cannot connect: root@10.77.1.2: Permission denied (publickey); "
+        "the key is refused; ssh must log in without asking (ssh-copy-id, ssh-agent)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {"origin__options": {"Port": "2223"}},
+            "origin: root@10.77.9.2: ssh cannot connect: ssh: connect to host 10.77.9.2 port 2223: Connection refused; "
+            "no ssh server answers on that port",
+        ),
+        (
+            {"proxy__ssh": "root@10.77.8.99", "options": {"ConnectTimeout": "1"}, "client__options": None},
+            "the host switched on and connected?",
+        ),
+        ({"origin__ssh": "root@nowhere.invalid"}, "the name is unknown; mend it in the inventory or in ~/.ssh/config"),
+        (
+            {"proxy__options": {"UserKnownHostsFile": "/dev/null"}},
+            "Host key verification failed; connect once by hand and confirm the host's key",
+        ),
+    ],
+)
+def test_a_host_that_cannot_be_reached_is_one_line(hosts: SshHosts, change: dict[str, Any], line: str) -> None:
+    if "options" in change:
+        # A neighbour that does not exist answers with nothing until the kernel gives up asking for its address.
+        change = {"proxy__ssh": change["proxy__ssh"], "options": {**hosts.ssh_options, "ConnectTimeout": "1"}}
+    (said,) = refusal(hosts, **change)
+    assert said.endswith(line)
+    assert said.startswith(next(iter(change)).partition("__")[0] + ": ")
+
+
+def test_what_a_host_lacks_is_told_at_once(hosts: SshHosts) -> None:
+    taken = hosts.testbed["origin"].popen(
+        [sys.executable, "-c", "import socket, time; s = socket.create_server(('', 80)); time.sleep(1000)"],
+        name="taken",
+    )
+    wait_until(lambda: hosts.testbed["origin"].run(["ss", "-Hltn", "sport", "=", ":80"]).stdout != "", "it listens")
+    try:
+        lines = refusal(
+            hosts,
+            client__paths={"ethernet": "eth0", "wifi": "wlan1"},
+            proxy__interfaces=["eth7"],
+            proxy__commands="/nowhere",
+        )
+    finally:
+        taken.stop()
+    file = hosts.directory / "refused.yaml"
+    assert lines[0] == "the hosts are not ready:"
+    assert len(lines) == 6
+    assert lines[1].startswith(f"  {file}:")
+    assert lines[1].endswith(": client.paths.wifi: root@10.77.1.2 has no interface wlan1; it has eth0, wlan0")
+    assert lines[2] == (
+        "  proxy: root@10.77.8.2: there is no program /nowhere/mptcp-proxy; is that where it is installed there?"
+    )
+    assert "mptcp-throttler" in lines[3]
+    assert lines[4].endswith("proxy.interfaces[0]: root@10.77.8.2 has no interface eth7; it has wan0")
+    assert lines[5].startswith("  origin: root@10.77.9.2: port 80 is taken by users:((")
+
+
+def test_the_first_path_must_be_where_connections_open(hosts: SshHosts) -> None:
+    (line,) = refusal(hosts, client__paths={"wifi": "wlan0", "ethernet": "eth0"})
+    assert line.startswith(f"{hosts.directory / 'refused.yaml'}:")
+    assert line.endswith(
+        "client.paths.wifi: connections to the proxy open over eth0, not over wlan0: "
+        "put the path of eth0 first, or give the route over wlan0 the lower metric"
+    )
+
+
+def test_another_user_needs_sudo_without_a_password(hosts: SshHosts, require: Any) -> None:
+    require("sudo")
+    with hosts.core.entered():
+        inventory = read_inventory(hosts.inventory(client__ssh=hosts.destination("client", USER)))
+        with remote_lab(inventory) as lab:
+            assert lab.client.run(["id", "-u"]).stdout == "0\n"
+            assert "7101" in lab.client.run(["ip", "rule"]).stdout
+    sudoers = hosts.directory / "client-etc" / "sudoers.d" / USER
+    before = sudoers.read_text()
+    try:
+        sudoers.write_text("")
+        (line,) = refusal(hosts, client__ssh=hosts.destination("client", USER))
+    finally:
+        sudoers.write_text(before)
+    assert line == (
+        f"client: {USER}@10.77.1.2: root is needed there: sudo: a password is required; "
+        "let this user run sudo without a password, or log in as root"
+    )
+    assert PORT == 2222

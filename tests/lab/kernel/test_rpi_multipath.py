@@ -1,0 +1,237 @@
+"""bench/rpi/multipath: what it sets up, and that ``down`` restores exactly what was there, whatever happened before."""
+
+from __future__ import annotations
+
+import csv
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ssh_hosts import DUMP, plain
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.installed import REPOSITORY
+from mptcp_lab.testbed.mtu import mtu
+from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
+
+pytestmark = pytest.mark.kernel
+
+SCRIPT = REPOSITORY / "bench" / "rpi" / "multipath"
+SERVER = """
+import socket
+listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 262)
+listener.bind(("", 80)); listener.listen()
+print("listening", flush=True)
+while True:
+    connection, _ = listener.accept()
+    connection.recv(65536)
+    connection.sendall(b"x" * 3_000_000)
+    connection.close()
+"""
+
+
+class Client:
+    """The client of a testbed as a Raspberry Pi comes, and the script on it."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        self.testbed = testbed
+        self.node: LiveNode = testbed["client"]
+        self.notes = testbed.directory / "notes" / "multipath"
+        self.before = self.dump()
+
+    def dump(self) -> str:
+        return self.node.run(["sh", "-c", DUMP]).stdout
+
+    def argv(self, *arguments: str) -> list[str]:
+        return ["env", f"MULTIPATH_STATE={self.notes}", "sh", str(SCRIPT), *arguments]
+
+    def multipath(self, *arguments: str, status: int = 0) -> str:
+        done = self.node.run(self.argv(*arguments), check=False)
+        assert done.returncode == status, done.stderr
+        return done.stdout + done.stderr
+
+    def endpoints(self) -> list[str]:
+        return [line.strip() for line in self.node.run(["ip", "mptcp", "endpoint", "show"]).stdout.splitlines()]
+
+
+@pytest.fixture
+def client(make_testbed: Callable[..., Testbed], require: Any) -> Client:
+    require("nftables")
+    return Client(make_testbed(plain()))
+
+
+def test_each_address_goes_out_by_its_own_interface(client: Client) -> None:
+    assert client.multipath("up", "eth0", "wlan0") == ""
+    for family, target in ((4, "10.77.8.2"), (6, "fd77:8::2")):
+        for device in ("eth0", "wlan0"):
+            source = client.node.address(device, family)
+            found = client.node.run(["ip", f"-{family}", "route", "get", target, "from", source]).stdout
+            assert f"dev {device} " in found
+    assert len(client.endpoints()) == 4
+    server = client.testbed["proxy"].popen(python_command(SERVER), name="server")
+    wait_until(lambda: "listening" in server.output(), "the server listens", process=server)
+    before = client.node.counters()
+    client.node.run(mptcp_command(["curl", "-s", "--http0.9", "-o", "/dev/null", "http://10.77.8.2/"]))
+    after = client.node.counters()
+    received = {device: after[device].received - before[device].received for device in ("eth0", "wlan0")}
+    assert sum(received.values()) > 3_000_000
+    assert min(received.values()) > 20_000
+    assert client.node.mib()["MPTcpExtMPJoinSynAckRx"] >= 1
+
+
+def test_down_restores_exactly_what_was_there(client: Client) -> None:
+    client.multipath("up", "eth0", "wlan0")
+    assert client.dump() != client.before
+    assert "7101" in client.multipath("show")
+    assert client.multipath("down") == ""
+    assert client.dump() == client.before
+    assert not client.notes.parent.exists()
+    assert client.multipath("down") == ""
+
+
+def test_a_second_up_follows_new_addresses_and_keeps_the_first_notes(client: Client) -> None:
+    client.multipath("up", "eth0", "wlan0")
+    first = client.dump()
+    client.multipath("up", "eth0", "wlan0")
+    assert client.dump() == first
+    for change in ("delete 10.77.2.2/24", "add 10.77.2.3/24"):
+        client.node.run(["ip", "address", *change.split(), "dev", "wlan0"])
+    client.node.run(["ip", "route", "replace", "default", "via", "10.77.2.1", "dev", "wlan0", "metric", "200"])
+    client.multipath("up", "eth0", "wlan0")
+    found = client.node.run(["ip", "route", "get", "10.77.8.2", "from", "10.77.2.3"]).stdout
+    assert "via 10.77.2.1 dev wlan0" in found
+    for change in ("delete 10.77.2.3/24", "add 10.77.2.2/24"):
+        client.node.run(["ip", "address", *change.split(), "dev", "wlan0"])
+    client.node.run(["ip", "route", "replace", "default", "via", "10.77.2.1", "dev", "wlan0", "metric", "200"])
+    client.multipath("down")
+    assert sorted(client.dump().splitlines()) == sorted(client.before.splitlines())
+
+
+def test_what_others_set_stays_and_comes_back(client: Client) -> None:
+    """Endpoints such as NetworkManager makes are used as they are; one of another kind comes back with its id."""
+    for endpoint in ("10.77.1.2 dev eth0 id 5 subflow fullmesh", "10.77.2.2 dev wlan0 id 9 signal"):
+        client.node.run(["ip", "mptcp", "endpoint", "add", *endpoint.split()])
+    client.node.run(["ip", "rule", "add", "from", "192.0.2.0/24", "lookup", "7101", "priority", "7101"])
+    client.node.run(["ip", "route", "add", "198.51.100.0/24", "via", "10.77.1.1", "table", "7102"])
+    before = client.dump()
+    client.multipath("up", "eth0", "wlan0")
+    assert "10.77.1.2 id 5 subflow fullmesh dev eth0" in client.endpoints()
+    assert "10.77.2.2 id 9 subflow dev wlan0" in client.endpoints()
+    client.multipath("down")
+    assert client.dump() == before
+
+
+def test_a_kernel_whose_multipath_tcp_has_no_ipv6_uses_ipv4(client: Client) -> None:
+    """As Raspberry Pi OS builds it, without CONFIG_MPTCP_IPV6; here the program ip says what that kernel would."""
+    program = client.testbed.directory / "bin" / "ip"
+    program.parent.mkdir()
+    refusal = 'case "$*" in "mptcp endpoint add "*:*) echo "Error: address family not supported." >&2; exit 2 ;; esac'
+    program.write_text(f'#!/bin/sh\n{refusal}\nexec /usr/sbin/ip "$@"\n')
+    program.chmod(0o755)
+    argv = ["env", f"PATH={program.parent}:/usr/bin:/bin", *client.argv("up", "eth0", "wlan0")]
+    said = client.node.run(argv).stderr
+    assert said.splitlines() == [
+        "multipath: fd77:1::2 is no endpoint: Error: address family not supported.",
+        "multipath: fd77:2::2 is no endpoint: Error: address family not supported.",
+    ]
+    assert [line.split()[0] for line in client.endpoints()] == ["10.77.1.2", "10.77.2.2"]
+    client.multipath("down")
+    assert client.dump() == client.before
+
+
+def test_killed_at_any_moment_down_restores_all(client: Client) -> None:
+    draw = random.Random(7)
+    for _ in range(12):
+        up = client.node.popen(client.argv("up", "eth0", "wlan0"), name="up")
+        time.sleep(draw.uniform(0.0, 0.15))
+        up.kill_tree()
+        client.multipath("down")
+        assert client.dump() == client.before
+
+
+def test_an_mtu_too_small_for_ipv6_gives_ipv6_back(client: Client) -> None:
+    client.multipath("up", "eth0", "wlan0")
+    before = client.dump()
+    with mtu(client.node, "eth0", 1000), mtu(client.node, "wlan0", 1000), mtu(client.node, "wlan0", 1000):
+        assert "fd77:1::2" not in client.node.run(["ip", "-6", "address"]).stdout
+    # The order in which the kernel lists what it put back itself differs.
+    assert sorted(client.dump().splitlines()) == sorted(before.splitlines())
+
+
+def test_notes_of_another_boot_do_no_harm(client: Client) -> None:
+    client.multipath("up", "eth0", "wlan0")
+    notes = client.notes.read_text()
+    client.multipath("down")
+    first, _, rest = notes.partition("\n")
+    about, _, network = first.split()
+    client.notes.parent.mkdir(exist_ok=True)
+    client.notes.write_text(f"{about} 00000000-0000-0000-0000-000000000000 {network}\n{rest}")
+    client.node.run(["ip", "mptcp", "endpoint", "add", "10.77.1.2", "dev", "eth0", "subflow"])
+    mine = client.dump()
+    assert "not up" in client.multipath("show")
+    assert "an earlier boot" in client.multipath("down")
+    assert client.dump() == mine
+    assert not client.notes.exists()
+
+
+def test_mistakes_are_one_line_and_change_nothing(client: Client) -> None:
+    assert client.multipath("up", "eth0", "wlan7", status=1) == (
+        "multipath: there is no interface wlan7; see: ip link\n"
+    )
+    client.node.run(["ip", "address", "flush", "dev", "wlan0"])
+    before = client.dump()
+    assert client.multipath("up", "eth0", "wlan0", status=1) == (
+        "multipath: wlan0 has no address; is it connected? see: ip address\n"
+    )
+    assert client.multipath("up", status=1).startswith("multipath: up: which interfaces?")
+    assert client.multipath("sideways", status=2).startswith("multipath up INTERFACE")
+    assert client.dump() == before
+
+
+def test_a_failing_up_takes_back_what_it_did(client: Client) -> None:
+    for number in range(1, 9):
+        client.node.run(["ip", "address", "add", f"10.99.0.{number}/32", "dev", "lo"])
+        client.node.run(["ip", "mptcp", "endpoint", "add", f"10.99.0.{number}", "id", str(number)])
+    before = client.dump()
+    # All endpoints that the kernel can have are taken: MPTCP_PM_ADDR_MAX.
+    assert "up failed at eth0; everything is taken back" in client.multipath("up", "eth0", "wlan0", status=1)
+    assert client.dump() == before
+
+
+def test_the_script_is_clean_by_shellcheck() -> None:
+    try:
+        done = subprocess.run(["shellcheck", str(SCRIPT)], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("NOT TESTED, shellcheck is not installed")
+    assert done.stdout == ""
+
+
+def test_the_script_needs_no_more_than_a_posix_shell() -> None:
+    assert SCRIPT.read_text().startswith("#!/bin/sh\n")
+    assert SCRIPT.stat().st_mode & 0o111
+    assert Path("/bin/sh").resolve().name in ("dash", "bash")
+    subprocess.run(["sh", "-n", str(SCRIPT)], check=True)
+
+
+def test_the_recorder_sees_what_passes(client: Client) -> None:
+    recorder = SCRIPT.with_name("recorder")
+    process = client.node.popen([str(recorder), "eth0", "wlan0"])
+    wait_until(lambda: len(process.output().splitlines()) > 2, "the recorder writes", process=process)
+    send = (
+        "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(bytes(1400), ('10.77.1.1', 9))"
+    )
+    client.node.run(["python3", "-c", send])
+    seen = len(process.output().splitlines())
+    wait_until(lambda: len(process.output().splitlines()) > seen + 2, "it goes on", process=process)
+    process.stop()
+    head, *lines = csv.reader(process.output().splitlines())
+    assert head == ["seconds", "eth0 received", "eth0 sent", "wlan0 received", "wlan0 sent"]
+    # 1442 bytes with UDP, IP and Ethernet headers, in one interval of about a tenth of a second.
+    assert max(float(line[2]) for line in lines) > 0.01
+    refused = client.node.run([str(recorder), "eth9"], check=False)
+    assert refused.returncode == 1
+    assert refused.stderr == "recorder: no interface eth9; name some of lo, eth0, wlan0\n"

@@ -1,0 +1,294 @@
+"""The testbed itself: it carries traffic over the declared paths, fills them, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mptcp_bench.download import Counting, fetch, wget
+from mptcp_bench.shipped import POLICY
+from mptcp_lab.testbed import (
+    TMPFS,
+    TWO_PATHS,
+    TWO_PATHS_TWO_INTERFACES,
+    End,
+    Testbed,
+    TestbedError,
+    congestion,
+    ownership,
+    paths,
+)
+from mptcp_lab.testbed.services import (
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
+
+pytestmark = pytest.mark.kernel
+Require = Callable[..., None]
+MIB = 1 << 20
+
+
+@contextmanager
+def mptcp_server(testbed: Testbed, payload: bytes) -> Iterator[int]:
+    """Send *payload* to whoever connects to the proxy node by MPTCP; yield the port."""
+    with testbed["proxy"].entered():
+        listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(("::", 0))
+        listener.listen()
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(payload)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+
+
+def receive(testbed: Testbed, address: str, port: int) -> tuple[str, float]:
+    """Read all from *address* with an MPTCP socket on the client; return SHA-256 and seconds."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with testbed["client"].entered():
+        client = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+    digest = hashlib.sha256()
+    started = time.monotonic()
+    with client:
+        client.settimeout(20)
+        client.connect((address, port))
+        while data := client.recv(1 << 16):
+            digest.update(data)
+    return digest.hexdigest(), time.monotonic() - started
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_mptcp_uses_both_links_and_neither_beyond_its_rate(testbed: Testbed, family: int) -> None:
+    payload = os.urandom(MIB) * 24
+    with mptcp_server(testbed, payload) as port:
+        digest, seconds = receive(testbed, testbed["proxy"].address("wan0", family), port)
+    assert digest == hashlib.sha256(payload).hexdigest()
+    received = {d: c.received * 8 for d, c in testbed["client"].counters().items()}
+    # How full the links get is for the experiments to measure: a busy machine fills them less.
+    assert received["wlan0"] / (received["eth0"] + received["wlan0"]) == pytest.approx(30 / 130, rel=0.5)
+    assert received["eth0"] / seconds <= 1.03 * 100e6
+    assert received["wlan0"] / seconds <= 1.03 * 30e6
+
+
+def test_plain_tcp_takes_the_path_of_its_source_address(testbed: Testbed) -> None:
+    client, size = testbed["client"], 2 * MIB
+    origin = start_origin(testbed["origin"], {"file": size})
+    for device, other in (("eth0", "wlan0"), ("wlan0", "eth0")):
+        for family in (4, 6):
+            before = client.counters()
+            target = testbed.directory / "got"
+            source = ["--bind-address", client.address(device, family)]
+            client.run(["wget", "-q", "-O", str(target), *source, origin.url("file", family=family)])
+            assert hashlib.sha256(target.read_bytes()).hexdigest() == origin.digests["file"]
+            after = client.counters()
+            assert after[device].received - before[device].received > size
+            assert after[other].received - before[other].received < 0.01 * size
+
+
+def test_upload_is_shaped_too(testbed: Testbed, require: Require) -> None:
+    require("curl")
+    data = testbed.directory / "upload"
+    data.write_bytes(b"\0" * 2 * MIB)
+    with testbed["origin"].entered():
+        listener = socket.create_server(("0.0.0.0", 80))
+    listener.settimeout(20)
+    received = 0
+
+    def take() -> None:
+        nonlocal received
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(20)
+            while chunk := connection.recv(1 << 16):
+                received += len(chunk)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    with testbed["client"].entered():
+        sender = socket.create_connection(("10.77.9.2", 80), source_address=("10.77.2.2", 0))
+    started = time.monotonic()
+    with sender:
+        sender.sendall(data.read_bytes())
+    thread.join(20)
+    seconds = time.monotonic() - started
+    listener.close()
+    assert received == 2 * MIB
+    # Without its headers, and over slow start too: never above the link.
+    assert received * 8 / seconds <= 1.05 * 30e6
+
+
+def test_each_path_has_its_own_interface_on_a_multi_homed_proxy(make_testbed: Callable[..., Testbed]) -> None:
+    testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
+    payload = os.urandom(MIB) * 8
+    with mptcp_server(testbed, payload) as port:
+        for family in (4, 6):
+            before = testbed["proxy"].counters()
+            digest, _ = receive(testbed, testbed["proxy"].address("wan0", family), port)
+            assert digest == hashlib.sha256(payload).hexdigest()
+            after = testbed["proxy"].counters()
+            for device in ("wan0", "wan1"):
+                assert after[device].sent - before[device].sent > MIB
+                assert after[device].received > before[device].received
+
+
+def test_three_paths_join(make_testbed: Callable[..., Testbed]) -> None:
+    testbed = make_testbed(paths([20_000_000] * 3))
+    payload = b"x" * 6 * MIB
+    with mptcp_server(testbed, payload) as port:
+        receive(testbed, testbed["proxy"].address("wan0"), port)
+    counters = testbed["client"].counters()
+    assert all(counters[device].received > MIB for device in ("eth0", "wlan0", "path3"))
+
+
+def test_client_program_speaks_mptcp_and_apache_does_not(testbed: Testbed, require: Require) -> None:
+    require("mptcpize", "curl")
+    origin = start_origin(testbed["origin"], {"file": 1000})
+
+    def counter(name: str) -> int:
+        answer = testbed["client"].run(["nstat", "-asz", name]).stdout.split()
+        return int(answer[answer.index(name) + 1])
+
+    testbed["client"].run(mptcp_command(["curl", "-sf", "-o", "/dev/null", origin.url("file")]))
+    assert counter("MPTcpExtMPCapableSYNTX") == 1
+    assert counter("MPTcpExtMPCapableFallbackSYNACK") == 1
+
+
+def test_mptcp_from_the_proxy_to_an_origin_of_plain_tcp_is_told(testbed: Testbed, require: Require) -> None:
+    require("mptcpize", "curl")
+    origin = start_origin(testbed["origin"], {"file": 1000})
+    counting = Counting(testbed)
+    command = ["curl", "-sf", "-o", "/dev/null", origin.url("file")]
+    testbed["proxy"].run(command)
+    assert counting.read().complaint(multipath=False) is None
+    testbed["proxy"].run(mptcp_command(command))
+    complaint = counting.read().complaint(multipath=False)
+    assert complaint is not None
+    assert "the proxy sent 1 SYNs with MP_CAPABLE" in complaint
+
+
+def test_services_start_and_a_download_through_them_is_multipath(testbed: Testbed, require: Require) -> None:
+    require("squid", "apache2", "wget", "mptcpize", "htb")
+    origin = start_origin(testbed["origin"], {"file": 4 * MIB})
+    proxy = start_proxy(testbed["proxy"])
+    throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], POLICY))
+    argv = wget(origin.url("file"), proxy=proxy, multipath=True)
+    download = fetch(testbed, origin, "file", argv, time.monotonic, label="file", timeout=30)
+    assert download.digest_ok
+    assert download.protocol.complaint(multipath=True) is None
+    assert throttler.process.stop(grace=15) == 0
+    assert download.protocol.complaint(multipath=False) is not None
+
+
+def test_cubic_is_selected_inside_and_the_host_is_as_before(
+    make_testbed: Callable[..., Testbed],
+) -> None:
+    host = Path("/proc/sys/net/ipv4")
+    names = ("tcp_allowed_congestion_control", "tcp_congestion_control")
+    before = [(host / name).read_text() for name in names]
+    try:
+        congestion.ALLOWED.open("r+").close()
+    except PermissionError:
+        pytest.skip("NOT TESTED: in a container the list of allowed congestion controls cannot be changed")
+    testbed = make_testbed()
+    inside = testbed["proxy"].run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
+    if "cubic" in congestion.AVAILABLE.read_text().split():
+        assert inside == "cubic"
+    assert [(host / name).read_text() for name in names] == before
+
+
+def test_private_mounts_are_seen_by_the_program_alone(testbed: Testbed) -> None:
+    shown = testbed.directory / "shown"
+    shown.mkdir()
+    process = testbed["proxy"].popen(
+        ["sh", "-c", "echo here > /run/no-such-directory/x/file; ls /dev/shm; echo done"],
+        name="mounts",
+        mounts={"/run/no-such-directory/x": shown, "/dev/shm": TMPFS},
+    )
+    assert process.wait(10) == 0
+    assert process.output() == "done\n"
+    assert (shown / "file").read_text() == "here\n"
+    assert not Path("/run/no-such-directory").exists()
+
+
+def test_a_program_that_ignores_term_is_killed(testbed: Testbed) -> None:
+    process = testbed["core"].popen(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"])
+    wait_until(lambda: "ready" in process.output(), "the program starts", process=process)
+    assert process.stop(grace=0.2) == -signal.SIGKILL
+
+
+def test_scoped_changes_are_undone(testbed: Testbed) -> None:
+    client = testbed["client"]
+
+    def state() -> str:
+        words = "sysctl net.mptcp.enabled; ip -4 route show table all; ip -6 route show table all | sort"
+        return client.run(["sh", "-c", words]).stdout
+
+    before = state()
+    with client.sysctl("net.mptcp.enabled", "0"):
+        assert state() != before
+    with client.link_down("wlan0"):
+        assert "dev wlan0" not in client.run(["ip", "-4", "route"]).stdout
+    assert state() == before
+
+
+def test_failed_build_names_the_step_and_leaves_nothing() -> None:
+    before = {p.name for p in ownership.NAMESPACES.glob("mpx-*")}
+    link = replace(TWO_PATHS.links[3], a=End("origin", "eth0", ("10.77.9.2/24",) * 2))
+    broken = replace(TWO_PATHS, name="broken", links=(*TWO_PATHS.links[:3], link))
+    with pytest.raises(TestbedError, match=r"(?s)build broken: \[origin\] ip address add 10\.77\.9\.2/24"):
+        Testbed(broken).__enter__()
+    mine = [p.name for p in ownership.NAMESPACES.glob("mpx-*") if p.name not in before]
+    alive = {name for run in ownership.runs() for name in run.namespaces}
+    assert set(mine) <= alive
+
+
+def test_what_a_killed_run_left_is_found_and_removed() -> None:
+    code = (
+        "from mptcp_lab.testbed import *\n"
+        "with Testbed(paths([1000000])) as t:\n"
+        "    p = t['core'].popen(['sleep', '600'])\n"
+        "    print(t.claimed.id, p.pid, t.directory, flush=True)\n"
+        "    input()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        identifier, orphan, directory = child.stdout.readline().decode().split()
+        assert any(run.id == identifier and run.alive for run in ownership.runs())
+        assert all(run.id != identifier for run in ownership.remove_stale())
+        assert len(list(ownership.NAMESPACES.glob(f"mpx-{identifier}-*"))) == 4
+        child.kill()
+    removed = ownership.remove_stale()
+    assert identifier in [run.id for run in removed]
+    assert list(ownership.NAMESPACES.glob(f"mpx-{identifier}-*")) == []
+    assert not Path(directory).exists()
+    assert not Path(f"/proc/{orphan}/cmdline").exists() or not Path(f"/proc/{orphan}/cmdline").read_bytes()

@@ -1,0 +1,151 @@
+"""The emulator's own program, without a kernel: what its elements do to packets, and which arguments it refuses.
+
+Built with the address and undefined-behaviour sanitizers, and with warnings as errors.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mptcp_lab.emulation import userspace
+from mptcp_lab.emulation.model import Direction, GilbertElliott, UniformLoss
+from mptcp_lab.testbed.features import fails_when_missing, missing
+
+STRICT = (*userspace.COMPILER_FLAGS, "-Werror", "-Wconversion", "-g", "-fsanitize=address,undefined",
+          "-fno-sanitize-recover=all")  # fmt: skip
+NATIVE = userspace.SOURCES[0].parent
+SEEDS = st.integers(0, (1 << 64) - 1)
+PROBABILITIES = st.floats(0, 1)
+
+
+def compiled(target: Path, *arguments: str) -> Path:
+    reason = missing("gcc")
+    if reason is not None:
+        if fails_when_missing():
+            pytest.fail(f"CI may not skip: {reason}", pytrace=False)
+        pytest.skip(f"NOT TESTED: {reason}")
+    subprocess.run(["gcc", *STRICT, "-o", str(target), *arguments], check=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = Path(__file__).with_name("elements_driver.c")
+    target = tmp_path_factory.mktemp("elements") / "driver"
+    return compiled(target, f"-I{NATIVE}", str(source), str(NATIVE / "elements.c"))
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("emulator") / "emulator"
+    return compiled(target, *map(str, userspace.SOURCES), *userspace.LIBRARIES)
+
+
+def fates(driver: Path, count: int, gap: int, *elements: str) -> list[int | None]:
+    """Return when each packet leaves, in nanoseconds; None for those that were lost."""
+    done = subprocess.run([str(driver), str(count), str(gap), *elements], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return [None if line == "lost" else int(line) for line in done.stdout.split()]
+
+
+@settings(deadline=None, max_examples=30)
+@given(delay=st.integers(0, 10_000_000), share=st.floats(0, 1), gap=st.integers(0, 5_000_000), seed=SEEDS)
+def test_a_delay_is_what_was_asked_and_never_changes_the_order(
+    driver: Path, delay: int, share: float, gap: int, seed: int
+) -> None:
+    jitter = int(delay * share)
+    leaves = fates(driver, 300, gap, "delay", str(delay), str(jitter), str(seed))
+    times = [time for time in leaves if time is not None]
+    assert len(times) == 300
+    assert all(before <= after for before, after in pairwise(times))
+    assert all((delay - jitter) * 1000 <= time - i * gap <= (delay + jitter) * 1000 for i, time in enumerate(times))
+
+
+def test_jitter_is_drawn_evenly(driver: Path) -> None:
+    # Far apart, so that none waits for the one before.
+    times = fates(driver, 20_000, 10_000_000, "delay", "3000", "2000", "1")
+    drawn = [time - i * 10_000_000 for i, time in enumerate(times) if time is not None]
+    for quarter in range(4):
+        least = 1_000_000 + quarter * 1_000_000
+        assert sum(least <= d < least + 1_000_000 for d in drawn) / 20_000 == pytest.approx(0.25, abs=0.02)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=SEEDS, p=PROBABILITIES, r=PROBABILITIES, h=PROBABILITIES, k=PROBABILITIES)
+def test_the_same_seed_does_the_same(driver: Path, seed: int, p: float, r: float, h: float, k: float) -> None:
+    chain = ("gemodel", repr(p), repr(r), repr(h), repr(k), str(seed), "delay", "900", "800", str(seed))
+    assert fates(driver, 200, 1000, *chain) == fates(driver, 200, 1000, *chain)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.001, 0.01, 0.3, 1.0])
+def test_uniform_loss_has_its_probability(driver: Path, probability: float) -> None:
+    words = userspace.elements("path", "down", Direction(loss=UniformLoss(probability)), seed=7)
+    lost = fates(driver, 100_000, 0, *words).count(None) / 100_000
+    assert lost == pytest.approx(probability, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        GilbertElliott(0.01, 0.25),
+        GilbertElliott(0.02, 0.5, 0.8, 0.001),
+        GilbertElliott(0.5, 0.5, 0.0, 1.0),
+        GilbertElliott(1.0, 1.0),
+    ],
+)
+def test_gilbert_elliott_has_its_mean(driver: Path, loss: GilbertElliott) -> None:
+    words = userspace.elements("path", "down", Direction(loss=loss), seed=3)
+    lost = fates(driver, 100_000, 0, *words).count(None) / 100_000
+    assert lost == pytest.approx(loss.mean, rel=0.1)
+
+
+def test_bursts_last_as_long_as_the_chain_stays_bad(driver: Path) -> None:
+    gone = [time is None for time in fates(driver, 100_000, 0, "gemodel", "0.01", "0.25", "1", "0", "5")]
+    runs = [len(list(group)) for lost, group in groupby(gone) if lost]
+    assert sum(runs) / len(runs) == pytest.approx(1 / 0.25, rel=0.1)
+
+
+def test_what_is_lost_takes_no_part_in_the_delay(driver: Path) -> None:
+    delay = ("delay", "3000", "2000", "9")
+    with_loss = fates(driver, 50, 10_000_000, "random", "0.5", "1", *delay)
+    waited = [time - i * 10_000_000 for i, time in enumerate(with_loss) if time is not None]
+    without = [
+        time - i * 10_000_000 for i, time in enumerate(fates(driver, 50, 10_000_000, *delay)) if time is not None
+    ]
+    assert 0 < len(waited) < 50
+    assert waited == without[: len(waited)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "usage:"),
+        (["counters"], "usage:"),
+        (["counters", "queue"], "usage:"),
+        (["counters", "queue", "x"], "usage:"),
+        (["counters", "queue", "65536"], "usage:"),
+        (["counters", "queue", "0", "queue", "1", "queue", "2"], "usage:"),
+        (["counters", "queue", "0", "loss", "1"], "no element is called 'loss'"),
+        (["counters", "queue", "0", "random", "1.1", "1"], "random wants PROBABILITY SEED"),
+        (["counters", "queue", "0", "random", "nan", "1"], "random wants"),
+        (["counters", "queue", "0", "random", "", "1"], "random wants"),
+        (["counters", "queue", "0", "random", "0.1"], "random wants"),
+        (["counters", "queue", "0", "random", "0.1", "18446744073709551616"], "random wants"),
+        (["counters", "queue", "0", "gemodel", "0.1", "0.1", "0.1", "-0.1", "1"], "gemodel wants P R 1-H 1-K SEED"),
+        (["counters", "queue", "0", "delay", "100", "101", "1"], "delay wants MICROSECONDS JITTER SEED"),
+        (["counters", "queue", "0", "delay", "-1", "0", "1"], "delay wants"),
+        (["counters", "queue", "0", *["random", "0", "1"] * 9], "more than 8 elements"),
+        (["no-such-directory/counters", "queue", "0"], "make no-such-directory/counters: No such file"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_line(emulator: Path, arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = subprocess.run([str(emulator), *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,189 @@
+"""The inventory: the shipped example, every mistake at once with its line, and what ssh is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_lab.remote.connection import Login, packed_agent, ssh_command
+from mptcp_lab.remote.inventory import InventoryError, load_inventory, read_inventory
+from mptcp_lab.remote.links import parse_links
+from mptcp_lab.testbed.installed import REPOSITORY
+
+EXAMPLE = REPOSITORY / "bench" / "rpi" / "inventory.yaml"
+GOOD = """\
+client:
+  ssh: pi@pi.local
+  paths: {ethernet: eth0, wifi: wlan0}
+proxy:
+  ssh: root@proxy
+  interfaces: [eth0, eth1]
+origin:
+  ssh: origin
+  interface: enp1s0
+"""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(InventoryError) as refused:
+        load_inventory(text, "hosts.yaml")
+    return str(refused.value).splitlines()
+
+
+def test_the_shipped_example_is_good() -> None:
+    inventory = read_inventory(EXAMPLE)
+    assert [(path.name, path.device) for path in inventory.paths] == [("ethernet", "eth0"), ("wifi", "wlan0")]
+    assert inventory.proxy.devices == ("eth0",)
+    assert inventory.proxy.commands == Path("/opt/mptcp-steering-proxy/.venv/bin")
+    assert inventory.origin.login.directory == "/var/tmp"
+
+
+def test_what_the_example_has_in_comments_is_good_too() -> None:
+    lines = EXAMPLE.read_text().splitlines()
+    keys = ("# address", "# address6", "# options:", "#   Port", "#   IdentityFile", "#   ProxyJump")
+    text = "\n".join(line.replace("# ", "", 1) if line.strip().startswith(keys) else line for line in lines)
+    inventory = load_inventory(text, "hosts.yaml")
+    assert inventory.proxy.addresses == {4: "203.0.113.7", 6: "2001:db8::7"}
+    assert inventory.origin.addresses == {4: "203.0.113.8"}
+    assert inventory.client.login.options == {"ProxyJump": "gateway.example.net"}
+    assert inventory.origin.login.options == {
+        "Port": "2222",
+        "IdentityFile": "~/.ssh/testbed",
+        "ProxyJump": "gateway.example.net",
+    }
+
+
+def test_every_mistake_is_told_at_once_with_its_line() -> None:
+    text = """\
+client:
+  ssh: -oProxyCommand=x
+  paths: {ethernet: eth0, wi-fi: eth0}
+proxy:
+  ssh: root@proxy
+  interfaces: []
+  adress: 192.0.2.1
+  address6: 192.0.2.1
+  commands: bin
+  options: {BatchMode: no, Port: [1]}
+origin:
+  interface: a/b
+"""
+    assert problems(text) == [
+        'hosts.yaml:2: client.ssh: "-oProxyCommand=x" is not a destination; write user@host, or a Host of your ssh '
+        "configuration",
+        'hosts.yaml:3: client.paths: the path wifi is missing (is it "wi-fi"?); the scenarios use ethernet and wifi',
+        'hosts.yaml:3: client.paths.wi-fi: "eth0" is the interface of ethernet already; each path needs its own',
+        "hosts.yaml:6: proxy.interfaces: the list is empty; write at least one item",
+        'hosts.yaml:7: proxy.adress: unknown key (did you mean "address"?); allowed here: ssh, options, directory, '
+        "address, address6, interfaces, commands",
+        'hosts.yaml:8: proxy.address6: "192.0.2.1" is not an IPv6 address; write one such as "2001:db8::7"',
+        'hosts.yaml:9: proxy.commands: "bin" is not a directory of that host; write an absolute path',
+        "hosts.yaml:10: proxy.options: BatchMode cannot be set here: the session depends on it",
+        "hosts.yaml:11: origin.ssh: is required",
+        'hosts.yaml:12: origin.interface: "a/b" is not the name of an interface; no spaces, slashes or colons '
+        "(see: ip link)",
+    ]
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(InventoryError, match=r"^/no/such\.yaml: cannot be read: No such file or directory$"):
+        read_inventory(Path("/no/such.yaml"))
+
+
+def test_a_host_has_its_own_options_before_the_common_ones() -> None:
+    text = GOOD + "options: {port: 22, Compression: true}\n"
+    text = text.replace("  ssh: root@proxy\n", "  ssh: root@proxy\n  options: {Port: 2222}\n")
+    inventory = load_inventory(text, "hosts.yaml")
+    assert inventory.proxy.login.options == {"Port": "2222", "Compression": "yes"}
+    assert inventory.client.login.options == {"port": "22", "Compression": "yes"}
+
+
+def test_messages_find_the_line_of_a_key() -> None:
+    inventory = load_inventory(GOOD, "hosts.yaml")
+    assert inventory.at("origin.interface") == "hosts.yaml:9: origin.interface"
+    assert inventory.at("proxy.interfaces[1]") == "hosts.yaml:6: proxy.interfaces[1]"
+
+
+@given(st.text())
+def test_no_text_does_more_than_be_refused(text: str) -> None:
+    with suppress(InventoryError):
+        load_inventory(text, "hosts.yaml")
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
+def test_no_value_of_options_does_more_than_be_refused(value: object) -> None:
+    content = {"options": {"Port": value}}
+    try:
+        inventory = load_inventory(GOOD + json.dumps(content)[1:-1], "hosts.yaml")
+    except InventoryError:
+        return
+    assert inventory.client.login.options["Port"]
+
+
+def test_ssh_is_never_asked_to_ask_and_options_come_before_the_destination() -> None:
+    argv = ssh_command(Login("pi@host", {"Port": "2222", "ConnectTimeout": "3"}), "run-1")
+    options = argv[: argv.index("--")]
+    assert "BatchMode=yes" in options
+    # The first value given for an option counts: ssh_config(5).
+    assert options.index("ConnectTimeout=3") < options.index("ConnectTimeout=10")
+    assert argv[argv.index("--") + 1] == "pi@host"
+    assert len(argv) == argv.index("--") + 3
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_login_shell_hands_code_and_arguments_on_unchanged(tmp_path: Path, shell: str) -> None:
+    odd = "/tmp/a b'c$HOME\\"
+    for name, script in (("python3", 'printf "<%s>" "$@"'), ("id", "echo 0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    remote = ssh_command(Login("host", directory=odd), "run")[-1]
+    done = subprocess.run(
+        [shell, "-c", remote],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("<-c><import sys\n")
+    assert done.stdout.endswith(f"<run><{odd}>")
+
+
+def test_the_agent_runs_from_its_own_folder_alone(tmp_path: Path) -> None:
+    """What is sent to a host imports nothing but itself and the standard library."""
+    (tmp_path / "agent.zip").write_bytes(packed_agent())
+    for module in ("hold", "remains", "files", "answers", "transfer", "counters", "processes"):
+        argv = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, 'agent.zip'); import agent.{module}"]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_addresses_that_others_cannot_use_are_passed_over() -> None:
+    shown = [
+        {},
+        {
+            "ifname": "wlan0",
+            "flags": ["BROADCAST", "UP", "LOWER_UP"],
+            "addr_info": [
+                {"family": "inet", "local": "169.254.1.1", "scope": "link"},
+                {"family": "inet", "local": "192.0.2.7", "scope": "global"},
+                {"family": "inet6", "local": "2001:db8::1", "scope": "global", "temporary": True},
+                {"family": "inet6", "local": "2001:db8::2", "scope": "global", "deprecated": True},
+                {"family": "inet6", "local": "2001:db8::3", "scope": "global"},
+                {"family": "inet6", "local": "fe80::1", "scope": "link"},
+            ],
+        },
+        {"ifname": "eth0", "flags": ["NO-CARRIER", "BROADCAST", "UP"]},
+        {"ifname": "eth1", "flags": ["BROADCAST"], "addr_info": []},
+    ]
+    links = parse_links(json.dumps(shown))
+    assert links["wlan0"].addresses == ((4, "192.0.2.7"), (6, "2001:db8::3"))
+    assert {name: link.up for name, link in links.items()} == {"wlan0": True, "eth0": False, "eth1": False}
+    assert links["eth1"].address(4) is None

@@ -1,0 +1,252 @@
+"""``run`` leaves no service enabled and no policy-rc.d behind, however it ends.
+
+The script runs as it is, except that the system's directories are rewritten to ones of the test; what installs and
+enables (apt-get, systemctl, update-rc.d, dpkg-query) are small programs that do to these directories what
+the real ones do to the system's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).resolve().parents[2] / "run"
+DIRECTORIES = {
+    "/usr/sbin/policy-rc.d": "sbin/policy-rc.d",
+    "/etc/systemd/system": "systemd",
+    "/etc/rc": "rc",
+    "/var/lib/mptcp-steering-proxy": "state",
+}
+MINE = "systemd/multi-user.target.wants/mine.service"
+ENABLED = ("systemd/multi-user.target.wants/squid.service", "rc2.d/S01squid")
+DEADLINE = 20
+
+PROGRAMS = {
+    "id": "echo 0",
+    "dpkg-query": '[ ! -e "$ROOT/installed" ] || printf installed',
+    # With "hold", an installation under way: it has enabled its services and goes on until "go" is there.
+    "apt-get": """
+case "$*" in
+*--download-only* | *update*) exit 0 ;;
+esac
+"$ROOT/sbin/policy-rc.d" && exit 9
+[ $? = 101 ] || exit 9
+ln -s /lib/x "$ROOT/systemd/multi-user.target.wants/squid.service"
+ln -s ../init.d/squid "$ROOT/rc2.d/S01squid"
+if [ -e "$ROOT/fail" ]; then echo "E: no space" ; exit 100; fi
+if [ -e "$ROOT/hold" ]; then
+    touch "$ROOT/holding"
+    while [ ! -e "$ROOT/go" ]; do sleep 0.01; done
+fi
+touch "$ROOT/installed"
+""",
+    "systemctl": """
+echo "systemctl $*" >>"$ROOT/log"
+for unit; do :; done
+rm "$ROOT"/systemd/*.wants/"$unit"
+""",
+    "update-rc.d": """
+echo "update-rc.d $*" >>"$ROOT/log"
+mv "$ROOT/rc2.d/S01$1" "$ROOT/rc2.d/K01$1"
+""",
+}
+
+
+class Host:
+    """A directory that stands for a machine, with a checkout that is set up but for the packages."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in ("sbin", "systemd/multi-user.target.wants", "rc2.d", "bin", "checkout/.venv/bin"):
+            (root / name).mkdir(parents=True)
+        (root / MINE).symlink_to("/lib/mine")
+        (root / "rc2.d/S01mine").symlink_to("../init.d/mine")
+        for name, text in PROGRAMS.items():
+            self.program(root / "bin" / name, text)
+        self.program(root / "checkout/.venv/bin/mptcp-bench", 'echo "$@" >"$ROOT/ran"')
+        script = RUN.read_text()
+        for real, mine in DIRECTORIES.items():
+            # Otherwise the test would do its work on this machine.
+            assert real in script
+            script = script.replace(real, str(root / mine))
+        checkout = root / "checkout"
+        (checkout / "pyproject.toml").write_text("")
+        (checkout / "bench").mkdir()
+        (checkout / "bench/pyproject.toml").write_text("")
+        self.program(checkout / "run", script, shebang="")
+        stamp = hashlib.sha256((checkout / "run").read_bytes()).hexdigest()[:16]
+        (checkout / ".venv" / f"stamp-{stamp}").touch()
+
+    @staticmethod
+    def program(path: Path, text: str, shebang: str = "#!/bin/sh\n") -> None:
+        path.write_text(f"{shebang}{text}\n" if shebang else text)
+        path.chmod(0o755)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        environment = {"PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "ROOT": str(self.root), "CDPATH": "/usr"}
+        # From elsewhere and by a relative name, in a session of its own as on a terminal.
+        return subprocess.Popen(
+            ["sh", "checkout/run", *arguments],
+            cwd=self.root,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def end(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
+        output, errors = process.communicate(timeout=DEADLINE)
+        return process.returncode, output, errors
+
+    def has(self, name: str) -> bool:
+        return os.path.lexists(self.root / name)
+
+    def wait_for(self, name: str) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not self.has(name):
+            assert time.monotonic() < deadline, name
+            time.sleep(0.005)
+
+    def touch(self, name: str) -> None:
+        (self.root / name).touch()
+
+    @property
+    def log(self) -> list[str]:
+        return (self.root / "log").read_text().splitlines() if self.has("log") else []
+
+    def assert_as_before(self, *, disabled: bool = True) -> None:
+        assert not self.has("sbin/policy-rc.d")
+        assert not self.has("state")
+        assert not any(self.has(name) for name in ENABLED)
+        assert self.has(MINE)
+        assert self.has("rc2.d/S01mine")
+        wanted = ["systemctl disable --quiet squid.service", "update-rc.d squid disable"]
+        assert sorted(self.log) == (wanted if disabled else [])
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_an_installation_leaves_nothing_enabled_and_a_second_run_installs_nothing(host: Host) -> None:
+    code, _, errors = host.end(host.start("demo", "--output", "x y"))
+    assert code == 0, errors
+    assert (host.root / "ran").read_text() == "demo --output x y\n"
+    host.assert_as_before()
+    code, _, errors = host.end(host.start("demo"))
+    assert (code, errors) == (0, "")
+    host.assert_as_before()
+
+
+def test_an_installation_that_fails_half_way_is_taken_back_and_its_words_are_shown(host: Host) -> None:
+    host.touch("fail")
+    code, _, errors = host.end(host.start("demo"))
+    assert code == 1
+    assert "E: no space" in errors
+    assert "apt-get could not install: squid" in errors
+    assert not host.has("ran")
+    host.assert_as_before()
+
+
+def to_all(process: subprocess.Popen[str], number: int) -> None:
+    os.killpg(process.pid, number)
+
+
+def to_the_script(process: subprocess.Popen[str], number: int) -> None:
+    os.kill(process.pid, number)
+
+
+@pytest.mark.parametrize("send", [to_all, to_the_script])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["HUP", "INT", "TERM"]
+)
+def test_a_signal_in_mid_installation_counts_when_dpkg_is_done(
+    host: Host, send: Callable[[subprocess.Popen[str], int], None], number: int, code: int
+) -> None:
+    host.touch("hold")
+    process = host.start("demo")
+    host.wait_for("holding")
+    assert host.has("sbin/policy-rc.d")
+    send(process, number)
+    assert host.has("sbin/policy-rc.d")
+    host.touch("go")
+    assert host.end(process)[0] == code
+    assert host.has("installed")
+    assert not host.has("ran")
+    host.assert_as_before()
+
+
+def test_what_a_run_that_was_killed_left_is_taken_back_by_the_next(host: Host) -> None:
+    host.touch("hold")
+    process = host.start("demo")
+    host.wait_for("holding")
+    to_the_script(process, signal.SIGKILL)
+    host.touch("go")
+    host.end(process)
+    assert host.has("sbin/policy-rc.d")
+    assert all(host.has(name) for name in ENABLED)
+    code, _, errors = host.end(host.start("demo"))
+    assert code == 0
+    assert "an earlier run was killed" in errors
+    host.assert_as_before()
+
+
+def test_a_stale_guard_alone_is_removed(host: Host) -> None:
+    mark = next(line for line in RUN.read_text().splitlines() if line.startswith("GUARD_MARK="))
+    (host.root / "sbin/policy-rc.d").write_text(f"#!/bin/sh\n# {mark.split(chr(39))[1]}\nexit 101\n")
+    host.touch("installed")
+    code, _, errors = host.end(host.start("demo"))
+    assert code == 0
+    assert "an earlier run was killed" in errors
+    host.assert_as_before(disabled=False)
+
+
+def test_a_guard_of_someone_else_stays(host: Host) -> None:
+    guard = host.root / "sbin/policy-rc.d"
+    Host.program(guard, "exit 101")
+    before = guard.read_text()
+    code, _, errors = host.end(host.start("demo"))
+    assert code == 0, errors
+    assert guard.read_text() == before
+    guard.unlink()
+    host.assert_as_before()
+
+
+def test_links_go_where_there_is_no_tool_that_disables(host: Host) -> None:
+    for name in ("systemctl", "update-rc.d"):
+        Host.program(host.root / "bin" / name, "exit 1")
+    assert host.end(host.start("demo"))[0] == 0
+    host.assert_as_before(disabled=False)
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(("--help",), 0), ((), 2), (("nothing",), 2)])
+def test_usage_names_the_commands_and_nothing_is_done(host: Host, arguments: tuple[str, ...], code: int) -> None:
+    ended, output, errors = host.end(host.start(*arguments))
+    assert ended == code
+    shown, silent = (output, errors) if code == 0 else (errors, output)
+    assert "sudo ./run demo" in shown
+    assert "sudo ./run test" in shown
+    assert silent == ""
+    assert not host.has("installed")
+
+
+def test_without_root_it_says_so(host: Host) -> None:
+    Host.program(host.root / "bin/id", "echo 1000")
+    code, _, errors = host.end(host.start("test"))
+    assert (code, errors) == (1, "run: root is needed (namespaces, packet capture): sudo ./run test\n")
+    assert not host.has("installed")
+
+
+def test_the_administrators_programs_are_found_with_a_users_path(host: Host) -> None:
+    Host.program(host.root / "checkout/.venv/bin/mptcp-bench", 'echo "$PATH" >"$ROOT/ran"')
+    assert host.end(host.start("demo"))[0] == 0
+    assert (host.root / "ran").read_text().strip().endswith(":/usr/local/sbin:/usr/sbin:/sbin")

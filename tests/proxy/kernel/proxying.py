@@ -1,0 +1,145 @@
+"""What the proxy's kernel tests share: a client that downloads, and a look at Squid's processes and sockets."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mptcp_lab.testbed import LiveNode, Process
+from mptcp_lab.testbed.services import SQUID_CONFIG, mptcp_command, wait_until
+from mptcp_proxy.process import children
+
+LIBRARY = "mptcp_listen.so"
+BOTH_FAMILIES = "tcp[tcpflags] & tcp-syn != 0 or (ip6 and ip6[6] = 6 and ip6[53] & 2 != 0)"
+MPTCP_OPTION = 30
+"""TCP option kind of MPTCP, RFC 8684, 3."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a client got."""
+
+    status: int
+    """Of the answer; of the proxy's answer to CONNECT where that was refused."""
+    sha256: str
+    size: int
+
+
+def needs_open_checkout() -> None:
+    """Skip, loudly, where another user could not start the checkout's programs: home directories are private."""
+    if not all(directory.stat().st_mode & 0o001 for directory in Path(sys.executable).absolute().parents):
+        pytest.skip(f"NOT TESTED: other users may not enter {Path(sys.executable).parent}")
+
+
+def curl(url: str, proxy: str, *, mptcp: bool, tunnel: bool, options: Sequence[str]) -> list[str]:
+    # -g: brackets are IPv6 addresses; noproxy: curl would go to loopback addresses by itself.
+    command = ["curl", "-sSg", "--noproxy", "", "-x", proxy, *(["-p"] if tunnel else []), *options, url]
+    return mptcp_command(command) if mptcp else command
+
+
+def fetch(
+    client: LiveNode,
+    url: str,
+    proxy: str,
+    *,
+    mptcp: bool = False,
+    tunnel: bool = False,
+    options: Sequence[str] = (),
+) -> Fetched:
+    """Download *url* through *proxy*, with CONNECT if *tunnel*."""
+    with tempfile.NamedTemporaryFile(dir=client.directory) as file:
+        extra = ["-m", "20", "-o", file.name, "-w", "%{http_connect} %{http_code}", *options]
+        answer = client.run(curl(url, proxy, mptcp=mptcp, tunnel=tunnel, options=extra), check=False)
+        connect, code = (int(field) for field in answer.stdout.split())
+        data = Path(file.name).read_bytes()
+    return Fetched(connect if tunnel and connect != 200 else code, hashlib.sha256(data).hexdigest(), len(data))
+
+
+def configuration(node: LiveNode, *statements: str, name: str = "squid.conf") -> Path:
+    """Write a configuration: the one that is shipped, *statements* after it, and no waiting at the end."""
+    path = node.directory / f"{node.name}-{name}"
+    path.write_text("\n".join([f"include {SQUID_CONFIG}", *statements, "shutdown_lifetime 0 seconds", ""]))
+    return path
+
+
+def squid(process: Process) -> int:
+    """Return Squid's first process below ``mptcp-proxy run``, which may just have another one check a file."""
+    (pid,) = (pid for pid in children(process.pid) if b"--foreground" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return pid
+
+
+def workers(process: Process) -> tuple[int, ...]:
+    """Return Squid's workers, and the coordinator where there are several."""
+    return children(squid(process))
+
+
+def environment(pid: int) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(entry.decode().split("=", 1) for entry in entries if b"=" in entry)
+
+
+def has_library(pid: int) -> bool:
+    return LIBRARY in Path(f"/proc/{pid}/maps").read_text()
+
+
+def mptcp_listeners(node: LiveNode) -> set[str]:
+    """Return ADDRESS:PORT of the listening MPTCP sockets."""
+    return {line.split()[3] for line in node.run(["ss", "-HMln"]).stdout.splitlines()}
+
+
+def tcp_listeners(node: LiveNode) -> set[str]:
+    """Return ADDRESS:PORT of all listening TCP sockets, those that belong to MPTCP sockets among them."""
+    return {line.split()[3] for line in node.run(["ss", "-Htln"]).stdout.splitlines()}
+
+
+def subflows(node: LiveNode, port: int) -> int:
+    """Return how many established TCP connections to *port* are MPTCP subflows."""
+    text = node.run(["ss", "-Htinm", "state", "established", "dport", "=", f":{port}"]).stdout
+    return len(re.findall(r"tcp-ulp-mptcp", text))
+
+
+def connections(node: LiveNode, port: int) -> int:
+    """Return how many established MPTCP connections to *port* there are."""
+    lines = node.run(["ss", "-HMn", "state", "established", "dport", "=", f":{port}"]).stdout
+    return len(lines.splitlines())
+
+
+@contextmanager
+def captured_syns(node: LiveNode, device: str, at_least: int) -> Iterator[list[tuple[int, set[int]]]]:
+    """Capture segments with SYN, and wait for *at_least* so many at the end.
+
+    The list is filled with (destination port, kinds of TCP options) of those that open a connection.
+    """
+    from scapy.layers.inet import TCP
+    from scapy.utils import rdpcap
+
+    path = node.directory / f"{node.name}-{device}.pcap"
+    found: list[tuple[int, set[int]]] = []
+    options = ["-Z", "root", "--immediate-mode", "-U", "-n", "-i", device, "-w", str(path)]
+    tcpdump = node.popen(["tcpdump", *options, BOTH_FAMILIES])
+    wait_until(lambda: "listening on" in tcpdump.output(), "tcpdump listens", process=tcpdump)
+    yield found
+    wait_until(lambda: len(rdpcap(str(path))) >= at_least, f"{at_least} segments captured", process=tcpdump)
+    tcpdump.signal(signal.SIGINT)
+    tcpdump.wait(10)
+    for packet in rdpcap(str(path)):
+        segment = packet[TCP]
+        if not segment.flags.A:
+            found.append((segment.dport, set(option_kinds(bytes(segment)))))
+
+
+def option_kinds(segment: bytes) -> Iterator[int]:
+    """Yield the kinds of the options of a TCP segment (RFC 9293, 3.1)."""
+    end, position = (segment[12] >> 4) * 4, 20
+    while position < end and segment[position] != 0:
+        yield segment[position]
+        position += 1 if segment[position] == 1 else segment[position + 1]

@@ -1,0 +1,180 @@
+"""What the shipped conf/squid.conf refuses, and to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from proxying import fetch
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+REFUSED = 403
+# RFC 5737 and RFC 3849: addresses of nobody, which are not private.
+PUBLIC = {4: "203.0.113.5", 6: "2001:db8::5"}
+
+
+@pytest.fixture(scope="module")
+def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
+    require("squid", "apache2", "curl", "gcc")
+    return start_proxy(module_testbed["proxy"])
+
+
+@pytest.fixture(scope="module")
+def origin(module_testbed: Testbed) -> Origin:
+    return start_origin(module_testbed["origin"], {"file.bin": 1000}, ports=(80, 443, 8443))
+
+
+def test_what_is_asked_for_is_there(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
+    """The refusals below are worth nothing if everything fails."""
+    client = module_testbed["client"]
+    for family in (4, 6):
+        assert fetch(client, origin.url("file.bin", family=family), proxy.url()).status == 200
+        assert fetch(client, origin.url("file.bin", family=family, port=8443), proxy.url()).status == 200
+        tunnelled = origin.url("file.bin", family=family, port=443)
+        assert fetch(client, tunnelled, proxy.url(), tunnel=True).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.1",
+        "127.255.255.254",
+        "2130706433",
+        "0x7f000001",
+        "localhost",
+        "0",
+        "0.0.0.0",
+        "0.1.2.3",
+        "[::]",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "[::ffff:0.0.0.0]",
+        "169.254.169.254",
+        "[::ffff:169.254.169.254]",
+        "[fe80::1]",
+        "[fd00:ec2::254]",
+        "[fd20:ce::254]",
+        "100.100.100.200",
+        "[::ffff:100.100.100.200]",
+        "10.77.8.2",
+        "[::ffff:10.77.8.2]",
+        "[fd77:8::2]",
+        "10.77.8.2:3128",
+        "10.77.8.2:3128/squid-internal-mgr/info#",
+    ],
+)
+def test_loopback_link_local_and_own_addresses_are_refused(module_testbed: Testbed, proxy: Proxy, host: str) -> None:
+    assert fetch(module_testbed["client"], f"http://{host}/", proxy.url()).status == REFUSED
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        "10.77.9.2:22",
+        "10.77.9.2:80",
+        "10.77.9.2:8443",
+        "[fd77:9::2]:8443",
+        "127.0.0.1:443",
+        "[::1]:443",
+        "[::ffff:127.0.0.1]:443",
+        "169.254.169.254:443",
+        "10.77.8.2:443",
+        "[fd77:8::2]:443",
+    ],
+)
+def test_tunnels_to_other_ports_and_forbidden_addresses_are_refused(
+    module_testbed: Testbed, proxy: Proxy, origin: Origin, goal: str
+) -> None:
+    assert fetch(module_testbed["client"], f"http://{goal}/", proxy.url(), tunnel=True).status == REFUSED
+
+
+def test_other_services_ports_are_refused(module_testbed: Testbed, proxy: Proxy) -> None:
+    assert fetch(module_testbed["client"], "http://10.77.9.2:25/", proxy.url()).status == REFUSED
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_clients_with_public_addresses_are_refused(
+    module_testbed: Testbed, proxy: Proxy, origin: Origin, family: int
+) -> None:
+    client, core = module_testbed["client"], module_testbed["core"]
+    address, ip = PUBLIC[family], ["ip", f"-{family}"]
+    nodad = ["nodad"] if family == 6 else []
+    back = [address, "via", client.address("eth0", family), "dev", "to-eth0"]
+    with (
+        client.changed(
+            [*ip, "addr", "add", address, "dev", "eth0", *nodad], [*ip, "addr", "del", address, "dev", "eth0"]
+        ),
+        core.changed([*ip, "route", "add", *back], [*ip, "route", "del", *back]),
+    ):
+        url, through = origin.url("file.bin", family=family), proxy.url(family)
+        assert fetch(client, url, through, options=["--interface", address]).status == REFUSED
+        own = client.address("eth0", family)
+        assert fetch(client, url, through, options=["--interface", own]).status == 200
+
+
+def test_an_address_that_comes_later_is_refused_as_well(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
+    """The address is the origin's, so that requests for it succeed before and after."""
+    client, node = module_testbed["client"], module_testbed["proxy"]
+    address = [f"{origin.host.address('eth0')}/32", "dev", "lo"]
+
+    def becomes(status: int) -> None:
+        wait_until(
+            lambda: fetch(client, origin.url("file.bin"), proxy.url()).status == status,
+            f"requests for the address are answered with {status}",
+            process=proxy.process,
+        )
+
+    assert fetch(client, origin.url("file.bin"), proxy.url()).status == 200
+    with node.changed(["ip", "addr", "add", *address], ["ip", "addr", "del", *address]):
+        becomes(REFUSED)
+    becomes(200)
+
+
+def test_a_prefix_that_is_routed_to_this_host_later_is_refused_as_well(module_testbed: Testbed, proxy: Proxy) -> None:
+    client, node = module_testbed["client"], module_testbed["proxy"]
+    for prefix, host in (("10.99.0.0/24", "10.99.0.1"), ("fd99::/64", "[fd99::1]")):
+        route = ["local", prefix, "dev", "lo"]
+
+        def refused(url: str = f"http://{host}:8081/") -> bool:
+            return fetch(client, url, proxy.url()).status == REFUSED
+
+        assert not refused()
+        with node.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]):
+            wait_until(refused, f"requests for {prefix} are refused", process=proxy.process)
+
+
+def test_origins_learn_nothing_of_the_client(module_testbed: Testbed, proxy: Proxy) -> None:
+    """The origin here keeps the request as it came."""
+    import socket
+    import threading
+
+    node = module_testbed["origin"]
+    with node.entered():
+        listener = socket.create_server(("", 8080))
+    listener.settimeout(10)
+    requests: list[bytes] = []
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            requests.append(connection.recv(65536))
+            connection.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    claimed = ["-H", "X-Forwarded-For: 192.0.2.9"]
+    got = fetch(module_testbed["client"], "http://10.77.9.2:8080/", proxy.url(), options=claimed)
+    thread.join(10)
+    listener.close()
+
+    assert got.status == 204
+    text = requests[0].decode().lower()
+    assert "via: 1.1 mptcpproxy (squid)\r\n" in text
+    assert "forwarded" not in text
+    assert "10.77.1.2" not in text
+    assert "5.7" not in text

@@ -1,0 +1,76 @@
+"""The congestion control towards clients: of every subflow, and of nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from proxying import configuration, curl, fetch, mptcp_listeners, subflows
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.congestion import AVAILABLE
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+FILE = "file.bin"
+NAMESPACES_OWN = "net.ipv4.tcp_congestion_control"
+
+
+@pytest.fixture
+def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
+    require("squid", "apache2", "curl", "mptcpize", "gcc")
+    return start_origin(testbed["origin"], {FILE: 20_000_000})
+
+
+def congestion_controls(node: LiveNode, expression: Sequence[str]) -> list[str]:
+    """Return the one of each established TCP socket that ss(8) finds."""
+    text = node.run(["ss", "-HtinO", "state", "established", *expression]).stdout
+    return re.findall(r"\b(bbr|cubic|reno)\b(?!:)", text)  # "bbr:(…)" are its figures
+
+
+@contextmanager
+def downloading(testbed: Testbed, origin: Origin, proxy: Proxy) -> Iterator[None]:
+    """A download by two subflows is under way."""
+    client = testbed["client"]
+    options = ["--limit-rate", "1M", "-o", "/dev/null"]
+    download = client.popen(curl(origin.url(FILE), proxy.url(), mptcp=True, tunnel=False, options=options), name="curl")
+    wait_until(lambda: subflows(client, PROXY_PORT) >= 2, "two subflows", process=download)
+    yield
+    assert download.running, "the download ended too soon to prove anything"
+    download.kill_tree()
+
+
+@pytest.mark.parametrize("several", ["#workers 2", "workers 2"], ids=["one worker", "two workers"])
+@pytest.mark.parametrize(
+    ("arguments", "towards_clients"),
+    [((), "bbr"), (("--congestion-control", "reno"), "reno"), (("--congestion-control", "keep"), None)],
+    ids=["default", "reno", "keep"],
+)
+def test_every_subflow_of_clients_has_it_and_nothing_towards_origins(
+    testbed: Testbed, origin: Origin, arguments: Sequence[str], towards_clients: str | None, several: str
+) -> None:
+    node = testbed["proxy"]
+    own = node.run(["sysctl", "-n", NAMESPACES_OWN]).stdout.strip()
+    wanted = towards_clients or own
+    if towards_clients and (own == wanted or wanted not in AVAILABLE.read_text().split()):
+        pytest.skip(f"NOT TESTED: this kernel cannot have {wanted} beside {own}")
+    proxy = start_proxy(node, configuration(node, several), arguments=arguments)
+    with downloading(testbed, origin, proxy):
+        initial_and_joined = congestion_controls(node, ["sport", "=", f":{PROXY_PORT}"])
+        assert len(initial_and_joined) >= 2
+        assert set(initial_and_joined) == {wanted}
+        assert congestion_controls(node, ["dport", "=", ":80"]) == [own]
+    assert "mptcp_listen" not in proxy.process.output()
+
+
+def test_without_it_the_proxy_serves_and_one_line_says_so(testbed: Testbed, origin: Origin) -> None:
+    """A name that no kernel has stands for bbr on a kernel without."""
+    node = testbed["proxy"]
+    proxy = start_proxy(node, arguments=("--congestion-control", "nonesuch"))
+    assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
+    got = fetch(testbed["client"], origin.url(FILE), proxy.url(), mptcp=True)
+    assert (got.status, got.sha256) == (200, origin.digests[FILE])
+    (line,) = [line for line in proxy.process.output().splitlines() if "mptcp_listen" in line]
+    assert "no congestion control nonesuch towards clients, the host's own is used: No such file" in line

@@ -1,0 +1,155 @@
+"""The doctor in a namespace that is ill: it says so, and its remedies heal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from proxying import fetch
+
+from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, LiveNode, Testbed
+from mptcp_lab.testbed.services import program, start_origin, start_proxy
+from mptcp_proxy import shim
+
+pytestmark = pytest.mark.kernel
+CONFIG = Path(__file__).parents[3] / "conf/squid.conf"
+Findings = dict[str, dict[str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _needs(require: Callable[..., None]) -> None:
+    require("squid", "gcc")
+    shim.library()
+
+
+def doctor(node: LiveNode) -> tuple[int, Findings]:
+    answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)], check=False)
+    return answer.returncode, {finding["check"]: finding for finding in json.loads(answer.stdout)}
+
+
+def heal(node: LiveNode, finding: dict[str, str]) -> None:
+    """Run what the finding says, without the part that makes it last over a reboot."""
+    for command in finding["remedy"].split("#")[0].split("&&"):
+        if ">>" not in command:
+            node.run(["sh", "-c", command])
+
+
+def test_a_healthy_node(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
+    require("htb")
+    node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
+    code, findings = doctor(node)
+    assert [name for name, finding in findings.items() if finding["status"] == "fail"] == []
+    assert code == 0
+    assert findings["kernel MPTCP"]["status"] == "ok"
+    assert findings["preload library"]["status"] == "ok"
+    assert findings["tc HTB"]["status"] == "ok"
+    assert findings["port 3128"]["text"] == "free"
+
+
+@pytest.mark.parametrize(
+    ("ill", "check", "status"),
+    [
+        (["sysctl", "-qw", "net.mptcp.enabled=0"], "kernel MPTCP", "fail"),
+        (["sysctl", "-qw", "net.mptcp.allow_join_initial_addr_port=0"], "sysctl join address", "fail"),
+        (["sysctl", "-qw", "net.mptcp.checksum_enabled=1"], "sysctl checksum", "warn"),
+        (["sysctl", "-qw", "net.mptcp.pm_type=1"], "sysctl path manager", "warn"),
+        (["ip", "mptcp", "limits", "set", "subflows", "0"], "path manager", "fail"),
+        (["sysctl", "-qw", "net.ipv4.conf.wan1.rp_filter=1"], "rp_filter", "warn"),
+    ],
+)
+def test_an_ill_node_is_healed_by_the_remedy(
+    make_testbed: Callable[..., Testbed], ill: list[str], check: str, status: str
+) -> None:
+    node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
+    node.run(ill)
+    code, findings = doctor(node)
+    assert findings[check]["status"] == status
+    assert findings[check]["why"]
+    assert code == (1 if status == "fail" else 0)
+    heal(node, findings[check])
+    code, findings = doctor(node)
+    assert findings[check]["status"] == "ok"
+    assert code == 0
+
+
+def test_what_the_doctor_says_of_a_limit_of_0_is_true(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("apache2", "curl", "mptcpize")
+    node = testbed["proxy"]
+    origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
+    node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
+    proxy = start_proxy(node)
+
+    def joins() -> int:
+        before = node.mib()["MPTcpExtMPJoinAckRx"]
+        assert fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True).status == 200
+        return node.mib()["MPTcpExtMPJoinAckRx"] - before
+
+    assert joins() == 0
+    heal(node, doctor(node)[1]["path manager"])
+    assert joins() >= 1
+
+
+def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
+    node = testbed["proxy"]
+    with node.entered():
+        import socket
+
+        other = socket.create_server(("", 3128))
+    code, findings = doctor(node)
+    assert code == 1
+    assert findings["port 3128"]["status"] == "fail"
+    assert "listens on it" in findings["port 3128"]["text"]
+    other.close()
+
+    proxy = start_proxy(node)
+    answer = node.popen(
+        [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)],
+        mounts={"/run/mptcpproxy": proxy.state},
+    )
+    assert answer.wait(20) == 0
+    findings = {finding["check"]: finding for finding in json.loads(answer.output())}
+    assert findings["port 3128"]["text"] == "the running proxy listens on it"
+
+
+def test_the_doctor_changes_nothing(testbed: Testbed) -> None:
+    node = testbed["proxy"]
+    looks = ("ip addr", "ip route show table all", "tc qdisc", "nft list ruleset", "ipset list", "ip mptcp limits")
+
+    def state() -> list[str]:
+        return [node.run(look.split(), check=False).stdout for look in looks]
+
+    before = state()
+    assert "wan0" in before[0]
+    doctor(node)
+    assert state() == before
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 8), (1, 1), (4, 4)])
+def test_the_unit_raises_a_limit_of_0_and_leaves_any_other(testbed: Testbed, before: int, after: int) -> None:
+    node = testbed["proxy"]
+    node.run(["ip", "mptcp", "limits", "set", "subflows", str(before)])
+    answer = node.run(start_pre())
+    assert f"subflows {after}" in node.run(["ip", "mptcp", "limits", "show"]).stdout
+    assert answer.stderr == ""
+
+
+def test_a_limit_that_the_unit_cannot_raise_is_told(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("root")
+    node = testbed["proxy"]
+    node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
+    answer = node.run(["setpriv", "--bounding-set=-all", "--inh-caps=-all", *start_pre()], check=False)
+    assert "clients stay on one path" in answer.stderr
+
+
+def start_pre() -> list[str]:
+    """Return the command of the unit's ExecStartPre."""
+    unit = (CONFIG.parents[1] / "systemd/mptcp-proxy.service").read_text()
+    (line,) = [line for line in unit.splitlines() if line.startswith("ExecStartPre=")]
+    command = line.removeprefix("ExecStartPre=")
+    # "-": a failure does not keep the service from starting. No "$" and no "%", which systemd would replace.
+    assert command.startswith("-/")
+    assert not {"$", "%"} & set(command)
+    return shlex.split(command.removeprefix("-"))

@@ -1,0 +1,39 @@
+"""A kernel without MPTCP: the proxy serves by TCP, and says so once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from proxying import configuration, fetch, mptcp_listeners, tcp_listeners, workers
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.mark.parametrize("several", ["#workers 2", "workers 2"], ids=["one worker", "two workers"])
+def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[..., None], several: str) -> None:
+    require("squid", "apache2", "curl", "mptcpize", "gcc")
+    node = testbed["proxy"]
+    origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
+    with node.sysctl("net.mptcp.enabled", "0"):
+        proxy = start_proxy(node, configuration(node, several, "http_port 3129"))
+        wait_until(lambda: tcp_listeners(node) == {"*:3128", "*:3129"}, "both ports listen")
+        assert mptcp_listeners(node) == set()
+        for mptcp in (False, True):
+            got = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=mptcp)
+            assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+        before = workers(proxy.process)
+        proxy.process.signal(signal.SIGHUP)
+        wait_until(lambda: "reload accepted" in proxy.process.output(), "the reload", process=proxy.process)
+        wait_until(lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= 4, "new listeners")
+        assert workers(proxy.process) == before
+
+        lines = [line for line in proxy.process.output().splitlines() if "mptcp_listen" in line]
+        assert len(lines) == 1
+        assert "no MPTCP on port 312" in lines[0]
+        assert "net.mptcp.enabled" in lines[0]
+        assert proxy.process.stop(10) == 0

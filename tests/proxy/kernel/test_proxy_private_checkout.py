@@ -1,0 +1,43 @@
+"""A checkout that others may not enter, as home directories are, or with a name that LD_PRELOAD cannot hold.
+
+Squid's workers still get the library.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from proxying import configuration, has_library, mptcp_listeners, workers
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import start_proxy, wait_until
+from mptcp_proxy import shim
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.mark.parametrize("name", ["private", "with blanks: two"])
+def test_a_library_that_cannot_be_used_where_it_is_is_copied(
+    testbed: Testbed, require: Callable[..., None], tmp_path: Path, name: str
+) -> None:
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    checkout = tmp_path / name
+    checkout.mkdir()
+    # The second one is open to all: its name alone stands against it.
+    for directory in (checkout, *checkout.parents):
+        if name != "private" and directory.is_relative_to("/tmp") and directory != Path("/tmp"):
+            directory.chmod(0o755)
+    if name == "private":
+        checkout.chmod(0o700)
+    library = Path(shutil.copy(shim.library(), checkout))
+    library.chmod(0o755)
+    proxy = start_proxy(node, configuration(node), env={shim.PACKAGED: str(library)})
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "the worker listens", process=proxy.process)
+    assert all(has_library(pid) for pid in workers(proxy.process))
+    assert "cannot be preloaded" not in proxy.process.output()
+    assert (proxy.state / library.name).stat().st_mode & 0o777 == 0o755
+    assert proxy.process.stop(10) == 0

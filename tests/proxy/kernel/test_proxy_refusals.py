@@ -1,0 +1,181 @@
+"""Broken configurations: ``run`` and ``check`` give one clear message for each mistake, and nothing is started."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from proxying import needs_open_checkout
+
+from mptcp_lab.testbed.services import program
+
+pytestmark = pytest.mark.kernel
+ROOT = Path(__file__).parents[3]
+SHIPPED = (ROOT / "conf/squid.conf").read_text()
+GOOD = """\
+http_port 3128
+acl clients src 10.0.0.0/8
+http_access allow clients
+http_access deny all
+"""
+# Leaves no trace on the host whatever the command does, and lists what it made.
+SANDBOX = """
+ip link set lo up
+for directory in /var/log /dev/shm /run; do mount -t tmpfs tmpfs $directory || exit 99; done
+"$@"
+code=$?
+find /run /var/log /dev/shm -mindepth 1
+ss -Hltn
+exit $code
+"""
+
+BROKEN = {
+    "unknown directive": (GOOD + "http_acess deny all\n", ":5: http_acess: there is no such directive; did you mean"),
+    "no port": (GOOD.replace("http_port 3128\n", ""), ": no http_port: nothing would listen"),
+    "port out of range": (GOOD.replace("3128", "70000"), ":1: http_port 70000: The value '70000' is larger"),
+    "port is not a number": (GOOD.replace("3128", "proxy"), ":1: http_port proxy: "),
+    "port twice": (GOOD + "http_port 10.0.0.1:3128\n", ":5: http_port 10.0.0.1:3128: the port is already taken by"),
+    "intercept": (GOOD.replace("3128", "3128 intercept"), ":1: http_port 3128 intercept: an MPTCP socket cannot tell"),
+    "unknown port option": (GOOD.replace("3128", "3128 mptcp"), ":1: http_port 3128 mptcp: Unknown http_port option"),
+    "open proxy": (GOOD.replace("allow clients", "allow all"), ":3: http_access allow all: an open proxy"),
+    "open proxy by a name": (GOOD.replace("10.0.0.0/8", "all"), ":3: http_access allow clients: an open proxy"),
+    "open proxy by last rule": (
+        GOOD.replace("allow clients\nhttp_access deny all", "deny to_localhost"),
+        ":3: http_access deny to_localhost: an open proxy",
+    ),
+    "open proxy by a port": (
+        GOOD.replace("acl clients src 10.0.0.0/8", "acl clients port 80 443"),
+        ":3: http_access allow clients: an open proxy",
+    ),
+    "open proxy by halves": (
+        GOOD.replace("10.0.0.0/8", "0.0.0.0/1 128.0.0.0/1"),
+        ":3: http_access allow clients: an open proxy",
+    ),
+    "open proxy by not": (GOOD.replace("allow clients", "allow !clients"), ":3: http_access allow !clients: an open"),
+    "wrong netmask": (GOOD.replace("/8", "/33"), ":2: acl clients src 10.0.0.0/33: unknown netmask '33'"),
+    "unknown access list": (GOOD.replace("allow clients", "allow client"), ":3: http_access allow client: ACL not"),
+    "neither allow nor deny": (GOOD.replace("deny all", "refuse all"), ":4: http_access refuse all: expecting 'allow'"),
+    "include of nothing": (GOOD + "include /nonexistent/*.conf\n", ":5: include /nonexistent/*.conf: there is no such"),
+    "list from a missing file": (GOOD + 'acl x dst "/nonexistent"\n', ':5: acl x dst "/nonexistent": Can not open'),
+    "unknown user": (GOOD + "cache_effective_user nobodyhere\n", ":5: cache_effective_user nobodyhere: there is"),
+    "root": (GOOD + "cache_effective_user root\n", ":5: cache_effective_user root: Squid refuses to serve as root"),
+    "no directory for the log": (GOOD + "access_log stdio:/none/a.log\n", ":5: access_log stdio:/none/a.log: there"),
+    "not on or off": (GOOD + "via maybe\n", ":5: via maybe: Invalid option: Boolean options"),
+    "no unit of time": (GOOD + "dns_timeout soon\n", ":5: dns_timeout soon: "),
+    "if without endif": (GOOD + "if 1 = 1\n", "if-statement without 'endif'"),
+    "unfinished line": (GOOD + "acl x \\\n", ":5: the file ends in the middle of a continued line"),
+    "empty": ("", ": the configuration is empty"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _needs(require: Callable[..., None]) -> None:
+    require("root", "namespaces", "squid")
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["unshare", "--mount", "--net", "sh", "-c", SANDBOX, "sh", program("mptcp-proxy"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_one_message_and_nothing_started(tmp_path: Path, mistake: str) -> None:
+    text, message = BROKEN[mistake]
+    config = tmp_path / "squid.conf"
+    config.write_text(text)
+    for verb in ("check", "run"):
+        answer = command(verb, "--config", str(config))
+        assert answer.returncode == 1
+        assert answer.stdout == ""
+        told = [line for line in answer.stderr.splitlines() if "warning: " not in line]
+        assert len(told) == 1, answer.stderr
+        assert message in told[0]
+        assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("name", ["my-proxy", "", "squid", "a" * 33, "x/y"])
+def test_bad_service_names(name: str) -> None:
+    for verb in ("check", "run", "doctor"):
+        answer = command(verb, "--service-name", name)
+        assert answer.returncode == 1
+        assert answer.stdout == ""
+        assert answer.stderr.startswith(f"mptcp-proxy: --service-name {name}: ")
+        assert answer.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_or_no_file(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "none.conf", "No such file or directory"), (tmp_path, "Is a directory")):
+        answer = command("run", "--config", str(path))
+        assert (answer.returncode, answer.stdout) == (1, "")
+        assert answer.stderr == f"mptcp-proxy: {path}: cannot read the configuration: {reason}\n"
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    needs_open_checkout()
+    secret = tmp_path / "squid.conf"
+    secret.write_text(GOOD)
+    secret.chmod(0)
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.is_relative_to("/tmp") and directory != Path("/tmp"):
+            directory.chmod(0o755)
+    answer = subprocess.run(
+        ["setpriv", "--reuid=65534", "--clear-groups", program("mptcp-proxy"), "check", "--config", str(secret)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert answer.returncode == 1
+    assert answer.stderr == f"{secret}: cannot read the configuration: Permission denied\n"
+
+
+def test_all_mistakes_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "more.conf").write_text("via maybe\ncache_mem 10 pigs\n")
+    config = tmp_path / "squid.conf"
+    config.write_text(f"http_prot 1\nhttp_port 3128 intercept\nacl a src 10.0.0.0/33\ninclude {tmp_path}/m*.conf\n"
+                      "http_access allow a\nhttp_access allow all\nworkers \\\n  two\n")  # fmt: skip
+    answer = command("check", "--config", str(config))
+    places = [line.split(": ")[0] for line in answer.stderr.splitlines() if "warning" not in line]
+    assert places == [
+        f"{config}:1",
+        f"{config}:2",
+        f"{config}:3",
+        f"{tmp_path}/more.conf:1",
+        f"{tmp_path}/more.conf:2",
+        f"{config}:6",
+        f"{config}:8",
+    ]
+
+
+def test_the_shipped_configuration_is_good_without_a_warning() -> None:
+    answer = command("check", "--config", str(ROOT / "conf/squid.conf"))
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout.endswith("conf/squid.conf: good; MPTCP listeners on port 3128\n")
+
+
+def test_without_squid(tmp_path: Path) -> None:
+    config = tmp_path / "squid.conf"
+    config.write_text(GOOD)
+    hidden = ["sh", "-c", 'mount --bind /dev/null "$(command -v squid)" && exec "$@"', "sh"]
+    answer = subprocess.run(
+        ["unshare", "--mount", *hidden, program("mptcp-proxy"), "run", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (answer.returncode, answer.stderr) == (1, "mptcp-proxy: Squid is not installed: apt install squid\n")
+
+
+def test_caching_is_off_and_one_line_turns_it_on(tmp_path: Path) -> None:
+    assert SHIPPED.count("\ncache deny all\n") == 1
+    config = tmp_path / "squid.conf"
+    config.write_text(SHIPPED.replace("\ncache deny all\n", "\n#cache deny all\n"))
+    assert command("check", "--config", str(config)).returncode == 0

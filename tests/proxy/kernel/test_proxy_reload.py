@@ -1,0 +1,286 @@
+"""Reloads, good and bad, while a download runs; how Squid's end is passed on; logs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from proxying import configuration, curl, fetch, mptcp_listeners, squid, workers
+
+from mptcp_lab.testbed import LiveNode, Process, Testbed
+from mptcp_lab.testbed.ownership import namespace_processes
+from mptcp_lab.testbed.services import (
+    SQUID_CONFIG,
+    Origin,
+    Proxy,
+    program,
+    python_command,
+    start_origin,
+    start_proxy,
+    wait_until,
+)
+from mptcp_proxy import log_files
+from mptcp_proxy.process import catches, children
+
+pytestmark = pytest.mark.kernel
+FILE = "file.bin"
+
+
+@pytest.fixture
+def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
+    require("squid", "apache2", "curl", "mptcpize", "gcc")
+    return start_origin(testbed["origin"], {FILE: 4_000_000})
+
+
+def start_download(client: LiveNode, origin: Origin, proxy: Proxy) -> tuple[Process, Path]:
+    """Start a download over MPTCP that lasts some seconds, and wait until bytes have come."""
+    target = client.directory / "download.bin"
+    target.write_bytes(b"")
+    options = ["--limit-rate", "1M", "-o", str(target)]
+    command = curl(origin.url(FILE), proxy.url(), mptcp=True, tunnel=False, options=options)
+    process = client.popen(command, name="curl")
+    wait_until(lambda: target.stat().st_size > 0, "the download has begun", process=process)
+    return process, target
+
+
+def assert_complete(download: Process, target: Path, origin: Origin) -> None:
+    assert download.wait(20) == 0, download.output()
+    assert hashlib.sha256(target.read_bytes()).hexdigest() == origin.digests[FILE]
+
+
+def test_a_good_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) -> None:
+    node, client = testbed["proxy"], testbed["client"]
+    config = configuration(node)
+    proxy = start_proxy(node, config)
+    before = (squid(proxy.process), *workers(proxy.process))
+    download, target = start_download(client, origin, proxy)
+
+    configuration(node, "http_port 3129", "acl more port 80", f"tcp_outgoing_address {node.address('wan0')}")
+    proxy.process.signal(signal.SIGHUP)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "the new port is there", process=proxy.process)
+    assert download.running, "the reload came too late to prove anything"
+
+    assert_complete(download, target, origin)
+    assert (squid(proxy.process), *workers(proxy.process)) == before
+    on_new_port = proxy.url().replace("3128", "3129")
+    joins = node.mib()["MPTcpExtMPJoinAckRx"]
+    assert fetch(client, origin.url(FILE), on_new_port, mptcp=True).sha256 == origin.digests[FILE]
+    assert node.mib()["MPTcpExtMPJoinAckRx"] > joins
+
+
+def test_a_bad_reload_is_refused_and_the_old_settings_stay(testbed: Testbed, origin: Origin) -> None:
+    node, client = testbed["proxy"], testbed["client"]
+    config = configuration(node)
+    proxy = start_proxy(node, config)
+    before = (squid(proxy.process), *workers(proxy.process))
+    download, target = start_download(client, origin, proxy)
+
+    configuration(node, "http_port 3129", "http_acess deny all")
+    proxy.process.signal(signal.SIGHUP)
+    wait_until(lambda: "refused" in proxy.process.output(), "the refusal", process=proxy.process)
+    assert download.running, "the reload came too late to prove anything"
+
+    assert_complete(download, target, origin)
+    refusals = [line for line in proxy.process.output().splitlines() if "refused" in line]
+    assert len(refusals) == 1
+    assert f"{config}:3: http_acess: there is no such directive; did you mean http_access?" in refusals[0]
+    assert (squid(proxy.process), *workers(proxy.process)) == before
+    assert mptcp_listeners(node) == {"*:3128"}
+
+    # A worker that Squid must start again reads what is in force, not the broken file.
+    (worker,) = workers(proxy.process)
+    os.kill(worker, signal.SIGSEGV)
+    wait_until(lambda: workers(proxy.process) not in ((worker,), ()), "a new worker", process=proxy.process)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "its listener", process=proxy.process)
+    assert fetch(client, origin.url(FILE), proxy.url(), mptcp=True).sha256 == origin.digests[FILE]
+
+
+def test_sigterm_lets_squid_end_and_passes_its_status_on(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    proxy = start_proxy(node)
+    assert proxy.process.stop(10) == 0
+    assert "Squid has ended (status 0)" in proxy.process.output()
+    assert not (proxy.state / "squid.pid").exists()
+    assert namespace_processes(node.namespace) == ()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_right_after_the_start(testbed: Testbed, require: Callable[..., None], number: int) -> None:
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    process = start_unready(node)
+    process.signal(number)
+    assert process.wait(15) == 0, process.output()
+    assert namespace_processes(node.namespace) == ()
+
+
+def test_reloads_right_after_the_start(testbed: Testbed, require: Callable[..., None]) -> None:
+    """Squid's processes would die of a SIGHUP that comes before they expect it."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    process = start_unready(node)
+    process.signal(signal.SIGHUP)
+    wait_until(lambda: "reload accepted" in process.output(), "the reload", process=process)
+    for _ in range(5):
+        process.signal(signal.SIGHUP)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "Squid listens", process=process)
+    (worker,) = workers(process)
+    wait_until(lambda: process.output().count("reload accepted") >= 2, "the second reload", process=process)
+    assert workers(process) == (worker,)
+    assert process.stop(10) == 0
+
+
+def test_a_reload_before_anything_else(testbed: Testbed, require: Callable[..., None]) -> None:
+    """A SIGHUP as soon as it is noted, which is long before there is a Squid: it is honoured when there is."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    process = start(node)
+    wait_until(lambda: notes_reload(process.pid), "SIGHUP is caught", process=process)
+    assert "started Squid" not in process.output()
+    process.signal(signal.SIGHUP)
+    wait_until(lambda: "reload accepted" in process.output(), "the reload", process=process)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "Squid listens", process=process)
+    assert process.stop(10) == 0
+
+
+def notes_reload(pid: int) -> bool:
+    return any(catches(one, signal.SIGHUP) for one in (pid, *children(pid)) if b"mptcp-proxy" in command_line(one))
+
+
+def command_line(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def test_a_reload_without_a_place_to_check_is_refused(testbed: Testbed, origin: Origin) -> None:
+    """The trouble is the host's, not the configuration's."""
+    node = testbed["proxy"]
+    temporary = node.directory / "temporary"
+    temporary.mkdir()
+    proxy = start_proxy(node, env={**os.environ, "TMPDIR": str(temporary)})
+    temporary.rmdir()
+    proxy.process.signal(signal.SIGHUP)
+    wait_until(lambda: "refused" in proxy.process.output(), "the refusal", process=proxy.process)
+    (refusal,) = [line for line in proxy.process.output().splitlines() if "refused" in line]
+    assert refusal.startswith(f"mptcp-proxy: reload refused, the old settings stay in force: {temporary}/")
+    assert fetch(testbed["client"], origin.url(FILE), proxy.url()).status == 200
+
+    temporary.mkdir()
+    proxy.process.signal(signal.SIGHUP)
+    wait_until(lambda: "reload accepted" in proxy.process.output(), "the next reload", process=proxy.process)
+    assert proxy.process.stop(10) == 0
+
+
+FAILING_SUPERVISION = """
+import sys
+from mptcp_proxy import supervisor
+from mptcp_proxy.cli import main
+def fail(self, process):
+    if supervisor.children(process.pid):
+        raise MemoryError("in the middle of it")
+supervisor._Supervisor._act_on_time = fail
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_supervisor_that_fails_leaves_no_squid_behind(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    process = start(node, python_command(FAILING_SUPERVISION))
+    assert process.wait(20) == 1
+    assert "started Squid" in process.output()
+    assert "MemoryError: in the middle of it" in process.output()
+    assert namespace_processes(node.namespace) == ()
+
+
+def start(node: LiveNode, command: Sequence[str] = ()) -> Process:
+    """Start the proxy with directories of its own, and wait for nothing."""
+    mounts = {}
+    for target in ("/run/mptcpproxy", "/var/log/mptcpproxy"):
+        mounts[target] = node.directory / target[1:4]
+        mounts[target].mkdir()
+    argv = [*(command or [program("mptcp-proxy")]), "run", "--config", str(SQUID_CONFIG)]
+    return node.popen(argv, name="early", mounts=mounts)
+
+
+def start_unready(node: LiveNode) -> Process:
+    """Start the proxy, and return as soon as there is a Squid, ready or not."""
+    process = start(node)
+    wait_until(lambda: "started Squid" in process.output(), "Squid is started", process=process)
+    return process
+
+
+def test_where_squid_ends_by_itself_the_status_is_not_0(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    proxy = start_proxy(node, configuration(node, "workers 2"))
+    os.kill(squid(proxy.process), signal.SIGKILL)
+    assert proxy.process.wait(15) == 128 + signal.SIGKILL
+    assert "Squid ended by itself (signal SIGKILL); why is said" in proxy.process.output()
+    # Workers that lost their parent would hold the port.
+    assert namespace_processes(node.namespace) == ()
+
+
+def test_a_second_proxy_of_the_same_name_is_refused(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    proxy = start_proxy(node)
+    second = node.popen(
+        proxy.process.argv, name="second", mounts={"/run/mptcpproxy": proxy.state, "/var/log/mptcpproxy": proxy.logs}
+    )
+    assert second.wait(10) == 1
+    assert second.output().count("\n") == 1
+    assert f"a proxy of this name runs already (process {squid(proxy.process)}" in second.output()
+
+
+def test_another_name_beside_it_and_a_taken_port(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    first = start_proxy(node)
+    places = {f"/{kind}/second": node.directory / f"second-{kind[:3]}" for kind in ("run", "var/log")}
+    for directory in places.values():
+        directory.mkdir()
+
+    def begin(config: Path) -> Process:
+        argv = [first.process.argv[0], "run", "--service-name", "second", "--config", str(config)]
+        return node.popen(argv, name="second", mounts=places)
+
+    refused = begin(configuration(node, name="taken.conf"))
+    assert refused.wait(10) == 1
+    assert re.search(r"conf/squid.conf:\d+: port 3128 is in use by squid \(process \d+\)", refused.output())
+    assert refused.output().count("\n") == 1
+
+    own = node.directory / "own.conf"
+    own.write_text(
+        (Path(__file__).parents[3] / "conf/squid.conf").read_text().replace("http_port 3128", "http_port 3130")
+    )
+    second = begin(own)
+    wait_until(lambda: "*:3130" in mptcp_listeners(node), "the second proxy listens", process=second)
+    assert first.process.running
+    assert second.stop(10) == 0
+
+
+def test_a_log_that_has_grown_is_renamed_and_reopened(testbed: Testbed, origin: Origin) -> None:
+    """As mptcp-proxy run does every 30 seconds, with both workers writing to the one log."""
+    node, client = testbed["proxy"], testbed["client"]
+    proxy = start_proxy(node, configuration(node, "workers 2"))
+    log = proxy.logs / "access.log"
+    fetch(client, origin.url(FILE), proxy.url())
+    wait_until(lambda: FILE in log.read_text(), "the request is logged")
+
+    assert log_files.rotate(proxy.logs, limit=10, keep=2)
+    os.kill(squid(proxy.process), signal.SIGUSR1)
+    wait_until(lambda: log.exists() and (proxy.logs / "cache.log").exists(), "new logs")
+    fetch(client, origin.url("nothing.bin"), proxy.url())
+    wait_until(lambda: "nothing.bin" in log.read_text(), "the next request is in the new log")
+    assert FILE not in log.read_text()
+    assert FILE in (proxy.logs / "access.log.1").read_text()
+    assert sorted(path.name for path in proxy.logs.glob("access.log*")) == ["access.log", "access.log.1"]

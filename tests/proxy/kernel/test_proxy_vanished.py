@@ -1,0 +1,127 @@
+"""Clients that vanish: the proxy finds out, with a tunnel that is idle and with a download for which data wait."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from proxying import configuration, curl, subflows
+
+from mptcp_lab.testbed import LiveNode, Process, Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, python_command, start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+FILE, SIZE = "file.bin", 200_000_000
+PORT = 3129
+KEEPALIVE, WRITING = 4, 4
+"""Seconds: two until the client is asked, two without an answer; without a byte that it takes."""
+SHORT = (f"http_port {PORT} tcpkeepalive=2,1,2", f"write_timeout {WRITING} seconds")
+TUNNEL = """
+import socket, sys, time
+proxy, port, target = sys.argv[1:]
+tunnel = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+tunnel.connect((proxy, int(port)))
+tunnel.sendall(f"CONNECT {target}:443 HTTP/1.1\\r\\n\\r\\n".encode())
+assert b" 200 " in tunnel.recv(1000)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def silent(client: LiveNode) -> Iterator[None]:
+    """Nothing comes from the client, nothing reaches it."""
+    chains = "\n".join(f"chain {hook} {{\ntype filter hook {hook} priority 0\ndrop\n}}" for hook in ("input", "output"))
+    table = f"table inet silence {{\n{chains}\n}}"
+    with client.changed(["nft", table], ["nft", "delete", "table", "inet", "silence"]):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def keepalive_times(require: Callable[..., None]) -> None:
+    """MPTCP sockets have not always had them."""
+    require("mptcp")
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+        except OSError as error:
+            pytest.skip(f"NOT TESTED: this kernel's MPTCP sockets have no TCP_KEEPIDLE: {error.strerror}")
+
+
+@pytest.fixture
+def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
+    require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")
+    # How long a connection without subflows waits for a new one; 60 seconds by default.
+    testbed["proxy"].run(["sysctl", "-qw", "net.mptcp.close_timeout=1"])
+    start_proxy(testbed["proxy"], configuration(testbed["proxy"], *SHORT))
+    return start_origin(testbed["origin"], {FILE: SIZE})
+
+
+def sockets(node: LiveNode, *expression: str) -> int:
+    """Return how many TCP sockets of *node*, in whatever state, ss(8) finds."""
+    listing = node.run(["ss", "-Htan", "exclude", "listening", "exclude", "time-wait", *expression]).stdout
+    return len(listing.splitlines())
+
+
+def start(testbed: Testbed, command: Sequence[str], port: int = PORT) -> Process:
+    process = testbed["client"].popen(command)
+    wait_until(lambda: subflows(testbed["client"], port) == 2, "two subflows", process=process)
+    return process
+
+
+def tunnel(testbed: Testbed, port: int = PORT) -> list[str]:
+    proxy, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
+    return python_command(TUNNEL, proxy, str(port), origin)
+
+
+def test_as_shipped_every_subflow_is_asked_after_a_minute(testbed: Testbed, origin: Origin) -> None:
+    start(testbed, tunnel(testbed, PROXY_PORT), PROXY_PORT)
+
+    def asked_in() -> list[int]:
+        expression = ["state", "established", "sport", "=", f":{PROXY_PORT}"]
+        listing = testbed["proxy"].run(["ss", "-Htno", *expression]).stdout
+        return [int(seconds) for seconds in re.findall(r"timer:\(keepalive,(\d+)sec", listing)]
+
+    wait_until(lambda: len(asked_in()) == 2, "both subflows have the timer")
+    assert all(50 <= seconds <= 60 for seconds in asked_in())
+
+
+def download(testbed: Testbed, origin: Origin) -> list[str]:
+    proxy = f"http://{testbed['proxy'].service_address()}:{PORT}"
+    return curl(origin.url(FILE), proxy, mptcp=True, tunnel=False, options=["-o", "/dev/null"])
+
+
+def test_an_idle_tunnel_of_a_client_that_vanished_is_closed_and_one_of_a_living_client_is_not(
+    testbed: Testbed, origin: Origin
+) -> None:
+    proxy = testbed["proxy"]
+    client = start(testbed, tunnel(testbed))
+    time.sleep(KEEPALIVE + 2)
+    assert client.running
+    assert sockets(proxy, "dport", "=", ":443") == 1, "an idle client that answers is left alone"
+    assert sockets(proxy, "sport", "=", f":{PORT}") == 2
+    with silent(testbed["client"]):
+        wait_until(lambda: sockets(proxy, "dport", "=", ":443") == 0, "the origin is left", timeout=3 * KEEPALIVE)
+        wait_until(lambda: sockets(proxy, "sport", "=", f":{PORT}") == 0, "nothing is left", timeout=3 * KEEPALIVE)
+
+
+def test_a_download_of_a_client_that_vanished_is_given_up(testbed: Testbed, origin: Origin) -> None:
+    proxy = testbed["proxy"]
+    start(testbed, download(testbed, origin))
+    time.sleep(1)
+    assert sockets(proxy, "dport", "=", ":80") == 1
+    with silent(testbed["client"]):
+        wait_until(lambda: sockets(proxy, "dport", "=", ":80") == 0, "the origin is left", timeout=3 * WRITING)
+
+
+def test_a_client_that_is_silent_for_less_goes_on(testbed: Testbed, origin: Origin) -> None:
+    client = testbed["client"]
+    process = start(testbed, download(testbed, origin))
+    time.sleep(1)
+    with silent(client):
+        time.sleep(WRITING / 2)
+        before = client.interface_bytes("eth0").received
+    wait_until(lambda: client.interface_bytes("eth0").received > before + 1_000_000, "it goes on", process=process)

@@ -1,0 +1,100 @@
+"""MPTCP towards clients, plain TCP towards origins, the same bytes at both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from proxying import MPTCP_OPTION, captured_syns, configuration, connections, curl, fetch, mptcp_listeners, subflows
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+FILE = "file.bin"
+SIZE = 6_000_000
+
+
+@dataclass(frozen=True)
+class Scene:
+    testbed: Testbed
+    origin: Origin
+    proxy: Proxy
+
+    def fetch_counted(self, family: int, *, mptcp: bool, tunnel: bool) -> dict[str, int]:
+        """Download, check the bytes, and return by how much the proxy's and origin's MPTCP counters grew."""
+        nodes = ("proxy", "origin")
+        before = {name: self.testbed[name].mib() for name in nodes}
+        url = self.origin.url(FILE, family=family, port=443 if tunnel else 80)
+        got = fetch(self.testbed["client"], url, self.proxy.url(family), mptcp=mptcp, tunnel=tunnel)
+        assert (got.status, got.size) == (200, SIZE)
+        assert got.sha256 == self.origin.digests[FILE]
+        return {
+            f"{name}.{counter.removeprefix('MPTcpExt')}": self.testbed[name].mib()[counter] - before[name][counter]
+            for name in nodes
+            for counter in ("MPTcpExtMPCapableSYNRX", "MPTcpExtMPCapableSYNTX", "MPTcpExtMPJoinAckRx")
+        }
+
+
+@pytest.fixture(scope="module")
+def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
+    require("squid", "apache2", "curl", "mptcpize", "tcpdump", "gcc")
+    origin = start_origin(module_testbed["origin"], {FILE: SIZE})
+    # Each request opens its connection to the origin, so that there is a SYN to look at.
+    node = module_testbed["proxy"]
+    return Scene(module_testbed, origin, start_proxy(node, configuration(node, "server_persistent_connections off")))
+
+
+@pytest.mark.parametrize("tunnel", [False, True], ids=["GET", "CONNECT"])
+@pytest.mark.parametrize("family", [4, 6])
+def test_mptcp_in_and_plain_tcp_out(scene: Scene, family: int, tunnel: bool) -> None:
+    counted = scene.fetch_counted(family, mptcp=True, tunnel=tunnel)
+
+    assert counted["proxy.MPCapableSYNRX"] == 1
+    assert counted["proxy.MPJoinAckRx"] >= 1
+    assert counted["proxy.MPCapableSYNTX"] == 0
+    assert counted["origin.MPCapableSYNRX"] == 0
+
+
+@pytest.mark.parametrize("tunnel", [False, True], ids=["GET", "CONNECT"])
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_client_without_mptcp_is_served_by_tcp(scene: Scene, family: int, tunnel: bool) -> None:
+    assert set(scene.fetch_counted(family, mptcp=False, tunnel=tunnel).values()) == {0}
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_the_client_has_two_subflows(scene: Scene, family: int) -> None:
+    client = scene.testbed["client"]
+    slow = ["--limit-rate", "2M", "-o", "/dev/null"]
+    command = curl(
+        scene.origin.url(FILE, family=family), scene.proxy.url(family), mptcp=True, tunnel=False, options=slow
+    )
+    download = client.popen(command, name="curl")
+    wait_until(
+        lambda: connections(client, PROXY_PORT) == 1 and subflows(client, PROXY_PORT) >= 2,
+        "one MPTCP connection of at least two subflows",
+        process=download,
+    )
+    assert download.wait(20) == 0, download.output()
+
+
+def test_one_listener_takes_both_families(scene: Scene) -> None:
+    assert mptcp_listeners(scene.testbed["proxy"]) == {f"*:{PROXY_PORT}"}
+
+
+def test_syns_to_the_origin_carry_no_mptcp_option(scene: Scene) -> None:
+    testbed = scene.testbed
+    origin, proxy = testbed["origin"], testbed["proxy"]
+    # Four connections from the clients, and four to the origin, which the proxy opens by the same device.
+    with captured_syns(origin, "eth0", 8) as to_origin, captured_syns(proxy, "wan0", 16) as at_proxy:
+        for family in (4, 6):
+            scene.fetch_counted(family, mptcp=True, tunnel=False)
+            scene.fetch_counted(family, mptcp=True, tunnel=True)
+
+    assert sorted(port for port, _ in to_origin) == [80, 80, 443, 443]
+    assert not any(MPTCP_OPTION in kinds for _, kinds in to_origin)
+    # The same look at the other side does find the option, in every SYN of the client's.
+    from_client = [kinds for port, kinds in at_proxy if port == PROXY_PORT]
+    assert len(from_client) >= 4
+    assert all(MPTCP_OPTION in kinds for kinds in from_client)

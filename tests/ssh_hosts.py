@@ -1,0 +1,193 @@
+"""Three namespaces that are hosts of their own as far as that goes, reached by nothing but ssh from a fourth, the core.
+
+Each has a real sshd with a private /tmp, /run and /etc. The client is as a Raspberry Pi comes: addresses and default
+routes, but no policy routing, no endpoints, sysctls as most distributions set them. That is for bench/rpi to do.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mptcp_lab.testbed import TWO_PATHS, Limits, LiveNode, Process, Testbed, Topology
+from mptcp_lab.testbed.installed import REPOSITORY, program
+from mptcp_lab.testbed.ownership import namespace_processes
+from mptcp_lab.testbed.services import wait_until
+
+PARTS = ("client", "proxy", "origin")
+DEVICE = {"client": "eth0", "proxy": "wan0", "origin": "eth0"}
+USER = "pi"
+PORT = 2222
+DUMP = r"""
+for family in 4 6; do ip -$family rule; ip -$family route show table all; done
+ip mptcp limits; ip mptcp endpoint; ip -d link; tc -d qdisc
+nft list ruleset; ipset list -name; iptables-legacy-save -t mangle | sed '/^#/d; s/ \[[0-9:]*\]$//'
+sysctl -a 2>/dev/null | grep -E '^net[.](ipv4|ipv6|mptcp)[.]' | grep -v tcp_allowed_congestion_control
+"""
+# The list that is left out belongs to all namespaces; a testbed that is built meanwhile extends it for a moment.
+
+
+def plain() -> Topology:
+    """Return the two-path topology with a client that nobody has made multipath."""
+
+    def untouched(name: str) -> Any:
+        node = TWO_PATHS.node(name)
+        settings = (
+            ("net.mptcp.enabled", "0" if name == "client" else "1"),
+            ("net.ipv4.tcp_no_metrics_save", "0"),
+            ("net.ipv4.conf.default.rp_filter", "1"),
+        )
+        routes = tuple(route for route in node.routes if route.table is None)
+        return replace(node, routes=routes, rules=(), endpoints=(), limits=Limits(2, 0), sysctls=settings)
+
+    nodes = tuple(untouched(node.name) if node.name in PARTS else node for node in TWO_PATHS.nodes)
+    return replace(TWO_PATHS, name="plain", nodes=nodes)
+
+
+def _etc(target: Path, sudoers: str) -> None:
+    """Make *target* a copy of /etc with one more user, who may do what *sudoers* says."""
+    shutil.copytree("/etc", target, symlinks=True)
+    with (target / "passwd").open("a") as passwd:
+        passwd.write(f"{USER}:x:4711:4711::/tmp:/bin/sh\n")
+    with (target / "group").open("a") as group:
+        group.write(f"{USER}:x:4711:\n")
+    with (target / "shadow").open("a") as shadow:
+        shadow.write(f"{USER}:*:19000:0:99999:7:::\n")
+    (target / "sudoers.d" / USER).write_text(f"{USER} {sudoers}\n")
+    (target / "sudoers.d" / USER).chmod(0o440)
+
+
+def _keygen(file: Path) -> None:
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)]
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+
+
+@dataclass(frozen=True)
+class SshHosts:
+    """The hosts, the keys to them, and how their kernel was."""
+
+    testbed: Testbed
+    daemons: Mapping[str, Process]
+    directory: Path
+    before: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def core(self) -> LiveNode:
+        return self.testbed["core"]
+
+    @property
+    def ssh_options(self) -> dict[str, str]:
+        return {
+            "Port": str(PORT),
+            "IdentityFile": str(self.directory / "key"),
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": str(self.directory / "known_hosts"),
+            "GlobalKnownHostsFile": "none",
+        }
+
+    def destination(self, part: str, user: str = "root") -> str:
+        return f"{user}@{self.testbed[part].address(DEVICE[part])}"
+
+    def inventory(self, name: str = "inventory.yaml", **changes: Any) -> Path:
+        """Write an inventory with *changes*, given as ``client__paths={…}``, and return the file."""
+        content: dict[str, Any] = {
+            "options": self.ssh_options,
+            "client": {"ssh": self.destination("client"), "paths": {"ethernet": "eth0", "wifi": "wlan0"}},
+            "proxy": {
+                "ssh": self.destination("proxy"),
+                "interfaces": ["wan0"],
+                "commands": str(Path(program("mptcp-proxy")).parent),
+            },
+            "origin": {"ssh": self.destination("origin"), "interface": "eth0"},
+        }
+        for key, value in changes.items():
+            section, _, entry = key.partition("__")
+            if entry:
+                content[section][entry] = value
+            else:
+                content[section] = value
+        file = self.directory / name
+        # JSON is YAML; a key a line, so that messages name a line.
+        file.write_text(json.dumps(content, indent=1))
+        return file
+
+    def dump(self, part: str) -> str:
+        """Return everything of the host's kernel that a run may change."""
+        return self.testbed[part].run(["sh", "-c", DUMP]).stdout
+
+    def changes(self) -> dict[str, list[str]]:
+        """Return the lines of the dumps that are not as they were before, by host."""
+        changed = {}
+        for part in PARTS:
+            old, new = self.before[part].splitlines(), self.dump(part).splitlines()
+            lines = [f"- {line}" for line in old if line not in new] + [f"+ {line}" for line in new if line not in old]
+            if lines or old != new:
+                changed[part] = lines
+        return changed
+
+    def processes(self, part: str) -> list[str]:
+        """Return the command lines of what runs on a host beside its sshd."""
+        return [line for line in self.processes_by_id(part).values() if not line.startswith(("sshd", "/usr/sbin/sshd"))]
+
+    def processes_by_id(self, part: str) -> dict[int, str]:
+        found = {}
+        for pid in namespace_processes(self.testbed[part].namespace):
+            # One that has just ended has no file, or an empty one.
+            with suppress(OSError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                if line:
+                    found[pid] = line
+        return found
+
+    def directories(self, part: str) -> list[str]:
+        """Return what runs left in the host's own /tmp."""
+        return sorted(path.name for path in (self.directory / part).glob("mptcp-bench-*"))
+
+
+def start(testbed: Testbed, *, sudoers: str = "ALL=(ALL:ALL) NOPASSWD: ALL") -> SshHosts:
+    """Start an sshd on client, proxy and origin of *testbed*."""
+    directory = testbed.directory
+    _keygen(directory / "key")
+    known = []
+    daemons = {}
+    for part in PARTS:
+        own = directory / part
+        own.mkdir()
+        own.chmod(0o1777)
+        (directory / f"{part}-sshd").mkdir(mode=0o755)
+        _keygen(own / "host_key")
+        shutil.copy(directory / "key.pub", own / "authorized_keys")
+        (own / "authorized_keys").chmod(0o644)
+        # As the daemon sees it: its /tmp is our own directory.
+        (own / "sshd_config").write_text(
+            f"Port {PORT}\nHostKey /tmp/host_key\nPidFile none\nAuthorizedKeysFile /tmp/authorized_keys\n"
+            "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+            "PermitRootLogin prohibit-password\n"
+        )
+        _etc(directory / f"{part}-etc", sudoers)
+        mounts = {
+            "/tmp": str(own),
+            "/etc": str(directory / f"{part}-etc"),
+            "/run/sshd": str(directory / f"{part}-sshd"),
+        }
+        if REPOSITORY.is_relative_to("/tmp"):
+            # Our own commands are there, and the host's /tmp would hide them. Mounts are made in order of name.
+            mounts |= {"/mnt": str(REPOSITORY), str(REPOSITORY): "/mnt"}
+        argv = ["/usr/sbin/sshd", "-D", "-e", "-f", "/tmp/sshd_config"]
+        daemons[part] = testbed[part].popen(argv, name="sshd", mounts=mounts)
+        address = testbed[part].address(DEVICE[part])
+        kind, key = (own / "host_key.pub").read_text().split()[:2]
+        known.append(f"[{address}]:{PORT} {kind} {key}\n")
+    (directory / "known_hosts").write_text("".join(known))
+    hosts = SshHosts(testbed, daemons, directory)
+    for part in PARTS:
+        daemon = daemons[part]
+        wait_until(lambda d=daemon: "Server listening" in d.output(), f"sshd of {part}", process=daemon)  # type: ignore[misc]
+        hosts.before[part] = hosts.dump(part)
+    return hosts

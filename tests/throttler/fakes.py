@@ -1,0 +1,130 @@
+"""Fakes of the kernel ports. They pass the same contract tests as the adapters: tests/throttler/kernel/test_netfilter.py."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import ClassSpec, Target
+
+
+async def _nothing() -> None:
+    pass
+
+
+class FakeTrafficControl:
+    """Keeps classes in a dictionary and a log of what was done, shared with the netfilter fake to see the order."""
+
+    def __init__(self, log: list[str] | None = None) -> None:
+        self.log = [] if log is None else log
+        self.classes: dict[int, ClassSpec] = {}
+        self.prepared = False
+        self.gso = self._wanted = 65_536
+        """The limit on segments, bytes."""
+        self.refusals = 0
+        """How many of the next changes to refuse."""
+        self.problems: list[str] = []
+        """What :meth:`check` finds until the next :meth:`prepare`."""
+
+    async def prepare(self) -> None:
+        self.problems = []
+        self.log.append("take root")
+        self.prepared = True
+
+    def want_gso(self, limit: Callable[[int], int]) -> None:
+        self._wanted = limit(65_536)
+
+    @property
+    def settled(self) -> bool:
+        return self.gso == self._wanted
+
+    async def settle(self) -> None:
+        self._refuse_some("limit segments")
+        self.gso = self._wanted
+
+    async def check(self) -> list[str]:
+        return self.problems
+
+    async def read_classes(self) -> dict[int, ClassSpec]:
+        return dict(self.classes)
+
+    async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
+        for spec in specs:
+            self._refuse_some(f"set class {spec.minor:x}")
+            self.classes[spec.minor] = spec
+            self.log.append(f"class {spec.minor:x} {spec.rate}")
+
+    def _refuse_some(self, what: str) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise KernelError(f"{what}: refused")
+
+    async def delete_classes(self, minors: Iterable[int]) -> None:
+        for minor in minors:
+            self.classes.pop(minor, None)
+            self.log.append(f"no class {minor:x}")
+
+    async def restore(self) -> None:
+        self.classes.clear()
+        self.log.append("give root back")
+
+
+class FakeNetfilter:
+    """Keeps entries in a dictionary."""
+
+    def __init__(self, log: list[str] | None = None) -> None:
+        self.log = [] if log is None else log
+        self.entries: dict[FourTuple, Target] = {}
+        self.room = 1_000_000
+        self.refuses_removal = False
+        self.only_in_turns = False
+        """Entries cannot be made at once."""
+        self.refused: set[int] = set()
+        """Ports of clients whose entries are refused, and with them all of the same call."""
+        self.reading: Callable[[], Awaitable[None]] = _nothing
+        """What goes on while entries are read the next time: half before, half afterwards."""
+
+    async def prepare(self) -> None:
+        self.log.append("make sets")
+
+    async def check(self) -> list[str]:
+        return []
+
+    async def read_entries(self) -> dict[FourTuple, Target]:
+        found = dict(list(self.entries.items())[: len(self.entries) // 2])
+        meanwhile, self.reading = self.reading, _nothing
+        await meanwhile()
+        return found | {key: value for key, value in self.entries.items() if key not in found}
+
+    async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
+        if any(four_tuple.remote_port in self.refused for four_tuple in entries):
+            raise KernelError("add set entries: refused")
+        for four_tuple, target in entries.items():
+            if four_tuple not in self.entries and len(self.entries) >= self.room:
+                raise KernelError("add set entries: the set is full")
+            self.entries[four_tuple] = target
+            self.log.append(f"{four_tuple.remote_port} to {target.minor:x}")
+
+    def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
+        if any(four_tuple.remote_port in self.refused for four_tuple in entries):
+            raise KernelError("add set entries: refused")
+        if self.only_in_turns:
+            return False
+        self.entries.update(entries)
+        self.log += [f"{four_tuple.remote_port} at once to {target.minor:x}" for four_tuple, target in entries.items()]
+        return True
+
+    async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
+        for four_tuple in four_tuples:
+            self.entries.pop(four_tuple, None)
+            self.log.append(f"not {four_tuple.remote_port}")
+
+    async def remove(self) -> None:
+        if self.refuses_removal:
+            raise KernelError("remove sets: in use")
+        self.entries.clear()
+        self.log.append("remove sets")
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,108 @@
+"""A socket sends into the class of its cap from its first segment on: before the throttler knows of the connection."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from throttler_site import Site, connection, running, until
+
+from mptcp_lab.testbed.services import Throttler
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+SEGMENT = 1400
+"""Bytes; less than one MSS."""
+
+
+@pytest.fixture(autouse=True)
+def _needs(require: Any) -> None:
+    require("bpf-pacing")
+
+
+@contextmanager
+def suspended(throttler: Throttler) -> Iterator[None]:
+    """Have the throttler see nothing and do nothing."""
+    throttler.process.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        throttler.process.signal(signal.SIGCONT)
+
+
+@contextmanager
+def running_until_killed(site: Site) -> Iterator[None]:
+    throttler = site.start()
+    until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
+    yield
+    throttler.process.kill()
+
+
+def classes_of_sockets(site: Site) -> list[str]:
+    """Return SO_PRIORITY of the subflows, where it is a class of ours."""
+    shown = site.proxy.run(["ss", "-tnH", "--tos", "state", "established", "sport", "=", ":3128"]).stdout
+    return re.findall(r"class_id:(0x4d50\w{4})", shown)
+
+
+def capped_bytes(site: Site) -> int:
+    """Return what the class of the cap has sent."""
+    shown = site.proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
+    found = re.search(r"class htb 4d50:(?!fff)\w+ .*\n Sent (\d+) bytes", shown)
+    assert found is not None, shown
+    return int(found[1])
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_the_first_segments_go_through_the_class_before_there_is_an_entry(site: Site, family: int) -> None:
+    with running(site) as throttler:
+        until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
+        with suspended(throttler), site.client.link_down("wlan0"), connection(site, family) as (client, proxy):
+            # What is exchanged by then has one byte of data each way; no ACK and no FIN belongs into the class.
+            assert capped_bytes(site) < 200
+            for _ in range(10):
+                proxy.sendall(bytes(SEGMENT))
+                assert len(client.recv(SEGMENT)) > 0
+            assert capped_bytes(site) > 10 * SEGMENT * 0.9
+            assert not site.entries()
+
+
+def test_a_socket_that_nobody_decides_about_is_not_capped_for_good(site: Site) -> None:
+    with running(site) as throttler:
+        until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
+        with suspended(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
+            for _ in range(60):
+                proxy.sendall(bytes(SEGMENT))
+                left = SEGMENT
+                while left:
+                    left -= len(client.recv(left))
+            before = capped_bytes(site)
+            assert before < 60 * SEGMENT * 0.9, "the class was taken off the socket on the way"
+            proxy.sendall(bytes(SEGMENT))
+            assert client.recv(SEGMENT)
+            assert capped_bytes(site) == before
+
+
+def test_a_client_with_one_path_leaves_the_class_as_soon_as_that_is_known(site: Site) -> None:
+    with running(site):
+        with site.client.link_down("wlan0"), connection(site) as (client, proxy):
+            until(lambda: bool(site.uncapped()))
+            before = capped_bytes(site)
+            proxy.sendall(bytes(SEGMENT))
+            assert client.recv(SEGMENT)
+            assert capped_bytes(site) == before
+        # Its entry goes with it.
+        until(lambda: not site.uncapped())
+
+
+def test_a_class_that_a_killed_throttler_left_on_a_socket_is_taken_off(site: Site) -> None:
+    with ExitStack() as stack:
+        with running_until_killed(site):
+            stack.enter_context(site.client.link_down("wlan0"))
+            stack.enter_context(connection(site))
+            assert classes_of_sockets(site) == ["0x4d500010"]
+        assert classes_of_sockets(site) == ["0x4d500010"]
+        assert site.throttler("cleanup").returncode == 0
+        assert classes_of_sockets(site) == []

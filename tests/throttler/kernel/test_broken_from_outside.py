@@ -1,0 +1,195 @@
+"""Whatever of ours somebody breaks in the kernel is found by the next comparison and put right; docs/contract.md."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+import pytest
+from throttler_site import POLICY, Site, connection, make_site, running, until
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Throttler, write_throttler_config
+from mptcp_throttler.kernel.bpf import Bpf, Map
+from mptcp_throttler.kernel.sockets import birth, pacing
+from mptcp_throttler.views.ask import ask
+
+pytestmark = pytest.mark.kernel
+
+BOTH = (
+    POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
+    + """\
+  - name: order
+    steer: {mode: active-standby, active: wifi, standby: ethernet}
+"""
+)
+BACK_WITHIN = 30.0
+"""Seconds, for a comparison every second, on a busy machine."""
+
+
+@dataclass
+class Scene:
+    """A throttler at work with a connection under its caps."""
+
+    site: Site
+    throttler: Throttler
+
+    def run(self, command: str) -> str:
+        return self.site.proxy.run(["sh", "-c", command]).stdout
+
+    def kernel(self) -> str:
+        """Return all that is in the kernel by name, less what differs by itself or when a device is made anew."""
+        text = self.site.kernel_dump() + self.run("sysctl net.mptcp.pm_type net.mptcp.stale_loss_cnt")
+        text = re.sub(
+            r"counter packets \d+ bytes \d+|packets \d+ bytes \d+|link/ether \S+|initval \S+|^\d+: ",
+            "",
+            text,
+            flags=re.M,
+        )
+        # The kernel numbers qdiscs from 8000 on, and what is made anew comes last.
+        lines = re.sub(r"\b[89a-f][0-9a-f]{3}:", "8000:", text).splitlines()
+        return "\n".join(sorted(line.rstrip() for line in lines if "fq_codel 0:" not in line))
+
+    def warnings(self) -> int:
+        """Return how often the daemon said that something was not as it had left it."""
+        return self.throttler.process.output().count("WARNING")
+
+    @property
+    def pid(self) -> int:
+        """Of the daemon: it holds descriptors of its BPF programs and maps."""
+        return self.throttler.process.pid
+
+    def bpf_objects(self, kind: str) -> list[int]:
+        """Return the numbers of the daemon's own maps or links, in the order of their descriptors."""
+        found = []
+        for entry in sorted(Path(f"/proc/{self.pid}/fdinfo").iterdir(), key=lambda entry: int(entry.name)):
+            with suppress(OSError):
+                match = re.search(rf"^{kind}_id:\s*(\d+)", entry.read_text(), re.M)
+                if match is not None:
+                    found.append(int(match[1]))
+        return found
+
+
+@pytest.fixture(scope="module")
+def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]:
+    require("htb", "nftables", "ifb", "bpf-pacing")
+    site = make_site(request.param, make_module_testbed, require)
+    write_throttler_config(site.proxy, site.policy, settings={"netfilter": request.param, "verify_interval": 1})
+    site.policy.write_text(BOTH)
+    with running(site) as throttler, connection(site):
+        scene = Scene(site, throttler)
+        until(lambda: ask(throttler.socket)["in_step"] and len(site.entries()) >= 1, timeout=BACK_WITHIN)
+        yield scene
+
+
+EITHER_BACKEND = {
+    "GSO limit": "ip link set wan0 gso_max_size 40000",
+    "root qdisc": "tc qdisc del dev wan0 root",
+    "class of the link": "tc class change dev wan0 parent 4d50: classid 4d50:fffe htb rate 1mbit",
+    "class of a cap": "tc class change dev wan0 parent 4d50:fffe classid 4d50:10 htb rate 1mbit",
+    "queue of a cap": "tc qdisc del dev wan0 parent 4d50:10",
+    "IFB device is gone": "ip link del mptcp-up",
+    "IFB device is down": "ip link set mptcp-up down",
+    "root qdisc of the IFB device": "tc qdisc del dev mptcp-up root",
+    "upload table": "nft delete table netdev mptcp_throttler",
+    "rules of the upload table": "nft flush chain netdev mptcp_throttler ingress_0",
+    "path manager": "sysctl -w net.mptcp.pm_type=0",
+    "stale count": "sysctl -w net.mptcp.stale_loss_cnt=4",
+}
+OF_IPTABLES = {
+    "rules": "iptables-legacy -t mangle -F POSTROUTING",
+    "rules of IPv6": "ip6tables-legacy -t mangle -F POSTROUTING",
+    "entries": "ipset flush mptcp-throttler-4-3128",
+    "sets": "iptables-legacy -t mangle -F; ip6tables-legacy -t mangle -F; ipset destroy",
+}
+OF_NFTABLES = {
+    "table": "nft delete table inet mptcp_throttler",
+    "rules": "nft flush chain inet mptcp_throttler postrouting",
+    "chain of a class": "nft flush chain inet mptcp_throttler class_10_mark_10000",
+    "another rule in the chain of a class": "nft insert rule inet mptcp_throttler class_10_mark_10000 return",
+    "entries": "nft flush map inet mptcp_throttler v4",
+}
+
+
+IPTABLES = pytest.mark.parametrize("scene", ["iptables"], indirect=True)
+NFTABLES = pytest.mark.parametrize("scene", ["nftables"], indirect=True)
+
+
+def each(damage: dict[str, str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("command", damage.values(), ids=damage)
+
+
+@IPTABLES
+@each(EITHER_BACKEND | OF_IPTABLES)
+def test_what_is_in_the_kernel_comes_back(scene: Scene, command: str) -> None:
+    comes_back(scene, command)
+
+
+@NFTABLES
+@each(OF_NFTABLES)
+def test_what_is_in_nftables_comes_back(scene: Scene, command: str) -> None:
+    comes_back(scene, command)
+
+
+def comes_back(scene: Scene, command: str) -> None:
+    before, warnings = scene.kernel(), scene.warnings()
+    scene.run(command)
+    try:
+        until(lambda: scene.kernel() == before, timeout=BACK_WITHIN)
+    except AssertionError:
+        pytest.fail("\n".join(unified_diff(before.splitlines(), scene.kernel().splitlines(), n=0)))
+    until(lambda: scene.warnings() > warnings, timeout=BACK_WITHIN)
+
+
+@IPTABLES
+@pytest.mark.parametrize("note", ["replaced.json", "sysctls.json"])
+def test_a_note_of_what_to_put_back_comes_back(scene: Scene, note: str) -> None:
+    path = Path(f"/proc/{scene.pid}/root/run/mptcp-throttler", note)
+    before = path.read_text()
+    path.unlink()
+    until(path.exists, timeout=BACK_WITHIN)
+    assert path.read_text() == before
+
+
+@IPTABLES
+def test_the_status_socket_comes_back(scene: Scene) -> None:
+    scene.throttler.socket.unlink()
+    until(scene.throttler.socket.exists, timeout=BACK_WITHIN)
+    until(lambda: bool(ask(scene.throttler.socket)["connections"]), timeout=BACK_WITHIN)
+
+
+@IPTABLES
+@pytest.mark.parametrize("name", [pacing.NAME, birth.NAME])
+def test_the_entries_of_bpf_maps_come_back(scene: Scene, name: str) -> None:
+    bpf = Bpf()
+    try:
+        # The descriptors in the order in which they were made: limits on sockets, then births.
+        number = scene.bpf_objects("map")[[pacing.NAME, birth.NAME].index(name)]
+        sizes = (8, 12) if name == pacing.NAME else (20, 12)
+        table = Map(bpf._library.bpf_map_get_fd_by_id(number), name, *sizes, 131_072)
+        before = dict(bpf.entries(table))
+        assert before or name == pacing.NAME
+        foreign = (b"\x07" * 8, b"\1" * 12) if name == pacing.NAME else (b"\x80" + bytes(19), b"\1" * 12)
+        bpf.delete_batch(table, b"".join(before))
+        bpf.update_batch(table, *foreign)
+        until(lambda: foreign[0] not in dict(bpf.entries(table)), timeout=BACK_WITHIN)
+        if name == birth.NAME:  # limits on sockets change by themselves
+            until(lambda: dict(bpf.entries(table)) == before, timeout=BACK_WITHIN)
+    finally:
+        bpf.close()
+
+
+@IPTABLES
+def test_a_program_that_was_detached_is_attached_again(scene: Scene) -> None:
+    library = ctypes.CDLL("libbpf.so.1")
+    before = scene.bpf_objects("link")
+    assert library.bpf_link_detach(library.bpf_link_get_fd_by_id(before[0])) == 0
+    until(lambda: "was detached" in scene.throttler.process.output(), timeout=BACK_WITHIN)
+    until(lambda: len(scene.bpf_objects("link")) == len(before), timeout=BACK_WITHIN)
+    assert before[0] not in scene.bpf_objects("link")

@@ -1,0 +1,177 @@
+"""Budgets on real transfers: what is counted, across kill -9 too, when the cap begins, and the command quota."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from throttling import ThrottledSite, stopped
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import (
+    Origin,
+    Throttler,
+    start_origin,
+    throttler_mounts,
+    wait_until,
+)
+
+pytestmark = pytest.mark.kernel
+
+POLICY = """\
+version: 1
+paths: {ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}}
+rules:
+  - name: volume
+    budget: {period: month, per: path, count: down, steps: [{after: %s, throttle: {rate: 2 Mbit/s}}]}
+"""
+SMALL, BIG = 100_000, 20_000_000
+
+
+@dataclass
+class Site(ThrottledSite):
+    """Origin, proxy, a throttler's configuration, and what downloads brought."""
+
+    origin: Origin
+
+    def begin(self, after: str, anew: bool = True) -> Throttler:
+        self.policy.write_text(POLICY % after)
+        if anew:
+            self.quota("reset")
+        return self.start(POLICY % after)
+
+    def command(self, name: str, family: int = 4) -> list[str]:
+        return self.curl(self.origin.url(name, family=family), "-w", "%{size_download} %{size_header}\n", family=family)
+
+    def download(self, name: str, family: int = 4) -> int:
+        """Download; return the bytes that came, header and body."""
+        return sum(map(int, self.testbed["client"].run(self.command(name, family), timeout=90).stdout.split()))
+
+    def received(self) -> int:
+        """Return the bytes on the wire that the client received over both paths."""
+        return sum(self.testbed["client"].interface_bytes(each).received for each in ("eth0", "wlan0"))
+
+    def quota(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        argv = [self.node.program("mptcp-throttler"), "quota", *arguments, "--config", str(self.config)]
+        return self.node.run(argv, check=False)
+
+    def used(self) -> int:
+        found = json.loads(self.quota("show", "--json").stdout)
+        return sum(each["used"] for each in found)
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "bpf-pacing")
+    testbed = make_module_testbed()
+    origin = start_origin(testbed["origin"], {"small": SMALL, "big": BIG, "endless": 400_000_000})
+    return Site.on(testbed, origin, settings={"ledger": str(testbed.directory / "ledger.sqlite")})
+
+
+def near(used: int, brought: int) -> bool:
+    return abs(used - brought) <= max(0.01 * brought, 65_536)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_every_byte_counts_of_one_download_and_of_many_short_ones(site: Site, family: int) -> None:
+    throttler = site.begin("5 GB")
+    brought = site.download("big", family)
+    brought += sum(site.download("small", family) for _ in range(30))
+    wait_until(lambda: near(site.used(), brought), f"{brought} bytes are counted")
+    stopped(throttler)
+    assert near(site.used(), brought)
+
+
+def test_a_kill_in_mid_transfer_neither_loses_nor_doubles(site: Site) -> None:
+    throttler = site.begin("5 GB")
+    before = site.received()
+    client = site.testbed["client"].popen(site.command("endless"))
+    for megabytes in (5, 15, 25):
+        wait_until(lambda least=megabytes: site.used() > least * 1e6, "it is counted")  # type: ignore[misc]
+        throttler.process.kill()
+        throttler = site.begin("5 GB", anew=False)
+    site.abort(client)
+    wait_until(lambda: not throttler.status()["connections"], "the connection is gone", timeout=30)
+    stopped(throttler)
+    received = site.received() - before
+    assert 0.9 * received < site.used() < received, "headers are not counted"
+
+
+def test_the_cap_begins_after_the_volume_and_goes_with_a_reset(site: Site) -> None:
+    throttler = site.begin("8 MB")
+    client = site.testbed["client"].popen(site.command("endless"))
+    try:
+        wait_until(lambda: throttler.status()["counters"]["entries"] > 0, "the cap is in force", timeout=30)
+        assert site.used() >= 8_000_000
+        reasons = {s["reason"][:37] for c in throttler.status()["connections"] for s in c["subflows"]}
+        assert reasons == {"rule volume caps what exceeds 8.00 MB"}
+        shown = site.quota("show").stdout
+        assert "volume" in shown
+        assert "8.00 MB" in shown
+        reset = site.quota("reset", "--rule", "volume")
+        assert reset.stdout == "reset: 1 volume\n"
+        wait_until(lambda: throttler.status()["counters"]["entries"] == 0, "the cap goes", timeout=30)
+    finally:
+        site.abort(client)
+    stopped(throttler)
+
+
+COMPOSED = """\
+version: 1
+paths: {ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}}
+budgets: {month: {period: month, per: path, count: down, steps: [{after: 30 MB, throttle: {rate: 2 Mbit/s}}]}}
+rules:
+  - {name: cap, paths: [ethernet], throttle: {rate: 10 Mbit/s}, lift_last: false}
+  - {name: volume, budget: month}
+"""
+
+
+def test_a_cap_hides_no_budget_and_the_tightest_holds(site: Site) -> None:
+    site.policy.write_text(COMPOSED)
+    site.quota("reset")
+    throttler = site.start(COMPOSED)
+
+    def rates() -> set[int]:
+        return {s["rate"] for c in throttler.status()["connections"] for s in c["subflows"] if s["path"]}
+
+    client = site.testbed["client"].popen(site.command("endless"))
+    try:
+        wait_until(lambda: rates() == {10_000_000}, "the rule's cap holds", timeout=30)
+        wait_until(lambda: rates() == {2_000_000}, "the budget's cap holds", timeout=30)
+        wait_until(lambda: site.used() >= 30_000_000, "the ledger has it", timeout=5)
+        (reason,) = {s["reason"] for c in throttler.status()["connections"] for s in c["subflows"] if s["path"]}
+        assert reason.startswith("budget month caps what exceeds 30.0 MB until ")
+        assert reason.endswith("; tighter than the 10 Mbit/s of rule cap")
+        assert site.quota("reset", "--rule", "volume").stdout == "reset: 1 volume\n"
+        wait_until(lambda: rates() == {10_000_000}, "the rule's cap holds again", timeout=30)
+    finally:
+        site.abort(client)
+    stopped(throttler)
+
+
+def test_mistakes_are_one_line(site: Site) -> None:
+    site.policy.write_text(POLICY % "1 GB")
+    wrong = site.quota("show", "--rule", "volum")
+    assert (wrong.returncode, wrong.stderr) == (
+        1, '--rule: "volum" is not a rule with a budget; the rules with one are volume\n',
+    )  # fmt: skip
+    assert site.quota("reset", "--client", "10.77.1").stderr == '--client: "10.77.1" is not an address\n'
+    ledger = site.testbed.directory / "ledger.sqlite"
+    ledger.rename(ledger.with_suffix(".kept"))
+    try:
+        assert "there is no ledger yet" in site.quota("show").stderr
+        ledger.write_text("no database" * 1000)
+        process = site.node.popen(
+            [site.node.program("mptcp-throttler"), "run", "--config", str(site.config)],
+            name="refused",
+            mounts=throttler_mounts(site.node),
+        )
+        assert process.wait(20) == 1
+        assert "file is not a database" in process.output()
+        assert "Traceback" not in process.output()
+    finally:
+        ledger.with_suffix(".kept").rename(ledger)

@@ -1,0 +1,69 @@
+"""The capture socket on an interface with traffic of others: what it counts, and what it says of directions."""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import time
+from contextlib import closing
+
+import pytest
+
+from mptcp_lab.testbed import Testbed
+from mptcp_throttler.kernel.capture import Capture
+from mptcp_throttler.mptcp.model import Segment, TcpFlag
+
+pytestmark = pytest.mark.kernel
+
+PORT = 3128
+OPENINGS = 20
+BLAST = """\
+import socket, sys, time
+wire = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+until = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < until:
+    wire.sendto(bytes(200), (sys.argv[1], 9))
+"""
+
+
+def test_what_was_there_before_the_filter_is_neither_counted_nor_read(testbed: Testbed) -> None:
+    proxy, client = testbed["proxy"], testbed["client"]
+    blast = client.popen([sys.executable, "-c", BLAST, proxy.address("wan0"), "15"], name="blast")
+    try:
+        with proxy.entered():
+            before = proxy.interface_bytes("wan0").received
+            while proxy.interface_bytes("wan0").received < before + 100_000:
+                time.sleep(0.02)
+            for _ in range(OPENINGS):
+                with closing(Capture("wan0", [PORT])) as capture:
+                    assert list(capture.read()) == []
+                    assert capture.read_statistics() == 0
+                    assert capture.received == 0
+    finally:
+        blast.kill()
+
+
+def test_it_tells_what_this_host_sent(testbed: Testbed) -> None:
+    proxy, client = testbed["proxy"], testbed["client"]
+    with proxy.entered():
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        capture = Capture("wan0", [PORT])
+    with client.entered():
+        caller = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    with listener, caller, closing(capture):
+        listener.bind(("0.0.0.0", PORT))
+        listener.listen()
+        caller.settimeout(5)
+        caller.connect((proxy.address("wan0"), PORT))
+        syn, syn_ack = segments(capture, 2)
+    assert (syn.flags & TcpFlag.ACK, syn.outgoing) == (0, False)
+    assert (syn_ack.flags & TcpFlag.ACK, syn_ack.outgoing) == (TcpFlag.ACK, True)
+
+
+def segments(capture: Capture, count: int) -> list[Segment]:
+    found: list[Segment] = []
+    while len(found) < count:
+        assert select.select([capture], [], [], 5)[0], "nothing was captured"
+        found += capture.read()
+    return found[:count]

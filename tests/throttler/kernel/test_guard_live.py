@@ -1,0 +1,108 @@
+"""The guard on real transfers, both ways: a path that fails relaxes the cap on the other, unless the rule says no."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import (
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_sink,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
+
+pytestmark = pytest.mark.kernel
+
+POLICY = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+guard: {after: 0.3, retry: 2}
+rules: [{name: cap, paths: [ethernet], guard: %s, throttle: {rate: 5 Mbit/s}}]
+"""
+DROP = 'table inet fault { chain forward { type filter hook forward priority 0; oifname "wlan0" drop; }; }'
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_path_that_fails(make_module_testbed: Callable[..., Testbed], require: Any, guarded: bool) -> None:
+    require("htb", "nftables")
+    testbed = make_module_testbed()
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(POLICY % str(guarded).lower())
+    throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
+    origin, proxy = start_origin(testbed["origin"], {"big": 400_000_000}), start_proxy(testbed["proxy"])
+    command = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url(), origin.url("big")]
+    testbed["client"].popen(mptcp_command(command))
+
+    def seen() -> dict[str, Any]:
+        return throttler.status()
+
+    def capped() -> int:
+        return sum(s["classid"] is not None for c in seen()["connections"] for s in c["subflows"])
+
+    def received() -> int:
+        return int(testbed["client"].counters()["wlan0"].received)
+
+    wait_until(lambda: capped() == 1, "the cap is in force")
+    wait_until(lambda: received() > 5_000_000, "Wi-Fi has shown what it gives")
+    device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
+    drop = DROP.replace("wlan0", device)
+    with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
+        if not guarded:
+            with pytest.raises(Exception, match="not within"):
+                wait_until(lambda: seen()["counters"]["guard"]["relaxations"] > 0, "a relaxation", timeout=3)
+            return
+        wait_until(lambda: seen()["counters"]["guard"]["relaxations"] > 0, "the cap is relaxed")
+        (connection,) = seen()["connections"]
+        assert "its uncapped path from 10.77.2.2 alone once gave" in connection["relaxed"]
+        assert "cap of rule cap relaxed" in {s["path"]: s["reason"] for s in connection["subflows"]}["ethernet"]
+    wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again", timeout=30)
+    throttler.process.signal(signal.SIGTERM)
+    assert throttler.process.wait(10) == 0
+    assert "caps relaxed" in throttler.process.output()
+
+
+def test_a_path_that_fails_under_an_upload(make_module_testbed: Callable[..., Testbed], require: Any) -> None:
+    require("htb", "nftables", "ifb", "nft-ingress")
+    testbed = make_module_testbed()
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text((POLICY % "true").replace("guard: true", "direction: up"))
+    throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
+    sink, proxy = start_sink(testbed["origin"]), start_proxy(testbed["proxy"])
+    body = testbed.directory / "body"
+    with open(body, "wb") as file:
+        file.truncate(1_000_000_000)
+    command = ["curl", "-s", "-m", "90", "-o", "/dev/null", "-H", "Expect:", "-x", proxy.url(), "-T", str(body)]
+    testbed["client"].popen(mptcp_command([*command, sink.url()]))
+
+    def seen() -> dict[str, Any]:
+        return throttler.status()
+
+    def in_force() -> bool:
+        return seen()["counters"]["upload_entries"] == 1 and [each["rate"] for each in seen()["classes"]] == [5_000_000]
+
+    def sent() -> int:
+        return int(testbed["client"].counters()["wlan0"].sent)
+
+    wait_until(in_force, "the cap is in force", timeout=30)
+    before = sent()
+    wait_until(lambda: sent() > before + 5_000_000, "Wi-Fi has shown what it takes")
+    device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
+    drop = DROP.replace('oifname "wlan0"', f'meta iifname "{device}" drop; oifname "{device}"')
+    with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
+        wait_until(lambda: seen()["counters"]["guard"]["relaxations"] > 0, "the cap is relaxed")
+        (connection,) = seen()["connections"]
+        assert connection["relaxed"].startswith("upload: it got ")
+        (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]
+        assert "upload: cap of rule cap relaxed" in ethernet["upload"]["reason"]
+        wait_until(lambda: seen()["counters"]["upload_entries"] == 0, "its entry is gone")
+    wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again", timeout=30)
+    wait_until(in_force, "the cap is in force again", timeout=40)

@@ -1,0 +1,72 @@
+"""Nothing touches iptables that is not used: a table once asked for stays registered, and every packet pays for it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from throttling import PATHS, UNCAPPED, ThrottledSite, stopped
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import throttler_mounts, wait_until
+
+pytestmark = pytest.mark.kernel
+
+CAPPED = PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}, direction: both}]\n"
+NAMES = ("ip_tables_names", "ip6_tables_names", "arp_tables_names")
+
+
+def registered(site: ThrottledSite) -> str:
+    """Return the tables of the legacy iptables that the proxy's namespace has."""
+    return site.node.run(["sh", "-c", f"cd /proc/net; cat {' '.join(NAMES)} 2>/dev/null || :"]).stdout
+
+
+def test_the_nftables_backend_registers_no_table_of_iptables(
+    make_testbed: Callable[..., Testbed], require: Any
+) -> None:
+    require("htb", "nftables")
+    site = ThrottledSite.on(make_testbed(), settings={"netfilter": "nftables", "verify_interval": 1})
+    assert registered(site) == ""
+
+    def command(*words: str) -> None:
+        argv = [site.node.program("mptcp-throttler"), *words, "--config", str(site.config)]
+        done = site.node.popen(argv, name=f"throttler-{words[0]}", mounts=throttler_mounts(site.node))
+        assert done.wait(30) == 0, done.output()
+        assert registered(site) == "", words
+
+    throttler = site.start(CAPPED)
+    assert registered(site) == "", "after the start"
+    site.reload(throttler, UNCAPPED)
+    wait_until(lambda: "policy reloaded" in throttler.process.output(), "the reload")
+    assert registered(site) == "", "after a reload"
+    command("status")
+    command("check")
+    command("plan", "--live")
+    stopped(throttler)
+    assert registered(site) == "", "after the stop"
+    throttler = site.start(CAPPED)
+    throttler.process.signal(signal.SIGKILL)
+    throttler.process.wait(10)
+    command("cleanup")
+    command("cleanup")
+    throttler = site.start(CAPPED)
+    assert registered(site) == ""
+    stopped(throttler)
+    doctor = site.node.popen([site.node.program("mptcp-proxy"), "doctor"], name="doctor")
+    doctor.wait(30)
+    assert registered(site) == "", "after doctor"
+
+
+def test_the_iptables_backend_registers_the_table_that_it_uses_alone(
+    make_testbed: Callable[..., Testbed], require: Any
+) -> None:
+    require("htb", "ipset", "iptables-legacy")
+    site = ThrottledSite.on(make_testbed(), settings={"netfilter": "iptables", "verify_interval": 1})
+    throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n")
+    assert registered(site).split() == ["mangle", "mangle"]
+    throttler.process.signal(signal.SIGKILL)
+    throttler.process.wait(10)
+    site.cleanup()
+    assert registered(site).split() == ["mangle", "mangle"]

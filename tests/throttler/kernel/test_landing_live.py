@@ -1,0 +1,163 @@
+"""The soft landing on real sockets: who is paced, from when to when, and that no limit outlives its reason."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from throttling import PATHS, UNCAPPED, ThrottledSite, stopped
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import (
+    Origin,
+    Throttler,
+    start_origin,
+    wait_until,
+)
+from mptcp_throttler.kernel.sockets.pacing import largest_send_buffer
+from mptcp_throttler.shaping.send_buffers import MAX_BYTES, send_buffer
+
+pytestmark = pytest.mark.kernel
+
+ETHERNET = re.compile(r"10\.77\.1\.|fd77:1:")
+
+
+def capped(throttle: str) -> str:
+    return PATHS + f"rules: [{{name: cap, paths: [ethernet], throttle: {{{throttle}}}}}]\n"
+
+
+@dataclass
+class Site(ThrottledSite):
+    """Origin, proxy and a throttler's configuration; its policy is changed by writing it anew."""
+
+    origin: Origin
+
+    @contextmanager
+    def transfer(self, family: int) -> Iterator[None]:
+        """A download of a few seconds, on both paths from here on."""
+        client = self.testbed["client"].popen(self.curl(self.origin.url("big", family=family), family=family))
+        try:
+            wait_until(lambda: len(self.limits()) == 2, "the download has both its subflows")
+            yield
+        finally:
+            self.abort(client)
+
+    def limits(self) -> dict[bool, int | None]:
+        """Return the pacing limit, bits/s, of the Ethernet subflow (True) and of the other, as ss(8) shows them."""
+        found: dict[bool, int | None] = {}
+        listing = self.testbed["proxy"].run(["ss", "-tinH", "sport", "=", ":3128"]).stdout
+        for line in listing.replace("\n\t", " ").splitlines():
+            pacing = re.search(r"pacing_rate \d+bps(?:/(\d+)bps)?", line)
+            if pacing is not None:
+                found[bool(ETHERNET.search(line))] = int(pacing[1]) if pacing[1] else None
+        return found
+
+    def send_buffers(self) -> dict[bool, int]:
+        """Return the bytes of both subflows' send buffers, the Ethernet one's by True."""
+        listing = self.testbed["proxy"].run(["ss", "-tmnHO", "state", "established", "sport", "=", ":3128"]).stdout
+        found = {}
+        for line in listing.splitlines():
+            size = re.search(r"skmem:\(.*\btb(\d+)", line)
+            if size is not None:
+                found[bool(ETHERNET.search(line))] = int(size[1])
+        return found
+
+    def connection_buffer(self) -> int:
+        """Return the bytes of the connection's own send buffer."""
+        listing = self.testbed["proxy"].run(["ss", "-MmnHO", "sport", "=", ":3128"]).stdout
+        return max((int(size) for size in re.findall(r"\btb(\d+)", listing)), default=0)
+
+    def capped_subflows(self, throttler: Throttler) -> int:
+        connections = throttler.status()["connections"]
+        return sum(1 for each in connections for subflow in each["subflows"] if subflow["classid"] is not None)
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "bpf-pacing")
+    testbed = make_module_testbed()
+    # The kernel grows a buffer with the congestion window. With this bound, what is larger is the throttler's doing.
+    testbed["proxy"].run(["sysctl", "-qw", f"net.ipv4.tcp_wmem=4096 16384 {1 << 20}"])
+    return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_cap_lands_on_the_socket_and_then_in_the_set_and_goes_again(site: Site, family: int) -> None:
+    throttler = site.start(UNCAPPED)
+    with site.transfer(family):
+        time.sleep(1)
+        assert site.limits() == {True: None, False: None}
+        site.reload(throttler, capped("rate: 5 Mbit/s"))
+        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has landed")
+        wait_until(lambda: site.limits() == {True: 5_000_000, False: None}, "the capped subflow alone is paced")
+        site.reload(throttler, capped("rate: 8 Mbit/s"))
+        wait_until(lambda: site.limits()[True] == 8_000_000, "a cap that rises is told to the socket")
+        site.reload(throttler, capped("rate: 2 Mbit/s"))
+        wait_until(lambda: site.limits()[True] == 2_000_000, "so is one that falls")
+        wait_until(lambda: throttler.status()["classes"][0]["rate"] == 2_000_000, "and then to its class")
+        site.reload(throttler, UNCAPPED)
+        wait_until(lambda: site.limits() == {True: None, False: None}, "the limit goes with the cap")
+        stopped(throttler)
+
+
+def test_at_once_leaves_sockets_alone(site: Site) -> None:
+    throttler = site.start(UNCAPPED)
+    with site.transfer(4):
+        site.reload(throttler, capped("rate: 5 Mbit/s, landing: at-once"))
+        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has fallen")
+        time.sleep(0.5)
+        assert site.limits() == {True: None, False: None}
+        stopped(throttler)
+
+
+def test_a_stop_takes_the_limit_back(site: Site) -> None:
+    throttler = site.start(UNCAPPED)
+    with site.transfer(4):
+        site.reload(throttler, capped("rate: 5 Mbit/s"))
+        wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
+        stopped(throttler)
+        assert site.limits() == {True: None, False: None}
+
+
+def test_the_limit_of_a_killed_daemon_is_taken_back_by_its_successor(site: Site) -> None:
+    throttler = site.start(UNCAPPED)
+    with site.transfer(4):
+        site.reload(throttler, capped("rate: 5 Mbit/s"))
+        wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
+        throttler.process.kill()
+        assert site.limits()[True] == 5_000_000
+        successor = site.start(UNCAPPED)
+        wait_until(lambda: site.limits() == {True: None, False: None}, "the successor takes the limit back")
+        stopped(successor)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_low_cap_gives_its_subflow_a_larger_send_buffer_and_no_other(site: Site, family: int) -> None:
+    if largest_send_buffer() < MAX_BYTES:
+        pytest.skip("net.core.wmem_max is below 2 MiB")
+    throttler = site.start(UNCAPPED)
+    with site.transfer(family):
+        site.reload(throttler, capped("rate: 6 Mbit/s"))
+        wait_until(lambda: site.capped_subflows(throttler) == 1, "a higher cap has landed")
+        assert max(site.send_buffers().values()) < send_buffer(2_000_000)
+        site.reload(throttler, capped("rate: 2 Mbit/s"))
+        wait_until(lambda: site.send_buffers()[True] == send_buffer(2_000_000), "the capped subflow has its buffer")
+        wait_until(lambda: site.connection_buffer() > send_buffer(2_000_000), "so has the connection")
+        assert site.send_buffers()[False] < send_buffer(2_000_000)
+        site.reload(throttler, UNCAPPED)
+        wait_until(lambda: site.send_buffers()[True] == MAX_BYTES, "without a cap it has what the kernel may give")
+        stopped(throttler)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_connection_without_a_cap_keeps_its_send_buffer(site: Site, family: int) -> None:
+    throttler = site.start(UNCAPPED)
+    with site.transfer(family):
+        time.sleep(1)
+        assert max(site.send_buffers().values()) < send_buffer(2_000_000)
+        stopped(throttler)

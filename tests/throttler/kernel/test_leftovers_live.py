@@ -1,0 +1,180 @@
+"""What a throttler leaves behind: nothing, whether it is stopped, or killed and cleaned up after."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from throttling import PATHS, UNCAPPED, ThrottledSite, stopped
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.host import Program
+from mptcp_lab.testbed.services import Origin, Throttler, start_origin, throttler_mounts, wait_until
+from mptcp_throttler.kernel.bpf import Bpf
+from mptcp_throttler.kernel.bpf_code import Register, add, assemble, call, copy, map_address, number, store_64
+from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, SOCKET_COOKIE, get_option, on_every_socket
+
+pytestmark = pytest.mark.kernel
+
+CAPPED = PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 2 Mbit/s}}]\n"
+AT_ONCE = CAPPED.replace("2 Mbit/s", "2 Mbit/s, landing: at-once")
+"""No pacing limit: only what subflows begin with."""
+ONE_PATH = 100.0
+"""Mbit/s of the path that is capped."""
+TCP_NOTSENT_LOWAT, MAP_UPDATE = 25, 2
+SUBFLOW = re.compile(r"10\.77\.1\.")
+
+
+@dataclass
+class Site(ThrottledSite):
+    origin: Origin
+
+    @contextmanager
+    def download(self) -> Iterator[Program]:
+        """A download on both paths, for as long as is wanted; yields its client."""
+        client = self.testbed["client"].popen(self.curl(self.origin.url("big")))
+        try:
+            wait_until(lambda: len(self.subflows()) == 2, "the download has both its subflows")
+            yield client
+        finally:
+            self.abort(client)
+
+    def subflows(self) -> dict[bool, str]:
+        """Return what ss(8) says of both subflows, the Ethernet one's by True."""
+        listing = self.node.run(["ss", "-tineH", "sport", "=", ":3128"]).stdout.replace("\n\t", " ")
+        return {bool(SUBFLOW.search(line)): line for line in listing.splitlines() if "bytes_acked" in line}
+
+    def limits(self) -> dict[bool, int | None]:
+        """Return the pacing limits, bits/s."""
+        found = {each: re.search(r"pacing_rate \d+bps/(\d+)bps", line) for each, line in self.subflows().items()}
+        return {each: match and int(match[1]) for each, match in found.items()}
+
+    def megabits_per_second(self, seconds: float) -> float:
+        """Return what Ethernet carries over so many *seconds*."""
+
+        def acked() -> int:
+            return int(re.search(r"bytes_acked:(\d+)", self.subflows()[True])[1])
+
+        before, began = acked(), time.monotonic()
+        time.sleep(seconds)
+        return (acked() - before) * 8e-6 / (time.monotonic() - began)
+
+    def waiting(self) -> dict[bool, int]:
+        """Return TCP_NOTSENT_LOWAT of both subflows' sockets, which ss(8) does not show; 0: the kernel's own."""
+        cookies = {each: int(re.search(r"\bsk:([0-9a-f]+)", line)[1], 16) for each, line in self.subflows().items()}
+        with self.node.entered():
+            found = not_sent_of_all()
+        return {each: found[cookie] for each, cookie in cookies.items()}
+
+    def cleaned(self) -> str:
+        argv = [self.node.program("mptcp-throttler"), "cleanup", "--config", str(self.config)]
+        cleaning = self.node.popen(argv, name="throttler-cleanup", mounts=throttler_mounts(self.node))
+        assert cleaning.wait(30) == 0, cleaning.output()
+        return cleaning.output()
+
+
+def not_sent_of_all() -> dict[int, int]:
+    """Return TCP_NOTSENT_LOWAT of this namespace's sockets, by cookie."""
+    r = Register
+    bpf = Bpf()
+    table = bpf.hash_map("mptcp_test", 8, 4, 100_000)
+    body = [
+        copy(r.R1, CONTEXT),
+        call(SOCKET_COOKIE),
+        store_64(r.R10, -8, r.R0),
+        *get_option(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, r.R10, -12),
+        map_address(r.R1, table.descriptor),
+        copy(r.R2, r.R10),
+        add(r.R2, -8),
+        copy(r.R3, r.R10),
+        add(r.R3, -12),
+        number(r.R4, 0),
+        call(MAP_UPDATE),
+    ]
+    try:
+        bpf.iterate(bpf.tcp_iterator("mptcp_test", assemble(on_every_socket(body))))
+        return {struct.unpack("=Q", key)[0]: struct.unpack("=I", value)[0] for key, value in bpf.entries(table)}
+    finally:
+        bpf.close()
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "bpf-pacing")
+    testbed = make_module_testbed()
+    return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
+
+
+def test_a_download_that_a_killed_throttler_capped_is_as_fast_as_its_path_after_cleanup(site: Site) -> None:
+    throttler = site.start(CAPPED)
+    with site.download():
+        wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
+        killed(throttler)
+        assert site.megabits_per_second(1) < 4
+        said = site.cleaned()
+        assert "the pacing limit of 1 subflow lifted" in said
+        assert site.limits() == {True: None, False: None}
+        wait_until(lambda: site.megabits_per_second(1) > ONE_PATH / 2, "the download has its path again", timeout=20)
+
+
+def killed(throttler: Throttler) -> None:
+    throttler.process.signal(signal.SIGKILL)
+    throttler.process.wait(10)
+
+
+@contextmanager
+def paused_under_a_killed_throttler(site: Site) -> Iterator[None]:
+    """A download that is capped and of which nothing moves any more: no round trip ends."""
+    throttler = site.start(CAPPED)
+    with site.download() as client:
+        wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
+        client.signal(signal.SIGSTOP)
+        wait_until(lambda: site.megabits_per_second(1) == 0, "the client's buffers are full")
+        killed(throttler)
+        yield
+
+
+def test_cleanup_takes_everything_back_from_a_download_that_is_paused(site: Site) -> None:
+    with paused_under_a_killed_throttler(site):
+        assert site.limits()[True] is not None
+        site.cleaned()
+        assert site.limits() == {True: None, False: None}
+        assert site.waiting() == {True: 0, False: 0}
+
+
+def test_a_successor_takes_back_what_no_policy_explains(site: Site) -> None:
+    with paused_under_a_killed_throttler(site):
+        successor = site.start(UNCAPPED)
+        wait_until(lambda: site.limits() == {True: None, False: None}, "the limit is lifted")
+        assert site.waiting() == {True: 0, False: 0}
+        stopped(successor)
+
+
+def test_what_a_subflow_began_with_is_taken_back_by_a_successor_and_by_a_stop(site: Site) -> None:
+    throttler = site.start(AT_ONCE)
+    with site.download():
+        assert site.limits() == {True: None, False: None}
+        assert site.waiting()[True] > 0
+        killed(throttler)
+        successor = site.start(UNCAPPED)
+        assert site.waiting() == {True: 0, False: 0}
+        stopped(successor)
+    throttler = site.start(CAPPED)
+    with site.download():
+        wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
+        stopped(throttler)
+        assert site.limits() == {True: None, False: None}
+        assert site.waiting() == {True: 0, False: 0}
+
+
+def test_cleanup_has_nothing_to_say_of_sockets_where_nothing_was_set(site: Site) -> None:
+    with site.download():
+        assert "sockets" not in site.cleaned()

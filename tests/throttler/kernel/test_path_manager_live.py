@@ -1,0 +1,310 @@
+"""A dead throttler costs nobody a path: the keeper listens on, puts the sysctls back, and ends when nobody needs it.
+
+The kernel counts listeners over all network namespaces of a host, so that a throttler elsewhere would hide a keeper
+that does nothing: joins would be accepted all the same. Who listens in the proxy's own namespace is therefore read from
+the kernel. That joins are refused where nobody listens can be seen only while nobody does elsewhere either.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from throttling import PATHS, ThrottledSite
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Origin, Throttler, start_origin, wait_until
+from mptcp_throttler.kernel.mptcp_pm.events import find_family
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+
+pytestmark = pytest.mark.kernel
+
+STANDBY = PATHS + "rules: [{name: s, steer: {mode: active-standby, active: wifi, standby: ethernet}}]\n"
+SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
+REJECTED = "MPTcpExtMPJoinRejected"
+ENDPOINT = ["ip", "mptcp", "endpoint"]
+NETLINK_GENERIC = 16
+"""linux/netlink.h"""
+
+
+@dataclass
+class Site(ThrottledSite):
+    """A proxy, and clients in this process: each holds a connection open that has had one answer."""
+
+    origin: Origin
+    started: list[Throttler] = field(default_factory=list)
+
+    def start(self, policy: str) -> Throttler:
+        self.started.append(super().start(policy))
+        return self.started[-1]
+
+    @contextmanager
+    def connections(self, count: int = 1) -> Iterator[list[int]]:
+        """Open connections one after the other; yield their ports."""
+        with ExitStack() as stack:
+            yield [self.open_connection(stack) for _ in range(count)]
+
+    def open_connection(self, stack: ExitStack) -> int:
+        with self.testbed["client"].entered():
+            client = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP))
+        client.settimeout(10)
+        client.connect((self.node.service_address(), 3128))
+        client.sendall(f"GET {self.origin.url('small')} HTTP/1.1\r\nHost: origin\r\n\r\n".encode())
+        assert b" 200 " in client.recv(10_000)
+        port: int = client.getsockname()[1]
+        return port
+
+    def subflows(self) -> dict[int, int]:
+        """Return how many subflows each connection has, by the client's port of its first."""
+        with self.node.entered():
+            diagnostics = SocketDiagnostics((3128,))
+            found = list(diagnostics.subflows())
+            diagnostics.close()
+        number = Counter(each.token for each in found)
+        return {each.four_tuple.remote_port: number[each.token] for each in found if each.initial}
+
+    def joined(self, ports: list[int]) -> bool:
+        found = self.subflows()
+        return all(found.get(port) == 2 for port in ports)
+
+    @contextmanager
+    def one_path(self) -> Iterator[Callable[[], None]]:
+        """Let the client join with nothing; what is yielded makes it join all connections at once."""
+        client = self.testbed["client"]
+        shown = [line.split() for line in client.run([*ENDPOINT, "show"]).stdout.splitlines()]
+        ((address, _id, number, *_),) = (words for words in shown if words[0] == client.address("wlan0"))
+        missing = [[*ENDPOINT, "add", address, "id", number, "subflow", "dev", "wlan0"]]
+        client.run([*ENDPOINT, "delete", "id", number])
+
+        def join() -> None:
+            while missing:
+                client.run(missing.pop())
+
+        try:
+            yield join
+        finally:
+            join()
+
+    def sysctls(self) -> list[str]:
+        return self.node.run(["sysctl", "-n", *SYSCTLS]).stdout.split()
+
+    def keepers(self) -> list[int]:
+        return keepers(self.node.run(["ip", "netns", "pids", self.node.namespace]).stdout.split())
+
+    def refused(self) -> int:
+        return self.node.mib().get(REJECTED, 0)
+
+    def listening(self) -> set[int]:
+        """Return the inodes of the sockets in the proxy's namespace that listen to the path manager's events."""
+        with self.node.entered():
+            return subscribed(Path("/proc/thread-self/net/netlink"))
+
+    def listens(self, pid: int) -> bool:
+        """Tell whether a process has one of these."""
+        held = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        return any(f"socket:[{inode}]" in held for inode in self.listening())
+
+
+def subscribed(listing: Path) -> set[int]:
+    """Return the inodes of those netlink sockets that listen to the path manager's events."""
+    bit = 1 << (find_family()[1] - 1)
+    rows = [line.split() for line in listing.read_text().splitlines()[1:]]
+    return {int(row[9]) for row in rows if int(row[1]) == NETLINK_GENERIC and int(row[3], 16) & bit}
+
+
+def listened_to_elsewhere() -> bool:
+    """Tell whether anybody on this host listens to the path manager's events, in whatever network namespace."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if subscribed(process / "net" / "netlink"):
+                return True
+        except OSError:
+            continue  # it has ended
+    return False
+
+
+def keepers(pids: list[str]) -> list[int]:
+    """Return which of the processes are keepers."""
+    found = []
+    for pid in pids:
+        try:
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "mptcp-keeper":
+                found.append(int(pid))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def shared_site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "nftables")
+    testbed = make_module_testbed()
+    return Site.on(testbed, start_origin(testbed["origin"], {"small": 1000}))
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Iterator[Site]:
+    """The site; nothing of a test is left for the next one."""
+    yield shared_site
+    for throttler in shared_site.started:
+        throttler.process.stop()
+    shared_site.started.clear()
+    shared_site.cleanup()
+
+
+def killed_together(throttler: Throttler, keeper: int) -> None:
+    """Kill both, with no time for the throttler to start another."""
+    os.kill(throttler.process.pid, signal.SIGSTOP)
+    os.kill(keeper, signal.SIGKILL)
+    throttler.process.kill()
+
+
+def test_a_killed_throttler_costs_no_connection_its_second_path(site: Site) -> None:
+    assert not site.listening()
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    assert site.sysctls() == ["1", "3"]
+    (keeper,) = site.keepers()
+    with ExitStack() as old, ExitStack() as new:
+        with site.one_path() as join:
+            ports = [site.open_connection(old) for _ in range(5)]
+            refused = site.refused()
+            throttler.process.kill()
+            killed = time.monotonic()
+            assert site.listens(keeper)
+            # From the very next moment on: connections that are made while the keeper does its work.
+            ports += [site.open_connection(old) for _ in range(5)]
+            assert site.sysctls() == before, f"{time.monotonic() - killed:.3f} s after the kill"
+            late = [site.open_connection(new) for _ in range(5)]
+            join()
+            wait_until(lambda: site.joined(ports + late), "every connection has its second path")
+            assert site.refused() == refused
+        # Those from before keep the keeper; with them it goes, whatever has come since.
+        time.sleep(2.5)
+        assert site.keepers() == [keeper]
+        assert site.listens(keeper)
+        old.close()
+        wait_until(lambda: not site.keepers(), "the keeper ends")
+        assert site.joined(late)
+        assert not (throttler.state / "path-manager.sock").exists()
+        assert not (throttler.state / "sysctls.json").exists()
+        assert not site.listening()
+    site.cleanup()
+
+
+def test_without_a_keeper_the_same_kill_costs_the_second_path(site: Site) -> None:
+    """The counter-test: what the test above sees, it would not see without the keeper."""
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    refused = site.refused()
+    killed_together(throttler, site.keepers()[0])
+    assert not site.listening()
+    elsewhere = listened_to_elsewhere()
+    with site.connections() as (port,):
+        wait_until(lambda: site.refused() > refused or site.joined([port]), "the join is decided")
+        assert not site.joined([port]) or elsewhere or listened_to_elsewhere()
+    assert site.sysctls() == ["1", "3"]
+    site.cleanup()
+    assert site.sysctls() == before
+
+
+def test_a_connection_from_before_may_join_after_an_orderly_stop(site: Site) -> None:
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    with site.one_path() as join, site.connections() as ports:
+        throttler.process.signal(signal.SIGTERM)
+        assert throttler.process.wait(10) == 0
+        assert site.sysctls() == before
+        join()
+        wait_until(lambda: site.joined(ports), "it has its second path")
+        assert len(site.keepers()) == 1
+    wait_until(lambda: not site.keepers(), "the keeper ends")
+
+
+def test_a_successor_takes_the_keeper_over_and_starts_a_new_one_for_one_that_was_killed(site: Site) -> None:
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    with site.connections():
+        (keeper,) = site.keepers()
+        throttler.process.kill()
+        throttler = site.start(STANDBY)
+        assert site.keepers() == [keeper]
+        assert site.sysctls() == ["1", "3"]
+        os.kill(keeper, signal.SIGKILL)
+        wait_until(lambda: site.keepers() not in ([], [keeper]), "a new one is started")
+        assert site.sysctls() == ["1", "3"]
+        throttler.process.signal(signal.SIGTERM)
+        assert throttler.process.wait(10) == 0
+        assert site.sysctls() == before
+        assert site.keepers()
+        site.cleanup()
+        assert not site.keepers()
+
+
+HOLDER = """\
+import asyncio, os, signal, sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+
+async def main():
+    path_manager = UserspacePathManager(Path(sys.argv[1]))
+    policy = load_policy(sys.argv[2], "policy.yaml")
+    await path_manager.prepare(policy)
+    await path_manager.commit(policy)
+    assert Path("/proc/sys/net/mptcp/pm_type").read_text() == "1\\n"
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def test_twenty_kills_leave_one_keeper_at_most_and_it_ends(site: Site, tmp_path: Path) -> None:
+    before = site.sysctls()
+    with site.connections():
+        for number in range(20):
+            run = site.node.run([sys.executable, "-c", HOLDER, str(tmp_path), STANDBY], check=False)
+            assert run.returncode == -signal.SIGKILL, run.stderr
+            wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
+            assert len(site.keepers()) <= 1, number
+    wait_until(lambda: not site.keepers(), "the keeper ends")
+    assert not list(tmp_path.iterdir())
+
+
+def test_signals_to_all_processes_of_the_service_do_not_end_the_keeper(site: Site) -> None:
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    (keeper,) = site.keepers()
+    with site.connections():
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(keeper, number)
+        throttler.process.kill()
+        os.kill(keeper, signal.SIGTERM)
+        time.sleep(2.5)
+        assert site.keepers() == [keeper]
+        assert site.sysctls() == before
+        # Later SIGTERM is for it alone, as when the host goes down.
+        os.kill(keeper, signal.SIGTERM)
+        wait_until(lambda: not site.keepers(), "the keeper ends")
+    site.cleanup()
+
+
+def test_the_keeper_is_small(site: Site) -> None:
+    throttler = site.start(STANDBY)
+    status = Path(f"/proc/{site.keepers()[0]}/status").read_text()
+    (resident,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
+    assert resident < 16_000, status
+    throttler.process.signal(signal.SIGTERM)
+    assert throttler.process.wait(10) == 0
+    wait_until(lambda: not site.keepers(), "the keeper ends", timeout=2)

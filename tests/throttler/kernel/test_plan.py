@@ -1,0 +1,59 @@
+"""What ``plan`` prints, typed into a shell, makes what the daemon would make."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mptcp_lab.testbed import Testbed
+from mptcp_throttler.config.connections_file import load_connections
+from mptcp_throttler.kernel.netfilter.backends import open_netfilter
+from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.evaluate import evaluate
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target
+from mptcp_throttler.shaping.plan import Planner
+
+pytestmark = pytest.mark.kernel
+
+ROOT = Path(__file__).parents[3]
+NOW = 1_795_000_000.0
+
+
+@pytest.mark.parametrize("backend", ["iptables", "nftables"])
+def test_the_printed_commands_make_the_desired_state(
+    testbed: Testbed, tmp_path: Path, require: object, backend: str
+) -> None:
+    require("htb", *(["ipset", "iptables-legacy"] if backend == "iptables" else ["nftables"]))  # type: ignore[operator]
+    proxy = testbed["proxy"]
+    commands = (ROOT / f"tests/throttler/golden/plan-{backend}.txt").read_text()
+    proxy.run(["sh", "-e"], input=commands)
+    planner = Planner(Ownership())
+    policy = load_policy((ROOT / "conf/policy.yaml").read_text(), "policy.yaml")
+    planner.set_policy(policy)
+    subflows = (ROOT / "tests/throttler/golden/subflows.yaml").read_text()
+    for connection in load_connections(subflows, "subflows.yaml", "wan0", (3128,), NOW):
+        planner.set_verdicts(connection.token, evaluate(policy, connection, NOW), NOW)
+
+    async def read_back() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:
+        tc = HtbTrafficControl(["wan0"], Ownership(), tmp_path)
+        _, netfilter = open_netfilter(backend, Ownership())  # type: ignore[arg-type]
+        async with tc.opened():
+            await tc.prepare()
+            await netfilter.prepare()
+            found = await tc.read_classes(), await netfilter.read_entries()
+            await netfilter.remove()
+            await tc.restore()
+            netfilter.close()
+        return found
+
+    with proxy.entered():
+        classes, entries = asyncio.run(read_back())
+    assert entries == planner.entries.desired
+    assert classes.keys() == planner.classes.desired.keys()
+    assert all(spec.same_as(classes[minor]) for minor, spec in planner.classes.desired.items())
+    rules = proxy.run(["sh", "-c", "iptables-legacy-save -t mangle; ipset save; nft list ruleset"]).stdout
+    assert "throttler" not in rules

@@ -1,0 +1,150 @@
+"""Socket diagnostics against ss(8): what is read of struct tcp_info stands where the kernel puts it; many at once."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from mptcp_lab.testbed import Testbed
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+from mptcp_throttler.mptcp.model import FourTuple
+
+pytestmark = pytest.mark.kernel
+
+IPPROTO_MPTCP = 262
+PORT = 3128
+
+
+def test_it_reads_what_ss_shows(testbed: Testbed, require: Any) -> None:
+    require("mptcp")
+    proxy, client = testbed["proxy"], testbed["client"]
+    with proxy.entered():
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
+        diagnostics = SocketDiagnostics((PORT,))
+    with client.entered():
+        caller = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
+    with listener, caller:
+        listener.bind(("0.0.0.0", PORT))
+        listener.listen()
+        caller.connect((proxy.address("wan0"), PORT))
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.sendall(b"x" * 100_000)
+            caller.sendall(b"y" * 2_000)
+            got = 0
+            while got < 100_000:
+                got += len(caller.recv(65_536))
+            time.sleep(0.5)  # the last acknowledgements; nothing changes afterwards
+            found = {each.four_tuple.remote_port: each for each in diagnostics.subflows()}
+            listing = proxy.run(["ss", "-tinH", "state", "established", "sport", "=", f":{PORT}"]).stdout
+    diagnostics.close()
+    lines = [line for line in listing.replace("\n\t", " ").splitlines() if "bytes_acked" in line]
+    assert lines
+    for line in lines:
+        port = int(re.findall(r":(\d+)\s", line)[1])
+        subflow = found[port]
+        assert subflow.tcp is not None
+
+        def shown(name: str, line: str = line) -> float:
+            number = re.search(rf"\b{name}[: ]([\d.]+)", line)
+            return float(number[1]) if number else 0.0
+
+        assert subflow.bytes_acked == shown("bytes_acked")
+        assert subflow.bytes_received == shown("bytes_received")
+        assert subflow.tcp.rtt / 1e3 == pytest.approx(shown("rtt"), abs=0.001)
+        assert subflow.tcp.mss == shown("mss")
+        assert subflow.tcp.pacing_rate == pytest.approx(shown("pacing_rate"), abs=8)
+        assert subflow.tcp.delivery_rate == pytest.approx(shown("delivery_rate"), abs=8)
+        assert (subflow.tcp.not_sent, subflow.tcp.unacked, subflow.tcp.sacked) == (0, 0, 0)
+
+
+CONNECTIONS = 300
+"""Of each family: enough that a dump is several datagrams."""
+
+
+@contextmanager
+def many_connections(testbed: Testbed) -> Iterator[SocketDiagnostics]:
+    """MPTCP connections over loopback to a listener for each family, and plain ones among them."""
+    with ExitStack() as stack:
+        with testbed["proxy"].entered():
+            diagnostics = SocketDiagnostics((PORT,))
+            stack.callback(diagnostics.close)
+            for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+                listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind((address, PORT))
+                listener.listen(16)
+                for number in range(CONNECTIONS):
+                    protocol = IPPROTO_MPTCP if number % 10 else socket.IPPROTO_TCP
+                    caller = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
+                    caller.connect((address, PORT))
+                    stack.enter_context(listener.accept()[0])
+        yield diagnostics
+
+
+def test_many_sockets_come_in_pieces_and_are_found_one_by_one(testbed: Testbed, require: Any) -> None:
+    require("mptcp")
+    with many_connections(testbed) as diagnostics:
+        for _ in range(2):  # the second time by what was learned
+            pieces = list(diagnostics.pieces())
+            found = {each.four_tuple: each for piece in pieces for each in piece}
+            assert len(found) == 2 * CONNECTIONS * 9 // 10
+            assert sum(map(len, pieces)) == len(found)
+            assert max(map(len, pieces)) < 100
+        listing = testbed["proxy"].run(["ss", "-tniH", "state", "established", "sport", "=", f":{PORT}"]).stdout
+        tokens = {int(each, 16) for each in re.findall(r"token:\w+\(id:\d+\)/(\w+)\(id", listing)}
+        assert {each.token for each in found.values()} == tokens
+        absent = [FourTuple(each.local, PORT, each.remote, 1) for each in found]
+        assert diagnostics.look_up(absent) == {}
+        looked_up = diagnostics.look_up([*absent[:100], *found, *absent[100:]])
+        assert {key: (each.token, each.cookie) for key, each in looked_up.items()} == {
+            key: (each.token, each.cookie) for key, each in found.items()
+        }
+        some = next(iter(found))
+        assert diagnostics.subflow(some) == looked_up[some]
+
+
+@pytest.mark.parametrize("ports", [(PORT,), (PORT, PORT + 1), (PORT + 2, PORT + 1, PORT)])
+def test_one_dump_has_both_families_of_our_ports_alone(testbed: Testbed, require: Any, ports: tuple[int, ...]) -> None:
+    require("mptcp")
+    there = (PORT, PORT + 1, PORT + 3)
+    with ExitStack() as stack:
+        with testbed["proxy"].entered():
+            diagnostics = SocketDiagnostics(ports)
+            stack.callback(diagnostics.close)
+            for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+                for port in there:
+                    listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+                    listener.bind((address, port))
+                    listener.listen()
+                    caller = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+                    caller.connect((address, port))
+                    stack.enter_context(listener.accept()[0])
+        found = [(each.four_tuple.is_ipv6, each.four_tuple.local_port) for each in diagnostics.subflows()]
+    assert sorted(found) == sorted((v6, port) for v6 in (False, True) for port in there if port in ports)
+
+
+def test_a_dump_that_is_left_does_not_spoil_what_follows(testbed: Testbed, require: Any) -> None:
+    require("mptcp")
+    with many_connections(testbed) as diagnostics:
+        complete = {each.four_tuple for each in diagnostics.subflows()}
+        for left_after in range(1, 6):
+            left = diagnostics.pieces()
+            for _ in range(left_after):
+                next(left)
+            some = next(iter(complete))
+            assert diagnostics.subflow(some) is not None
+            found = [each.four_tuple for each in diagnostics.subflows()]
+            assert len(found) == len(complete)
+            assert set(found) == complete
+            with pytest.raises(KernelError, match="another dump was begun"):
+                list(left)
+            assert {each.four_tuple for each in diagnostics.subflows()} == complete

@@ -1,0 +1,149 @@
+"""Steering modes on real downloads: the standby is one, the sysctls go back, a killed daemon's flags are taken back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from throttling import PATHS, UNCAPPED, ThrottledSite, stopped
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import (
+    Origin,
+    start_origin,
+    start_throttler,
+    wait_until,
+)
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+
+pytestmark = pytest.mark.kernel
+
+STANDBY = PATHS + "rules: [{name: s, steer: {mode: active-standby, active: wifi, standby: ethernet}}]\n"
+BALANCE = PATHS + "rules: [{name: b, steer: {mode: load-balancing, weights: {ethernet: 50, wifi: 50}}}]\n"
+STANDBY_AND_BUDGET = f"""\
+{PATHS}rules:
+  - {{name: s, steer: {{mode: active-standby, active: wifi, standby: ethernet}}}}
+  - {{name: up, paths: [wifi], direction: up, budget: {{period: day, steps: [{{after: 0, throttle: none}}]}}}}
+"""
+SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
+
+
+@dataclass
+class Site(ThrottledSite):
+    """Origin, proxy and a throttler's configuration."""
+
+    origin: Origin
+
+    @contextmanager
+    def download(self, family: int = 4) -> Iterator[None]:
+        client = self.testbed["client"].popen(self.curl(self.origin.url("big", family=family), family=family))
+        try:
+            wait_until(lambda: len(self.backups()) == 2, "the download has both its subflows")
+            yield
+        finally:
+            self.abort(client)
+
+    def backups(self) -> list[bool]:
+        """Return of each subflow whether this side made it backup, that over Ethernet first."""
+        with self.node.entered():
+            diagnostics = SocketDiagnostics((3128,))
+            found = sorted(diagnostics.subflows(), key=lambda each: each.four_tuple.remote)
+            diagnostics.close()
+        return [each.made_backup for each in found]
+
+    def sysctls(self) -> list[str]:
+        return self.node.run(["sysctl", "-n", *SYSCTLS]).stdout.split()
+
+    def received(self, device: str) -> int:
+        return self.testbed["client"].interface_bytes(device).received
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "nftables")
+    testbed = make_module_testbed()
+    return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: int) -> None:
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    assert site.sysctls() == ["1", "3"]
+    with site.download(family):
+        wait_until(lambda: site.backups() == [True, False], "the standby is backup")
+        ethernet, wifi = site.received("eth0"), site.received("wlan0")
+        wait_until(lambda: site.received("wlan0") > wifi + 5_000_000, "the active path carries the download")
+        assert site.received("eth0") < ethernet + 100_000
+        reasons = {s["path"]: s["reason"] for s in throttler.status()["connections"][0]["subflows"]}
+        assert reasons == {
+            "ethernet": "steered active-standby by rule s: standby",
+            "wifi": "steered active-standby by rule s: active",
+        }
+        with site.testbed["client"].link_down("wlan0"):
+            wait_until(lambda: site.received("eth0") > ethernet + 5_000_000, "the standby takes over")
+            wait_until(lambda: site.backups() == [False, True], "the two change places")
+        wait_until(lambda: site.backups() == [True, False], "they are back in their order", timeout=30)
+    stopped(throttler)
+    assert site.sysctls() == before
+
+
+def test_flags_go_with_the_rule(site: Site) -> None:
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    with site.download():
+        wait_until(lambda: site.backups() == [True, False], "the standby is backup")
+        site.policy.write_text(UNCAPPED)
+        throttler.process.signal(signal.SIGHUP)
+        wait_until(lambda: site.backups() == [False, False], "it is regular again")
+        assert site.sysctls() == before
+    stopped(throttler)
+
+
+def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
+    before = site.sysctls()
+    throttler = site.start(STANDBY)
+    with site.download():
+        wait_until(lambda: site.backups() == [True, False], "the standby is backup")
+        throttler.process.kill()
+        wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
+        throttler = site.start(BALANCE)
+        wait_until(lambda: site.backups() == [False, False], "it is regular again")
+        assert site.sysctls() == before
+        stopped(throttler)
+    site.start(STANDBY).process.kill()
+    site.cleanup()
+    assert site.sysctls() == before
+
+
+def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
+    throttler = site.start(BALANCE)
+    with site.download():
+        wait_until(lambda: throttler.status()["counters"]["entries"] == 1, "a cap")
+        (capped,) = [s for s in throttler.status()["connections"][0]["subflows"] if s["classid"]]
+        assert capped["path"] == "ethernet"
+        assert capped["reason"] == "steered load-balancing by rule b: 50 % of the bytes"
+        assert 10_000_000 < capped["rate"] < 60_000_000
+    wait_until(lambda: not throttler.status()["classes"], "the class goes with the connection")
+    stopped(throttler)
+
+
+def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
+    """The ledger cannot be opened: neither sysctls nor a device for uploads are left of the policy that needed it."""
+    before = site.sysctls()
+    config = site.config.with_name("no-ledger.yaml")
+    (site.testbed.directory / "ledger").mkdir()
+    config.write_text(f"{site.config.read_text()}\nledger: {site.testbed.directory}/ledger\n")
+    site.policy.write_text(UNCAPPED)
+    throttler = start_throttler(site.node, config)
+    site.policy.write_text(STANDBY_AND_BUDGET)
+    throttler.process.signal(signal.SIGHUP)
+    wait_until(lambda: "policy not reloaded" in throttler.process.output(), "the reload is refused")
+    assert "Is a directory" in throttler.process.output()
+    assert site.sysctls() == before
+    assert "mptcp-up" not in site.node.run(["ip", "-o", "link"]).stdout
+    stopped(throttler)

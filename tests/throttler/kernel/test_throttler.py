@@ -1,0 +1,196 @@
+"""The throttler as a program, on real MPTCP connections: what it caps and what it leaves alone."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+from throttler_site import POLICY, PORT, Site, clients, connection, running, until
+
+from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
+from mptcp_lab.testbed.services import write_throttler_config
+from mptcp_throttler.shaping.lingering import LINGER_SECONDS
+from mptcp_throttler.views.ask import ask
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+
+
+@pytest.mark.parametrize(("family", "ethernet"), [(4, "10.77.1.2"), (6, "fd77:1::2")])
+def test_the_chosen_subflow_is_capped_and_the_other_is_not(site: Site, family: int, ethernet: str) -> None:
+    with running(site) as throttler:
+        with connection(site, family):
+            until(lambda: clients(site.entries()) == [ethernet])
+            (classid,) = site.entries().values()
+            classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
+            assert f"class htb {classid} " in classes
+            assert "rate 5Mbit ceil 5Mbit" in classes.split(f"class htb {classid} ")[1].splitlines()[0]
+            (shown,) = ask(throttler.socket)["connections"]
+            capped, free = shown["subflows"]
+            assert (capped["path"], capped["rule"], capped["rate"], capped["classid"]) == (
+                "ethernet", "spare-ethernet", 5_000_000, classid,
+            )  # fmt: skip
+            assert (free["path"], free["classid"], free["initial"], free["state"]) == ("wifi", None, False, "active")
+        until(lambda: not site.entries(), timeout=LINGER_SECONDS + 5)
+        until(lambda: not ask(throttler.socket)["connections"])
+
+
+def test_one_subflow_and_plain_tcp_are_left_alone(site: Site) -> None:
+    with running(site) as throttler:
+        with connection(site, protocol=socket.IPPROTO_TCP):
+            assert not ask(throttler.socket)["connections"]
+        with site.client.link_down("wlan0"), connection(site):
+            until(lambda: len(ask(throttler.socket)["connections"]) == 1)
+            (shown,) = ask(throttler.socket)["connections"]
+            assert len(shown["subflows"]) == 1
+            until(lambda: not site.entries())  # a second one is anticipated for a moment
+            (shown,) = ask(throttler.socket)["connections"]
+            assert "only 1 active subflow" in shown["subflows"][0]["reason"]
+
+
+def test_connections_older_than_the_daemon_are_known(site: Site) -> None:
+    with connection(site), running(site) as throttler:
+        until(lambda: clients(site.entries()) == ["10.77.1.2"])
+        (shown,) = ask(throttler.socket)["connections"]
+        assert [s["interface"] for s in shown["subflows"]] == ["wan0", "wan0"]
+
+
+def test_the_cap_is_lifted_from_the_last_usable_subflow(site: Site) -> None:
+    with running(site) as throttler, connection(site):
+        until(lambda: clients(site.entries()) == ["10.77.1.2"])
+        site.client.run(["ip", "mptcp", "endpoint", "delete", "id", "4"])
+        try:
+            until(lambda: not site.entries())
+            (shown,) = ask(throttler.socket)["connections"]
+            assert [(s["state"], s["path"]) for s in shown["subflows"] if s["state"] == "active"] == [
+                ("active", "ethernet")
+            ]
+        finally:
+            site.client.run(["ip", "mptcp", "endpoint", "add", "10.77.2.2", "dev", "wlan0", "id", "4", "subflow"])
+
+
+def test_dry_run_touches_no_subflow_and_says_what_it_would_do(site: Site) -> None:
+    site.policy.write_text(POLICY + "dry_run: true\n")
+    with running(site) as throttler, connection(site):
+        until(lambda: len(ask(throttler.socket)["connections"]) == 1)
+        until(lambda: len(ask(throttler.socket)["connections"][0]["subflows"]) == 2)
+        status = site.throttler("status")
+        assert "dry run" in status.stdout
+        (shown,) = ask(throttler.socket)["connections"]
+        assert "would cap path ethernet at 5 Mbit/s" in shown["subflows"][0]["reason"]
+        assert not site.entries()
+        assert not ask(throttler.socket)["classes"]
+
+
+def test_paths_told_apart_by_the_proxys_interface(make_testbed: Callable[..., Testbed], site: Site) -> None:
+    testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(
+        "version: 1\npaths: {second: {interfaces: [wan1]}}\n"
+        "rules: [{name: cap, paths: [second], throttle: {rate: 2 Mbit/s, share: connection}}]\n"
+    )
+    config = write_throttler_config(
+        testbed["proxy"], policy, interfaces=("wan0", "wan1"), settings={"netfilter": site.backend}
+    )
+    other = Site(testbed, site.backend, policy, config)
+    before = other.kernel_dump()
+    with running(other), connection(other):
+        try:
+            until(lambda: clients(other.entries()) == ["10.77.2.2"])
+        except AssertionError:
+            print(other.throttler("status", "--json").stdout)
+            raise
+        (classid,) = other.entries().values()
+        for interface in ("wan0", "wan1"):
+            assert f"class htb {classid} " in other.proxy.run(["tc", "class", "show", "dev", interface]).stdout
+    assert other.kernel_dump() == before
+
+
+def test_a_forged_join_never_counts(site: Site) -> None:
+    """A stranger who knows the token but not the keys joins from an address of the client's Wi-Fi network."""
+    from scapy.config import conf
+    from scapy.layers.inet import IP, TCP
+    from scapy.layers.l2 import Ether
+
+    from mptcp_throttler.views.mptcp_layers import MpJoinAck, MpJoinSyn, tcp_option
+
+    stranger, core = "10.77.2.77", site.testbed["core"]
+    mac = site.client.run(["cat", "/sys/class/net/wlan0/address"]).stdout.strip()
+    core_mac = core.run(["cat", "/sys/class/net/to-wlan0/address"]).stdout.strip()
+    core.run(["ip", "neigh", "replace", stranger, "lladdr", mac, "dev", "to-wlan0"])
+    site.client.run(["ip", "mptcp", "endpoint", "delete", "id", "4"])
+    try:
+        with running(site) as throttler, connection(site):
+            until(lambda: len(ask(throttler.socket)["connections"]) == 1)
+            until(lambda: not site.entries())  # a join is anticipated for a moment
+            token = int(ask(throttler.socket)["connections"][0]["token"], 16)
+            frame = Ether(src=mac, dst=core_mac) / IP(src=stranger, dst=site.proxy.address("wan0"))
+            syn = MpJoinSyn(address_id=9, token=token, nonce=1)
+            with (
+                site.client.entered(),
+                conf.L2socket(iface="wlan0", filter=f"dst host {stranger}", promisc=False) as wire,
+            ):
+                opening = TCP(sport=4444, dport=PORT, flags="S", seq=1000, options=[tcp_option(syn)])
+                answer = wire.sr1(frame / opening, timeout=5, verbose=0)
+                assert answer is not None, "the proxy's kernel answers a join with the right token"
+                proof = [tcp_option(MpJoinAck(hmac=b"x" * 20))]
+                wire.send(
+                    frame / TCP(sport=4444, dport=PORT, flags="A", seq=1001, ack=answer[TCP].seq + 1, options=proof)
+                )
+            until(lambda: ask(throttler.socket)["counters"]["tracker"]["joins_refused"] >= 1)
+            (shown,) = ask(throttler.socket)["connections"]
+            assert [s["remote"].split(":")[0] for s in shown["subflows"] if s["state"] == "active"] == ["10.77.1.2"]
+            assert not site.entries()
+    finally:
+        site.client.run(["ip", "mptcp", "endpoint", "add", "10.77.2.2", "dev", "wlan0", "id", "4", "subflow"])
+        core.run(["ip", "neigh", "del", stranger, "dev", "to-wlan0"])
+
+
+def test_a_rst_that_the_clients_host_never_sent_lifts_no_cap(site: Site) -> None:
+    """The handshake does not tell which sequence number a RST may have; the kernel, which knows, closes nothing."""
+    from scapy.config import conf
+    from scapy.layers.inet import IP, TCP
+    from scapy.layers.l2 import Ether
+
+    mac = site.client.run(["cat", "/sys/class/net/eth0/address"]).stdout.strip()
+    core_mac = site.testbed["core"].run(["cat", "/sys/class/net/to-eth0/address"]).stdout.strip()
+    with running(site) as throttler, connection(site) as (client, _):
+        until(lambda: len(site.entries()) == 1)
+        address, port = client.getsockname()[:2]
+        forged = Ether(src=mac, dst=core_mac) / IP(src=address, dst=site.proxy.address("wan0"))
+        before = ask(throttler.socket)["counters"]["observers"]["segments"]
+        with site.client.entered(), conf.L2socket(iface="eth0", promisc=False) as wire:
+            wire.send(forged / TCP(sport=port, dport=PORT, flags="RA", seq=1, ack=1))
+        until(lambda: ask(throttler.socket)["counters"]["observers"]["segments"] > before)
+        assert len(site.entries()) == 1
+        assert [s["state"] for s in ask(throttler.socket)["connections"][0]["subflows"]] == ["active", "active"]
+
+
+def test_only_our_bits_of_the_mark_are_changed(site: Site) -> None:
+    mangle = ["iptables-legacy", "-t", "mangle"]
+    site.proxy.run(
+        [*mangle, "-A", "OUTPUT", "-p", "tcp", "--sport", str(PORT), "-j", "MARK", "--set-mark", "0x12000034"]
+    )
+    try:
+        with running(site), connection(site) as (client, proxy):
+            until(lambda: len(site.entries()) == 1)
+            for mark in ("0x12010034", "0x12000034"):
+                site.proxy.run([*mangle, "-A", "POSTROUTING", "-m", "mark", "--mark", mark])
+
+            def both_counted() -> bool:
+                """Both subflows have carried data past the counters; a few bytes may all go by one of them."""
+                proxy.sendall(bytes(20_000))
+                client.recv(1 << 20)
+                listing = site.proxy.run([*mangle, "-nvxL", "POSTROUTING"]).stdout
+                counts = [int(line.split()[0]) for line in listing.splitlines() if "mark match" in line]
+                return len(counts) == 2 and all(counts)
+
+            # The nftables chain stands at the same priority and may come after the counters of legacy iptables.
+            if site.backend == "iptables":
+                until(both_counted)
+            rules = site.proxy.run(["sh", "-c", "nft list ruleset; ipset save"]).stdout
+            assert "0x10000/0xff0000" in rules or "meta mark & 0xff01ffff | 0x00010000" in rules
+            site.proxy.run([*mangle, "-F", "POSTROUTING"])
+    finally:
+        site.proxy.run([*mangle, "-F", "OUTPUT"])
+        site.proxy.run([*mangle, "-F", "POSTROUTING"])

@@ -1,0 +1,196 @@
+"""The throttler's life: start, reload, stop, kill and what changes under it; it leaves the kernel as it was."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from throttler_site import POLICY, Site, clients, connection, running, until
+
+from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
+from mptcp_lab.testbed.services import program, start_throttler, throttler_mounts, write_throttler_config
+from mptcp_throttler.views.ask import ask
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+
+
+def test_a_killed_daemons_successor_adopts_and_no_entry_is_ever_missing(site: Site) -> None:
+    first = site.start()
+    with connection(site):
+        until(lambda: clients(site.entries()) == ["10.77.1.2"])
+        entries = site.entries()
+        first.process.kill()
+        assert site.entries() == entries
+        second = site.proxy.popen(
+            [program("mptcp-throttler"), "run", "--config", str(site.config)],
+            name="second",
+            mounts=throttler_mounts(site.proxy),
+        )
+        socket_path = first.socket
+        answered = False
+        for _ in range(200):
+            assert site.entries() == entries
+            try:
+                answered = bool(ask(socket_path)["connections"])
+            except OSError:
+                answered = False
+            if answered:
+                break
+            time.sleep(0.01)
+        assert answered, second.output()
+        second.signal(signal.SIGTERM)
+        assert second.wait(10) == 0
+
+
+def test_cleanup_after_a_kill_removes_all_and_refuses_while_a_daemon_runs(site: Site) -> None:
+    before = site.kernel_dump()
+    throttler = site.start()
+    with connection(site):
+        until(lambda: len(site.entries()) == 1)
+        refused = site.throttler("cleanup")
+        assert refused.returncode == 1
+        assert "running already" in refused.stdout
+        assert site.entries()
+        throttler.process.kill()
+        assert site.kernel_dump() != before
+        done = site.throttler("cleanup")
+        assert done.returncode == 0, done.stdout
+        assert site.kernel_dump() == before
+    again = site.throttler("cleanup")
+    assert again.returncode == 0
+
+
+def test_reload_takes_a_good_policy_and_refuses_a_bad_one(site: Site) -> None:
+    with running(site) as throttler, connection(site):
+        until(lambda: len(site.entries()) == 1)
+
+        def rates() -> set[int]:
+            return {entry["rate"] for entry in ask(throttler.socket)["classes"]}
+
+        site.policy.write_text(POLICY.replace("5 Mbit/s", "8 Mbit/s"))
+        throttler.process.signal(signal.SIGHUP)
+        until(lambda: rates() == {8_000_000})
+        site.policy.write_text(POLICY.replace("5 Mbit/s", "fast"))
+        throttler.process.signal(signal.SIGHUP)
+        until(lambda: "policy not reloaded" in throttler.process.output())
+        assert f"{site.policy}:8: " in throttler.process.output()
+        assert rates() == {8_000_000}
+        assert len(site.entries()) == 1
+        site.policy.write_text(POLICY.replace("[ethernet]", "[wifi]"))
+        throttler.process.signal(signal.SIGHUP)
+        until(lambda: clients(site.entries()) == ["10.77.2.2"])
+
+
+def test_an_interface_that_goes_and_returns_is_captured_and_shaped_again(site: Site) -> None:
+    with running(site) as throttler:
+        with site.proxy.link_down("wan0"):
+            until(lambda: "trying to capture again" in throttler.process.output())
+        until(lambda: "capturing again on wan0" in throttler.process.output())
+        with connection(site):
+            until(lambda: clients(site.entries()) == ["10.77.1.2"])
+
+
+def test_what_somebody_removes_is_put_back(site: Site) -> None:
+    with running(site), connection(site):
+        until(lambda: len(site.entries()) == 1)
+        (classid,) = site.entries().values()
+        if site.backend == "iptables":
+            site.proxy.run(["ipset", "flush", "mptcp-throttler-4-3128"])
+            site.proxy.run(["iptables-legacy", "-t", "mangle", "-F", "POSTROUTING"])
+        else:
+            site.proxy.run(["nft", "delete", "table", "inet", "mptcp_throttler"])
+        site.proxy.run(["tc", "class", "del", "dev", "wan0", "classid", classid])
+        until(lambda: clients(site.entries()) == ["10.77.1.2"])
+        until(lambda: f"class htb {classid} " in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
+
+
+def test_a_start_that_fails_says_why_and_changes_nothing(site: Site) -> None:
+    config = site.testbed.directory / "no-such-interface.yaml"
+    config.write_text(site.config.read_text().replace('"wan0"', '"wan7"'))
+    process = site.proxy.popen(
+        [program("mptcp-throttler"), "run", "--config", str(config)],
+        name="failing",
+        mounts=throttler_mounts(site.proxy),
+    )
+    assert process.wait(10) == 1
+    assert "there is no interface wan7" in process.output()
+    assert "Traceback" not in process.output()
+    site.policy.write_text("version: 1\nrules: 7\n")
+    process = site.proxy.popen(
+        [program("mptcp-throttler"), "run", "--config", str(site.config)],
+        name="failing2",
+        mounts=throttler_mounts(site.proxy),
+    )
+    assert process.wait(10) == 1
+    assert f"{site.policy}:2: rules" in process.output()
+
+
+@pytest.mark.parametrize("moment", ["at once", "while starting"])
+def test_a_stop_during_the_start_leaves_the_kernel_as_it_was(site: Site, moment: str) -> None:
+    process = site.proxy.popen(
+        [program("mptcp-throttler"), "run", "--config", str(site.config)],
+        name="hasty",
+        mounts=throttler_mounts(site.proxy),
+    )
+    if moment == "while starting":
+        until(lambda: "takes the place of" in process.output())
+        process.signal(signal.SIGHUP)
+    process.signal(signal.SIGTERM)
+    process.wait(10)
+    assert "Traceback" not in process.output()
+
+
+def test_an_impatient_stop_leaves_the_kernel_as_it_was(site: Site) -> None:
+    throttler = site.start()
+    with connection(site):
+        until(lambda: len(site.entries()) == 1)
+        for _ in range(5):
+            throttler.process.signal(signal.SIGTERM)
+            time.sleep(0.01)
+    assert throttler.process.wait(10) == 0
+
+
+def test_an_interface_that_is_made_anew_does_not_stop_the_others(
+    make_testbed: Callable[..., Testbed], site: Site
+) -> None:
+    testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(POLICY)
+    config = write_throttler_config(
+        testbed["proxy"],
+        policy,
+        interfaces=("wan0", "extra0"),
+        settings={"netfilter": site.backend, "verify_interval": 1},
+    )
+    other = Site(testbed, site.backend, policy, config)
+    add = ["ip", "link", "add", "extra0", "type", "veth", "peer", "extra1"]
+    up = ["ip", "link", "set", "extra0", "up"]
+    other.proxy.run(add)
+    other.proxy.run(up)
+    with running(other) as throttler:
+        other.proxy.run(["ip", "link", "del", "extra0"])
+        until(lambda: "there is no interface extra0" in throttler.process.output())
+        with connection(other):
+            until(lambda: clients(other.entries()) == ["10.77.1.2"])
+        other.proxy.run(add)
+        other.proxy.run(up)
+        until(lambda: "htb 4d50: root" in other.proxy.run(["tc", "qdisc", "show", "dev", "extra0"]).stdout)
+        until(lambda: "class htb 4d50:10 " in other.proxy.run(["tc", "class", "show", "dev", "extra0"]).stdout)
+    assert "4d50" not in other.proxy.run(["tc", "qdisc", "show"]).stdout
+
+
+def test_a_successor_with_the_other_backend_removes_what_the_first_left(site: Site) -> None:
+    first = site.start()
+    with connection(site):
+        until(lambda: len(site.entries()) == 1)
+        first.process.kill()
+        other = "nftables" if site.backend == "iptables" else "iptables"
+        config = site.testbed.directory / "other.yaml"
+        config.write_text(site.config.read_text().replace(f'"{site.backend}"', f'"{other}"'))
+        successor = start_throttler(site.proxy, config)
+        assert not site.entries()
+        assert clients(Site(site.testbed, other, site.policy, config).entries()) == ["10.77.1.2"]
+        successor.process.signal(signal.SIGTERM)
+        assert successor.process.wait(10) == 0

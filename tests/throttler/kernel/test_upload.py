@@ -1,0 +1,196 @@
+"""Caps on what clients send: the IFB device, its classes and table, on real uploads through the real proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from throttling import PATHS, ThrottledSite, stopped
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import (
+    Sink,
+    Throttler,
+    start_sink,
+    wait_until,
+)
+from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
+from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Direction, Share, Throttle
+from mptcp_throttler.shaping.cap import class_spec
+from mptcp_throttler.shaping.commands import NftTable, upload_device
+from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target
+
+pytestmark = pytest.mark.kernel
+
+DOWN_ONLY = PATHS + "rules: [{name: down, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
+UP = PATHS + "rules: [{name: up, paths: [ethernet], direction: up, throttle: {rate: 5 Mbit/s}}]\n"
+BOTH = PATHS + "rules: [{name: both, paths: [ethernet], direction: both, throttle: {rate: 5 Mbit/s}}]\n"
+DEVICE = "mptcp-up"
+
+
+@dataclass
+class Site(ThrottledSite):
+    """A proxy, a sink behind it, and a throttler's configuration."""
+
+    sink: Sink
+    body: Path
+
+    @contextmanager
+    def upload(self, family: int = 4) -> Iterator[None]:
+        upload = self.curl(self.sink.url(family), "-H", "Expect:", "-T", str(self.body), family=family)
+        client = self.testbed["client"].popen(upload)
+        try:
+            yield
+        finally:
+            client.kill()
+
+    def traces(self) -> str:
+        """Return what of ours for uploads is in the kernel."""
+        links = self.node.run(["sh", "-c", f"ip -o link show {DEVICE} 2>/dev/null || true"]).stdout
+        return links + self.node.run(["nft", "list", "tables", "netdev"]).stdout
+
+    def passed(self) -> dict[str, int]:
+        """Return the bytes that passed each class of a cap on the device."""
+        listing = self.node.run(["tc", "-s", "class", "show", "dev", DEVICE]).stdout
+        found = re.findall(r"class htb (4d50:[0-7]\w*) .*\n Sent (\d+) bytes", listing)
+        return {classid: int(octets) for classid, octets in found}
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "nftables", "ifb", "nft-ingress")
+    testbed = make_module_testbed()
+    body = testbed.directory / "body"
+    with open(body, "wb") as file:
+        file.truncate(200_000_000)
+    return Site.on(testbed, start_sink(testbed["origin"]), body, settings={"verify_interval": 1})
+
+
+def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
+    (connection,) = throttler.status()["connections"]
+    (found,) = [each for each in connection["subflows"] if each["path"] == path]
+    return dict(found)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_cap_on_upload_shapes_the_chosen_subflow_alone(site: Site, family: int) -> None:
+    throttler = site.start(UP)
+    with site.upload(family):
+        wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
+        capped, free = subflow(throttler, "ethernet"), subflow(throttler, "wifi")
+        assert capped["upload"]["rule"] == "up"
+        assert capped["upload"]["rate"] == 5_000_000
+        assert capped["upload"]["reason"].startswith("upload: rule up caps path ethernet at 5 Mbit/s")
+        assert capped["classid"] is None, "nothing holds on download"
+        assert free["upload"]["classid"] is None
+        before = site.passed()[capped["upload"]["classid"]]
+        wait_until(lambda: site.passed()[capped["upload"]["classid"]] > before + 300_000, "packets pass the class")
+        table = site.node.run(["nft", "list", "table", "netdev", "mptcp_throttler"]).stdout
+        assert table.count(": jump class_") == 1
+    wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 0, "the entry goes with the connection")
+    stopped(throttler)
+    assert not site.traces()
+
+
+def test_a_reload_brings_it_and_takes_it_away(site: Site) -> None:
+    throttler = site.start(DOWN_ONLY)
+    with site.upload():
+        wait_until(lambda: throttler.status()["counters"]["entries"] == 1, "the cap on download is in force")
+        assert not site.traces(), "a policy that says nothing of uploads costs nothing there"
+        assert subflow(throttler, "ethernet")["upload"] is None
+        site.reload(throttler, BOTH)
+        wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "that on upload is too")
+        assert subflow(throttler, "ethernet")["classid"] is not None
+        assert {each["direction"] for each in throttler.status()["classes"]} == {"down", "up"}
+        site.reload(throttler, DOWN_ONLY)
+        wait_until(lambda: not site.traces(), "device and table are gone")
+        assert subflow(throttler, "ethernet")["classid"] is not None
+    stopped(throttler)
+
+
+def test_what_a_killed_daemon_left_is_adopted_or_removed(site: Site) -> None:
+    throttler = site.start(UP)
+    with site.upload():
+        wait_until(lambda: len(site.passed()) == 1, "the class is there")
+        wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
+        wait_until(lambda: throttler.status()["classes"][0]["rate"] == 5_000_000, "its ramp is over")
+        left = site.passed()
+        throttler.process.kill()
+        throttler = site.start(UP)
+        assert site.passed().keys() == left.keys()
+        assert throttler.status()["counters"]["upload_reconciler"]["classes_upserted"] == 0
+        throttler.process.kill()
+        throttler = site.start(DOWN_ONLY)
+        assert not site.traces()
+    stopped(throttler)
+
+
+def test_cleanup_removes_what_a_killed_daemon_left(site: Site) -> None:
+    site.start(UP).process.kill()
+    assert DEVICE in site.traces()
+    site.cleanup()
+    assert not site.traces()
+
+
+def test_a_device_that_somebody_removed_comes_back(site: Site) -> None:
+    throttler = site.start(UP)
+    with site.upload():
+        wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
+        site.node.run(["ip", "link", "del", DEVICE])
+        wait_until(lambda: DEVICE in site.traces(), "the device is back")
+        wait_until(lambda: len(site.passed()) == 1, "so is the class")
+        (classid,) = site.passed()
+        before = site.passed()[classid]
+        wait_until(lambda: site.passed()[classid] > before + 100_000, "packets pass it again")
+    stopped(throttler)
+
+
+def test_something_else_of_that_name_refuses_the_reload(site: Site) -> None:
+    throttler = site.start(DOWN_ONLY)
+    site.node.run(["ip", "link", "add", DEVICE, "type", "veth", "peer", "name", "other"])
+    try:
+        site.reload(throttler, UP)
+        wait_until(lambda: "policy not reloaded" in throttler.process.output(), "the reload is refused")
+        assert f"interface {DEVICE} is not an IFB device" in throttler.process.output()
+        assert throttler.status()["policy"]["rules"] == ["down"]
+    finally:
+        site.node.run(["ip", "link", "del", DEVICE])
+    stopped(throttler)
+
+
+def test_the_printed_commands_make_the_desired_state(testbed: Testbed, require: Any) -> None:
+    require("htb", "nftables", "ifb", "nft-ingress")
+    classes = {0x10: class_spec(0x10, Throttle(5_000_000, 5_000_000, None, Share.PATH), direction=Direction.UP)}
+    entries = {
+        FourTuple(*(ip_address(end).packed if isinstance(end, str) else end for end in ends)): Target(0x10, 0x10000)
+        for ends in (("10.77.8.2", 3128, "10.77.1.2", 4000), ("fd77:8::2", 3128, "fd77:1::2", 4000))
+    }
+    table = NftTable.upload(Ownership(), ["wan0"])
+    commands = [*upload_device(classes, Ownership()), *(f"nft '{each}'" for each in table.commands(entries))]
+    testbed["proxy"].run(["sh", "-e"], input="\n".join(commands))
+
+    async def read_back() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:
+        tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(table)
+        async with tc.opened():
+            await tc.prepare()
+            await netfilter.prepare()
+            found = await tc.read_classes(), await netfilter.read_entries()
+            await netfilter.remove()
+            await tc.restore()
+            netfilter.close()
+        return found
+
+    with testbed["proxy"].entered():
+        found, read = asyncio.run(read_back())
+    assert read == entries
+    assert found.keys() == classes.keys()
+    assert classes[0x10].same_as(found[0x10])

@@ -1,0 +1,170 @@
+"""What the kernel tests of the throttler as a program share: its site under either backend, and connections to it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import Throttler, program, start_throttler, throttler_mounts, write_throttler_config
+
+POLICY = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
+  wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
+rules:
+  - name: spare-ethernet
+    paths: [ethernet]
+    throttle: {rate: 5 Mbit/s}
+"""
+IPPROTO_MPTCP = 262
+PORT = 3128
+MAJOR = "4d50:"
+UNCAPPED = MAJOR + "ffff"
+"""Where subflows go that began in a class and have no cap."""
+
+
+@dataclass
+class Site:
+    """A testbed with a throttler's configuration, and what a test asks about it."""
+
+    testbed: Testbed
+    backend: str
+    policy: Path
+    config: Path
+
+    @property
+    def proxy(self) -> LiveNode:
+        return self.testbed["proxy"]
+
+    @property
+    def client(self) -> LiveNode:
+        return self.testbed["client"]
+
+    def start(self) -> Throttler:
+        return start_throttler(self.proxy, self.config)
+
+    def throttler(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``mptcp-throttler`` with *arguments* where the daemon's state is."""
+        process = self.proxy.popen(
+            [program("mptcp-throttler"), *arguments, "--config", str(self.config)],
+            name=f"throttler-{arguments[0]}-{time.monotonic_ns()}",
+            mounts=throttler_mounts(self.proxy),
+        )
+        code = process.wait(30)
+        return subprocess.CompletedProcess(arguments, code, process.output(), "")
+
+    def entries(self) -> dict[str, str]:
+        """Return the client end of each capped subflow and its class, as ipset or nft shows them."""
+        return {client: classid for client, classid in self._targets().items() if classid != UNCAPPED}
+
+    def uncapped(self) -> dict[str, str]:
+        """Return those that have an entry and no cap."""
+        return {client: classid for client, classid in self._targets().items() if classid == UNCAPPED}
+
+    def _targets(self) -> dict[str, str]:
+        if self.backend == "iptables":
+            lines = self.proxy.run(["ipset", "save"]).stdout.splitlines()
+            adds = [line.split() for line in lines if line.startswith("add mptcp-throttler-")]
+            return {
+                words[2].split(",")[0] + " " + words[2].split("tcp:")[1].split(",")[0]: words[
+                    words.index("skbprio") + 1
+                ]
+                for words in adds
+            }
+        listing = self.proxy.run(["nft", "-n", "list", "ruleset"]).stdout
+        found = {}
+        for line in listing.replace("elements = {", "\n").splitlines():
+            for item in line.split(","):
+                if " : jump class_" in item:
+                    remote, port = item.split(" . ")[:2]
+                    found[f"{remote.strip()} {port.strip()}"] = MAJOR + item.split("class_")[1].split("_")[0]
+        return found
+
+    def kernel_dump(self) -> str:
+        """Return all that could differ in the kernel: tc, iptables, ipset, nft; counters aside."""
+        strip = "grep -v '^#' | sed 's/\\[[0-9]*:[0-9]*\\]//; s/direct_packets_stat [0-9]*//; s/refcnt [0-9]*//'"
+        commands = (
+            "tc -d qdisc show; for dev in $(ls /sys/class/net); do tc -d class show dev $dev; ip -d -o link show $dev; "
+            "done; iptables-legacy-save -t mangle; ip6tables-legacy-save -t mangle; ipset save; nft list ruleset"
+        )
+        return self.proxy.run(["sh", "-c", f"({commands}) | {strip}"]).stdout
+
+
+def make_site(backend: str, make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", *(["ipset", "iptables-legacy"] if backend == "iptables" else ["nftables"]))
+    testbed = make_module_testbed()
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(POLICY)
+    config = write_throttler_config(testbed["proxy"], policy, settings={"netfilter": backend, "verify_interval": 2})
+    return Site(testbed, backend, policy, config)
+
+
+@contextmanager
+def untouched_afterwards(site: Site) -> Iterator[None]:
+    """Whatever a test does, its throttler must leave the kernel as it was."""
+    site.policy.write_text(POLICY)
+    before = site.kernel_dump()
+    yield
+    assert site.kernel_dump() == before
+
+
+@contextmanager
+def running(site: Site) -> Iterator[Throttler]:
+    """A throttler that is stopped as systemd would, and must then end well."""
+    throttler = site.start()
+    try:
+        yield throttler
+    finally:
+        throttler.process.signal(signal.SIGTERM)
+        code = throttler.process.wait(10)
+    assert code == 0, throttler.process.output()
+    assert "Traceback" not in throttler.process.output()
+
+
+@contextmanager
+def connection(
+    site: Site, family: int = 4, protocol: int = IPPROTO_MPTCP
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection from client to proxy that is up on all its paths; yields both ends."""
+    kind = socket.AF_INET6 if family == 6 else socket.AF_INET
+    with ExitStack() as stack:
+        with site.proxy.entered():
+            listener = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("::", PORT))
+            listener.listen()
+        with site.client.entered():
+            client = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM, protocol))
+        client.settimeout(10)
+        client.connect((site.proxy.address("wan0", family), PORT))
+        proxy, _ = listener.accept()
+        stack.enter_context(proxy)
+        proxy.settimeout(10)
+        client.sendall(b"?")
+        assert proxy.recv(1) == b"?"
+        proxy.sendall(b"!")
+        assert client.recv(1) == b"!"
+        yield client, proxy
+        client.shutdown(socket.SHUT_WR)
+        proxy.shutdown(socket.SHUT_WR)
+
+
+def until(holds: Callable[[], bool], timeout: float = 8) -> None:
+    """Wait until *holds*, which must be within *timeout* seconds."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < deadline, "did not come true"
+        time.sleep(0.02)
+
+
+def clients(entries: dict[str, str]) -> list[str]:
+    return sorted(key.split()[0] for key in entries)

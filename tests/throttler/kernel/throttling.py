@@ -1,0 +1,94 @@
+"""What the kernel tests of caps, modes and budgets share: the two paths, a download, and how a throttler ends."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from mptcp_lab.testbed import LiveNode, Program, Testbed
+from mptcp_lab.testbed.services import (
+    Proxy,
+    Throttler,
+    mptcp_command,
+    start_proxy,
+    start_throttler,
+    throttler_mounts,
+    write_throttler_config,
+)
+
+PATHS = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
+  wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
+"""
+UNCAPPED = PATHS + "rules: []\n"
+
+
+@dataclass
+class ThrottledSite:
+    """A testbed with a proxy and a throttler's configuration; its policy is changed by writing it anew."""
+
+    testbed: Testbed
+    proxy: Proxy
+    policy: Path
+    config: Path
+    latest: Throttler | None = field(default=None, init=False, kw_only=True)
+
+    @classmethod
+    def on(cls, testbed: Testbed, *more: Any, settings: dict[str, Any] | None = None) -> Self:
+        """Start the proxy on *testbed*; *more* are the fields of a subclass."""
+        policy = testbed.directory / "policy.yaml"
+        config = write_throttler_config(testbed["proxy"], policy, settings=settings or {})
+        policy.write_text(UNCAPPED)
+        return cls(testbed, start_proxy(testbed["proxy"]), policy, config, *more)
+
+    @property
+    def node(self) -> LiveNode:
+        return self.testbed["proxy"]
+
+    def start(self, policy: str) -> Throttler:
+        """Start a throttler; one that a failed test left running is ended, so that the failure stays that test's."""
+        if self.latest is not None and self.latest.process.running:
+            self.latest.process.kill()
+            self.cleanup()
+        self.policy.write_text(policy)
+        self.latest = start_throttler(self.node, self.config)
+        return self.latest
+
+    def reload(self, throttler: Throttler, policy: str) -> None:
+        self.policy.write_text(policy)
+        throttler.process.signal(signal.SIGHUP)
+
+    def curl(self, url: str, *arguments: str, family: int = 4) -> list[str]:
+        """Return the command of a client that gets *url* over Multipath TCP through the proxy."""
+        return mptcp_command(
+            ["curl", "-s", "-m", "60", "-o", "/dev/null", *arguments, "-x", self.proxy.url(family), url]
+        )
+
+    @staticmethod
+    def abort(client: Program) -> None:
+        """End a download so that its connection is gone at once.
+
+        A client that closes with data unread resets its connection. One that had read all of it leaves the proxy
+        with two subflows of window zero for a minute, next to those of the test that follows.
+        """
+        client.signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        client.kill()
+
+    def cleanup(self) -> None:
+        """Run ``mptcp-throttler cleanup``, which must succeed."""
+        argv = [self.node.program("mptcp-throttler"), "cleanup", "--config", str(self.config)]
+        cleaned = self.node.popen(argv, name="throttler-cleanup", mounts=throttler_mounts(self.node))
+        assert cleaned.wait(30) == 0, cleaned.output()
+
+
+def stopped(throttler: Throttler) -> None:
+    """Stop *throttler* as systemd would; it must end well."""
+    throttler.process.signal(signal.SIGTERM)
+    assert throttler.process.wait(10) == 0, throttler.process.output()
+    assert "Traceback" not in throttler.process.output()

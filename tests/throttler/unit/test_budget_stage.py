@@ -1,0 +1,254 @@
+"""The stage of budgets: what the connections of rules come to, and which cap follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from metering import LTE, MB, MONTHLY, STEPS, Host, at, policy
+
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.policy.model import ScopeKey, Share
+
+
+def test_a_volume_that_is_used_up_brings_the_cap_of_its_step() -> None:
+    host = Host()
+    (verdict,) = host.connect(1, "10.77.1.2")
+    assert (verdict.throttle, verdict.rule) == (None, None)
+    assert verdict.reason == "budget of rule lte: under 50 % of 1.00 MB used until 2026-12-01 00:00 EET"
+    host.carry(1, 900_000, upload=100_000)
+    assert host.sweep() == {1}
+    (verdict,) = host.decide(1)
+    assert verdict.throttle is not None
+    assert verdict.throttle.rate == 1_000_000
+    assert verdict.rule is not None
+    assert verdict.rule.name == "lte"
+    assert verdict.reason == "rule lte caps what exceeds 1.00 MB until 2026-12-01 00:00 EET"
+    host.carry(1, 5 * MB)
+    assert host.sweep() == {1}
+    (verdict,) = host.decide(1)
+    assert verdict.throttle is not None
+    assert verdict.throttle.rate == 64_000
+    assert host.sweep() == set()
+
+
+def test_reasons_say_how_much_is_used_without_a_decision_for_each_byte() -> None:
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    said = []
+    for _ in range(20):
+        host.carry(1, 50_000)
+        if host.sweep():
+            said.append(host.decide(1)[0].reason)
+    until = "until 2026-12-01 00:00 EET"
+    assert said == [
+        *(f"budget of rule lte: over {percent} % of 1.00 MB used {until}" for percent in (50, 80, 95)),
+        f"rule lte caps what exceeds 1.00 MB {until}",
+    ]
+
+
+def test_a_new_period_begins_anew_whoever_asks_first() -> None:
+    """Defect: `status` between the rollover and the next count took the change, and the cap stayed in the kernel."""
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.connect(2, "10.77.1.3")
+    for token in (1, 2):
+        host.carry(token, 2 * MB)
+    host.sweep()
+    assert [host.decide(token)[0].throttle is not None for token in (1, 2)] == [True, True]
+    host.now = at("2026-12-01 00:00")
+    assert host.decide(1)[0].throttle is None, "asked before the calendar was looked at"
+    assert set(host.stage.advance(host.now, host.clock)) == {1, 2}, "the other one hears of it all the same"
+    assert host.decide(2)[0].throttle is None
+    assert host.stage.advance(host.now, host.clock) == set()
+
+
+def test_clients_at_different_steps_have_classes_of_their_own() -> None:
+    """Defect: with `per: client` and `share: path`, both the default, they flipped one class's rate."""
+    host = Host()
+    host.connect(1, "10.77.1.2")
+    host.connect(2, "10.77.1.3")
+    host.carry(1, 1 * MB)
+    host.carry(2, 3 * MB)
+    host.sweep()
+    (one,), (other,) = host.decide(1), host.decide(2)
+    assert (one.scope, other.scope) == (
+        ScopeKey("lte", Share.PATH, step=1 * MB),
+        ScopeKey("lte", Share.PATH, step=3 * MB),
+    )
+
+
+@pytest.mark.parametrize(("share", "members"), [("client", 2), ("connection", 3), ("path", 1)])
+def test_shares_of_a_cap_are_those_of_a_rule(share: str, members: int) -> None:
+    steps = f"steps: [{{after: 0, throttle: {{rate: 1 Mbit/s, share: {share}}}}}]"
+    host = Host(policy(f"- {{name: lte, paths: [lte], budget: {{period: day, {steps}}}}}\n"))
+    found = [host.connect(1, "10.77.1.2"), host.connect(2, "10.77.1.3"), host.connect(3, "10.77.1.3")]
+    assert len({verdict.scope for (verdict,) in found}) == members
+
+
+HOURS = f"""\
+- name: by-day
+  paths: [lte]
+  when: {{hours: ["08:00-18:00"]}}
+  budget: {{period: month, {STEPS}}}
+"""
+
+
+def test_a_rule_whose_hours_end_is_billed_no_more() -> None:
+    """Defect: what once was metered went on being metered. What came between is split at the sample."""
+    host = Host(policy(HOURS), now="2026-11-20 17:59")
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 1000)
+    host.sweep(30)
+    host.carry(1, 100)
+    host.now += 60
+    host.decide(1)
+    host.carry(1, 10)
+    host.sweep()
+    host.carry(1, 5000)
+    host.sweep()
+    assert host.used() == {"by-day": 1110}
+    assert not host.stage.watched()
+
+
+def test_a_rule_whose_hours_begin_bills_what_comes_from_then_on() -> None:
+    host = Host(policy(HOURS), now="2026-11-20 07:59")
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 5000)
+    host.sweep(60)
+    host.decide(1)
+    host.carry(1, 100)
+    host.sweep()
+    host.carry(1, 10)
+    host.sweep()
+    assert host.used() == {"by-day": 10}
+
+
+def test_a_budget_that_comes_with_a_reload_does_not_bill_the_past() -> None:
+    host = Host(policy("- {name: cap, throttle: {rate: 1mbit}}\n"))
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 5000)
+    host.now += 5
+    host.policy = MONTHLY
+    host.stage.set_policy(MONTHLY)
+    host.decide(1)
+    host.now += 1
+    host.connect(2, "10.77.1.3")
+    host.carry(2, 300)
+    host.sweep()
+    host.carry(1, 20)
+    host.sweep()
+    assert host.used() == {"lte": 320}
+    host.stage.set_policy(policy("- {name: cap, throttle: {rate: 1mbit}}\n"))
+    host.carry(1, 1)
+    host.sweep()
+    host.carry(1, 9000)
+    host.sweep()
+    assert host.used() == {"lte": 321}
+    assert not host.stage.watched()
+
+
+EXAMPLE = Path(__file__).parents[3] / "conf/examples/office-hours-and-volume.yaml"
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["cap first", "budget first"])
+def test_2_mbit_in_office_hours_and_5_gb_a_month_then_512_kbit(order: int) -> None:
+    """Defect: the first of the two rules decided alone."""
+    example = load_policy(EXAMPLE.read_text(), EXAMPLE.name)
+    host = Host(replace(example, rules=example.rules[::order]), now="2026-11-20 12:00")
+    verdict, other = host.connect(1, "10.77.3.2", "10.77.2.2")
+    assert other.reason == "no rule matches"
+    assert verdict.throttle is not None
+    assert verdict.throttle.rate == 2_000_000
+    assert verdict.reason == (
+        "rule lte-by-day caps path lte at 2 Mbit/s: 2 subflows active; "
+        "budget of rule lte-month: under 50 % of 5.00 GB used until 2026-12-01 00:00 EET"
+    )
+    host.carry(1, 4_999 * MB)
+    host.carry(1, 4_999 * MB, index=1)
+    host.sweep()
+    assert host.used() == {"lte-month": 4_999 * MB}, "what office hours carry counts"
+    host.carry(1, 1 * MB)
+    assert host.sweep() == {1}
+    verdict, _ = host.decide(1)
+    assert verdict.throttle is not None
+    assert verdict.throttle.rate == 512_000
+    assert verdict.rule is not None
+    assert (verdict.rule.name, verdict.rule.guard) == ("lte-month", False)
+    assert verdict.reason == (
+        "rule lte-month caps what exceeds 5.00 GB until 2026-12-01 00:00 EET; "
+        "tighter than the 2 Mbit/s of rule lte-by-day"
+    )
+    host.now = at("2026-11-20 20:00")
+    verdict, _ = host.decide(1)
+    assert verdict.throttle is not None
+    assert verdict.throttle.rate == 512_000
+    assert verdict.reason == (
+        "rule lte-by-day does not apply: outside its hours; "
+        "rule lte-month caps what exceeds 5.00 GB until 2026-12-01 00:00 EET"
+    )
+
+
+def test_the_tightest_cap_holds_also_where_it_is_the_rules() -> None:
+    rules = "- {name: cap, paths: [lte], when: {min_subflows: 1}, throttle: {rate: 100 kbit/s}, lift_last: false}\n"
+    host = Host(policy(rules + LTE % "period: month"))
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 2 * MB)
+    host.sweep()
+    (verdict,) = host.decide(1)
+    assert verdict.scope == ScopeKey("cap", Share.PATH)
+    assert verdict.reason.endswith(
+        "; tighter than the budget of rule lte, 1 Mbit/s beyond 1.00 MB until 2026-12-01 00:00 EET"
+    )
+    assert verdict.beside is not None, "for where the rule's cap is relaxed"
+    assert verdict.beside.scope.step == verdict.beside.throttle.rate == 1 * MB
+    assert not verdict.beside.rule.guard
+    host.carry(1, 2 * MB)
+    host.sweep()
+    assert host.decide(1)[0].scope == ScopeKey("lte", Share.PATH, step=3 * MB)
+
+
+def test_exemption_from_caps_is_none_from_a_budget_and_one_from_a_budget_is_said() -> None:
+    rules = "- {name: ops, when: {clients: [10.77.1.9]}, throttle: none%s}\n" + LTE % "period: month"
+    host = Host(policy(rules % ""))
+    (verdict,) = host.connect(1, "10.77.1.9")
+    assert verdict.reason.startswith("exempted by rule ops; budget of rule lte: under 50 %")
+    host = Host(policy(rules % ", budget: none"))
+    (verdict,) = host.connect(1, "10.77.1.9")
+    assert verdict.reason == "exempted by rule ops; exempted from budgets by rule ops"
+    host.carry(1, 5 * MB)
+    host.sweep()
+    assert host.used() == {}
+
+
+BUDGETS = f"budgets: {{month: {{period: month, per: path, {STEPS}}}}}\n"
+SHARED = """\
+- {name: lte, paths: [lte], budget: month}
+- {name: wifi, paths: [wifi], budget: month, direction: both}
+"""
+
+
+def test_several_rules_feed_one_budget() -> None:
+    host = Host(policy(SHARED, BUDGETS))
+    host.connect(1, "10.77.1.2", "10.77.2.2")
+    host.carry(1, 600_000)
+    host.carry(1, 600_000, index=1)
+    assert host.sweep() == {1}
+    lte, wifi, upload = [verdict for verdict in host.decide(1) if verdict.throttle is not None]
+    assert lte.scope == wifi.scope == ScopeKey("lte", Share.PATH, step=1 * MB)
+    assert upload.scope is not None
+    assert upload.scope.direction is not lte.direction
+    assert wifi.reason == "budget month caps what exceeds 1.00 MB until 2026-12-01 00:00 EET"
+    assert upload.reason.startswith("upload: budget month caps")
+    assert wifi.rule is not None
+    assert wifi.rule.name == "wifi"
+    assert host.used() == {"month": 1_200_000}, "each byte once, however many verdicts name the budget"
+
+
+def test_a_dry_run_meters_and_says_what_it_would_do() -> None:
+    host = Host(replace(MONTHLY, dry_run=True))
+    host.connect(1, "10.77.1.2")
+    host.carry(1, 2 * MB)
+    host.sweep()
+    assert host.decide(1)[0].reason.startswith("rule lte would cap what exceeds 1.00 MB")

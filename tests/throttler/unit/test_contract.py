@@ -1,0 +1,75 @@
+"""docs/contract.md against the code of both halves and the configuration that is shipped."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mptcp_throttler.config.settings import load_settings
+from mptcp_throttler.kernel.mptcp_pm import keeping
+from mptcp_throttler.kernel.sockets import meter as socket_meter
+from mptcp_throttler.kernel.sockets import pacing as socket_pacing
+from mptcp_throttler.kernel.sysctl import NOTE
+from mptcp_throttler.shaping import model
+from mptcp_throttler.shaping.model import Ownership
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = load_settings((ROOT / "conf/throttler.yaml").read_text(), "conf/throttler.yaml")
+
+
+def contract() -> dict[str, str]:
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", (ROOT / "docs/contract.md").read_text(), re.MULTILINE)
+    return dict(rows)
+
+
+def squid_ports() -> list[int]:
+    text = (ROOT / "conf/squid.conf").read_text()
+    return [int(port) for port in re.findall(r"^http_port\s+(?:\S*:)?(\d+)", text, re.MULTILINE)]
+
+
+OWNERSHIP = Ownership()
+HANDLE = f"{OWNERSHIP.htb_major:x}:"
+
+
+@pytest.mark.parametrize(
+    ("row", "value"),
+    [
+        ("proxy's listening port", ", ".join(str(port) for port in squid_ports())),
+        ("proxy's listening port", ", ".join(str(port) for port in SETTINGS.ownership.listen_ports)),
+        ("bits of the packet mark", f"0x{OWNERSHIP.mark_mask:08x}"),
+        ("root qdisc's handle", HANDLE),
+        ("inner class for the whole link", f"{HANDLE}{model.LINK_MINOR:x}"),
+        ("class of everything not capped", f"{HANDLE}{model.DEFAULT_MINOR:x}"),
+        ("classes of caps", f"{HANDLE}{model.FIRST_MINOR:x} to {HANDLE}{model.LAST_MINOR:x}"),
+        ("ipset names", f"{model.SET_PREFIX}-4-PORT, {model.SET_PREFIX}-6-PORT"),
+        ("iptables rule", f"mangle POSTROUTING, comment {model.RULE_COMMENT}"),
+        (
+            "packets without data, in no class of a cap",
+            f"at most {model.SMALL_PACKET[4]} bytes (IPv4), {model.SMALL_PACKET[6]} (IPv6)",
+        ),
+        ("nftables table", f"inet {model.NFT_TABLE}"),
+        ("nftables table for uploads", f"netdev {model.NFT_TABLE}"),
+        ("IFB device for uploads", model.UPLOAD_DEVICE),
+        ("BPF program and its map", socket_pacing.NAME),
+        ("what was used of budgets", str(SETTINGS.ledger)),
+        ("BPF program and map of budgets", socket_meter.NAME),
+        ("status socket", str(SETTINGS.status_socket)),
+        ("keeper of the path manager", f"{SETTINGS.state_directory}/{keeping.NAME}"),
+        ("what the sysctls were", f"{SETTINGS.state_directory}/{NOTE}"),
+        ("what was replaced", f"{SETTINGS.state_directory}/replaced.json"),
+    ],
+)
+def test_the_page_says_what_the_code_does(row: str, value: str) -> None:
+    assert contract()[row] == value
+
+
+def test_the_shipped_settings_are_the_contracts() -> None:
+    assert SETTINGS.ownership == OWNERSHIP
+
+
+def test_the_squid_service_name_is_the_proxys() -> None:
+    from mptcp_proxy.places import DEFAULT_SERVICE_NAME
+
+    assert contract()["Squid's service name"] == DEFAULT_SERVICE_NAME

@@ -1,0 +1,279 @@
+"""What a good policy file means, and that the files we ship are good."""
+
+from __future__ import annotations
+
+from datetime import time
+from ipaddress import ip_network
+from pathlib import Path
+from textwrap import dedent
+from zoneinfo import ZoneInfo
+
+import pytest
+from short_policies import BUDGET, CAP, NAMED, STEER, rules
+
+from mptcp_throttler.policy.load import check_policy, load_policy
+from mptcp_throttler.policy.model import Kind, PathMatch, Policy, Rule, Share, Throttle, Window
+
+CONF = Path(__file__).parents[3] / "conf"
+EVERY_DAY = frozenset(range(7))
+
+
+def load(text: str) -> Policy:
+    return load_policy(dedent(text), "policy.yaml")
+
+
+def test_everything_that_can_be_said() -> None:
+    policy = load("""\
+        version: 1
+        time_zone: Europe/Athens
+        dry_run: true
+        paths:
+          ethernet:
+            clients: [10.77.1.0/24, "fd77:1::/64", 192.0.2.7]
+            interfaces: [eth0]
+            remote_ids: [0, 2]
+            subflow: initial
+            backup: false
+          joined: {subflow: joined}
+        rules:
+          - name: spare-ethernet
+            paths: [ethernet]
+            when:
+              min_subflows: 3
+              max_subflows: 4
+              days: [mon-fri, sun]
+              hours: ["08:00-18:00", "22:00-02:00"]
+              clients: [10.0.0.0/8]
+            throttle:
+              rate: 5 Mbit/s
+              ceil: 8mbit
+              burst: 15 KB
+              share: connection
+            lift_last: false
+          - name: rest
+            throttle: none
+        """)
+    days = frozenset({0, 1, 2, 3, 4, 6})
+    assert policy == Policy(
+        paths=(
+            PathMatch(
+                name="ethernet",
+                interfaces=frozenset({"eth0"}),
+                clients=tuple(ip_network(p) for p in ("10.77.1.0/24", "fd77:1::/64", "192.0.2.7/32")),
+                remote_ids=frozenset({0, 2}),
+                initial=True,
+                backup=False,
+            ),
+            PathMatch(name="joined", initial=False),
+        ),
+        rules=(
+            Rule(
+                name="spare-ethernet",
+                paths=("ethernet",),
+                throttle=Throttle(5_000_000, 8_000_000, 15_000, Share.CONNECTION),
+                min_subflows=3,
+                max_subflows=4,
+                clients=(ip_network("10.0.0.0/8"),),
+                windows=(Window(days, time(8), time(18)), Window(days, time(22), time(2))),
+                lift_last=False,
+            ),
+            Rule(name="rest", paths=None, throttle=None, exempts=frozenset({Kind.THROTTLE})),
+        ),
+        time_zone=ZoneInfo("Europe/Athens"),
+        dry_run=True,
+    )
+
+
+def test_what_holds_unless_something_else_is_said() -> None:
+    policy = load("""\
+        version: 1
+        rules:
+          - name: all
+            throttle: {rate: 5 Mbit/s}
+        """)
+    assert policy == Policy(
+        paths=(),
+        rules=(
+            Rule(
+                name="all",
+                paths=None,
+                throttle=Throttle(5_000_000, 5_000_000, None, Share.PATH),
+                min_subflows=None,
+                max_subflows=None,
+                clients=None,
+                windows=None,
+                lift_last=True,
+            ),
+        ),
+        time_zone=ZoneInfo("UTC"),
+        dry_run=False,
+    )
+
+
+def test_an_exemption_holds_for_a_single_subflow_too_unless_it_says_otherwise() -> None:
+    policy = load("""\
+        version: 1
+        rules:
+          - {name: a, throttle: none}
+          - {name: b, throttle: none, when: {min_subflows: 2}}
+        """)
+    assert [rule.least(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
+
+
+def test_a_rule_for_single_subflows_need_not_say_so_twice() -> None:
+    policy = load("""\
+        version: 1
+        rules:
+          - {name: a, throttle: {rate: 5mbit}, when: {max_subflows: 1}, lift_last: false}
+          - {name: b, throttle: {rate: 5mbit}, when: {max_subflows: 3}}
+        """)
+    assert [rule.least(Kind.THROTTLE) for rule in policy.rules] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("when", "windows"),
+    [
+        ("{}", None),
+        ("{days: [sat]}", (Window(frozenset({5}), time(0), time(0)),)),
+        ("{days: [fri-mon]}", (Window(frozenset({4, 5, 6, 0}), time(0), time(0)),)),
+        ("{days: [Mon, TUE-wed]}", (Window(frozenset({0, 1, 2}), time(0), time(0)),)),
+        ("{hours: [8:00-18:00]}", (Window(EVERY_DAY, time(8), time(18)),)),
+        ("{hours: [18:00-24:00]}", (Window(EVERY_DAY, time(18), time(0)),)),
+        ("{hours: [00:00-24:00]}", (Window(EVERY_DAY, time(0), time(0)),)),
+    ],
+)
+def test_days_and_hours(when: str, windows: tuple[Window, ...] | None) -> None:
+    policy = load(f"version: 1\nrules: [{{name: a, throttle: none, when: {when}}}]\n")
+    assert policy.rules[0].windows == windows
+
+
+def test_yaml_1_2_words_are_text() -> None:
+    policy = load("""\
+        version: 1
+        paths:
+          on: {interfaces: [no]}
+          5: {interfaces: [eth0]}
+        rules:
+          - {name: off, paths: [on, "5"], throttle: none}
+        """)
+    assert [(path.name, path.interfaces) for path in policy.paths] == [
+        ("on", frozenset({"no"})),
+        ("5", frozenset({"eth0"})),
+    ]
+    assert policy.rules[0].name == "off"
+
+
+def test_anchors_and_merge_keys() -> None:
+    policy = load("""\
+        version: 1
+        rules:
+          - name: a
+            throttle: &slow {rate: 1 Mbit/s, ceil: 2 Mbit/s}
+          - name: b
+            when: {min_subflows: 3}
+            throttle: *slow
+          - name: c
+            throttle: {<<: *slow, ceil: 3 Mbit/s}
+          - name: d
+            throttle:
+              <<: [{burst: 15 KB}, *slow]
+              rate: 512 kbit/s
+        """)
+    assert [rule.throttle for rule in policy.rules] == [
+        Throttle(1_000_000, 2_000_000, None, Share.PATH),
+        Throttle(1_000_000, 2_000_000, None, Share.PATH),
+        Throttle(1_000_000, 3_000_000, None, Share.PATH),
+        Throttle(512_000, 2_000_000, 15_000, Share.PATH),
+    ]
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_anchor_may_be_set_anew() -> None:
+    policy = load("""\
+        version: 1
+        rules:
+          - {name: a, throttle: &x {rate: 1 Mbit/s}}
+          - {name: b, when: {min_subflows: 3}, throttle: &x {rate: 2 Mbit/s}}
+          - {name: c, when: {min_subflows: 4}, throttle: *x}
+        """)
+    assert [rule.throttle.rate for rule in policy.rules if rule.throttle] == [10**6, 2 * 10**6, 2 * 10**6]
+
+
+def test_a_byte_order_mark_and_crlf_do_no_harm() -> None:
+    assert load("\ufeffversion: 1\r\nrules: []\r\n") == Policy((), (), ZoneInfo("UTC"))
+
+
+def test_the_policy_of_the_demo() -> None:
+    policy = load_policy((CONF / "policy.yaml").read_text(), "policy.yaml")
+    assert [(path.name, [str(prefix) for prefix in path.clients or ()]) for path in policy.paths] == [
+        ("ethernet", ["10.77.1.0/24", "fd77:1::/64"]),
+        ("wifi", ["10.77.2.0/24", "fd77:2::/64"]),
+    ]
+    assert policy.rules == (Rule("spare-ethernet", ("ethernet",), Throttle(5_000_000, 5_000_000, None, Share.PATH), 2),)
+
+
+FILES = [CONF / "policy.yaml", *sorted((CONF / "examples").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_policies_we_ship_have_no_problem(path: Path) -> None:
+    text = path.read_text()
+    checked = check_policy(text, path.name)
+    assert checked.problems == ()
+    assert checked.policy is not None
+    assert checked.policy.rules
+    schema = "policy.schema.json" if path.parent == CONF else "../policy.schema.json"
+    assert text.startswith(f"# yaml-language-server: $schema={schema}\n")
+
+
+def test_there_are_examples() -> None:
+    assert len(FILES) >= 4
+
+
+def test_several_rules_feed_one_budget() -> None:
+    text = rules("name: x, paths: [a], budget: month", "name: y, paths: [b], budget: month") + NAMED
+    policy = load_policy(text, "policy.yaml")
+    assert [budget.title for budget in policy.budgets] == ["budget month"]
+    assert policy.rules[0].budget is policy.rules[1].budget
+    (own,) = load_policy(rules(f"name: x, {BUDGET}"), "p").budgets
+    assert (own.name, own.title) == ("x", "budget of rule x"), "the ledger's name of it, as ever"
+
+
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [
+        (
+            "name: x, budget: mont",
+            '4: rules[0].budget: "mont" is not a budget (did you mean "month"?); the budgets are month',
+        ),
+        (
+            f"name: month, {BUDGET}",
+            '4: rules[0].name: the budget of this rule and the one named "month" on line 5 would be one account; give '
+            "either another name",
+        ),
+        ("name: x, budget: [month]", '4: rules[0].budget: a list is not a mapping; write "key: value" lines'),
+        ("name: x, budget: -", '4: rules[0].budget: "-" is not a name'),
+        (
+            "name: x, steer: never",
+            '4: rules[0].steer: "never" is not allowed; write none, or a mapping with at least "mode"',
+        ),
+        (
+            f"name: x, {STEER}, {CAP}, direction: up",
+            "4: rules[0].direction: steer is for downloads; write down or both, or give steer a rule of its own",
+        ),
+    ],
+)
+def test_mistakes_with_budgets_and_steering(rule: str, error: str) -> None:
+    problems = [str(problem) for problem in check_policy(rules(rule) + NAMED, "policy.yaml").problems]
+    assert any(problem.startswith(f"policy.yaml:{error}") for problem in problems), problems
+
+
+def test_waterfall_is_what_3gpp_calls_priority_based() -> None:
+    one, other = (
+        load_policy(rules(f"name: x, steer: {{mode: {mode}, order: [a, b]}}"), "p").rules[0].steer
+        for mode in ("waterfall", "priority-based")
+    )
+    assert one is not None
+    assert other is not None
+    assert (one.mode, one.paths, one.by_order) == (other.mode, other.paths, True)
+    assert (one.name, other.name) == ("waterfall", "priority-based")

@@ -1,0 +1,181 @@
+"""What is only warned of in a policy file, or noted: what cannot be meant, and what is easily overlooked."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+from short_policies import BUDGET, CAP, NAMED, STEER, rules
+
+from mptcp_common.problems import Severity
+from mptcp_throttler.policy.load import check_policy
+
+
+def warnings(text: str) -> list[str]:
+    checked = check_policy(dedent(text), "policy.yaml")
+    assert checked.policy is not None
+    assert all(problem.severity is Severity.WARNING for problem in checked.problems)
+    return [str(problem) for problem in checked.problems]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (f"name: x, {CAP}", f"name: y, {CAP}"),
+        ("name: x, throttle: none", f"name: y, {CAP}, paths: [a]"),
+        (f"name: x, {CAP}, paths: [a, b]", f"name: y, {CAP}, paths: [b], when: {{min_subflows: 3}}"),
+        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}, when: {{clients: [10.7.0.0/16]}}"),
+        (f"name: x, {CAP}, when: {{days: [mon]}}", f"name: y, {CAP}, when: {{days: [mon]}}"),
+        (f"name: x, {CAP}, when: {{max_subflows: 4}}", f"name: y, {CAP}, when: {{max_subflows: 3}}"),
+    ],
+)
+def test_a_rule_that_is_never_reached_is_warned_of(earlier: str, later: str) -> None:
+    assert warnings(rules(earlier, later)) == [
+        'policy.yaml:5: warning: rules[1]: rule "y" is never reached: "x" above it catches all that it could catch'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (f"name: x, {CAP}, paths: [a]", f"name: y, {CAP}"),
+        (f"name: x, {CAP}, paths: [a]", f"name: y, {CAP}, paths: [a, b]"),
+        (f"name: x, {CAP}", f"name: y, {CAP}, when: {{min_subflows: 1}}, lift_last: false"),
+        (f"name: x, {CAP}, when: {{max_subflows: 4}}", f"name: y, {CAP}"),
+        (f"name: x, {CAP}, when: {{days: [mon]}}", f"name: y, {CAP}"),
+        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}, when: {{clients: [11.0.0.0/8]}}"),
+        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f'name: y, {CAP}, when: {{clients: ["fd00::/8"]}}'),
+        (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}"),
+    ],
+)
+def test_a_rule_that_can_be_reached_is_not(earlier: str, later: str) -> None:
+    assert warnings(rules(earlier, later)) == []
+
+
+def test_a_cap_that_is_always_lifted_is_warned_of() -> None:
+    when = "when: {min_subflows: 1, max_subflows: 1}"
+    assert warnings(rules(f"name: x, {CAP}, {when}")) == [
+        'policy.yaml:4: warning: rules[0]: rule "x" never caps anything: the only active subflow is the last usable '
+        "one, so its cap is lifted; write lift_last: false to cap it"
+    ]
+    assert warnings(rules(f"name: x, {CAP}, {when}, lift_last: false")) == []
+
+
+EACH = {"throttle": CAP, "budget": BUDGET, "steer": STEER}
+
+
+def notes(text: str) -> list[str]:
+    return [str(note) for note in check_policy(text, "policy.yaml").notes]
+
+
+def test_rules_for_different_questions_leave_each_other_alone() -> None:
+    assert warnings(rules(f"name: x, {CAP}", f"name: y, {BUDGET}", f"name: z, {STEER}")) == []
+    assert notes(rules(f"name: x, {CAP}", f"name: y, {BUDGET}")) == [
+        'policy.yaml:4: note: rules[0]: the budget of rule "y" below holds beside rule "x"; to exempt from it what '
+        'this rule catches, add "budget: none"'
+    ]
+    assert notes(rules(f"name: x, {CAP}, budget: none", f"name: y, {BUDGET}")) == []
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (f"name: x, {CAP}, paths: [a]", f"name: y, {BUDGET}, paths: [b]"),
+        (f'name: x, {CAP}, when: {{hours: ["08:00-18:00"]}}', f'name: y, {BUDGET}, when: {{hours: ["18:00-08:00"]}}'),
+        (f"name: x, {CAP}, when: {{min_subflows: 3}}", f"name: y, {BUDGET}, when: {{max_subflows: 2}}"),
+        (f"name: x, {CAP}, direction: up", f"name: y, {STEER}"),
+    ],
+)
+def test_rules_that_never_meet_are_not_noted(earlier: str, later: str) -> None:
+    assert notes(rules(earlier, later)) == []
+
+
+@pytest.mark.parametrize("kind", ["budget", "steer"])
+def test_an_exemption_that_used_to_be_one_from_everything_is_warned_of_with_the_line_to_add(kind: str) -> None:
+    later = f"name: y, {EACH[kind]}"
+    assert warnings(rules("name: x, throttle: none", later)) == [
+        f'policy.yaml:4: warning: rules[0]: rule "x" does not exempt from the {kind} of rule "y" below it: add '
+        f'"{kind}: none" to exempt from that too, or move rule "y" above it'
+    ]
+    some = "name: x, when: {clients: [10.0.0.0/8]}, throttle: none"
+    assert len(warnings(rules(some, later))) == 1
+    assert warnings(rules(f"{some}, {kind}: none", later)) == []
+    assert warnings(rules(later, "name: x, throttle: none")) == []
+
+
+def test_smallest_delay_used_to_exempt_as_well() -> None:
+    (warning,) = warnings(rules("name: x, steer: {mode: smallest-delay}", f"name: y, {CAP}"))
+    assert 'add "throttle: none"' in warning
+
+
+def test_an_answer_that_never_decides_is_warned_of_for_itself() -> None:
+    assert warnings(rules(f"name: x, {CAP}, direction: down", f"name: y, {CAP}, direction: both, {BUDGET}")) == [
+        'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides: "x" above it does for all that it '
+        "could catch"
+    ]
+    assert warnings(rules(f"name: x, {CAP}, direction: up", f"name: y, {CAP}, direction: both")) == [
+        'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides for uploads: "x" above it does for '
+        "all that it could catch"
+    ]
+    assert warnings(rules(f"name: x, {CAP}", f"name: z, {BUDGET}", f"name: y, {CAP}, {BUDGET}")) == [
+        'policy.yaml:6: warning: rules[2]: rule "y" is never reached: "x" and "z" above it catch all that it could '
+        "catch"
+    ]
+
+
+def test_a_budget_without_a_rule_is_warned_of_and_none_is_no_name() -> None:
+    assert warnings(rules(f"name: x, {CAP}") + NAMED) == [
+        "policy.yaml:5: warning: budgets.month: no rule feeds this budget"
+    ]
+    (problem,) = check_policy(rules("name: x, budget: none") + NAMED.replace("month:", "none:", 1), "p").problems
+    assert '"none" in a rule means that it has no budget' in str(problem)
+
+
+UPLINKS = ("wan0", "wan1")
+
+
+def of_interfaces(*lines: str, interfaces: tuple[str, ...] | None = UPLINKS) -> list[str]:
+    paths = "{a: {subflow: initial}, one: {interfaces: [wan1]}, other: {interfaces: [wan0]}, two: {interfaces: [w, v]}}"
+    text = f"version: 1\npaths: {paths}\nrules:\n" + "".join(f"- {{{line}}}\n" for line in lines)
+    return [str(note) for note in check_policy(text, "policy.yaml", interfaces).notes]
+
+
+@pytest.mark.parametrize("paths", ["", ", paths: [a]", ", paths: [one, other]", ", paths: [one, a]"])
+def test_a_cap_that_holds_for_each_of_several_interfaces_is_noted(paths: str) -> None:
+    assert of_interfaces(f"name: x, {CAP}{paths}") == [
+        'policy.yaml:4: note: rules[0]: the cap of rule "x" holds for each interface apart: where downloads leave by '
+        "wan0 and wan1, they get up to 2 times the rate together"
+    ]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        f"name: x, {CAP}, paths: [one]",
+        f"name: x, {CAP}, direction: up",
+        "name: x, throttle: none",
+        "name: x, budget: {period: month, steps: [{after: 1 GB, throttle: none}]}",
+        f"name: x, {CAP}, paths: [two]",  # of neither of its interfaces is anything shaped: warned of elsewhere
+    ],
+)
+def test_a_cap_on_one_interface_is_not_noted(rule: str) -> None:
+    assert of_interfaces(rule) == []
+
+
+def test_with_one_interface_or_an_unknown_number_nothing_is_noted_unless_paths_name_several() -> None:
+    assert of_interfaces(f"name: x, {CAP}", interfaces=("wan0",)) == []
+    assert of_interfaces(f"name: x, {CAP}", f"name: y, {CAP}, paths: [a, one]", interfaces=None) == []
+    (note,) = of_interfaces(f"name: x, {CAP}, paths: [two]", interfaces=None)
+    assert "leave by v and w" in note
+
+
+def test_a_budget_that_rules_feed_on_different_interfaces_is_noted_once() -> None:
+    text = (
+        "version: 1\npaths: {one: {interfaces: [wan1]}, other: {interfaces: [wan0]}}\n"
+        "budgets: {paid: {period: month, steps: [{after: 1 GB, throttle: {rate: 1mbit}}]}}\n"
+        "rules:\n- {name: x, budget: paid, paths: [one]}\n- {name: y, budget: paid, paths: [other]}\n"
+    )
+    (note,) = check_policy(text, "policy.yaml", UPLINKS).notes
+    assert str(note).startswith(
+        "policy.yaml:5: note: rules[0]: the cap of the budget paid holds for each interface apart"
+    )

@@ -1,0 +1,124 @@
+"""The published JSON Schemas: made from the models, complete, and of one mind with what is accepted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_common.fields import INTERFACE_PATTERN, NAME_PATTERN
+from mptcp_common.units import RATE_PATTERN, SIZE_PATTERN
+from mptcp_throttler.config.schemas import main, schema_texts
+from mptcp_throttler.config.settings import load_settings
+from mptcp_throttler.policy.load import check_policy
+from mptcp_throttler.policy.schedule import DAYS_PATTERN, HOURS_PATTERN
+
+CONF = Path(__file__).parents[3] / "conf"
+RULE: dict[str, object] = {"name": "a", "throttle": {"rate": "5 Mbit/s"}}
+
+
+@pytest.mark.parametrize("name", ["policy.schema.json", "throttler.schema.json"])
+def test_the_committed_schema_is_the_generated_one(name: str) -> None:
+    committed = (CONF / name).read_text(encoding="utf-8")
+    assert committed == schema_texts()[name], "run: python -m mptcp_throttler.config.schemas conf"
+
+
+def test_the_command_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 0
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == schema_texts()
+    assert main([]) == 2
+    assert capsys.readouterr().err == "usage: python -m mptcp_throttler.config.schemas DIRECTORY\n"
+
+
+def objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every section of *schema* with the keys that lead to it in a document."""
+    yield "", schema
+    yield from schema.get("$defs", {}).items()
+
+
+@pytest.mark.parametrize("name", sorted(schema_texts()))
+def test_every_key_is_described_and_has_an_example(name: str) -> None:
+    keys = [
+        (section, key, value)
+        for section, schema in objects(json.loads(schema_texts()[name]))
+        for key, value in schema["properties"].items()
+    ]
+    assert len(keys) >= 12
+    for section, key, value in keys:
+        assert value["description"].endswith("."), f"{section}.{key}"
+        assert value["examples"], f"{section}.{key}"
+
+
+@pytest.mark.parametrize("name", sorted(schema_texts()))
+def test_no_section_takes_an_unknown_key_and_none_takes_null(name: str) -> None:
+    text = schema_texts()[name]
+    for _, schema in objects(json.loads(text)):
+        assert schema["additionalProperties"] is False
+    assert "null" not in text
+
+
+def test_the_examples_are_accepted() -> None:
+    schema = json.loads(schema_texts()["policy.schema.json"])
+
+    def check(path: dict[str, Any], rule: dict[str, Any], **top: Any) -> None:
+        document = {"version": 1, "paths": dict.fromkeys(("ethernet", "wifi", "lte"), path), "rules": [rule]} | top
+        checked = check_policy(json.dumps(document), "policy.json")  # JSON is YAML
+        assert not checked.problems, [str(problem) for problem in checked.problems]
+
+    sections = schema["$defs"]
+    for key, value in sections["PathSection"]["properties"].items():
+        for example in value["examples"]:
+            check({key: example}, RULE)
+    for key, value in sections["WhenSection"]["properties"].items():
+        for example in value["examples"]:
+            check({"backup": True}, RULE | {"when": {key: example}})
+    for key, value in sections["ThrottleSection"]["properties"].items():
+        for example in value["examples"]:
+            check({"backup": True}, RULE | {"throttle": {"rate": "5 Mbit/s", key: example}})
+    for key, value in sections["RuleSection"]["properties"].items():
+        for example in value["examples"]:
+            check({"backup": True}, ({"name": "a"} if key in ("steer", "budget") else RULE) | {key: example})
+    for key, value in schema["properties"].items():
+        for example in value["examples"]:
+            fed = {"budget": next(iter(example))} if key == "budgets" else {}
+            check({"backup": True}, RULE | fed, **{key: example})
+
+
+def test_the_examples_of_the_settings_are_accepted() -> None:
+    for key, value in json.loads(schema_texts()["throttler.schema.json"])["properties"].items():
+        for example in value["examples"]:
+            load_settings(
+                json.dumps({"interfaces": ["wan0"], "policy": "policy.yaml"} | {key: example}), "throttler.json"
+            )
+
+
+WORDS = [
+    *("5 Mbit/s", "5mbit", "512 KBIT/S", "5 Mbps", "5", "5.5 gbit", "mbit", "0x5 bit", "5 Mbit/h"),
+    *("15 KB", "15 kB", "15kb", "1.5 MiB", "15 k", "2000 B", "2 GB"),
+    *("mon", "Mon", "MON-fri", "monday", "mon-", "mon-tue-wed", "sun-sat"),
+    *("08:00-18:00", "8:00-18:00", "08:00-24:00", "24:00-08:00", "08:60-18:00", "23:59-00:00", "8-18"),
+    *("eth0", "wan0.100", "a b", "a/b", "0123456789abcdef", "br-lan", "a:b", ""),
+    *("spare-ethernet", "-a", ".a", "a.b_c", "x" * 32, "x" * 33, "ä"),
+]
+RULES_WITH: dict[str, Callable[[str], dict[str, object]]] = {
+    RATE_PATTERN: lambda word: RULE | {"throttle": {"rate": word}},
+    SIZE_PATTERN: lambda word: RULE | {"throttle": {"rate": "1 Gbit/s", "burst": word}},
+    DAYS_PATTERN: lambda word: RULE | {"when": {"days": [word]}},
+    HOURS_PATTERN: lambda word: RULE | {"when": {"hours": [word]}},
+    NAME_PATTERN: lambda word: RULE | {"name": word},
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_an_editor_and_the_daemon_agree_on_a_word(word: str) -> None:
+    for pattern, rule in RULES_WITH.items():
+        document = json.dumps({"version": 1, "rules": [rule(word)]})
+        accepted = check_policy(document, "policy.json").policy is not None
+        assert bool(re.search(pattern, word)) is accepted, (pattern, word)
+    document = json.dumps({"version": 1, "paths": {"p": {"interfaces": [word]}}, "rules": []})
+    accepted = check_policy(document, "policy.json").policy is not None
+    assert bool(re.search(INTERFACE_PATTERN, word)) is accepted, word

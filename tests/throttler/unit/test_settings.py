@@ -1,0 +1,284 @@
+"""The daemon's settings: what they mean, what is refused, and whether they fit the policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_common.problems import Severity
+from mptcp_throttler.config.settings import Settings, SettingsError, check_together, load_settings
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.shaping.model import Ownership
+
+CONF = Path(__file__).parents[3] / "conf"
+NEEDED = "interfaces: [wan0]\npolicy: policy.yaml\n"
+"""Two lines, so that what is added starts on line 3."""
+DEFAULTS = Settings(
+    interfaces=("wan0",),
+    policy=Path("/etc/mptcp-throttler/policy.yaml"),
+    ownership=Ownership(listen_ports=(3128,), mark_mask=0x00FF0000, htb_major=0x4D50),
+    netfilter="auto",
+    status_socket=Path("/run/mptcp-throttler/status.sock"),
+    state_directory=Path("/run/mptcp-throttler"),
+    gso_max_size="auto",
+    verify_interval=30.0,
+    max_connections=65536,
+    log_level="info",
+    source="/etc/mptcp-throttler/throttler.yaml",
+)
+
+
+def load(text: str) -> Settings:
+    return load_settings(text, "/etc/mptcp-throttler/throttler.yaml")
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(text, "throttler.yaml")
+    return str(caught.value).splitlines()
+
+
+def test_what_holds_unless_something_else_is_said() -> None:
+    assert load(NEEDED) == DEFAULTS
+
+
+def test_the_file_we_ship_has_the_defaults() -> None:
+    text = (CONF / "throttler.yaml").read_text()
+    assert load(text) == DEFAULTS
+    assert text.startswith("# yaml-language-server: $schema=throttler.schema.json\n")
+
+
+def test_the_commented_lines_of_the_file_we_ship_are_those_defaults() -> None:
+    lines = (CONF / "throttler.yaml").read_text().splitlines()
+    keys = [line[2:] for line in lines if line.startswith("# ") and line[2:].split(":")[0].islower()]
+    commented = [line for line in keys if " " not in line.split(":")[0] and ": " in line]
+    settings = [line for line in commented if not line.startswith(("yaml-language", "auto:"))]
+    assert len(settings) == 11
+    assert load(NEEDED + "\n".join(settings)) == DEFAULTS
+
+
+def test_everything_that_can_be_said() -> None:
+    assert load("""\
+interfaces: [eth0, wlan0]
+listen_ports: [3128, 8080]
+policy: /srv/policy.yaml
+netfilter: nftables
+mark_mask: 0xF000
+htb_major: 0x1
+status_socket: /run/x.sock
+state_directory: /var/lib/x
+gso_max_size: 4500
+verify_interval: 2.5
+max_connections: 1000
+log_level: debug
+""") == Settings(
+        interfaces=("eth0", "wlan0"),
+        policy=Path("/srv/policy.yaml"),
+        ownership=Ownership(listen_ports=(3128, 8080), mark_mask=0xF000, htb_major=1),
+        netfilter="nftables",
+        status_socket=Path("/run/x.sock"),
+        state_directory=Path("/var/lib/x"),
+        gso_max_size=4500,
+        verify_interval=2.5,
+        max_connections=1000,
+        log_level="debug",
+        source="/etc/mptcp-throttler/throttler.yaml",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "policy", "expected"),
+    [
+        ("/etc/x/throttler.yaml", "policy.yaml", "/etc/x/policy.yaml"),
+        ("/etc/x/throttler.yaml", "../policy.yaml", "/etc/x/../policy.yaml"),
+        ("/etc/x/throttler.yaml", "/srv/policy.yaml", "/srv/policy.yaml"),
+        ("throttler.yaml", "policy.yaml", "policy.yaml"),
+        ("conf/throttler.yaml", "policy.yaml", "conf/policy.yaml"),
+    ],
+)
+def test_the_policy_is_found_from_the_settings_file(source: str, policy: str, expected: str) -> None:
+    assert load_settings(f"interfaces: [a]\npolicy: {policy}\n", source).policy == Path(expected)
+
+
+@pytest.mark.parametrize(
+    ("written", "mask"),
+    [("0x00ff0000", 0x00FF0000), ("'0x1'", 1), ("0xffffffff", 0xFFFFFFFF), ("0x80000000", 1 << 31), ("256", 256)],
+)
+def test_a_mark_mask(written: str, mask: int) -> None:
+    assert load(f"{NEEDED}mark_mask: {written}\n").ownership.mark_mask == mask
+
+
+@given(st.integers(0, 2**33))
+def test_a_mark_mask_is_accepted_where_its_bits_are_contiguous(number: int) -> None:
+    contiguous = number < 2**32 and "01" not in f"{number:b}".rstrip("0") and number != 0
+    text = f"{NEEDED}mark_mask: {number:#x}\n"
+    if contiguous:
+        assert load(text).ownership.mark_mask == number
+    else:
+        assert len(problems(text)) == 1
+
+
+ALL_KEYS = (
+    "interfaces, listen_ports, policy, netfilter, mark_mask, htb_major, status_socket, state_directory, ledger, "
+    "gso_max_size, verify_interval, max_connections, log_level"
+)
+BROKEN = {
+    "no port": ("listen_ports: [0]", "listen_ports[0]: 0 is out of range; 1 to 65535 is allowed"),
+    "port as text": (
+        'listen_ports: ["80"]',
+        'listen_ports[0]: "80" is not a whole number; 1 to 65535 is allowed',
+    ),
+    "one port, no list": ("listen_ports: 3128", "listen_ports: 3128 is not a list; write [3128]"),
+    "port twice": ("listen_ports: [80, 80]", "listen_ports[1]: 80 is listed twice; once is enough"),
+    "netfilter": (
+        "netfilter: nftable",
+        'netfilter: "nftable" is not allowed (did you mean "nftables"?); write auto, iptables or nftables',
+    ),
+    "mask with gaps": (
+        "mark_mask: 0x00f0f000",
+        "mark_mask: 0x00f0f000 has gaps; its bits must stand next to each other (e.g. 0x00ff0000)",
+    ),
+    "mask 0": (
+        "mark_mask: 0",
+        "mark_mask: 0x00000000 is out of range; a packet mark has 32 bits, 0x00000001 to 0xffffffff is allowed",
+    ),
+    "mask too wide": (
+        "mark_mask: 0x1ff000000",
+        "mark_mask: 0x1ff000000 is out of range; a packet mark has 32 bits, 0x00000001 to 0xffffffff is allowed",
+    ),
+    "mask as a word": (
+        "mark_mask: ff0000",
+        'mark_mask: "ff0000" is not a mark mask; write a hexadecimal number (e.g. 0x00ff0000)',
+    ),
+    "mask true": (
+        "mark_mask: true",
+        "mark_mask: true is not a mark mask; write a hexadecimal number (e.g. 0x00ff0000)",
+    ),
+    "major": ("htb_major: 0xffff", "htb_major: 0xffff is out of range; 0x0001 to 0xfffe is allowed"),
+    "major with a colon": (
+        "htb_major: '4d50:'",
+        'htb_major: "4d50:" is not a handle; write a hexadecimal number (e.g. 0x4d50)',
+    ),
+    "relative socket": (
+        "status_socket: status.sock",
+        'status_socket: "status.sock" is not an absolute path; start it with "/"',
+    ),
+    "socket too long": (
+        f"status_socket: /{'x' * 107}",
+        f'status_socket: "/{"x" * 58}…" is too long for a Unix socket; Linux allows 107 bytes',
+    ),
+    "state directory": (
+        "state_directory: 5",
+        "state_directory: 5 is not a path; write the name of a file",
+    ),
+    "small segments": (
+        "gso_max_size: 1500",
+        "gso_max_size: 1500 is out of range; from 2 KiB to 64 KiB is allowed; or write auto or keep",
+    ),
+    "segments as a word": (
+        "gso_max_size: off",
+        'gso_max_size: "off" is not a size; write a number and one of B, KB, MB, KiB, MiB (e.g. "15 KB"); '
+        "or write auto or keep",
+    ),
+    "no time": ("verify_interval: 0", "verify_interval: 0 is out of range; 1 to 3600 seconds is allowed"),
+    "time with a unit": (
+        "verify_interval: 30s",
+        'verify_interval: "30s" is not a number of seconds; 1 to 3600 is allowed',
+    ),
+    "no measure": ("verify_interval: .nan", "verify_interval: nan is out of range; 1 to 3600 seconds is allowed"),
+    "connections": (
+        "max_connections: 0",
+        "max_connections: 0 is out of range; 1 to 1000000 is allowed",
+    ),
+    "log level": ("log_level: trace", 'log_level: "trace" is not allowed; write error, warning, info or debug'),
+    "log level without a value": ("log_level:", "log_level: has no value; write one, or leave the key out"),
+    "misspelt": ("mark-mask: 0xff", f'mark-mask: unknown key (did you mean "mark_mask"?); allowed here: {ALL_KEYS}'),
+    "unlike any": ("colour: red", f"colour: unknown key; allowed here: {ALL_KEYS}"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_setting(case: str) -> None:
+    text, expected = BROKEN[case]
+    assert problems(f"{NEEDED}{text}\n") == [f"throttler.yaml:3: {expected}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ["throttler.yaml:1: the file is empty"]),
+        ("log_level: info\n", ["throttler.yaml:1: interfaces: is required", "throttler.yaml:1: policy: is required"]),
+        (
+            "interfaces: []\npolicy: ''\n",
+            [
+                "throttler.yaml:1: interfaces: the list is empty; write at least one item",
+                'throttler.yaml:2: policy: "" is not a path; write the name of a file',
+            ],
+        ),
+        (
+            "interfaces: [wan0, wan0, a-very-long-name]\npolicy: p\n",
+            [
+                'throttler.yaml:1: interfaces[1]: "wan0" is listed twice; once is enough',
+                'throttler.yaml:1: interfaces[2]: "a-very-long-name" is too long for an interface; '
+                "Linux allows 15 characters",
+            ],
+        ),
+    ],
+)
+def test_settings_that_lack_what_is_needed(text: str, expected: list[str]) -> None:
+    assert problems(text) == expected
+
+
+def rules(count: int) -> str:
+    return "rules:\n" + "".join(f"- {{name: r{index}, throttle: {{rate: 5mbit}}}}\n" for index in range(count))
+
+
+@pytest.mark.parametrize(
+    ("mask", "count", "fits"),
+    [("0x1", 1, True), ("0x1", 2, False), ("0x00030000", 3, True), ("0x00030000", 4, False), ("0x00ff0000", 255, True)],
+)
+def test_the_mark_mask_must_number_all_rules(mask: str, count: int, fits: bool) -> None:
+    settings = load_settings(f"{NEEDED}mark_mask: {mask}\n", "throttler.yaml")
+    found = check_together(settings, load_policy(f"version: 1\n{rules(count)}", "policy.yaml"))
+    assert (found == ()) is fits
+    for index in range(count if fits else 0):
+        assert settings.ownership.mark_of_rule(index) != 0
+    assert len({settings.ownership.mark_of_rule(index) for index in range(count)}) == count or not fits
+
+
+def test_a_mark_mask_that_is_too_narrow_is_an_error_on_its_line() -> None:
+    settings = load_settings(f"{NEEDED}\nmark_mask: 0x00030000\n", "throttler.yaml")
+    (problem,) = check_together(settings, load_policy(f"version: 1\n{rules(5)}", "policy.yaml"))
+    assert str(problem) == (
+        "throttler.yaml:4: mark_mask: 0x00030000 numbers 3 rules, but the policy has 5; "
+        "give it at least 3 bits, or the policy fewer rules"
+    )
+    assert problem.severity is Severity.ERROR
+
+
+def test_the_default_mask_is_named_without_a_line() -> None:
+    settings = load_settings(NEEDED, "throttler.yaml")
+    (problem,) = check_together(settings, load_policy(f"version: 1\n{rules(256)}", "policy.yaml"))
+    assert str(problem) == (
+        "throttler.yaml: mark_mask: 0x00ff0000 numbers 255 rules, but the policy has 256; "
+        "give it at least 9 bits, or the policy fewer rules"
+    )
+
+
+def test_a_path_on_an_interface_that_nobody_watches_is_warned_of() -> None:
+    settings = load_settings(NEEDED, "throttler.yaml")
+    policy = load_policy("version: 1\npaths: {lte: {interfaces: [wan0, lte0]}}\nrules: []\n", "policy.yaml")
+    (problem,) = check_together(settings, policy)
+    assert str(problem) == (
+        "throttler.yaml:1: warning: interfaces: the policy's path lte names lte0, on which nothing is captured: "
+        "add it here, or no subflow is seen on it"
+    )
+
+
+def test_what_we_ship_fits_together() -> None:
+    settings = load_settings((CONF / "throttler.yaml").read_text(), str(CONF / "throttler.yaml"))
+    assert settings.policy == CONF / "policy.yaml"
+    assert check_together(settings, load_policy(settings.policy.read_text(), "policy.yaml")) == ()
