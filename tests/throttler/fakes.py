@@ -1,4 +1,4 @@
-"""Fakes of the kernel ports. They pass the same contract tests as the adapters: tests/throttler/kernel/test_netfilter.py."""
+"""Fakes of the kernel ports. They pass the contract tests that the adapters pass: test_netfilter.py."""
 
 from __future__ import annotations
 
