@@ -47,8 +47,20 @@ def test_the_daemon_does_not_load(daemon: frozenset[str], module: str) -> None:
     assert module not in daemon
 
 
-def test_scapy_reads_no_names_of_makers() -> None:
-    loaded_by(DAEMON + "import scapy.data\nassert not scapy.data.MANUFDB.d")
+WIRESHARK = """
+import builtins, io, os
+exists, read = os.path.exists, open
+os.path.exists = lambda path: str(path).endswith("wireshark/manuf") or exists(path)
+def stub(path, *arguments, **keywords):
+    manuf = str(path).endswith("wireshark/manuf")
+    return io.StringIO("00:00:01\\tMaker\\tMaker Ltd\\n") if manuf else read(path, *arguments, **keywords)
+builtins.open = stub
+"""
+
+
+@pytest.mark.parametrize("host", ["", WIRESHARK], ids=["plain", "with Wireshark"])
+def test_scapy_keeps_no_names_of_makers(host: str) -> None:
+    loaded_by(host + DAEMON + "import scapy.data\nassert not scapy.data.MANUFDB.d")
 
 
 def test_pyroute2_is_whole_for_others() -> None:

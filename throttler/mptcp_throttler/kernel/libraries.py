@@ -75,6 +75,11 @@ def scapy_sniffer() -> tuple[Any, type[Exception]]:
     scapy.main.SCAPY_CACHE_FOLDER = None
     try:
         with _replaced({"scapy.libs.manuf": names, "scapy.libs.bluetoothids": names}):
+            if "scapy.data" not in sys.modules:
+                from scapy.data import MANUFDB
+
+                # Where Wireshark is installed, Scapy has read its file of makers instead.
+                MANUFDB.d.clear()
             from scapy.arch.linux import L2ListenSocket
             from scapy.error import Scapy_Exception
     finally:
