@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import shim
+from .configuration.access import OVERRIDE
 from .noted import NotedSignals
 from .places import DEFAULT_SERVICE_NAME, Places, default_configuration, service_name_problem
 
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument(
             "--service-name", default=DEFAULT_SERVICE_NAME, metavar="NAME", help="names this instance (%(default)s)"
         )
+        command.add_argument(
+            OVERRIDE, action="store_true", dest="allow_open", help="warn only, where the rules would serve anybody"
+        )
     run.add_argument(
         "--congestion-control",
         type=_congestion_control,
@@ -64,12 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .supervisor import run as serve
 
         congestion_control = None if chosen.congestion_control == KEEP else chosen.congestion_control
-        return serve(chosen.config, places, signals, congestion_control)
+        return serve(chosen.config, places, signals, congestion_control, allow_open=chosen.allow_open)
     if chosen.command == "check":
-        return _check(chosen.config, places)
+        return _check(chosen.config, places, chosen.allow_open)
     from .doctor.report import examine
 
-    return examine(chosen.config, places, as_json=chosen.json)
+    return examine(chosen.config, places, as_json=chosen.json, allow_open=chosen.allow_open)
 
 
 def _build_shim() -> int:
@@ -81,11 +85,11 @@ def _build_shim() -> int:
     return 0
 
 
-def _check(configuration: Path, places: Places) -> int:
+def _check(configuration: Path, places: Places, allow_open: bool) -> int:
     from .configuration.check import check
     from .squid import installed
 
-    checked = check(configuration, places.service_name, installed())
+    checked = check(configuration, places.service_name, installed(), allow_open=allow_open)
     for problem in checked.problems:
         print(problem, file=sys.stderr)
     if checked.errors:

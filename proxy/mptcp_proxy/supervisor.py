@@ -19,8 +19,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pyroute2 import NetlinkError
@@ -82,11 +83,22 @@ def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
             yield Problem(f"port {listener} is in use by {owner}", statement.file, statement.number, "a free port")
 
 
-def run(configuration: Path, places: Places, signals: NotedSignals, congestion_control: str | None) -> int:
-    """Serve until told to stop. Return the exit status. *congestion_control*: None for the host's own."""
+def run(
+    configuration: Path,
+    places: Places,
+    signals: NotedSignals,
+    congestion_control: str | None,
+    *,
+    allow_open: bool = False,
+) -> int:
+    """Serve until told to stop. Return the exit status.
+
+    *congestion_control*: None for the host's own. *allow_open*: whom the configuration serves is not judged.
+    """
     squid = installed()
+    look = partial(check, configuration, places.service_name, squid, allow_open=allow_open)
     try:
-        checked = check(configuration, places.service_name, squid)
+        checked = look()
         problems = checked.problems if checked.errors else (*checked.problems, *obstacles(places, checked))
     except _TROUBLE as error:
         say(f"cannot check {configuration}: {_reason(error)}")
@@ -108,7 +120,7 @@ def run(configuration: Path, places: Places, signals: NotedSignals, congestion_c
         say(f"cannot start: {_reason(error)}{hint}")
         return 1
     environment = _environment(library, places, congestion_control)
-    return _Supervisor(configuration, places, squid, prefixes, signals).serve(environment)
+    return _Supervisor(configuration, places, squid, look, prefixes, signals).serve(environment)
 
 
 def _environment(library: Path, places: Places, congestion_control: str | None) -> dict[str, str]:
@@ -132,12 +144,14 @@ class _Supervisor:
         configuration: Path,
         places: Places,
         squid: Squid,
+        look: Callable[[], Checked],
         prefixes: frozenset[Network],
         signals: NotedSignals,
     ) -> None:
         self._configuration = configuration
         self._places = places
         self._squid = squid
+        self._check = look
         self._prefixes = prefixes
         self._signals = signals
         self._stop_at_latest: float | None = None
@@ -208,7 +222,7 @@ class _Supervisor:
     def _reload(self) -> None:
         refused = "reload refused, the old settings stay in force"
         try:
-            checked = check(self._configuration, self._places.service_name, self._squid)
+            checked = self._check()
             if checked.errors:
                 more = len(checked.errors) - 1
                 rest = f" (and {more} more, see: mptcp-proxy check --config {self._configuration})" if more else ""

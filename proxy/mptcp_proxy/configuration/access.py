@@ -1,167 +1,241 @@
-"""Would this configuration make an open proxy, one that serves the whole Internet?
+"""Whom this configuration serves: would it make an open proxy, and what of this host could clients reach?
 
-Rules (Squid's directive reference, "http_access" and "acl"): the first rule whose names all match decides. Where none
-does, the answer is the opposite of the last rule; with no rule at all it is "deny".
+Decided by meaning, by Squid's own rules ("http_access" and "acl" in its directive reference): which client addresses
+may be allowed at all. The first rule whose names all match decides. Where none does, the answer is the opposite of the
+last rule; with no rule at all it is "deny". Names of lists are the same in any letter case (src/acl/Acl.cc), words are
+not.
 
-So an "allow" is closed only if one of its names, without "!", says who the client is. What is asked for (a port, a
-method) and where it was received (localip, localport) does not: anybody may ask for a page on port 80. Neither does
-"!clients", which is everybody else.
+What is asked for (a port, a method, a place) is the client's choice, so that a rule about it keeps nobody out. A rule
+about who the client is other than by address (a password, a certificate) lets in no stranger. What depends on an "if"
+that differs from process to process may be in force or not: such an "allow" counts, such a "deny" does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network, summarize_address_range
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from ..problem import Problem
+from .addresses import EVERYBODY, IPV4, IPV6, NOBODY, Addresses
 from .source import Statement
 
-_REMEDY = "http_access allow for the prefixes of your clients, then: http_access deny all"
+OVERRIDE = "--allow-open-proxy"
+"""The option by which an operator says that the rules are meant as they are."""
+_REMEDY = f"http_access allow for the prefixes of your clients, then: http_access deny all; as it is: {OVERRIDE}"
+_MOST = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 116)}
+"""The most public addresses of which clients may come: sixteen /8, one /12. No operator has as many."""
 _SAY_WHO = frozenset(
     """
 src_as srcdomain srcdom_regex arp eui64 ident ident_regex proxy_auth proxy_auth_regex ext_user ext_user_regex
 user_cert ca_cert external
 """.split()  # noqa: SIM905  many quotation marks less
 )
-# What Squid takes for "all", both families, in spite of the words (ClientAcls: src/acl/Ip.cc).
-_ALL = frozenset({"all", "0/0", "0.0.0.0/0", "0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255"})
-_EVERYBODY_4 = ip_network("0.0.0.0/0")
-_MAPPED = IPv6Network("::ffff:0:0/96")
-"""Squid keeps an IPv4 address as an IPv6 one."""
-_GLOBAL_6 = IPv6Network("2000::/3")
-"""All of IPv6 that is given out to anybody (RFC 4291, 2.4); Squid's word for it is "ipv6"."""
-Network = IPv4Network | IPv6Network
-_BOTH = frozenset({4, 6})
-_NOBODY: frozenset[int] = frozenset()
+_SPECIAL = {"all": EVERYBODY, "0/0": EVERYBODY, "0.0.0.0/0": EVERYBODY, "ipv4": IPV4.all, "ipv6": IPV6.all}
+"""Words for a "src" or "dst"; the first ones mean both families, in spite of what they say (src/acl/Ip.cc)."""
+_EQUAL_TO_ALL = ("0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255", "0.0.0.0-0.0.0.0/0")
+_SPECIAL |= dict.fromkeys(_EQUAL_TO_ALL, EVERYBODY)
+_LOOPBACK = Addresses.of("127.0.0.0/8", "::1/128")
+_LINK_LOCAL = Addresses.of("169.254.0.0/16", "fe80::/10")
 
 
-def _values(words: Iterable[str]) -> Iterator[str]:
-    """Yield the values, with a list in a file (a name in quotation marks) in its place."""
-    for word in words:
-        if len(word) > 2 and word[0] == word[-1] == '"':
-            # One that cannot be read is Squid's to complain about.
-            with suppress(OSError):
-                for line in Path(word[1:-1]).read_text(errors="replace").splitlines():
-                    yield from line.partition("#")[0].split()
-        else:
-            yield word
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """The clients that a name may match, and those that it matches whatever they ask for."""
+
+    possible: Addresses
+    certain: Addresses
 
 
-def _networks(value: str) -> Iterator[Network]:
-    """Yield the prefixes that *value* of a "src" stands for; none for a name of a host."""
-    if value in _ALL:
-        yield from (_EVERYBODY_4, _GLOBAL_6)
-    elif value in ("ipv4", "ipv6"):
-        yield _EVERYBODY_4 if value == "ipv4" else _GLOBAL_6
-    else:
-        with suppress(ValueError, TypeError):
-            first, dash, last = value.partition("-")
-            if dash:
-                yield from summarize_address_range(ip_address(first), ip_address(last.partition("/")[0]))
-            else:
-                yield ip_network(value, strict=False)
+_UNRELATED = _Match(EVERYBODY, NOBODY)
+"""A name that does not look at the client."""
+_NO_STRANGER = _Match(NOBODY, NOBODY)
 
 
-def _families_open(values: Iterable[str]) -> frozenset[int]:
-    """Return the IP versions of which these values of a "src" name every address."""
-    v4: list[IPv4Network] = []
-    v6: list[IPv6Network] = []
-    for network in (network for value in values for network in _networks(value)):
-        if isinstance(network, IPv4Network):
-            v4.append(network)
+def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
+    """Yield the rule by which too many are served, if there is one."""
+    lists = _AccessLists(statements)
+    rules = list(_rules(statements))
+    undecided, allowed = EVERYBODY, NOBODY
+    for rule in rules:
+        matches = [lists.match(name) for name in rule.words[2:]]
+        if rule.words[1] == "deny":
+            if rule.applies:
+                undecided -= Addresses.common(match.certain for match in matches)
             continue
-        v6.append(network)
-        if network.supernet_of(_MAPPED):
-            v4.append(IPv4Network("0.0.0.0/0"))
-        elif network.subnet_of(_MAPPED):
-            low = int(network.network_address) & 0xFFFFFFFF
-            v4.append(IPv4Network((low, network.prefixlen - 96)))
-    found = {4} if any(network.prefixlen == 0 for network in collapse_addresses(v4)) else set()
-    if any(network.supernet_of(_GLOBAL_6) for network in collapse_addresses(v6)):
-        found.add(6)
-    return frozenset(found)
+        allowed |= undecided & Addresses.common(match.possible for match in matches)
+        if served := _too_many(allowed):
+            yield _open(rule, f'would serve {served}: no name in it, without "!", keeps strangers out')
+            return
+    last = next((rule for rule in reversed(rules) if rule.words[1] == "deny" or rule.applies), None)
+    if last is not None and last.words[1] == "deny" and (served := _too_many(allowed | undecided)):
+        yield _open(
+            last,
+            f"would serve {served}: Squid answers what no rule matches with the opposite of the last rule, which is "
+            "this one",
+        )
+
+
+def exposure_problems(statements: Sequence[Statement], own_addresses: str) -> Iterator[Problem]:
+    """Yield a warning that names the protections that are missing before the first rule that lets clients in.
+
+    *own_addresses* is the file in which the running proxy has this host's addresses.
+    """
+    lists = _AccessLists(statements)
+    denied, file_denied, tunnels_denied = NOBODY, False, False
+    first = None
+    for rule in _rules(statements):
+        names = [name.lower() for name in rule.words[2:]]
+        if rule.words[1] == "allow":
+            if "manager" in names or names == ["localhost"]:
+                continue
+            first = rule
+            break
+        if not rule.applies:
+            continue
+        if len(names) == 1:
+            denied |= lists.destinations(names[0])
+            file_denied = file_denied or lists.reads(names[0], own_addresses)
+        tunnels_denied = tunnels_denied or "connect" in names
+    if first is None:
+        return
+    protected = {
+        "loopback addresses": not (_LOOPBACK - denied),
+        "link-local addresses": not (_LINK_LOCAL - denied),
+        f'this host\'s own addresses ("{own_addresses}")': file_denied,
+        "CONNECT to any port": tunnels_denied,
+    }
+    if missing := [what for what, is_so in protected.items() if not is_so]:
+        yield Problem(
+            f"{' '.join(first.words)}: no rule before this one denies {', '.join(missing)}: clients reach services "
+            "that are not meant for them",
+            first.file,
+            first.number,
+            allowed="the rules of the shipped conf/squid.conf",
+            warning=True,
+        )
+
+
+def _rules(statements: Iterable[Statement]) -> Iterator[Statement]:
+    for statement in statements:
+        words = statement.words
+        ours = statement.directive == "http_access" and len(words) >= 3 and words[1] in ("allow", "deny")
+        if ours and statement.applies is not False:
+            yield statement
+
+
+def _open(rule: Statement, why: str) -> Problem:
+    return Problem(f"{' '.join(rule.words)}: an open proxy, it {why}", rule.file, rule.number, allowed=_REMEDY)
+
+
+def _too_many(allowed: Addresses) -> str:
+    """Return what share of which family's public addresses is *allowed*; empty where that is no open proxy."""
+    for family, (public, most) in _MOST.items():
+        count = (allowed & public).count
+        if count > most:
+            return f"{max(1, round(100 * count / public.count))} % of the Internet's {family} addresses"
+    return ""
 
 
 class _AccessLists:
     """What the names in rules stand for. Several "acl" lines of one name match what any of them does."""
 
     def __init__(self, statements: Iterable[Statement]) -> None:
-        self._lines: dict[str, list[tuple[str, tuple[str, ...]]]] = {
-            "all": [("src", ("all",))],
-            "localhost": [("src", ("127.0.0.1", "::1"))],
-            **{name: [("predefined", ())] for name in ("manager", "to_localhost", "to_linklocal", "CONNECT")},
+        self._lines: dict[str, list[tuple[str, tuple[str, ...], bool]]] = {
+            "all": [("src", ("all",), True)],
+            "localhost": [("src", ("127.0.0.1", "::1"), True)],
+            "to_localhost": [("dst", ("127.0.0.0/8", "0.0.0.0/32", "::1/128", "::/128"), True)],
+            "to_linklocal": [("dst", ("169.254.0.0/16", "fe80::/10"), True)],
+            **{name: [("predefined", (), True)] for name in ("manager", "connect")},
         }
         for statement in statements:
             match statement.words:
-                case ("acl", name, kind, *values):
-                    self._lines.setdefault(name, []).append((kind, tuple(values)))
+                case ("acl", name, kind, *values) if statement.applies is not False:
+                    certain = statement.applies is True
+                    self._lines.setdefault(name.lower(), []).append((kind, tuple(values), certain))
 
-    def open_to(self, name: str, asked: frozenset[str] = frozenset()) -> frozenset[int]:
-        """Return the IP versions of which *name* may match clients with any address whatever."""
+    def match(self, name: str, asked: frozenset[str] = frozenset()) -> _Match:
+        """Return which clients *name*, of a rule, matches."""
+        name = name.lower()
         if name.startswith("!"):
-            # Only the complement of everybody is nobody.
-            return _BOTH - self.everybody(name[1:]) if name[1:] in self._lines else _NOBODY
-        lines = self._lines.get(name)
-        if lines is None or name in asked:
-            return _NOBODY  # Squid refuses a name that is not defined before it is used
-        found = _families_open(_values(value for kind, values in lines if kind == "src" for value in values))
-        for kind, values in lines:
-            parts = [self.open_to(part, asked | {name}) for part in values]
-            if kind == "any-of":
-                found |= _NOBODY.union(*parts)
-            elif kind == "all-of":
-                found |= _BOTH.intersection(*parts)
-            elif kind != "src" and kind not in _SAY_WHO:
-                found = _BOTH
-        return found
+            if name[1:] not in self._lines:
+                return _NO_STRANGER  # Squid refuses a name that is not defined
+            inner = self.match(name[1:], asked)
+            return _Match(EVERYBODY - inner.certain, EVERYBODY - inner.possible)
+        if name not in self._lines or name in asked:
+            return _NO_STRANGER
+        possible, certain = NOBODY, NOBODY
+        for kind, values, in_force in self._lines[name]:
+            line = self._line(kind, values, asked | {name})
+            possible |= line.possible
+            if in_force:
+                certain |= line.certain
+        return _Match(possible, certain)
 
-    def everybody(self, name: str) -> frozenset[int]:
-        """Return the IP versions of which *name* matches every client, whatever the client asks for."""
+    def _line(self, kind: str, values: tuple[str, ...], asked: frozenset[str]) -> _Match:
+        if kind == "src":
+            return _match_of(values)
+        if kind in ("any-of", "all-of"):
+            parts = [self.match(part, asked) for part in values]
+            join = Addresses.union if kind == "any-of" else Addresses.common
+            return _Match(join(part.possible for part in parts), join(part.certain for part in parts))
+        return _NO_STRANGER if kind in _SAY_WHO else _UNRELATED
+
+    def destinations(self, name: str) -> Addresses:
+        """Return the addresses to which *name* matches every request."""
         lines = self._lines.get(name, [])
-        return _families_open(_values(value for kind, values in lines if kind == "src" for value in values))
+        return Addresses.union(_match_of(values).certain for kind, values, sure in lines if kind == "dst" and sure)
 
-    def outsiders(self, name: str) -> frozenset[int]:
-        """Return the IP versions of which *name* certainly matches every client that nobody has let in."""
-        if name.startswith("!"):
-            return _BOTH - self.open_to(name[1:]) if name[1:] in self._lines else _NOBODY
-        return self.everybody(name)
+    def reads(self, name: str, file: str) -> bool:
+        """Say whether *name* has destinations from *file*."""
+        return any(kind == "dst" and f'"{file}"' in values for kind, values, _ in self._lines.get(name, []))
 
 
-def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield the rule by which everyone is served, if there is one."""
-    lists = _AccessLists(statements)
-    rules = [
-        statement
-        for statement in statements
-        if statement.directive == "http_access"
-        and len(statement.words) >= 3
-        and statement.words[1] in ("allow", "deny")
-    ]
-    outside = _BOTH  # the IP versions whose outsiders no rule has turned away so far
-    for rule in rules:
-        if rule.conditional:
-            continue
-        names = rule.words[2:]
-        if rule.words[1] == "deny":
-            outside -= _BOTH.intersection(*map(lists.outsiders, names))
-        elif outside.intersection(*map(lists.open_to, names)):
-            yield Problem(
-                f"{' '.join(rule.words)}: an open proxy, it would serve the whole Internet: no name in it, without"
-                ' "!", says who the client is',
-                rule.file,
-                rule.number,
-                allowed=_REMEDY,
-            )
-            return
-        if not outside:
-            return
-    if rules and rules[-1].words[1] == "deny":
-        yield Problem(
-            f"{' '.join(rules[-1].words)}: an open proxy: Squid answers what no rule matches with the opposite of"
-            " the last rule, which is this one",
-            rules[-1].file,
-            rules[-1].number,
-            allowed=_REMEDY,
-        )
+def _match_of(values: Iterable[str]) -> _Match:
+    """Return what the values of a "src" or "dst" match."""
+    possible = certain = NOBODY
+    for value in _values(values):
+        found = _addresses(value)
+        possible |= EVERYBODY if found is None else found
+        certain |= NOBODY if found is None else found
+    return _Match(possible, certain)
+
+
+def _values(words: Iterable[str]) -> Iterator[str]:
+    """Yield the values, with a list in a file (a name in quotation marks) in its place, without flags ("-n")."""
+    for word in words:
+        if len(word) > 2 and word[0] == word[-1] == '"':
+            # One that cannot be read is Squid's to complain about.
+            with suppress(OSError):
+                for line in Path(word[1:-1]).read_text(errors="replace").splitlines():
+                    yield from line.partition("#")[0].split()
+        elif not word.startswith("-"):
+            yield word
+
+
+def _addresses(value: str) -> Addresses | None:
+    """Return the addresses of a value; those of a host's name are nobody's, None where it cannot be understood."""
+    value = value.lower()
+    if value in _SPECIAL:
+        return _SPECIAL[value]
+    first, dash, rest = value.partition("-")
+    last, _, mask = rest.partition("/")
+    try:
+        if not dash:
+            return Addresses.of(value)
+        if not mask:
+            return Addresses.between(ip_address(first), ip_address(last))
+        # Squid compares what the mask leaves of an address with both ends.
+        begin, end = (ip_network(f"{each}/{mask}", strict=False) for each in (first, last))
+        return Addresses.between(begin.network_address, end.broadcast_address)
+    except (ValueError, TypeError):
+        # A mask with gaps Squid does take; what it does not take it complains about itself.
+        return None if set(value.rpartition("/")[2]) & set(".:") and "/" in value else NOBODY
+
+
+def as_warnings(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Yield *problems* as warnings, for an operator who has said that they are meant."""
+    for problem in problems:
+        yield Problem(problem.text, problem.file, problem.line, problem.allowed, warning=True)

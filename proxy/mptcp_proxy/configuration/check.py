@@ -13,10 +13,10 @@ from ..own_addresses import render as render_addresses
 from ..places import Places, service_name_problem
 from ..problem import Problem, errors
 from ..squid import Squid
-from .access import open_proxy_problems
+from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problems
 from .complaints import complaints
 from .listeners import Listener, listener_problems, listeners, states_a_port
-from .source import PhysicalLine, Statement, read, render, statements
+from .source import PhysicalLine, Statement, is_command, read, render, statements
 
 NO_SQUID = Problem("Squid is not installed: apt install squid")
 
@@ -43,8 +43,11 @@ class Checked:
         return render(self.lines)
 
 
-def check(path: Path, service_name: str, squid: Squid | None) -> Checked:
-    """Read *path* with its includes and find all that is wrong with it."""
+def check(path: Path, service_name: str, squid: Squid | None, *, allow_open: bool = False) -> Checked:
+    """Read *path* with its includes and find all that is wrong with it.
+
+    *allow_open*: whom it serves is as the operator wants it, and worth a warning only.
+    """
     if problem := service_name_problem(service_name):
         return Checked((), (), "", False, (problem,))
     lines, unreadable = read(path, service_name)
@@ -55,13 +58,13 @@ def check(path: Path, service_name: str, squid: Squid | None) -> Checked:
     said = list(statements(lines, service_name))
     found = tuple(listeners(said))
     user = _last_value(said, "cache_effective_user") or (squid.default_user if squid else "")
-    problems = [*unreadable, *_own_problems(said, found, str(path), places, user)]
+    problems = [*unreadable, *_own_problems(said, found, str(path), places, user, allow_open)]
     if squid is None:
         problems.append(NO_SQUID)
     else:
         with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
             ask = _ask(squid, places, Path(directory))
-            problems.extend(complaints(lines, service_name, ask))
+            problems.extend(complaints(_without_commands(lines, said), service_name, ask))
     workers = _last_value(said, "workers")
     return Checked(lines, found, user, workers.isdigit() and int(workers) > 1, _in_order(problems, lines))
 
@@ -88,12 +91,31 @@ def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[Ph
 
 
 def _own_problems(
-    said: Sequence[Statement], found: Sequence[Listener], file: str, places: Places, user: str
+    said: Sequence[Statement], found: Sequence[Listener], file: str, places: Places, user: str, allow_open: bool
 ) -> Iterator[Problem]:
     yield from listener_problems(found, file, states_a_port(said))
-    yield from open_proxy_problems(said)
+    access = [*_command_problems(said), *open_proxy_problems(said)]
+    yield from as_warnings(access) if allow_open else access
+    yield from exposure_problems(said, str(places.own_addresses))
     yield from _user_problems(said, user)
     yield from _directory_problems(said, places)
+
+
+def _without_commands(lines: Sequence[PhysicalLine], said: Sequence[Statement]) -> list[PhysicalLine]:
+    """Return *lines* without the programs that they would have run: a check runs none."""
+    left_out = {number for each in said if is_command(each) for number in range(each.first, each.last + 1)}
+    return [replace(line, text="") if number in left_out else line for number, line in enumerate(lines)]
+
+
+def _command_problems(said: Sequence[Statement]) -> Iterator[Problem]:
+    for statement in said:
+        if is_command(statement) and statement.applies is not False:
+            yield Problem(
+                f"{' '.join(statement.words)}: what a program prints cannot be checked: whom it lets in is not known",
+                statement.file,
+                statement.number,
+                allowed=f"names of files; as it is: {OVERRIDE}",
+            )
 
 
 def _user_problems(said: Sequence[Statement], user: str) -> Iterator[Problem]:

@@ -44,8 +44,13 @@ class Statement:
     first: int
     last: int
     """Where it stands in the sequence of physical lines, both ends included."""
-    conditional: bool = False
-    """It stands between ``if`` and ``endif``."""
+    applies: bool | None = True
+    """False: never, None: that depends on the process, by the ``if`` that it stands in."""
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it stands in an ``if`` that leaves it out, at least in some processes."""
+        return self.applies is not True
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -64,7 +69,8 @@ class Statement:
 
 def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
     """Join continued lines and replace what can be replaced."""
-    text, first, depth = "", 0, 0
+    text, first = "", 0
+    branches: list[bool | None] = []
     for index, line in enumerate(lines):
         stripped = line.text.lstrip()
         if not stripped or stripped.startswith("#"):
@@ -79,9 +85,29 @@ def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Sta
         text = ""
         if not whole:
             continue
-        keyword = whole.split(maxsplit=1)[0]
-        yield Statement(whole, line.file, line.number, first, index, conditional=depth > 0)
-        depth += {"if": 1, "endif": -1}.get(keyword, 0)
+        yield Statement(whole, line.file, line.number, first, index, _all_of(branches))
+        keyword, *condition = whole.split(maxsplit=1)
+        if keyword == "if":
+            branches.append(_truth(condition[0] if condition else ""))
+        elif keyword == "else" and branches:
+            branches[-1] = None if branches[-1] is None else not branches[-1]
+        elif keyword == "endif" and branches:
+            branches.pop()
+
+
+def _all_of(branches: Sequence[bool | None]) -> bool | None:
+    return False if False in branches else None if None in branches else True
+
+
+def _truth(condition: str) -> bool | None:
+    """Return what an ``if`` says: ``true``, ``false`` or two integers; None where Squid alone knows."""
+    if condition in ("true", "false"):
+        return condition == "true"
+    left, equals, right = condition.partition("=")
+    try:
+        return int(left) == int(right) if equals else None
+    except ValueError:
+        return None
 
 
 def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...]]:
@@ -117,8 +143,8 @@ def _resolve(
         else:
             for name in _included_files(statement, found):
                 included.extend(_resolve(name, service_name, depth + 1, include, found))
-        # In an "if" Squid itself decides whether the file is needed at all; a pipe ("|command") is not a file.
-        if (found and statement.conditional) or statement.words[1][0] in "!|":
+        # In an "if" Squid itself decides whether the file is needed at all.
+        if (found and statement.conditional) or is_command(statement):
             continue
         problems.extend(found)
         yield from lines[position : statement.first]
@@ -128,6 +154,11 @@ def _resolve(
     yield from lines[position:]
     if _ends_unfinished(lines):
         problems.append(Problem("the file ends in the middle of a continued line", path, len(lines)))
+
+
+def is_command(statement: Statement) -> bool:
+    """Say whether an ``include`` takes what a program prints."""
+    return statement.directive == "include" and len(statement.words) > 1 and statement.words[1][0] in "!|"
 
 
 def _included_files(statement: Statement, problems: list[Problem]) -> Iterator[str]:

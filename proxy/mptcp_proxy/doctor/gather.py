@@ -25,7 +25,7 @@ from . import features, host, kernel, libraries
 from .model import Finding
 
 
-def examine_host(configuration: Path, places: Places) -> Iterator[Finding]:
+def examine_host(configuration: Path, places: Places, allow_open: bool) -> Iterator[Finding]:
     """Yield all findings, the kernel's first."""
     values = {key: value for key in kernel.SYSCTLS if (value := _sysctl(key)) is not None}
     yield kernel.mptcp_socket(_mptcp_error(), os.uname().release)
@@ -46,7 +46,7 @@ def examine_host(configuration: Path, places: Places) -> Iterator[Finding]:
     yield libraries.nftables(_loads)
 
     squid = installed()
-    checked = check(configuration, places.service_name, squid)
+    checked = check(configuration, places.service_name, squid, allow_open=allow_open)
     yield host.squid(squid)
     yield features.shim(results, library, build_error)
     yield host.apparmor(
@@ -130,7 +130,7 @@ def _probe(library: str) -> tuple[dict[str, str | None], str]:
         return {}, "only root may make a network namespace"
     if unshare is None:
         return {}, "unshare is not installed (apt install util-linux)"
-    command = [unshare, "--net", "--", sys.executable, "-m", "mptcp_proxy.doctor.probe"]
+    command = [unshare, "--net", "--", sys.executable, "-I", "-m", "mptcp_proxy.doctor.probe"]
     if Path(library).is_file():
         command.append(library)
     try:

@@ -103,7 +103,7 @@ def _shim(library: str) -> None:
         # As "run" does: LD_PRELOAD cannot hold every name.
         copy = shutil.copy(library, directory)
         answer = subprocess.run(
-            [sys.executable, "-c", _REPORT_PROTOCOL],
+            [sys.executable, "-I", "-c", _REPORT_PROTOCOL],
             env={**os.environ, "LD_PRELOAD": copy, "MPTCP_LISTEN_PORTS": "3128"},
             capture_output=True,
             text=True,

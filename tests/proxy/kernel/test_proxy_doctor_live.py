@@ -49,6 +49,19 @@ def test_a_healthy_node(make_testbed: Callable[..., Testbed], require: Callable[
     assert findings["port 3128"]["text"] == "free"
 
 
+def test_the_doctor_imports_nothing_from_where_it_stands(make_testbed: Callable[..., Testbed], tmp_path: Path) -> None:
+    """Root may type it in anybody's folder."""
+    for module in ("json", "socket", "ctypes", "pyroute2"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\nraise SystemExit(9)\n")
+    node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
+    argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)]
+    answer = node.run(["sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *argv], check=False)
+    findings = {finding["check"]: finding["status"] for finding in json.loads(answer.stdout)}
+    assert findings["tc HTB"] == "ok", "the trial in a namespace of its own was run"
+    assert findings["preload library"] == "ok"
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.mark.parametrize(
     ("ill", "check", "status"),
     [

@@ -54,6 +54,19 @@ BROKEN = {
         ":3: http_access allow clients: an open proxy",
     ),
     "open proxy by not": (GOOD.replace("allow clients", "allow !clients"), ":3: http_access allow !clients: an open"),
+    "open proxy in other letters": (GOOD.replace("allow clients", "allow ALL"), ":3: http_access allow ALL: an open"),
+    "open proxy in an if": (
+        GOOD.replace("http_access allow clients", "if 1 = 1\nhttp_access allow all\nendif"),
+        ":4: http_access allow all: an open proxy",
+    ),
+    "open proxy by a range": (
+        GOOD.replace("10.0.0.0/8", "1.0.0.0-223.255.255.255"),
+        ":3: http_access allow clients: an open proxy",
+    ),
+    "rules from a program": (
+        GOOD.replace("http_access allow", "if 1 = 1\ninclude |/bin/true\nendif\nhttp_access allow"),
+        ":4: include |/bin/true: what a program prints cannot be checked",
+    ),
     "wrong netmask": (GOOD.replace("/8", "/33"), ":2: acl clients src 10.0.0.0/33: unknown netmask '33'"),
     "unknown access list": (GOOD.replace("allow clients", "allow client"), ":3: http_access allow client: ACL not"),
     "neither allow nor deny": (GOOD.replace("deny all", "refuse all"), ":4: http_access refuse all: expecting 'allow'"),
@@ -171,7 +184,17 @@ def test_without_squid(tmp_path: Path) -> None:
         timeout=30,
         check=False,
     )
-    assert (answer.returncode, answer.stderr) == (1, "mptcp-proxy: Squid is not installed: apt install squid\n")
+    said = [line for line in answer.stderr.splitlines() if "warning: " not in line]
+    assert (answer.returncode, said) == (1, ["mptcp-proxy: Squid is not installed: apt install squid"])
+
+
+def test_an_open_proxy_is_served_where_it_is_asked_for(tmp_path: Path) -> None:
+    config = tmp_path / "squid.conf"
+    config.write_text(GOOD.replace("allow clients", "allow all").replace("deny all", "deny ALL"))
+    refused, allowed = (command("check", "--config", str(config), *more) for more in ((), ("--allow-open-proxy",)))
+    assert (refused.returncode, allowed.returncode) == (1, 0)
+    assert ":3: http_access allow all: an open proxy" in refused.stderr
+    assert ":3: warning: http_access allow all: an open proxy" in allowed.stderr
 
 
 def test_caching_is_off_and_one_line_turns_it_on(tmp_path: Path) -> None:

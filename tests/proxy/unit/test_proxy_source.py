@@ -37,9 +37,40 @@ def test_a_comment_at_the_end_is_not_words() -> None:
     assert statement.directive == "http_port"
 
 
-def test_what_stands_in_an_if_is_marked() -> None:
-    lines = [PhysicalLine("f", n, t) for n, t in enumerate(["via on", "if 1 = 1", "via off", "else", "via on", "endif", "workers 2"], 1)]  # fmt: skip  # noqa: E501
-    assert [s.conditional for s in statements(lines, "n") if s.directive in ("via", "workers")] == [False, True, True, False]  # fmt: skip  # noqa: E501
+@pytest.mark.parametrize(
+    ("condition", "then", "otherwise"),
+    [
+        ("1 = 1", True, False),
+        ("1 = 2", False, True),
+        ("true", True, False),
+        ("false", False, True),
+        ("${process_number} = 1", None, None),
+        ("x = 1", None, None),
+        ("", None, None),
+    ],
+)
+def test_what_an_if_says_of_its_branches(condition: str, then: bool | None, otherwise: bool | None) -> None:
+    texts = ["via on", f"if {condition}", "via off", "else", "via on", "endif", "workers 2"]
+    lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
+    said = [s for s in statements(lines, "n") if s.directive in ("via", "workers")]
+    assert [statement.applies for statement in said] == [True, then, otherwise, True]
+    assert [statement.conditional for statement in said] == [False, then is not True, otherwise is not True, False]
+
+
+def test_an_if_within_another_applies_only_where_both_do() -> None:
+    texts = [
+        "if 1 = 1",
+        "if ${process_number} = 1",
+        "via on",
+        "endif",
+        "if 1 = 2",
+        "via off",
+        "endif",
+        "endif",
+        "via on",
+    ]
+    lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
+    assert [s.applies for s in statements(lines, "n") if s.directive == "via"] == [None, False, True]
 
 
 def write(directory: Path, **files: str) -> Path:

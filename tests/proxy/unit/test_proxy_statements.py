@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.configuration.access import open_proxy_problems
+from mptcp_proxy.configuration.access import exposure_problems, open_proxy_problems
 from mptcp_proxy.configuration.listeners import listener_problems, listeners, states_a_port
 from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
 from mptcp_proxy.problem import Problem
@@ -110,6 +110,37 @@ OPEN = [
     # Only clients by IPv4 are turned away before.
     ["acl halves src 0.0.0.0/1 128.0.0.0/1", "http_access deny halves", "http_access allow all"],
     ["acl bad dstdomain .example", "http_access deny !bad", "http_access allow all"],
+    # Names of lists are the same in any letter case.
+    ["http_access allow All"],
+    ["acl World src all", "http_access allow wORLD", "http_access deny all"],
+    ["if 1 = 1", "http_access allow all", "endif", "http_access deny all"],
+    ["if 1 = 2", "else", "http_access allow all", "endif", "http_access deny all"],
+    ["if ${process_number} = 1", "http_access allow all", "endif", "http_access deny all"],
+    ["if ${process_number} = 1", "http_access deny all", "endif", "http_access allow all"],
+    [
+        "acl own src 10.0.0.0/8",
+        "if 1 = 2",
+        "acl own src all",
+        "else",
+        "acl own src ::/1",
+        "endif",
+        "http_access allow own",
+    ],
+    [
+        "acl a src 0.0.0.0/1",
+        "acl b src 128.0.0.0/1",
+        "http_access allow a",
+        "http_access allow b",
+        "http_access deny all",
+    ],
+    ["acl near src 1.0.0.0-223.255.255.255", "http_access allow near", "http_access deny all"],
+    ["acl near src 2000::-2fff:ffff::", "http_access allow near", "http_access deny all"],
+    ["acl half src 0.0.0.0/1", "http_access allow half", "http_access deny all"],
+    ["acl all_again src 0.0.0.0-0.0.0.0/0", "http_access allow all_again", "http_access deny all"],
+    # A mask that is none: what Squid makes of it is not known.
+    ["acl odd src 10.0.0.0/255.0.255.0", "http_access allow odd", "http_access deny all"],
+    # All but a few.
+    ["acl few src 203.0.113.0/24", "http_access deny few", "http_access allow all"],
 ]
 CLOSED: list[list[str]] = [
     [],
@@ -123,7 +154,6 @@ CLOSED: list[list[str]] = [
     ["if 1 = 0", "http_access allow all", "endif", "http_access deny all"],
     ["acl own src 10.0.0.0/8", "acl web port 80", "http_access allow web own", "http_access deny all"],
     ["acl own src 10.0.0.0/8", "acl web port 80", "http_access allow own !web", "http_access deny all"],
-    ["acl half src 0.0.0.0/1", "http_access allow half", "http_access deny all"],
     ["acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all"],
     ["acl users external session", "http_access allow users", "http_access deny all"],
     ["acl card arp 00:11:22:33:44:55", "http_access allow card", "http_access deny all"],
@@ -135,6 +165,17 @@ CLOSED: list[list[str]] = [
     ["http_access allow !all", "http_access deny all"],
     # Squid itself says that there is no such name.
     ["http_access allow !nothing", "http_access deny all"],
+    ["acl own src 10.0.0.0/8", "http_access allow own", "http_access deny ALL"],
+    ["if 1 = 1", "http_access deny all", "endif", "http_access allow all"],
+    ["if ${process_number} = 1", "acl own src 10.0.0.0/8", "endif", "http_access allow own", "http_access deny all"],
+    ["acl operator src 100.64.0.0/10 2.0.0.0/8 2a00::/12", "http_access allow operator", "http_access deny all"],
+    [
+        "acl private src 10.0.0.0-10.255.255.255/8 ::1 fc00::/7 fe80::/10",
+        "http_access allow private",
+        "http_access deny all",
+    ],
+    ["acl host src client.example", "http_access allow host", "http_access deny all"],
+    ["acl v6 src ipv6", "acl v4 src ipv4", "http_access deny v4", "http_access deny v6", "http_access allow all"],
 ]
 
 
@@ -159,3 +200,46 @@ def test_a_list_in_a_file_is_read(tmp_path: Path) -> None:
         assert len(list(open_proxy_problems(parse(*rules)))) == problems, text
     names.unlink()
     assert list(open_proxy_problems(parse(*rules))) == []
+
+
+SHIPPED = ["acl clients src 10.0.0.0/8", "http_access allow localhost manager", "http_access deny manager"]
+TO_LOOPBACK = ["acl lo dst 127.0.0.0/8 ::1/128", "http_access deny lo"]
+TO_LINK_LOCAL = ["acl ll dst 169.254.0.0/16 fe80::/10", "http_access deny ll"]
+TO_OWN = ['acl own dst "/run/x/own-addresses"', "http_access deny own"]
+TUNNELS = ["acl tls port 443", "http_access deny CONNECT !tls"]
+PARTS = {"loopback": TO_LOOPBACK, "link-local": TO_LINK_LOCAL, "own addresses": TO_OWN, "CONNECT": TUNNELS}
+LET_IN = ["http_access allow clients", "http_access deny all"]
+
+
+def exposed(*texts: str) -> list[str]:
+    problems = list(exposure_problems(parse(*texts), "/run/x/own-addresses"))
+    assert all(problem.warning for problem in problems)
+    return [problem.text for problem in problems]
+
+
+def test_a_configuration_with_all_protections_has_no_warning() -> None:
+    assert exposed(*SHIPPED, *(line for part in PARTS.values() for line in part), *LET_IN) == []
+    assert exposed("http_access allow localhost", "http_access deny all") == []
+    by_squid = ["http_access deny to_localhost", "http_access deny to_linklocal"]
+    assert exposed(*SHIPPED, *by_squid, *TO_OWN, *TUNNELS, *LET_IN) == []
+
+
+@pytest.mark.parametrize("missing", PARTS)
+def test_each_missing_protection_is_a_warning(missing: str) -> None:
+    others = [line for name, part in PARTS.items() if name != missing for line in part]
+    (text,) = exposed(*SHIPPED, *others, *LET_IN)
+    assert missing in text
+    # A rule behind the one that lets clients in protects nothing.
+    (text,) = exposed(*SHIPPED, *others, *LET_IN, *PARTS[missing])
+    assert missing in text
+    # Neither does one that holds in some processes, or for some requests.
+    conditional = ["if ${process_number} = 1", *PARTS[missing], "endif"]
+    (text,) = exposed(*SHIPPED, *others, *conditional, *LET_IN)
+    assert missing in text
+    assert not any(other in text for other in PARTS if other != missing)
+
+
+def test_half_of_the_loopback_addresses_is_not_enough() -> None:
+    half = ["acl lo dst 127.0.0.0/9 ::1/128", "http_access deny lo"]
+    (text,) = exposed(*SHIPPED, *half, *TO_LINK_LOCAL, *TO_OWN, *TUNNELS, *LET_IN)
+    assert "loopback" in text

@@ -1,0 +1,116 @@
+"""Sets of IP addresses of both families, for exact arithmetic. An IPv4 address is ::ffff:a.b.c.d, as in Squid. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_network
+from typing import Self
+
+_MAPPED = 0xFFFF << 32
+_LAST = (1 << 128) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """A set of addresses, as ranges in order that neither overlap nor touch."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    """First and last address of each, as 128-bit numbers."""
+
+    @classmethod
+    def of(cls, *prefixes: str) -> Self:
+        """Return the addresses of some prefixes. Raises ValueError for what is none."""
+        networks = [ip_network(prefix, strict=False) for prefix in prefixes]
+        return cls._joined((_number(each.network_address), _number(each.broadcast_address)) for each in networks)
+
+    @classmethod
+    def between(cls, first: IPv4Address | IPv6Address, last: IPv4Address | IPv6Address) -> Self:
+        """Return all addresses from *first* to *last*. Raises ValueError where there are none."""
+        low, high = _number(first), _number(last)
+        if low > high:
+            raise ValueError(f"{first} is behind {last}")
+        return cls(((low, high),))
+
+    @classmethod
+    def union(cls, sets: Iterable[Addresses]) -> Self:
+        """Return what is in any of *sets*."""
+        return cls._joined(each for one in sets for each in one.ranges)
+
+    @classmethod
+    def common(cls, sets: Iterable[Addresses]) -> Addresses:
+        """Return what is in all of *sets*; everybody, where there are none."""
+        found: Addresses = EVERYBODY
+        for each in sets:
+            found &= each
+        return found
+
+    @classmethod
+    def _joined(cls, ranges: Iterable[tuple[int, int]]) -> Self:
+        joined: list[tuple[int, int]] = []
+        for low, high in sorted(ranges):
+            if joined and low <= joined[-1][1] + 1:
+                joined[-1] = joined[-1][0], max(high, joined[-1][1])
+            else:
+                joined.append((low, high))
+        return cls(tuple(joined))
+
+    @property
+    def count(self) -> int:
+        """How many there are; len() could not say."""
+        return sum(high - low + 1 for low, high in self.ranges)
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def __or__(self, other: Addresses) -> Addresses:
+        return Addresses.union((self, other))
+
+    def __and__(self, other: Addresses) -> Addresses:
+        return EVERYBODY - ((EVERYBODY - self) | (EVERYBODY - other))
+
+    def __sub__(self, other: Addresses) -> Addresses:
+        return Addresses(tuple(self._without(other)))
+
+    def _without(self, other: Addresses) -> Iterator[tuple[int, int]]:
+        for low, high in self.ranges:
+            begin = low
+            for first, last in other.ranges:
+                if last < begin or first > high:
+                    continue
+                if first > begin:
+                    yield begin, first - 1
+                begin = last + 1
+            if begin <= high:
+                yield begin, high
+
+
+def _number(address: IPv4Address | IPv6Address) -> int:
+    return int(address) + (_MAPPED if isinstance(address, IPv4Address) else 0)
+
+
+NOBODY = Addresses()
+EVERYBODY = Addresses(((0, _LAST),))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The addresses of one IP version."""
+
+    all: Addresses
+    public: Addresses
+    """Those that anybody may have."""
+
+
+_V4 = Addresses.of("0.0.0.0/0")
+IPV4 = Family(
+    _V4,
+    # RFC 6890: this network, private, shared, loopback, link-local; class D and E.
+    _V4
+    - Addresses.of(
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+        "192.168.0.0/16", "224.0.0.0/3",
+    ),
+)  # fmt: skip
+IPV6 = Family(EVERYBODY - Addresses.of("::/4"), Addresses.of("2000::/3"))
+"""Squid's word "ipv6" leaves ::/4 out; 2000::/3 is what is given out (RFC 4291, 2.4)."""

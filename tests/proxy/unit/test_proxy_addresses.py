@@ -1,0 +1,55 @@
+"""Sets of addresses, against Python's own sets over few addresses."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_proxy.configuration.addresses import EVERYBODY, IPV4, IPV6, NOBODY, Addresses
+
+_FEW = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=6)
+
+
+def made(spans: list[tuple[int, int]]) -> tuple[Addresses, set[int]]:
+    """Return the same small addresses as ours and as a set."""
+    plain = {number for first, more in spans for number in range(first, first + more + 1)}
+    parts = [Addresses(((first, first + more),)) for first, more in spans]
+    return Addresses.union(parts), plain
+
+
+def numbers(addresses: Addresses) -> set[int]:
+    return {number for low, high in addresses.ranges for number in range(low, high + 1)}
+
+
+@given(_FEW, _FEW)
+def test_arithmetic_is_that_of_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
+    (a, plain_a), (b, plain_b) = made(left), made(right)
+    assert numbers(a | b) == plain_a | plain_b
+    assert numbers(a & b) == plain_a & plain_b
+    assert numbers(a - b) == plain_a - plain_b
+    assert (a | b).count == len(plain_a | plain_b)
+    assert bool(a) == bool(plain_a)
+    for low, high in (a | b).ranges:
+        assert low - 1 not in numbers(a | b)
+        assert high + 1 not in numbers(a | b)
+
+
+def test_an_ipv4_address_is_the_same_in_ipv6_form() -> None:
+    assert Addresses.of("10.0.0.0/8") == Addresses.of("::ffff:10.0.0.0/104")
+    assert Addresses.of("0.0.0.0/0") == Addresses.of("::ffff:0:0/96")
+    assert IPV4.all.count == 1 << 32
+    assert IPV4.public.count < IPV4.all.count
+    assert not IPV4.public & Addresses.of("10.1.2.3", "127.0.0.1", "192.168.7.7")
+    assert not IPV6.public & Addresses.of("fe80::/10", "fc00::/7", "::1")
+
+
+def test_all_and_none() -> None:
+    assert EVERYBODY - NOBODY == EVERYBODY
+    assert EVERYBODY - EVERYBODY == NOBODY
+    assert Addresses.common([]) == EVERYBODY
+    assert Addresses.union([]) == NOBODY
+    with pytest.raises(ValueError, match="is behind"):
+        Addresses.between(ip_address("10.0.0.2"), ip_address("10.0.0.1"))
