@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * What the two parts of the preload library share. EXPORTED are the functions of the C library that it stands before;
+ * What the parts of the preload library share. EXPORTED are the functions of the C library that it stands before;
  * all else is hidden (-fvisibility=hidden), so that no name meets one of the program's.
  */
 
@@ -23,6 +23,9 @@ void start(void);
 
 /* Have the C library's bind(2) ready. Part of start(). */
 void resolve_bind(void);
+
+/* The same for read(2) (zero_read.c). */
+void resolve_read(void);
 
 /* Put the next library's function *name* into the pointer that *function* points to. */
 void resolve(void *function, const char *name);

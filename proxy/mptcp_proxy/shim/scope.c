@@ -259,6 +259,7 @@ __attribute__((constructor)) void start(void)
 	if (real_execve != NULL)
 		return;
 	resolve_bind();
+	resolve_read();
 	resolve(&real_execve, "execve");
 	resolve(&real_execvpe, "execvpe");
 

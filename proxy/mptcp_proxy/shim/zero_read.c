@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * A read of no bytes is not the end of the connection.
+ *
+ * Squid before 6 reads a request's body into a buffer that may be full: the origin takes the body more slowly than the
+ * client sends it. It then asks for 0 bytes, gets 0, which is what read(2) says, and takes that for the client's end of
+ * the connection: an upload of more than the buffer to a slow origin always fails (Squid bug 5405). Here such a read
+ * of a socket says that there is nothing to be had now (EAGAIN), so that Squid asks again.
+ *
+ * It asks again at once, for the socket has data. The pause bounds what that costs: without it a core is busy for as
+ * long as the origin is slow, and while it lasts Squid does nothing else, so it must be short against a turn of its
+ * event loop in which there is something to do.
+ */
+
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "mptcp_listen.h"
+
+#define PAUSE_NS 200000
+
+EXPORTED ssize_t read(int fd, void *buffer, size_t size);
+
+static ssize_t (*real_read)(int, void *, size_t);
+
+void resolve_read(void)
+{
+	resolve(&real_read, "read");
+}
+
+static bool is_socket(int fd)
+{
+	struct stat found;
+
+	return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode);
+}
+
+ssize_t read(int fd, void *buffer, size_t size)
+{
+	const struct timespec pause = { .tv_nsec = PAUSE_NS };
+
+	start();
+	if (size > 0 || !is_socket(fd))
+		return real_read(fd, buffer, size);
+	nanosleep(&pause, NULL);
+	errno = EAGAIN;
+	return -1;
+}

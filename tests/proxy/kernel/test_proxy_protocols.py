@@ -1,0 +1,180 @@
+"""What the shipped conf/squid.conf makes of names without an address, other protocols and odd messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from proxying import configuration
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+ORIGIN = "10.77.9.2"
+OK, BANNER, STRAY = 2001, 2002, 2003
+"""Ports of the origin: answers well; greets as a mail server does; answers without a body, and sends more behind it."""
+# Knows one name, whose first address nobody has.
+NAMES = """
+import socket, struct
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("", 53))
+while True:
+    query, client = server.recvfrom(2048)
+    end = 12
+    while query[end]:
+        end += query[end] + 1
+    question, kind = query[12 : end + 5], struct.unpack("!H", query[end + 1 : end + 3])[0]
+    known = b"known" in question
+    found = [socket.inet_aton("10.77.9.2")] if known and kind == 1 else []
+    answers = b"".join(b"\\xc0\\x0c" + struct.pack("!HHIH", 1, 1, 60, 4) + each for each in found)
+    flags = 0x8180 if known else 0x8183
+    server.sendto(query[:2] + struct.pack("!HHHHH", flags, 1, len(found), 0, 0) + question + answers, client)
+"""
+ANSWERS = {
+    OK: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+    BANNER: b"220 mail.example ESMTP\r\n",
+    STRAY: b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray",
+}
+SERVERS = """
+import socket, sys, threading
+def serve(port, answer):
+    listener = socket.create_server(("", port))
+    while True:
+        connection, _ = listener.accept()
+        with open(sys.argv[1], "ab") as seen:
+            seen.write(connection.recv(65536))
+        connection.sendall(answer)
+        connection.shutdown(socket.SHUT_WR)
+for port, answer in %r.items():
+    threading.Thread(target=serve, args=(port, answer)).start()
+"""
+CLIENT = """
+import json, socket, sys
+with socket.create_connection((sys.argv[1], 3128), timeout=8) as proxy:
+    proxy.sendall(sys.argv[2].encode())
+    answer = b""
+    try:
+        while piece := proxy.recv(65536):
+            answer += piece
+            if sys.argv[3] == "one" and b"\\r\\n\\r\\n" in answer:
+                break
+    except TimeoutError:
+        pass
+print(json.dumps(answer.decode("latin-1")))
+"""
+
+
+@dataclass
+class Scene:
+    """A client before the proxy, and origins behind it that write down what they are sent."""
+
+    client: LiveNode
+    seen: Path
+
+    def ask(self, request: str, *, whole: bool = True) -> str:
+        """Send *request* and return all that comes until the proxy closes, or its first piece."""
+        lines = request.replace("\n", "\r\n")
+        said = self.client.run(python_command(CLIENT, "10.77.8.2", lines, "all" if whole else "one"))
+        answer: str = json.loads(said.stdout)
+        return answer
+
+    def status(self, request: str) -> int:
+        return int(self.ask(request).split()[1])
+
+
+@pytest.fixture(scope="module")
+def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
+    require("squid", "gcc")
+    origin = module_testbed["origin"]
+    seen = module_testbed.directory / "seen"
+    origin.popen(python_command(NAMES), name="names")
+    origin.popen(python_command(SERVERS % ANSWERS, str(seen)), name="servers")
+    wait_until(lambda: str(STRAY) in origin.run(["ss", "-Htln"]).stdout, "the origin listens")
+    proxy = module_testbed["proxy"]
+    start_proxy(proxy, configuration(proxy, f"dns_nameservers {ORIGIN}"))
+    return Scene(module_testbed["client"], seen)
+
+
+def get(url: str, *headers: str) -> str:
+    return "\n".join([f"GET {url} HTTP/1.1", f"Host: {ORIGIN}", "Connection: close", *headers, "", ""])
+
+
+def test_plain_requests_are_answered(scene: Scene) -> None:
+    """What is refused below is worth nothing if everything is."""
+    assert scene.status(get(f"http://{ORIGIN}:{OK}/")) == 200
+    assert scene.status(get(f"http://known.example:{OK}/")) == 200
+
+
+def test_a_name_without_an_address_is_unavailable(scene: Scene) -> None:
+    """Without the rule: 502, and 500 for CONNECT."""
+    answer = scene.ask(get(f"http://nowhere.example:{OK}/"))
+    assert int(answer.split()[1]) == 503
+    assert "ERR_DNS_FAIL" in answer
+    assert scene.status("CONNECT nowhere.example:443 HTTP/1.1\nHost: nowhere.example:443\n\n") == 503
+
+
+@pytest.mark.parametrize(
+    "url",
+    [f"ftp://{ORIGIN}:{OK}/x%0d%0aDELE%20y", f"whois://{ORIGIN}:{OK}/FLUSHALL", f"gopher://{ORIGIN}:{OK}/1", "urn:x:y"],
+)
+def test_other_protocols_are_refused_and_nothing_is_sent(scene: Scene, url: str) -> None:
+    before = scene.seen.read_bytes() if scene.seen.exists() else b""
+    assert scene.status(get(url)) in (400, 403, 501)
+    assert (scene.seen.read_bytes() if scene.seen.exists() else b"") == before
+
+
+def test_a_greeting_that_is_no_http_is_not_passed_on(scene: Scene) -> None:
+    answer = scene.ask(get(f"http://{ORIGIN}:{BANNER}/"))
+    assert int(answer.split()[1]) == 403
+    assert "ESMTP" not in answer
+
+
+def test_after_an_answer_without_a_body_the_client_is_told_to_close(scene: Scene) -> None:
+    """What an origin sends behind it is not for the client's next request."""
+    answer = scene.ask(f"GET http://{ORIGIN}:{STRAY}/ HTTP/1.1\nHost: {ORIGIN}\n\n", whole=False)
+    head = answer.partition("\r\n\r\n")[0]
+    assert head.split()[1] == "204"
+    assert "\r\nConnection: close" in head
+
+
+def test_a_get_may_have_a_body(scene: Scene) -> None:
+    """Without the setting: 411."""
+    assert scene.status(get(f"http://{ORIGIN}:{OK}/", "Content-Length: 3") + "abc") == 200
+
+
+def test_an_upgrade_to_websocket_is_passed_on_and_no_other(scene: Scene) -> None:
+    for protocol in ("websocket", "h2c"):
+        scene.ask(
+            get(f"http://{ORIGIN}:{OK}/{protocol}", f"Upgrade: {protocol}").replace("close", "Upgrade"), whole=False
+        )
+    sent = scene.seen.read_text()
+    assert "Upgrade: websocket" in sent
+    assert "Upgrade: h2c" not in sent
+
+
+def test_the_origin_learns_no_address_that_the_client_claims(scene: Scene) -> None:
+    assert (
+        scene.status(get(f"http://{ORIGIN}:{OK}/claims", "Forwarded: for=192.0.2.7", "X-Forwarded-For: 192.0.2.7"))
+        == 200
+    )
+    assert "/claims" in scene.seen.read_text()
+    assert "192.0.2.7" not in scene.seen.read_text()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "chunked, identity", "x"])
+def test_a_body_of_another_coding_is_refused(scene: Scene, coding: str) -> None:
+    """Who overlooked the length beside it would take the body for the next request: Squid 5 does, with identity."""
+    inner = f"GET http://{ORIGIN}:{OK}/inner HTTP/1.1\n\n"
+    headers = f"Host: {ORIGIN}\nTransfer-Encoding: {coding}\nContent-Length: {len(inner) + 2}\nConnection: close\n\n"
+    answer = scene.ask(f"PUT http://{ORIGIN}:{OK}/coded HTTP/1.1\n{headers}{inner}")
+    assert int(answer.split()[1]) in (400, 403, 411, 501)
+    assert "/inner" not in scene.seen.read_text()
+    assert "/coded" not in scene.seen.read_text()
+
+
+def test_trace_is_refused(scene: Scene) -> None:
+    assert scene.status(get(f"http://{ORIGIN}:{OK}/").replace("GET", "TRACE", 1)) == 403
