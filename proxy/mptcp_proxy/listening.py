@@ -1,13 +1,14 @@
-"""Who listens on which port of this network namespace, as ``ss -Hltnp`` (ss(8)) tells it."""
+"""Who listens on which port of this network namespace, and by which protocol, as ``ss -Hltnpi`` (ss(8)) says."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+_MPTCP = "tcp-ulp-mptcp"
 _OWNER = re.compile(r'\("(?P<program>[^"]+)",pid=(?P<pid>\d+)')
 
 
@@ -21,14 +22,16 @@ class Listening:
     program: str
     """Empty where this process may not know."""
     pids: tuple[int, ...]
+    mptcp: bool = False
+    """Whether it takes Multipath TCP; clients that ask for it get plain TCP otherwise."""
 
     def __str__(self) -> str:
         return f"{self.program or 'another process'}{f' (process {self.pids[0]})' if self.pids else ''}"
 
 
 def read_listening(text: str) -> Iterator[Listening]:
-    """Read what ``ss -Hltnp`` printed."""
-    for line in text.splitlines():
+    """Read what ``ss -Hltnpi`` printed: for each socket a line, and one that begins with blanks of its inner state."""
+    for line in text.replace("\n\t", "\t").splitlines():
         fields = line.split()
         if len(fields) < 4 or fields[0] != "LISTEN":
             continue
@@ -36,13 +39,13 @@ def read_listening(text: str) -> Iterator[Listening]:
         owners = list(_OWNER.finditer(line))
         if port.isdigit():
             program = owners[0]["program"] if owners else ""
-            yield Listening(address, int(port), program, tuple(int(owner["pid"]) for owner in owners))
+            yield Listening(address, int(port), program, tuple(int(owner["pid"]) for owner in owners), _MPTCP in line)
 
 
 def listening_now() -> tuple[Listening, ...]:
     """Ask the kernel, by way of ss."""
     try:
-        answer = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run(["ss", "-Hltnpi"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:
         return ()
     return tuple(read_listening(answer.stdout))
@@ -52,6 +55,16 @@ def taken_by(host: str, port: int, sockets: Iterable[Listening]) -> Listening | 
     """Return a socket that keeps *host*:*port* from being bound; an empty host means all addresses."""
     wanted = host.strip("[]").lower()
     return next((s for s in sockets if s.port == port and _collide(wanted, s.address.strip("[]").lower())), None)
+
+
+def plain_ports(
+    ports: Iterable[int], own: Collection[int], sockets: Iterable[Listening]
+) -> tuple[list[int], list[int]]:
+    """Return those of *ports* on which processes *own* listen by plain TCP, and those on which they do not listen."""
+    ours = [socket for socket in sockets if any(pid in own for pid in socket.pids)]
+    there = {socket.port for socket in ours}
+    plain = {socket.port for socket in ours if not socket.mptcp}
+    return [port for port in ports if port in plain], [port for port in ports if port not in there]
 
 
 def _collide(wanted: str, bound: str) -> bool:

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from pyroute2 import NetlinkError
 from . import log_files, shim
 from .configuration.check import Checked, check
 from .installation import install, install_library, install_own_addresses, make_directories
-from .listening import listening_now, taken_by
+from .listening import listening_now, plain_ports, taken_by
 from .noted import NotedSignals
 from .own_addresses import Network, local_prefixes, reachable, watch
 from .places import Places
@@ -52,6 +52,8 @@ _DESCRIPTORS = 65536
 """Squid makes tables of this length, so that "unlimited" is not wanted. Two descriptors for each transfer."""
 _STOPPED_WHILE_STARTING = 1
 """How Squid may end when it is told to while a worker is still starting: not a failure of what was asked for."""
+_LISTENERS_PATIENCE, _LISTENERS_INTERVAL = 30.0, 1.0
+"""Seconds in which Squid opens its ports after a start or a reload, and between two looks whether it has."""
 _READY_INTERVAL = 0.1
 """Seconds between two looks whether Squid is ready for a signal."""
 _TROUBLE = (OSError, subprocess.SubprocessError, NetlinkError)
@@ -120,7 +122,7 @@ def run(
         say(f"cannot start: {_reason(error)}{hint}")
         return 1
     environment = _environment(library, places, congestion_control)
-    return _Supervisor(configuration, places, squid, look, prefixes, signals).serve(environment)
+    return _Supervisor(configuration, places, squid, look, checked.ports, prefixes, signals).serve(environment)
 
 
 def _environment(library: Path, places: Places, congestion_control: str | None) -> dict[str, str]:
@@ -145,6 +147,7 @@ class _Supervisor:
         places: Places,
         squid: Squid,
         look: Callable[[], Checked],
+        ports: Sequence[int],
         prefixes: frozenset[Network],
         signals: NotedSignals,
     ) -> None:
@@ -152,6 +155,10 @@ class _Supervisor:
         self._places = places
         self._squid = squid
         self._check = look
+        self._ports = ports
+        self._listeners_due: float | None = time.monotonic()
+        """When the listeners are looked at next; None: they were found as they should be, or that was said."""
+        self._listeners_deadline = time.monotonic() + _LISTENERS_PATIENCE
         self._prefixes = prefixes
         self._signals = signals
         self._stop_at_latest: float | None = None
@@ -207,8 +214,8 @@ class _Supervisor:
             return 0.0
         if self._pending:
             return _READY_INTERVAL
-        due = min(self._logs_due, self._addresses_due or self._logs_due)
-        return max(0.0, due - time.monotonic())
+        due = (self._logs_due, self._addresses_due, self._listeners_due)
+        return max(0.0, min(each for each in due if each is not None) - time.monotonic())
 
     def _act_on_signals(self) -> None:
         while self._signals:
@@ -235,6 +242,7 @@ class _Supervisor:
             say(f"{refused}: {_reason(error)}")
             return
         self._prefixes = prefixes
+        self._ports = checked.ports
         self._pending.add(signal.SIGHUP)
         # Squid has it when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
@@ -244,6 +252,8 @@ class _Supervisor:
         if self._addresses_due is not None and now >= self._addresses_due:
             self._addresses_due = None
             self._update_addresses()
+        if self._listeners_due is not None and now >= self._listeners_due:
+            self._look_at_listeners(process.pid)
         if now >= self._logs_due:
             self._logs_due = now + _LOG_INTERVAL
             _reap(process.pid)
@@ -252,6 +262,19 @@ class _Supervisor:
                     self._pending.add(signal.SIGUSR1)
             except OSError as error:
                 say(f"cannot begin a new log: {error.filename}: {error.strerror}")
+
+    def _look_at_listeners(self, squid: int) -> None:
+        """Say where clients come in by plain TCP: a library that was not loaded says nothing itself."""
+        now = time.monotonic()
+        plain, missing = plain_ports(self._ports, {squid, *children(squid)}, listening_now())
+        if missing and now < self._listeners_deadline:
+            self._listeners_due = now + _LISTENERS_INTERVAL
+            return
+        self._listeners_due = None
+        for port in plain:
+            say(f"port {port} takes plain TCP, not Multipath TCP: clients have one path only; see: mptcp-proxy doctor")
+        for port in missing:
+            say(f"Squid does not listen on port {port}; why is said in {self._places.logs / 'cache.log'}")
 
     def _update_addresses(self) -> None:
         try:
@@ -276,6 +299,10 @@ class _Supervisor:
             if prepared or (late and number in _STOP):
                 self._pending.discard(number)
                 process.send_signal(number)
+                if number == signal.SIGHUP:
+                    now = time.monotonic()
+                    self._listeners_due = now + _LISTENERS_INTERVAL
+                    self._listeners_deadline = now + _LISTENERS_PATIENCE
 
     def _epilogue(self, status: int) -> int:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"

@@ -68,8 +68,15 @@ def ports(checked: Checked, sockets: Iterable[Listening], own: frozenset[int], r
     for listener in checked.listeners:
         name = f"port {listener.port}"
         owner = taken_by(listener.host, listener.port, known)
-        if owner and own.intersection(owner.pids):
-            yield ok(name, "the running proxy listens on it")
+        if owner and own.intersection(owner.pids) and owner.mptcp:
+            yield ok(name, "the running proxy listens on it by Multipath TCP")
+        elif owner and own.intersection(owner.pids):
+            yield fail(
+                name,
+                "the running proxy listens on it by plain TCP",
+                "every client has one path only",
+                "journalctl -u mptcp-proxy --grep mptcp_listen   # says why; then: systemctl restart mptcp-proxy",
+            )
         elif owner:
             command = f"kill {owner.pids[0]}" if owner.pids else f"ss -ltnp 'sport = :{listener.port}'"
             yield fail(

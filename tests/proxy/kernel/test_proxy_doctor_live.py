@@ -124,7 +124,7 @@ def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
     )
     assert answer.wait(20) == 0
     findings = {finding["check"]: finding for finding in json.loads(answer.output())}
-    assert findings["port 3128"]["text"] == "the running proxy listens on it"
+    assert findings["port 3128"]["text"] == "the running proxy listens on it by Multipath TCP"
 
 
 def test_the_doctor_changes_nothing(testbed: Testbed) -> None:

@@ -1,15 +1,17 @@
-"""A kernel without MPTCP: the proxy serves by TCP, and says so once."""
+"""A kernel without MPTCP, or a library that cannot be loaded: the proxy serves by TCP, and says so."""
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 
 import pytest
 from proxying import configuration, fetch, mptcp_listeners, tcp_listeners, workers
 
+from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.services import start_origin, start_proxy, wait_until
+from mptcp_lab.testbed.services import program, start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
 
@@ -36,4 +38,28 @@ def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[...,
         assert len(lines) == 1
         assert "no MPTCP on port 312" in lines[0]
         assert "net.mptcp.enabled" in lines[0]
+        for told in (f"port {port} takes plain TCP, not Multipath TCP" for port in (3128, 3129)):
+            wait_until(lambda told=told: told in proxy.process.output(), told, process=proxy.process)  # type: ignore[misc]
         assert proxy.process.stop(10) == 0
+
+
+@pytest.mark.parametrize("loads", [True, False], ids=["library", "no library"])
+def test_a_library_that_was_not_loaded_is_found_out(
+    testbed: Testbed, require: Callable[..., None], loads: bool
+) -> None:
+    """The loader complains, and Squid goes on as if nothing were wrong."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    broken = node.directory / "mptcp_listen.so"
+    broken.write_bytes(b"no library")
+    config = configuration(node)
+    proxy = start_proxy(node, config, env=None if loads else {"MPTCP_LISTEN_SHIM": str(broken)})
+    told = "port 3128 takes plain TCP, not Multipath TCP: clients have one path only"
+    if not loads:
+        wait_until(lambda: told in proxy.process.output(), "it says so", process=proxy.process)
+    argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
+    doctor = node.run(with_mounts(argv, {"/run/mptcpproxy": str(proxy.state)}), check=False)
+    found = {finding["check"]: finding["status"] for finding in json.loads(doctor.stdout)}
+    assert found["port 3128"] == ("ok" if loads else "fail")
+    assert (told in proxy.process.output()) == (not loads)
+    assert proxy.process.stop(10) == 0

@@ -230,7 +230,8 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
     ("texts", "own", "root", "expected"),
     [
         (["http_port 3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
-        (["http_port 3128"], frozenset({6, 7}), True, [(OK, "the running proxy listens on it")]),
+        (["http_port 3128"], frozenset({6, 7}), True, [(OK, "the running proxy listens on it by Multipath TCP")]),
+        (["http_port 8081"], frozenset({8}), True, [(FAIL, "the running proxy listens on it by plain TCP")]),
         (["http_port 3130"], frozenset(), True, [(OK, "free")]),
         (["http_port 10.0.0.9:3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
         (["http_port 8080"], frozenset(), True, [(FAIL, "another process listens on it")]),
@@ -242,7 +243,8 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
 )  # fmt: skip
 def test_ports(texts: list[str], own: frozenset[int], root: bool, expected: list[tuple[Status, str]]) -> None:
     sockets = [
-        Listening("*", 3128, "squid", (7,)),
+        Listening("*", 3128, "squid", (7,), mptcp=True),
+        Listening("*", 8081, "squid", (8,)),
         Listening("127.0.0.1", 8080, "", ()),
         Listening("[::1]", 9090, "x", (9,)),
     ]

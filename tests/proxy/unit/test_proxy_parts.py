@@ -14,7 +14,7 @@ from mptcp_proxy.cli import main
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.listening import Listening, read_listening, taken_by
+from mptcp_proxy.listening import Listening, plain_ports, read_listening, taken_by
 from mptcp_proxy.noted import NotedSignals
 from mptcp_proxy.places import DEFAULT_SERVICE_NAME, Places, service_name_problem
 from mptcp_proxy.problem import Problem, errors
@@ -55,16 +55,28 @@ def test_problems_as_people_read_them() -> None:
 
 SS = """\
 LISTEN 0      4096               *:3128            *:*    users:(("squid",pid=5745,fd=23),("squid",pid=5743,fd=13))
+\t bbr cwnd:10 tcp-ulp-mptcp
 LISTEN 0      128        127.0.0.1:631       0.0.0.0:*
 LISTEN 0      511    10.0.0.1%eth0:80        0.0.0.0:*    users:(("apache2",pid=9,fd=3))
+\t cubic cwnd:10
 LISTEN 0      128            [::1]:631          [::]:*
 ESTAB  0      0          10.0.0.1:22        10.0.0.2:999
 """
 
 
+def test_ports_that_take_plain_tcp_or_nothing() -> None:
+    sockets = [
+        Listening("*", 3128, "squid", (5,), mptcp=True),
+        Listening("*", 3129, "squid", (5, 6)),
+        Listening("*", 3130, "other", (7,), mptcp=True),
+    ]
+    assert plain_ports([3128, 3129, 3130, 3131], {5}, sockets) == ([3129], [3130, 3131])
+    assert plain_ports([3128], {5}, sockets) == ([], [])
+
+
 def test_what_ss_prints() -> None:
     assert list(read_listening(SS)) == [
-        Listening("*", 3128, "squid", (5745, 5743)),
+        Listening("*", 3128, "squid", (5745, 5743), mptcp=True),
         Listening("127.0.0.1", 631, "", ()),
         Listening("10.0.0.1%eth0", 80, "apache2", (9,)),
         Listening("[::1]", 631, "", ()),
