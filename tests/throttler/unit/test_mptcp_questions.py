@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from pathlib import Path as File
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
+from hypothesis import given
+from hypothesis import strategies as st
 from mptcp_dialogue import ACK, PORT, RST, Host, Path, announced, feed, kinds, states
 from test_daemon import CAPPED, running, until
 
@@ -23,6 +26,27 @@ CLOSED, ENDED = "subflow-closed", "connection-closed"
 
 def some(count: int) -> list[FourTuple]:
     return [FourTuple(bytes(4), PORT, bytes(4), port) for port in range(count)]
+
+
+class Walk:
+    """Questions without a bound on look-ups, by walks over all that wait."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[FourTuple, tuple[float, int]] = {}
+
+    def ask(self, four_tuple: FourTuple) -> None:
+        self.waiting.setdefault(four_tuple, (float("-inf"), 0))
+
+    def drop(self, four_tuple: FourTuple) -> None:
+        self.waiting.pop(four_tuple, None)
+
+    def take(self, now: float) -> list[FourTuple]:
+        due = [each for each, (time, _) in self.waiting.items() if time <= now]
+        for each in due:
+            times = self.waiting.pop(each)[1]
+            if times < 2:
+                self.waiting[each] = (now + (0.1, 0.9)[times], times + 1)
+        return due
 
 
 class TestQuestions:
@@ -63,6 +87,70 @@ class TestQuestions:
         questions.ask(one)
         questions.drop(one)
         assert questions.take(0.0) == ()
+        questions.ask(one)
+        assert questions.take(0.0) == (one,)
+        questions.drop(one)
+        questions.ask(one)
+        assert (questions.take(0.0), questions.take(0.05)) == ((one,), ()), "asked anew, not twice"
+
+    @given(claims=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.9)))))
+    def test_each_comes_when_a_walk_over_all_would_find_it(self, claims: list[tuple[str, int, float]]) -> None:
+        """Ten subflows never wait for the rate."""
+        questions, walked, each = Questions(), Walk(), some(10)
+        now = 0.0
+        for what, which, after in claims:
+            now += after
+            if what == "t":
+                assert sorted(questions.take(now)) == sorted(walked.take(now))
+            else:
+                for one in (questions, walked):
+                    (one.ask if what == "a" else one.drop)(each[which])
+            assert len(questions) == len(walked.waiting)
+            pause = questions.pause(now)
+            assert pause == (max(0.0, min(due for due, _ in walked.waiting.values()) - now) if walked.waiting else None)
+
+    def test_what_waits_costs_a_look_up_nothing(self) -> None:
+        """A thousand that wait took a walk of a thousand steps for each that was looked up."""
+        questions = Questions()
+        for each in some(MAX_WAITING):
+            questions.ask(each)
+        questions.take(0.0)
+        now, steps = 0.0, 0
+
+        def trace(frame: object, event: str, argument: object) -> object:
+            nonlocal steps
+            steps += event == "line"
+            return trace
+
+        sys.settrace(trace)
+        try:
+            for _ in range(100):
+                now += 1 / RATE
+                assert len(questions.take(now)) <= 2
+                assert questions.pause(now) is not None
+        finally:
+            sys.settrace(None)
+        assert steps < 100 * 60
+
+    def test_what_was_dropped_is_not_kept(self) -> None:
+        questions = Questions()
+        for each in some(100 * MAX_WAITING):
+            questions.ask(each)
+            questions.drop(each)
+        assert len(questions._heap) <= 2 * BURST + 1
+
+    def test_those_asked_later_do_not_keep_one_from_its_turn(self) -> None:
+        questions, (first, *others) = Questions(), some(3000)
+        questions.ask(first)
+        asked, now = 0, 0.0
+        for each in others:
+            now += 1 / (2 * RATE)
+            questions.ask(each)
+            asked += first in questions.take(now)
+        while len(questions):
+            now += 1 / RATE
+            asked += first in questions.take(now)
+        assert asked == 3
 
 
 @pytest.fixture

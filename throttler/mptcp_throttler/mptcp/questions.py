@@ -8,11 +8,15 @@ arrive, every end and every change on the wire is a question.
 A question costs one look-up of a socket, some 25 microseconds. However many segments claim something of a subflow, it
 is asked about at most three times in a second: at once, and twice more, for the frame may be read before the kernel has
 acted on it. All questions together take at most :data:`RATE` look-ups a second, one percent of a processor.
+
+Those that wait are a heap by the time at which they are due, so that a flood of claims costs no walk over all of them
+for each segment. One that is dropped stays in the heap until its turn comes, or until such entries are half of it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import heapq
+from typing import Final, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple
 
@@ -26,14 +30,26 @@ _AGAIN: Final = (0.1, 0.9)
 """Seconds from one look-up of a subflow to the next."""
 
 
+class _Entry(NamedTuple):
+    """A subflow that waits. Of those due at one time the first comes first."""
+
+    due: float
+    number: int
+    four_tuple: FourTuple
+    times: int
+    """How often it was asked about."""
+
+
 class Questions:
     """Times are monotonic seconds, and arguments."""
 
-    __slots__ = ("_allowed", "_as_of", "_waiting")
+    __slots__ = ("_allowed", "_as_of", "_heap", "_number", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[FourTuple, tuple[float, int]] = {}
-        """When each is due, and how often it was asked about."""
+        self._waiting: dict[FourTuple, _Entry] = {}
+        self._heap: list[_Entry] = []
+        """All of these, and what was dropped since."""
+        self._number = 0
         self._allowed = float(BURST)
         self._as_of = float("-inf")
 
@@ -42,28 +58,48 @@ class Questions:
 
     def ask(self, four_tuple: FourTuple) -> None:
         """Have the kernel asked about the subflow, if it is not to be already."""
-        if len(self._waiting) < MAX_WAITING:
-            self._waiting.setdefault(four_tuple, (float("-inf"), 0))
+        if len(self._waiting) < MAX_WAITING and four_tuple not in self._waiting:
+            # Due since the last look-up: behind those that were due before, however many come.
+            self._wait(self._as_of, four_tuple, 0)
 
     def take(self, now: float) -> tuple[FourTuple, ...]:
         """Return those that are to be looked up now. Each comes again until it was looked up three times."""
         self._allowed = min(float(BURST), self._allowed + RATE * max(0.0, now - self._as_of))
         self._as_of = now
-        due = [each for each, (time, _) in self._waiting.items() if time <= now][: int(self._allowed)]
+        due: list[_Entry] = []
+        while len(due) < int(self._allowed) and (first := self._first()) is not None and first.due <= now:
+            due.append(heapq.heappop(self._heap))
+            del self._waiting[first.four_tuple]
         self._allowed -= len(due)
-        for four_tuple in due:
-            times = self._waiting.pop(four_tuple)[1]
-            if times < len(_AGAIN):
-                self._waiting[four_tuple] = (now + _AGAIN[times], times + 1)
-        return tuple(due)
+        for each in due:
+            if each.times < len(_AGAIN):
+                self._wait(now + _AGAIN[each.times], each.four_tuple, each.times + 1)
+        return tuple(each.four_tuple for each in due)
 
     def drop(self, four_tuple: FourTuple) -> None:
         """Ask no more about a subflow that ended."""
         self._waiting.pop(four_tuple, None)
+        if len(self._heap) > 2 * max(len(self._waiting), BURST):
+            self._heap = list(self._waiting.values())
+            heapq.heapify(self._heap)
 
     def pause(self, now: float) -> float | None:
         """Return the seconds until the next is to be looked up; None where nothing is."""
-        if not self._waiting:
+        first = self._first()
+        if first is None:
             return None
-        due = min(time for time, _ in self._waiting.values()) - now
-        return max(due, 0.0 if self._allowed >= 1 else (1 - self._allowed) / RATE)
+        return max(first.due - now, 0.0 if self._allowed >= 1 else (1 - self._allowed) / RATE)
+
+    def _wait(self, due: float, four_tuple: FourTuple, times: int) -> None:
+        self._number += 1
+        entry = _Entry(due, self._number, four_tuple, times)
+        self._waiting[four_tuple] = entry
+        heapq.heappush(self._heap, entry)
+
+    def _first(self) -> _Entry | None:
+        """Return the next that waits, and forget what was dropped before it."""
+        while self._heap:
+            if self._waiting.get(self._heap[0].four_tuple) is self._heap[0]:
+                return self._heap[0]
+            heapq.heappop(self._heap)
+        return None
