@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 import sys
 import time
 from contextlib import closing
@@ -59,6 +60,25 @@ def test_it_tells_what_this_host_sent(testbed: Testbed) -> None:
         syn, syn_ack = segments(capture, 2)
     assert (syn.flags & TcpFlag.ACK, syn.outgoing) == (0, False)
     assert (syn_ack.flags & TcpFlag.ACK, syn_ack.outgoing) == (TcpFlag.ACK, True)
+
+
+def test_the_loopback_interface_gives_each_frame_once(testbed: Testbed) -> None:
+    with testbed["proxy"].entered():
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        caller = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        capture = Capture("lo", [PORT])
+    with listener, caller, closing(capture):
+        listener.bind(("127.0.0.1", PORT))
+        listener.listen()
+        caller.settimeout(5)
+        caller.connect(("127.0.0.1", PORT))
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        caller.close()
+        found = segments(capture, 3)
+    SYN, ACK, RST = TcpFlag.SYN, TcpFlag.ACK, TcpFlag.RST
+    assert [each.flags & (SYN | RST) for each in found] == [SYN, SYN, RST]
+    assert [each.flags & ACK for each in found[:2]] == [0, ACK]
+    assert {each.outgoing for each in found} == {None}
 
 
 def segments(capture: Capture, count: int) -> list[Segment]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -27,6 +28,8 @@ MP_PRIO, MP_PRIO_OF_RFC_6824 = (30, b"\x51"), (30, b"\x51\x01")
 ADDRESS_IDS = range(1, 9)
 REMOVE_ADDR = (30, bytes([0x40, *ADDRESS_IDS]))
 SHORT_CONNECTIONS = 5
+_DESTINATION_PORT = slice(36, 38)
+"""Of a frame of ours."""
 FLOOD_BURST, FLOOD_PAUSE_SECONDS = 50, 0.0005
 """Frames. A handshake here takes a fraction of a millisecond; on real paths a tenth of this would do."""
 
@@ -90,11 +93,17 @@ def ends(shown: dict[str, Any]) -> dict[str, tuple[str, int]]:
 
 
 def taken_in(throttler: Throttler, wire: Link, frames: list[bytes]) -> None:
-    """Send *frames* and wait until the daemon has read them."""
-    before = ask(throttler.socket)["counters"]["observers"]["segments"]
+    """Send *frames* and wait until the daemon has read those that its capture passes: with the client's address."""
+    before = read(throttler)
     for frame in frames:
         wire.send(frame)
-    until(lambda: ask(throttler.socket)["counters"]["observers"]["segments"] >= before + len(frames))
+    there = sum(frame[_DESTINATION_PORT] == struct.pack("!H", PORT) for frame in frames)
+    until(lambda: read(throttler) >= before + there)
+
+
+def read(throttler: Throttler) -> int:
+    """Return how many segments the daemon has read."""
+    return int(ask(throttler.socket)["counters"]["observers"]["segments"])
 
 
 def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> dict[str, list[bytes]]:
@@ -135,6 +144,16 @@ def test_no_frame_lifts_a_cap(site: Site, scene: str) -> None:
         taken_in(throttler, wire, forgeries(wire, ends(shown))[scene])
         assert capped(throttler)["token"] == shown["token"]
         assert clients(site.entries()) == ["10.77.1.2"]
+
+
+def test_what_came_in_with_the_proxys_address_is_not_read(site: Site) -> None:
+    with running(site) as throttler, connection(site), link(site) as wire:
+        until(lambda: clients(site.entries()) == ["10.77.1.2"])
+        end = ends(capped(throttler))["wifi"]
+        before = read(throttler)
+        taken_in(throttler, wire, [wire.frame(end, from_proxy=True, flags=flags) for flags in ("SA", "R", "FA")] * 100)
+        taken_in(throttler, wire, [wire.frame(end, flags="A", options=[MP_PRIO])])
+        assert before < read(throttler) < before + 100
 
 
 def test_nor_before_the_kernels_first_event(site: Site) -> None:

@@ -1,9 +1,16 @@
-"""The kernel filter, compiled by libpcap and run on segments as stacks build them."""
+"""The kernel filter, compiled by libpcap and run by the kernel on segments as stacks build them.
+
+A pair of local sockets takes such a filter from anyone, and to it whatever it receives has come in.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from scapy.layers.inet import IP, TCP
@@ -26,23 +33,45 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_uint), ("instructions", ctypes.POINTER(_Instruction)))
 
 
+_SO_ATTACH_FILTER = 26
+
+
 @pytest.fixture(scope="module")
-def passes():  # type: ignore[no-untyped-def]
-    """Return a function that says whether the filter passes a frame."""
+def passes() -> Iterator[Callable[..., bool]]:
+    """A function that says whether the filter passes a frame; with ``loopback`` that of the loopback interface."""
     pcap = ctypes.CDLL(ctypes.util.find_library("pcap") or "libpcap.so.0.8")
     pcap.pcap_open_dead.restype = ctypes.c_void_p
     handle, program = ctypes.c_void_p(pcap.pcap_open_dead(1, 65535)), _Program()
-    assert pcap.pcap_compile(handle, ctypes.byref(program), kernel_filter([3128]).encode(), 1, 0xFFFFFFFF) == 0
+    pairs: list[tuple[socket.socket, socket.socket]] = []
+    with ExitStack() as stack:
+        for loopback in (False, True):
+            expression = kernel_filter([3128], loopback).encode()
+            assert pcap.pcap_compile(handle, ctypes.byref(program), expression, 1, 0xFFFFFFFF) == 0
+            ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+            for end in ends:
+                stack.enter_context(end).setblocking(False)
+            value = struct.pack("HP", program.length, ctypes.cast(program.instructions, ctypes.c_void_p).value)
+            ends[1].setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, value)
+            pcap.pcap_freecode(ctypes.byref(program))
+            pairs.append(ends)
 
-    def run(frame: bytes) -> bool:
-        return bool(pcap.bpf_filter(program.instructions, frame, len(frame), len(frame)))
+        def run(data: bytes, loopback: bool = False) -> bool:
+            sender, receiver = pairs[loopback]
+            sender.send(data)
+            try:
+                return receiver.recv(len(data)) == data
+            except BlockingIOError:
+                return False
 
-    return run
+        yield run
 
 
-def frame(*options: object, flags: str = "A", payload: bytes = b"", v6: bool = False) -> bytes:
+def frame(
+    *options: object, flags: str = "A", payload: bytes = b"", v6: bool = False, ports: tuple[int, int] = (40000, 3128)
+) -> bytes:
     network = IPv6(src="fd00::1", dst="fd00::2") if v6 else IP(src="10.0.0.1", dst="10.0.0.2")
-    return bytes(Ether() / network / TCP(sport=40000, dport=3128, flags=flags, options=list(options)) / payload)
+    tcp = TCP(sport=ports[0], dport=ports[1], flags=flags, options=list(options))
+    return bytes(Ether() / network / tcp / payload)
 
 
 @pytest.mark.parametrize("v6", [False, True])
@@ -62,3 +91,11 @@ def test_data_stay_in_the_kernel_whatever_their_time_stamp_is(passes, before, v6
 @pytest.mark.parametrize("flags", ["S", "SA", "FA", "R"])
 def test_beginnings_and_ends_pass(passes, flags) -> None:  # type: ignore[no-untyped-def]
     assert passes(frame(flags=flags))
+
+
+@pytest.mark.parametrize("v6", [False, True])
+def test_what_came_in_with_the_proxys_port_stays_in_the_kernel(passes, v6) -> None:  # type: ignore[no-untyped-def]
+    """On the loopback interface what the proxy sends comes in as well."""
+    answer = frame(flags="SA", v6=v6, ports=(3128, 40000))
+    assert (passes(answer), passes(answer, loopback=True)) == (False, True)
+    assert not passes(frame(flags="S", v6=v6, ports=(40000, 3129)), loopback=True)

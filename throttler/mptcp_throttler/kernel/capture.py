@@ -6,6 +6,10 @@ stacks put it: at the start of the options, after two NOPs, after a time stamp o
 compared too: else one data segment in eighty would pass for a byte of its time stamp. Bulk data stays in the kernel. An
 IPv6 segment behind extension headers is not seen; the kernel's own events are.
 
+It passes what came in for a listening port and what this host sent from one. A frame that came in from one was sent by
+somebody else, whatever its address, and stays in the kernel. The loopback interface, which delivers each frame twice,
+cannot tell; there one of the two is read.
+
 The socket listens to nothing until filter and buffer stand (a protocol of 0, packet(7)): else the kernel counts what
 finds no room before as dropped, and hands out frames of other interfaces.
 """
@@ -16,7 +20,7 @@ import errno
 import logging
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from mptcp_throttler.kernel.libraries import scapy_sniffer
 from mptcp_throttler.kernel.ports import KernelError
@@ -43,9 +47,10 @@ _ETHERNET, _LOOPBACK = 1, 772
 _LINK_HEADER = {_ETHERNET: 14, _LOOPBACK: 14}
 
 
-def kernel_filter(listen_ports: Iterable[int]) -> str:
-    """Return the pcap-filter(7) expression for the given TCP ports."""
-    ports = " or ".join(f"port {port}" for port in listen_ports)
+def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
+    """Return the pcap-filter(7) expression for the given TCP ports, on the *loopback* interface or another one."""
+    either, to, of = (" or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src "))
+    ports = f"inbound and ({either})" if loopback else f"(inbound and ({to})) or (outbound and ({of}))"
     parts = []
     for family, accessor, base in (("ip and tcp", "tcp", 0), ("ip6 and ip6[6] = 6", "ip6", 40)):
 
@@ -65,13 +70,13 @@ def kernel_filter(listen_ports: Iterable[int]) -> str:
 class Capture:
     """One interface. Opened again by its owner after :class:`KernelError`: an interface may go and come back."""
 
-    def __init__(self, interface: str, listen_ports: Iterable[int]) -> None:
+    def __init__(self, interface: str, listen_ports: Collection[int]) -> None:
         L2ListenSocket, Scapy_Exception = scapy_sniffer()
         self.interface = interface
+        self._loopback = interface == "lo"
         try:
-            self._scapy = L2ListenSocket(
-                iface=interface, type=_NO_PROTOCOL, filter=kernel_filter(listen_ports), promisc=False
-            )
+            expression = kernel_filter(listen_ports, self._loopback)
+            self._scapy = L2ListenSocket(iface=interface, type=_NO_PROTOCOL, filter=expression, promisc=False)
             self._socket: socket.socket = self._scapy.ins
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER_BYTES)
             self._socket.setblocking(False)
@@ -99,11 +104,7 @@ class Capture:
             except OSError as error:
                 name = errno.errorcode.get(error.errno or 0, "error")
                 raise KernelError(f"capture on {self.interface}: {name} ({error.strerror})") from error
-            outgoing: bool | None = address[2] == socket.PACKET_OUTGOING
-            if self.interface == "lo":
-                if outgoing:
-                    continue  # the loopback interface delivers each frame twice
-                outgoing = None
+            outgoing = None if self._loopback else address[2] == socket.PACKET_OUTGOING
             segment = parse_frame(frame, timestamp or 0.0, self.interface, self._link_header, outgoing)
             if segment is not None:
                 yield segment
