@@ -72,23 +72,23 @@ def base_chain(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, .
     if answer is None:
         return ()
     fields = dict(attributes(answer, _NFGENMSG.size))
-    rules = chain_rules(netlink, family, name)
-    return fields.get(_CHAIN_HOOK, b""), fields.get(_CHAIN_POLICY, b""), *rules
+    expressions = (rule for _, rule in rules(netlink, family, name))
+    return fields.get(_CHAIN_HOOK, b""), fields.get(_CHAIN_POLICY, b""), *expressions
 
 
-def chains(netlink: NetlinkSocket, family: str) -> Iterator[tuple[str, bytes]]:
-    """Yield each rule of our table, as its chain and its expressions, in their order. Raises KernelError."""
+def rules(netlink: NetlinkSocket, family: str, chain: str | None = None) -> Iterator[tuple[str, bytes]]:
+    """Yield each rule of our table, as its chain and its expressions, in their order. Raises KernelError.
+
+    *chain*: of that one alone.
+    """
     question = _NFGENMSG.pack(_FAMILIES[family], 0, 0) + _text(_RULE_TABLE, NFT_TABLE)
-    for rule in netlink.dump(_GETRULE, question, f"list the rules of table {family} {NFT_TABLE}"):
+    what = f"list the rules of table {family} {NFT_TABLE}"
+    if chain is not None:
+        question += _text(_RULE_CHAIN, chain)
+        what = f"list the chain {chain} of table {family} {NFT_TABLE}"
+    for rule in netlink.dump(_GETRULE, question, what):
         fields = dict(attributes(rule, _NFGENMSG.size))
         yield fields.get(_RULE_CHAIN, b"").rstrip(b"\0").decode(errors="replace"), fields.get(_RULE_EXPRESSIONS, b"")
-
-
-def chain_rules(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, ...]:
-    """Return the expressions of a chain's rules, to compare. Raises KernelError."""
-    question = _NFGENMSG.pack(_FAMILIES[family], 0, 0) + _text(_RULE_TABLE, NFT_TABLE) + _text(_RULE_CHAIN, name)
-    rules = netlink.dump(_GETRULE, question, f"list the chain {name} of table {family} {NFT_TABLE}")
-    return tuple(dict(attributes(rule, _NFGENMSG.size)).get(_RULE_EXPRESSIONS, b"") for rule in rules)
 
 
 def _text(kind: int, value: str) -> bytes:

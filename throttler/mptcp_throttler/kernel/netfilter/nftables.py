@@ -150,7 +150,8 @@ class NftablesNetfilter:
             with NetlinkSocket(NETLINK_NETFILTER) as netlink:
                 for target in fresh:
                     name = nft_chain_name(target)
-                    self._made[target] = nft_wire.chain_rules(netlink, self._table.family, name)
+                    there = nft_wire.rules(netlink, self._table.family, name)
+                    self._made[target] = tuple(rule for _, rule in there)
 
     async def check(self) -> list[str]:
         present = [name for _, name in socket.if_nameindex()]
@@ -166,7 +167,7 @@ class NftablesNetfilter:
             before, expected = self._changes, dict(self._made)
             found: dict[Target, list[bytes]] = {target: [] for target in expected}
             with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-                async for name, rule in in_turns(nft_wire.chains(netlink, self._table.family)):
+                async for name, rule in in_turns(nft_wire.rules(netlink, self._table.family)):
                     if (target := _target(name)) in found:
                         found[target].append(rule)
                 interrupted = netlink.interrupted
