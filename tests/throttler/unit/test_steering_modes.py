@@ -230,6 +230,31 @@ def test_a_path_that_gives_nothing_does_not_slow_the_other_down(spacing: float) 
     assert scene.actions[ETHERNET].rate is None
 
 
+@pytest.mark.parametrize(("demand", "waiting"), [(12.0, 0), (1000.0, 500_000)])
+@pytest.mark.parametrize("weights", [(40, 60), (60, 40), (20, 80)])
+def test_a_path_that_falls_silent_takes_the_caps_of_the_others_with_it_at_once(
+    weights: tuple[int, int], demand: float, waiting: int
+) -> None:
+    """Until then they are the share beside a rate that falls: a connection once crawled for two seconds."""
+    outstanding = dict.fromkeys(NAMES, 50)
+    scene = Scene(balanced(*weights), links(20, 30, demand), waiting, outstanding=outstanding)
+    scene.run(10)
+    before = scene.actions[ETHERNET].rate
+    silent(scene, 20)
+    scene.run(0.8)
+    assert [action.rate for action in scene.actions.values()] == [None, None]
+    scene.run(1)
+    scene.carry = links(20, 30, demand)
+    scene.run(1.4)
+    assert [action.rate for action in scene.actions.values()] == [None, None], "the measure has the outage in it"
+    scene.run(8)
+    after = scene.actions[ETHERNET].rate
+    assert (before is None) == (after is None)
+    scene.run(12)
+    carried = scene.run(10)
+    assert 100 * carried[ETHERNET] / sum(carried.values()) == pytest.approx(weights[0], abs=5)
+
+
 def test_a_cap_is_never_next_to_nothing() -> None:
     scene = Scene(balanced(1, 1000), links(100, 1))
     scene.run(10)

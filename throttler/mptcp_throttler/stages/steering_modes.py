@@ -15,7 +15,7 @@ The modes are those of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest mean
   that is the measure: every path is capped to a little more than its share of it. The kernel's scheduler gives idle
   paths data in proportion to their pacing rates, which follow the caps. What the last ``SHARE_WINDOW`` seconds lack is
   made good by shifting the measure a little. A path that gives next to nothing takes no part: it would slow the others
-  down.
+  down. One that is lost takes none at once, and again when the window of the measure has nothing of that time.
 
 Times are on any one clock, in seconds, rates in bits/s. Samples may be 0.1 s or some seconds apart: a rate is taken
 over its window, or over the last interval where that is longer.
@@ -110,6 +110,7 @@ class _Path:
         "_waited",
         "baseline",
         "lost",
+        "silent",
         "waiting",
     )
 
@@ -130,6 +131,8 @@ class _Path:
         """Since when nothing has been outstanding."""
         self._idled = self._waited = float("-inf")
         """When next to nothing waited last, and when more than is sent at once."""
+        self.silent = float("-inf")
+        """When it was last that what is outstanding did not arrive."""
         self.lost = False
 
     def observe(self, now: float, samples: Iterable[SubflowSample]) -> None:
@@ -153,6 +156,8 @@ class _Path:
             del self._marks[0]
         rate = self.rate(RATE_WINDOW)
         self.baseline = max(rate, self.baseline * exp((before - now) / MEMORY))
+        if self.gives_nothing(now):
+            self.silent = now
         if self.waiting >= max(MORE_THAN_A_PIECE, min(MIN_WAITING * rate / 8, SURELY_WAITING)):
             self._waited = now
         else:
@@ -254,6 +259,7 @@ class Steering:
         for name, path in self._paths.items():
             path.observe(now, [each for each in samples if each.path == name])
         if not self.steer.by_order:
+            self._leave_out(now)
             self._balance(now)
             return {
                 each.four_tuple: Action(False, self._caps.get(each.path), self._share(each.path)) for each in samples
@@ -282,7 +288,7 @@ class Steering:
         for name, path in self._paths.items():
             if path.lost:
                 path.lost = not path.well_again(now)
-            elif path.gives_nothing(now):
+            elif path.silent == now:
                 # Without another one there is nothing to decide.
                 path.lost = any(not self._paths[other].lost for other in present if other != name)
         usable = [name for name in present if not self._paths[name].lost] or present
@@ -312,7 +318,16 @@ class Steering:
         elif now - self._since >= after:
             self._open, self._since = tuple([name for name in usable if name in wanted]), None
 
+    def _leave_out(self, now: float) -> None:
+        """Set which paths balancing leaves out; what changes that is acted on at once."""
+        for path in self._paths.values():
+            lost = now - path.silent < BALANCE_WINDOW
+            if lost != path.lost:
+                path.lost, self._balanced = lost, float("-inf")
+
     def _share(self, path: str) -> str:
+        if self._paths[path].lost:
+            return "gave nothing: no share for now"
         weights = dict(zip(self.steer.paths, self.steer.weights, strict=True))
         return f"{100 * weights[path] / sum(weights.values()):.0f} % of the bytes"
 
@@ -325,7 +340,7 @@ class Steering:
         part = {
             name: path
             for name, path in self._paths.items()
-            if path.present and path.rate(BALANCE_WINDOW) > MIN_PART * path.baseline
+            if path.present and not path.lost and path.rate(BALANCE_WINDOW) > MIN_PART * path.baseline
         }
         if len(part) < 2:
             self._caps = {}
