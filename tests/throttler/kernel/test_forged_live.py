@@ -6,6 +6,7 @@ daemon has taken them in when it counts them; what it decided by them is in its 
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import struct
@@ -16,10 +17,23 @@ from functools import partial
 from typing import Any
 
 import pytest
-from throttler_site import IPPROTO_MPTCP, PORT, Site, clients, connection, make_site, running, until
+from throttler_site import (
+    IPPROTO_MPTCP,
+    PORT,
+    Site,
+    clients,
+    connected,
+    connection,
+    listening,
+    make_site,
+    running,
+    until,
+)
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, LiveNode, Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
+from mptcp_throttler.mptcp import options
+from mptcp_throttler.mptcp.segment import parse_frame
 from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
@@ -28,6 +42,9 @@ MP_PRIO, MP_PRIO_OF_RFC_6824 = (30, b"\x51"), (30, b"\x51\x01")
 ADDRESS_IDS = range(1, 9)
 REMOVE_ADDR = (30, bytes([0x40, *ADDRESS_IDS]))
 SHORT_CONNECTIONS = 5
+ETH_P_ALL = 3
+NOBODY, ROOM = "10.77.1.99", 4
+"""An address of the capped path that no host has, and connections."""
 _DESTINATION_PORT = slice(36, 38)
 """Of a frame of ours."""
 FLOOD_BURST, FLOOD_PAUSE_SECONDS = 50, 0.0005
@@ -51,7 +68,7 @@ class Link:
         self._random = random.Random(1)
         with core.entered():
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-        self._socket.bind((device, 0))
+        self._socket.bind((device, ETH_P_ALL))
 
     def close(self) -> None:
         self._socket.close()
@@ -70,6 +87,24 @@ class Link:
 
     def send(self, frame: bytes) -> None:
         self._socket.send(frame)
+
+    def handshake(self, client: tuple[str, int]) -> None:
+        """Open a connection as far as the wire shows: the proxy's kernel drops the third ACK for its sequence number.
+
+        Whoever does so is on the way, and sees what the proxy answers. Nobody may have the client's address.
+        """
+        from mptcp_throttler.views.mptcp_layers import MpCapable, tcp_option
+
+        self._socket.settimeout(5)
+        self.send(self.frame(client, flags="S", options=[tcp_option(MpCapable())]))
+        while True:
+            answer = parse_frame(self._socket.recv(2000), 0.0, "")
+            if answer is not None and answer.destination_port == client[1] and answer.options:
+                break
+        (option,) = [each for each in answer.options if isinstance(each, options.MpCapable)]
+        keys = MpCapable(sender_key=self._random.getrandbits(64), receiver_key=int.from_bytes(option.sender_key, "big"))
+        ack = (answer.sequence + 1) & 0xFFFFFFFF
+        self.send(self.frame(client, flags="A", ack=ack, options=[tcp_option(keys)]))
 
 
 @contextmanager
@@ -203,6 +238,36 @@ def flood(wire: Link, frame: bytes) -> Iterator[None]:
     finally:
         over.set()
         sender.join()
+
+
+@pytest.fixture(scope="module")
+def small(make_module_testbed: Callable[..., Testbed], site: Site) -> Site:
+    """A throttler with room for a few connections; no comparison with the kernel comes to help."""
+    testbed = make_module_testbed()
+    settings = {"netfilter": site.backend, "verify_interval": 600, "max_connections": ROOM}
+    config = write_throttler_config(testbed["proxy"], site.policy, settings=settings)
+    return Site(testbed, site.backend, site.policy, config)
+
+
+def test_a_real_connection_has_its_cap_where_forged_ones_take_all_room(small: Site) -> None:
+    ports = itertools.count(20_000)
+    with running(small) as throttler, listening(small) as listener, link(small) as wire:
+
+        def forge() -> list[str]:
+            """Have one more; return whose connections the throttler has then."""
+            wire.handshake((NOBODY, next(ports)))
+            subflows = [each for found in ask(throttler.socket)["connections"] for each in found["subflows"]]
+            return [each["remote"].rsplit(":", 1)[0] for each in subflows]
+
+        def evicted() -> int:
+            return int(ask(throttler.socket)["counters"]["tracker"]["unconfirmed_evicted"])
+
+        until(lambda: forge() == ROOM * [NOBODY])
+        with connected(small, listener):
+            until(lambda: NOBODY in forge() and clients(small.entries()) == ["10.77.1.2"])
+            before = evicted()
+            until(lambda: NOBODY in forge() and evicted() > before + ROOM)
+            assert clients(small.entries()) == ["10.77.1.2"], "those that the kernel has stay"
 
 
 @pytest.fixture(scope="module")

@@ -131,17 +131,24 @@ def running(site: Site) -> Iterator[Throttler]:
 
 
 @contextmanager
-def connection(
-    site: Site, family: int = 4, protocol: int = IPPROTO_MPTCP
+def listening(site: Site, protocol: int = IPPROTO_MPTCP) -> Iterator[socket.socket]:
+    """What accepts connections on the proxy."""
+    with site.proxy.entered():
+        listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, protocol)
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("::", PORT))
+        listener.listen()
+        yield listener
+
+
+@contextmanager
+def connected(
+    site: Site, listener: socket.socket, family: int = 4, protocol: int = IPPROTO_MPTCP
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A connection from client to proxy that is up on all its paths; yields both ends."""
+    """A connection from client to *listener* that is up on all its paths; yields both ends."""
     kind = socket.AF_INET6 if family == 6 else socket.AF_INET
     with ExitStack() as stack:
-        with site.proxy.entered():
-            listener = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM, protocol))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("::", PORT))
-            listener.listen()
         with site.client.entered():
             client = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM, protocol))
         client.settimeout(10)
@@ -156,6 +163,15 @@ def connection(
         yield client, proxy
         client.shutdown(socket.SHUT_WR)
         proxy.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def connection(
+    site: Site, family: int = 4, protocol: int = IPPROTO_MPTCP
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The same, to a listener of its own."""
+    with listening(site, protocol) as listener, connected(site, listener, family, protocol) as ends:
+        yield ends
 
 
 def until(holds: Callable[[], bool], timeout: float = 8) -> None:
