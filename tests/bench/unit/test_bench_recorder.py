@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mptcp_bench import live, plot, provenance
-from mptcp_bench.demo import PATHS, judge, phases
-from mptcp_bench.download import Download, Protocol
+from mptcp_bench.demo.parts import PATHS, parts
 from mptcp_bench.recorder import Sample, greatest_rate, longest_gap, mean_rate, rates
 from mptcp_bench.shipped import ethernet_cap
 from mptcp_lab.testbed import TestbedError
 
-CAP = 5_000_000
-PHASES = phases(CAP)
-MPTCP = Protocol(requested=1, fallbacks=0, joins=1, proxy_requested=0)
-TCP = Protocol(requested=0, fallbacks=0, joins=0, proxy_requested=0)
-POLICY = PHASES[-1]
-GOOD = {"eth0": 4.9e6, "wlan0": 29.5e6}
-
 
 def samples(*octets: int, step: float = 0.1) -> list[Sample]:
     return [Sample(round(i * step, 6), {"eth0": value, "wlan0": 0}) for i, value in enumerate(octets)]
-
-
-def download(protocol: Protocol, digest_ok: bool = True) -> Download:
-    return Download(0.0, 10.0, 1000, "0", digest_ok, protocol)
 
 
 def test_a_rate_is_the_difference_over_the_real_interval() -> None:
@@ -67,8 +53,8 @@ def test_the_cap_is_what_the_policy_says(tmp_path: Path) -> None:
         "  - {name: b, paths: [ethernet], throttle: {rate: 3 Mbit/s, ceil: 4 Mbit/s}}\n"
     )
     assert ethernet_cap(policy) == 4_000_000
-    assert phases(4_000_000)[-1].expected["eth0"] == 4_000_000
-    assert "Ethernet 4 Mbit/s" in phases(4_000_000)[-1].subtitle
+    assert parts(4_000_000)[-1].allowed["eth0"] == 4_000_000
+    assert "Ethernet 4 Mbit/s" in parts(4_000_000)[-1].subtitle
     policy.write_text(f"{rules}  - {{name: a, paths: [other], throttle: {{rate: 1 Mbit/s}}}}\n")
     with pytest.raises(TestbedError, match=r"policy\.yaml: no rule throttles the path 'ethernet'"):
         ethernet_cap(policy)
@@ -76,38 +62,6 @@ def test_the_cap_is_what_the_policy_says(tmp_path: Path) -> None:
     with pytest.raises(TestbedError, match=r"read the policy: .*policy\.yaml"):
         ethernet_cap(policy)
     assert ethernet_cap() > 0
-
-
-def test_a_download_as_it_should_be() -> None:
-    assert judge(POLICY, download(MPTCP), GOOD) == ()
-
-
-@pytest.mark.parametrize(
-    ("protocol", "steady", "said"),
-    [
-        (TCP, GOOD, "opened no MPTCP connection"),
-        (replace(MPTCP, fallbacks=1), GOOD, "fell back to plain TCP"),
-        (replace(MPTCP, joins=0), GOOD, "no second subflow"),
-        (replace(MPTCP, proxy_requested=1), GOOD, "towards the origin"),
-        (MPTCP, {**GOOD, "eth0": 100e6}, "Ethernet carried 100.0 Mbit/s .* instead of 5 "),
-        (MPTCP, {**GOOD, "eth0": 0.94 * CAP}, "Ethernet carried 4.7"),
-        (MPTCP, {**GOOD, "eth0": 1.06 * CAP}, "Ethernet carried 5.3"),
-        (MPTCP, {**GOOD, "wlan0": 28e6}, "Wi-Fi carried 28.0 Mbit/s .* instead of 30"),
-    ],
-)
-def test_what_is_wrong_is_said(protocol: Protocol, steady: dict[str, float], said: str) -> None:
-    [complaint] = judge(POLICY, download(protocol), steady)
-    assert re.search(said, complaint)
-
-
-def test_plain_tcp_must_be_plain_and_stay_on_its_path() -> None:
-    ethernet = PHASES[0]
-    assert judge(ethernet, download(TCP), {"eth0": 99e6, "wlan0": 0.0}) == ()
-    assert len(judge(ethernet, download(MPTCP), {"eth0": 99e6, "wlan0": 9e6})) == 2
-
-
-def test_wrong_bytes_are_told() -> None:
-    assert "SHA-256" in judge(POLICY, download(MPTCP, digest_ok=False), GOOD)[0]
 
 
 def test_blocks_and_bars_stay_within_their_width() -> None:

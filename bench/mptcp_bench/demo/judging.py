@@ -1,0 +1,160 @@
+"""Whether the demo showed what it should. Pure: from what was measured to words.
+
+There are two kinds of complaint. What the product does *wrong* is wrong on any machine: other bytes, no Multipath TCP,
+a path unused, a cap exceeded, a throttler that ended. A rate that was *missed* may be the machine's fault: it counts
+only if the processors had time enough. What a link gives is what plain TCP got over it in the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mptcp_lab.agent.processors import Usage
+
+from ..download import Download
+from ..live import Path
+from .parts import PATHS, Part
+
+FILLED = 0.9
+"""Least share of what a path could carry, by which it is filled: link, or cap."""
+HELD = 1.1
+"""Most share of a cap, or of a link's rate, by which it is kept to."""
+UNUSED = 0.02
+"""Share of what a path could carry, below which it was not used."""
+SHORT = 1.0
+"""Seconds of steady state, below which there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One download, and what the machine did meanwhile."""
+
+    part: Part
+    download: Download
+    steady: Mapping[str, float]
+    """Bits per second of each device on the wire, in the steady state."""
+    steady_seconds: float
+    """How long that lasted; where the download was too short for one, :attr:`steady` is of all of it."""
+    processors: Usage
+    throttler: int | None = None
+    """Exit status of the throttler where it ended before its download did."""
+    congestion_control: tuple[str, ...] = ()
+    """What the proxy's subflows to the client used; empty where the download did not go through the proxy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A download and what is to be said of it."""
+
+    measured: Measured
+    expected: Mapping[str, float]
+    """Bits per second of each device that was to be filled."""
+    wrong: tuple[str, ...] = ()
+    """What the product did wrong."""
+    missed: tuple[str, ...] = ()
+    """Rates that were not reached."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether rates were missed while the machine was too busy to reach them."""
+        return bool(self.missed) and self.measured.processors.busy
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.wrong) or (bool(self.missed) and not self.busy)
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        return (*self.wrong, *self.missed)
+
+
+def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
+    """Judge one download; *plain* is what plain TCP got over each device, bits per second, as far as that is known."""
+    part, download = measured.part, measured.download
+    known = plain if part.multipath else {}
+    expected = {d: min(float(allowed), known.get(d, allowed)) for d, allowed in part.allowed.items()}
+    wrong, missed = [], []
+    if not download.digest_ok:
+        wrong.append("the bytes received are not those the origin has (SHA-256)")
+    protocol = download.protocol.complaint(multipath=part.multipath)
+    if protocol is not None:
+        wrong.append(protocol)
+    if measured.throttler is not None:
+        wrong.append(f"the throttler ended (exit status {measured.throttler}) while it should have enforced the policy")
+    for path in PATHS:
+        rate = measured.steady[path.device]
+        shown = f"{path.label} carried {rate / 1e6:.1f} Mbit/s in the steady state"
+        fault = _fault(part, path, rate)
+        if fault is not None:
+            wrong.append(f"{shown} {fault}")
+        elif path.device in expected and rate < FILLED * expected[path.device]:
+            missed.append(f"{shown}, less than {FILLED:.0%} of {_source(part, path, expected[path.device])}")
+    if measured.steady_seconds < SHORT and not wrong:
+        wrong.append(f"over after {download.end - download.start:.1f} s, before a steady state")
+    return Outcome(measured, expected, tuple(wrong), tuple(missed))
+
+
+def _fault(part: Part, path: Path, rate: float) -> str | None:
+    """Return what is wrong with *rate* on any machine."""
+    allowed = part.allowed.get(path.device)
+    if allowed is None:
+        return "and should have been idle" if rate > UNUSED * path.rate else None
+    if rate > HELD * allowed:
+        what = "its cap" if part.capped == path.device else "its link"
+        return f"and {what} allows {allowed / 1e6:g}"
+    if part.multipath and rate < UNUSED * allowed:
+        return "and should have been used"
+    return None
+
+
+def _source(part: Part, path: Path, expected: float) -> str:
+    allowed = part.allowed[path.device]
+    if expected < allowed:
+        return f"the {expected / 1e6:.1f} that plain TCP got over it"
+    return f"the {allowed / 1e6:g} of its {'cap' if part.capped == path.device else 'link'}"
+
+
+@dataclass
+class Verdict:
+    """All downloads of a run in order, those too that were repeated."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def final(self) -> tuple[Outcome, ...]:
+        """The outcome of each part: of one that was repeated, the second."""
+        return tuple({outcome.measured.part.key: outcome for outcome in self.outcomes}.values())
+
+    @property
+    def failure(self) -> str | None:
+        failed = [outcome.measured.part.title for outcome in self.final if outcome.failed]
+        return f"not as it should be: {'; '.join(failed)} (see above)" if failed else None
+
+    @property
+    def warning(self) -> str | None:
+        """What could not be judged, in plain words; None where all could."""
+        busy = [outcome for outcome in self.final if outcome.busy and not outcome.failed]
+        if not busy:
+            return None
+        parts = "; ".join(f"{outcome.measured.part.title} ({outcome.measured.processors})" for outcome in busy)
+        return (
+            f"this machine is too busy to judge the rates of: {parts}. Everything else there is as it should be; "
+            "for the rates run the demo again when the machine has less to do."
+        )
+
+
+def perform(parts: Iterable[Part], measure: Callable[[Part], Measured], said: Callable[[Outcome], None]) -> Verdict:
+    """Have each of *parts* measured and judged, once more where the machine was too busy; tell *said* at once."""
+    verdict = Verdict()
+    plain: dict[str, float] = {}
+    for part in parts:
+        for _ in range(2):
+            outcome = judge(measure(part), plain)
+            verdict.outcomes.append(outcome)
+            said(outcome)
+            if outcome.failed or not outcome.busy:
+                break
+        if part.source is not None:
+            plain[part.source] = outcome.measured.steady[part.source]
+    return verdict

@@ -1,0 +1,120 @@
+"""What the demo leaves: a table in the terminal, a picture, and files with numbers and samples."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from .. import plot, provenance
+from ..recorder import Sample
+from .judging import Outcome, Verdict
+from .parts import ETHERNET, PATHS
+
+PICTURE = "throughput.png"
+
+
+def lines(outcome: Outcome) -> Iterator[str]:
+    """Return what is said of a download once it is over, with the markup of rich."""
+    measured, color = outcome.measured, "red" if outcome.failed else "yellow"
+    sign = f"[{color}]✗[/]" if outcome.failed else f"[{color}]?[/]" if outcome.busy else "[green]✓[/]"
+    found = measured.congestion_control
+    by = f", congestion control of the proxy towards the client: {', '.join(found)}" if found else ""
+    yield f"{sign} {measured.part.title}: {measured.download.goodput / 1e6:.1f} Mbit/s of payload{by}"
+    for complaint in outcome.complaints:
+        yield f"    [{color}]{complaint}[/]"
+    if outcome.busy:
+        yield f"    [{color}]the machine was busy: {measured.processors}[/]"
+
+
+def table(outcomes: Sequence[Outcome]) -> Table:
+    """Return the demo's results as a table that fits into 80 columns."""
+    result = Table(
+        title="Mbit/s; each path in the steady state, measured / expected", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    result.add_column("download", no_wrap=True)
+    result.add_column("payload", justify="right")
+    for path in PATHS:
+        result.add_column(path.label, justify="right", style=path.color, no_wrap=True)
+    result.add_column("subflows", justify="right")
+    result.add_column("MB", justify="right")
+    result.add_column("SHA-256")
+    for outcome in outcomes:
+        part, download = outcome.measured.part, outcome.measured.download
+        cells = [part.name, f"{download.goodput / 1e6:.1f}"]
+        for path in PATHS:
+            expected, rate = outcome.expected.get(path.device), outcome.measured.steady[path.device] / 1e6
+            wanted = "idle" if expected is None else f"{expected / 1e6:.3g}"
+            cells.append(f"{rate:.{2 if rate < 10 else 1}f} / {wanted}")
+        cells.append(str(1 + download.protocol.joins) if part.multipath else "TCP")
+        cells += [f"{download.octets / 1e6:.1f}", "equal" if download.digest_ok else "differs"]
+        result.add_row(*cells, style="bold red" if outcome.failed else "yellow" if outcome.busy else None)
+    return result
+
+
+def draw(directory: Path, samples: Sequence[Sample], verdict: Verdict, cap: int) -> Path:
+    """Write the picture and return where it is."""
+    bands = [
+        plot.Band(
+            outcome.measured.download.start,
+            outcome.measured.download.end,
+            outcome.measured.part.title,
+            outcome.measured.part.subtitle,
+            f"{outcome.measured.download.goodput / 1e6:.0f} Mbit/s of payload",
+        )
+        for outcome in verdict.outcomes
+    ]
+    levels = [
+        plot.Level(number, cap, f"cap on Ethernet: {cap / 1e6:g} Mbit/s", ETHERNET.color)
+        for number, outcome in enumerate(verdict.outcomes)
+        if outcome.measured.part.capped
+    ]
+    target = directory / PICTURE
+    plot.throughput(
+        target,
+        samples,
+        PATHS,
+        bands=bands,
+        levels=levels,
+        title="Downloads over an Ethernet link of 100 Mbit/s and a Wi-Fi link of 30 Mbit/s",
+        subtitle="wget from Apache; Multipath TCP ends at the proxy, which goes on by plain TCP. "
+        "Shown are bytes on the wire at the client, mean over 0.3 s.",
+    )
+    return target
+
+
+def save(directory: Path, samples: Sequence[Sample], verdict: Verdict) -> None:
+    """Write the numbers and the samples."""
+    results: dict[str, Any] = {
+        "failure": verdict.failure,
+        "warning": verdict.warning,
+        "downloads": [_numbers(outcome) for outcome in verdict.outcomes],
+    }
+    (directory / "demo.json").write_text(provenance.document(provenance.collect(), results))
+    with (directory / "samples.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["seconds", *(f"{path.device}_bytes" for path in PATHS)])
+        for sample in samples:
+            writer.writerow([f"{sample.time:.4f}", *(sample.octets[path.device] for path in PATHS)])
+
+
+def _numbers(outcome: Outcome) -> dict[str, Any]:
+    measured = outcome.measured
+    return {
+        "name": measured.part.key,
+        "title": measured.part.title,
+        "goodput": round(measured.download.goodput),
+        "steady": {d: round(rate) for d, rate in measured.steady.items()},
+        "expected": {d: round(rate) for d, rate in outcome.expected.items()},
+        "wrong": list(outcome.wrong),
+        "missed": list(outcome.missed),
+        "busy": outcome.busy,
+        "processors": asdict(measured.processors),
+        "congestion_control": list(measured.congestion_control),
+        **asdict(measured.download),
+    }

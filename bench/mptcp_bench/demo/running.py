@@ -1,0 +1,147 @@
+"""Running the demo: testbed, services, one download after the other, the verdict."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from mptcp_lab.agent import processors
+from mptcp_lab.testbed import TWO_PATHS, Host, Testbed
+from mptcp_lab.testbed.features import missing
+from mptcp_lab.testbed.services import (
+    PROXY_PORT,
+    Origin,
+    Proxy,
+    Throttler,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    write_throttler_config,
+)
+
+from ..download import fetch, wget
+from ..live import View
+from ..recorder import Recorder, mean_rate
+from ..shipped import POLICY, ethernet_cap
+from . import output as files
+from .judging import SHORT, Measured, Outcome, perform
+from .parts import PATHS, Part, parts
+
+SYSCTL = Path("/proc/sys/net/ipv4")
+NEEDED = (
+    "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb",
+    "ethtool", "apache2", "squid", "wget", "mptcpize",
+)  # fmt: skip
+PAUSE = 0.8
+"""Seconds between two downloads: their queues drain, and the picture shows where one ends."""
+ENDING = 0.3
+"""Seconds before a download's end that are not of its steady state: one path may be done before the other."""
+
+
+class DemoError(Exception):
+    """The demo did not show what it should; the text says what."""
+
+
+@dataclass
+class Stage:
+    """What the downloads have in common."""
+
+    testbed: Testbed
+    origin: Origin
+    proxy: Proxy
+    recorder: Recorder
+    view: View
+    throttler: Throttler | None = None
+    """Started by the first download that needs it."""
+
+    def measure(self, part: Part) -> Measured:
+        """Run one download."""
+        if part.capped and self.throttler is None:
+            node = self.testbed["proxy"]
+            self.throttler = start_throttler(node, write_throttler_config(node, POLICY))
+        through = self.proxy if part.multipath else None
+        source = self.testbed["client"].address(part.source) if part.source else None
+        argv = wget(self.origin.url(part.key), proxy=through, source=source, multipath=part.multipath)
+        controls: set[str] = set()
+
+        def watch() -> None:
+            if through is not None and not controls:
+                controls.update(congestion_control(through.host))
+            self.view.refresh()
+
+        self.view.begin(f"{part.title}: {part.subtitle}")
+        before = processors.read()
+        download = fetch(
+            self.testbed,
+            self.origin,
+            part.key,
+            argv,
+            lambda: self.recorder.now,
+            label=part.key,
+            timeout=4 * part.seconds + 10,
+            watch=watch,
+        )
+        used = processors.usage(before, processors.read())
+        ended = self.throttler.process.returncode if part.capped and self.throttler is not None else None
+        start, end = download.start + part.settle, download.end - ENDING
+        within = (start, end) if end - start >= SHORT else (download.start, download.end)
+        steady = {path.device: mean_rate(self.recorder.samples, path.device, *within) for path in PATHS}
+        return Measured(part, download, steady, end - start, used, ended, tuple(sorted(controls)))
+
+    def said(self, outcome: Outcome) -> None:
+        """Say how a download went, and let the queues drain."""
+        for line in files.lines(outcome):
+            self.view.finish(line)
+        self.view.rest(PAUSE)
+
+
+def congestion_control(proxy: Host) -> frozenset[str]:
+    """Return the congestion control of the subflows between *proxy* and its client, as ss(8) tells."""
+    shown = proxy.run(["ss", "-Htin", "state", "established", "sport", "=", f":{PROXY_PORT}"]).stdout
+    known = (SYSCTL / "tcp_available_congestion_control").read_text().split()
+    return frozenset(word for word in shown.split() if word in known)
+
+
+def run(output: Path, console: Console) -> None:
+    """Run the demo and leave its files in *output*.
+
+    Raises DemoError where something is not as it should be. Where the machine was too busy to judge rates that were
+    missed, that is said, and no error.
+    """
+    lacking = [reason for reason in map(missing, NEEDED) if reason is not None]
+    if lacking:
+        raise DemoError("this host cannot run the demo:\n" + "\n".join(f"  - {reason}" for reason in lacking))
+    output.mkdir(parents=True, exist_ok=True)
+    for old in (*output.glob("*.log"), *output.glob("demo.json"), *output.glob("*.png"), *output.glob("*.csv")):
+        old.unlink()
+    with Testbed(TWO_PATHS) as testbed:
+        try:
+            _downloads(testbed, output, console)
+        finally:
+            for log in sorted(testbed.directory.glob("**/*.log")):
+                shutil.copyfile(log, output / "-".join(log.relative_to(testbed.directory).parts))
+
+
+def _downloads(testbed: Testbed, output: Path, console: Console) -> None:
+    console.print("Building client, core, proxy and origin; starting Apache and the proxy …", style="dim")
+    cap = ethernet_cap()
+    planned = parts(cap)
+    origin = start_origin(testbed["origin"], {part.key: part.size for part in planned})
+    proxy = start_proxy(testbed["proxy"])
+    recorder = Recorder(testbed["client"], [path.device for path in PATHS])
+    with recorder, View(console, recorder, PATHS) as view:
+        stage = Stage(testbed, origin, proxy, recorder, view)
+        verdict = perform(planned, stage.measure, stage.said)
+    picture = files.draw(output, recorder.samples, verdict, cap)
+    files.save(output, recorder.samples, verdict)
+    console.print()
+    console.print(files.table(verdict.final))
+    console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
+    console.print(f"Numbers and logs: {output}", highlight=False, soft_wrap=True)
+    if verdict.warning is not None:
+        console.print(f"[yellow]Warning: {verdict.warning}[/]", highlight=False, soft_wrap=True)
+    if verdict.failure is not None:
+        raise DemoError(verdict.failure)

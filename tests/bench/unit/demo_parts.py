@@ -1,0 +1,112 @@
+"""Downloads of the demo as they should be, and what can go wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from mptcp_bench.demo.judging import Measured
+from mptcp_bench.demo.parts import Part, parts
+from mptcp_bench.download import Download, Protocol
+from mptcp_lab.agent.processors import Usage
+
+CAP = 5_000_000
+PARTS = {part.key: part for part in parts(CAP)}
+FREE, POLICY = PARTS["mptcp"], PARTS["mptcp-policy"]
+MPTCP = Protocol(requested=1, fallbacks=0, joins=1, proxy_requested=0)
+TCP = Protocol(requested=0, fallbacks=0, joins=0, proxy_requested=0)
+PLAIN = {"eth0": 98.5e6, "wlan0": 29.6e6}
+"""What plain TCP got over each link."""
+IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3)
+BUSY = Usage(stolen=0.0, idle=0.0, waiting=1.0)
+
+
+def good(part: Part) -> Measured:
+    """Return what a machine with time enough shows."""
+    steady = {"eth0": 0.0, "wlan0": 0.0}
+    steady |= {device: min(float(rate), PLAIN[device]) for device, rate in part.allowed.items()}
+    download = Download(0.0, part.seconds, part.size, "0", True, MPTCP if part.multipath else TCP)
+    return Measured(part, download, steady, part.seconds - part.settle - 0.3, IDLE)
+
+
+def with_rates(measured: Measured, **rates: float) -> Measured:
+    return replace(measured, steady={**measured.steady, **rates})
+
+
+def with_download(measured: Measured, **changes: object) -> Measured:
+    return replace(measured, download=replace(measured.download, **changes))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Something broken in the product or the testbed, in one part of the demo, and what must be said of it."""
+
+    part: Part
+    broken: Callable[[Measured], Measured]
+    said: str
+
+
+MUTANTS: Mapping[str, Mutant] = {
+    "throttler dead": Mutant(
+        POLICY,
+        lambda m: replace(with_rates(m, eth0=97e6), throttler=-9),
+        "the throttler ended .exit status -9.",
+    ),
+    "throttler dead, caps still there": Mutant(POLICY, lambda m: replace(m, throttler=1), "the throttler ended"),
+    "cap on the wrong path": Mutant(
+        POLICY,
+        lambda m: with_rates(m, eth0=97e6, wlan0=5e6),
+        "Ethernet carried 97.0 Mbit/s in the steady state and its cap allows 5",
+    ),
+    "cap never set": Mutant(POLICY, lambda m: with_rates(m, eth0=97e6), "its cap allows 5"),
+    "cap never set, on a machine that does not fill the links": Mutant(
+        POLICY, lambda m: with_rates(m, eth0=20e6, wlan0=10e6), "its cap allows 5"
+    ),
+    "cap exceeded": Mutant(POLICY, lambda m: with_rates(m, eth0=1.11 * CAP), "its cap allows 5"),
+    "over before the cap could show": Mutant(POLICY, lambda m: replace(m, steady_seconds=0.2), "before a steady state"),
+    "second path unused": Mutant(
+        FREE, lambda m: with_rates(m, wlan0=0.0), "Wi-Fi carried 0.0 .* should have been used"
+    ),
+    "first path unused": Mutant(
+        FREE, lambda m: with_rates(m, eth0=1e6), "Ethernet carried 1.0 .* should have been used"
+    ),
+    "capped path unused": Mutant(POLICY, lambda m: with_rates(m, eth0=0.0), "should have been used"),
+    "no second subflow": Mutant(
+        FREE, lambda m: with_download(m, protocol=replace(MPTCP, joins=0)), "no second subflow was established"
+    ),
+    "fallback to TCP": Mutant(
+        FREE, lambda m: with_download(m, protocol=replace(MPTCP, fallbacks=1)), "fell back to plain TCP"
+    ),
+    "no Multipath TCP": Mutant(FREE, lambda m: with_download(m, protocol=TCP), "opened no MPTCP connection"),
+    "Multipath TCP to the origin": Mutant(
+        FREE, lambda m: with_download(m, protocol=replace(MPTCP, proxy_requested=1)), "towards the origin"
+    ),
+    "other bytes": Mutant(FREE, lambda m: with_download(m, digest_ok=False), "SHA-256"),
+    "other bytes, capped": Mutant(POLICY, lambda m: with_download(m, digest_ok=False), "SHA-256"),
+    "plain TCP over the other path too": Mutant(
+        PARTS["tcp-ethernet"], lambda m: with_rates(m, wlan0=3e6), "Wi-Fi carried 3.0 .* should have been idle"
+    ),
+    "plain TCP that is not plain": Mutant(
+        PARTS["tcp-wifi"], lambda m: with_download(m, protocol=MPTCP), "where plain TCP was wanted"
+    ),
+    "link without its rate": Mutant(
+        PARTS["tcp-ethernet"], lambda m: with_rates(m, eth0=900e6), "and its link allows 100"
+    ),
+}
+
+SLOW: Mapping[str, Mutant] = {
+    "plain TCP": Mutant(
+        PARTS["tcp-ethernet"], lambda m: with_rates(m, eth0=85e6), "less than 90% of the 100 of its link"
+    ),
+    "first path": Mutant(
+        FREE, lambda m: with_rates(m, eth0=88e6), "less than 90% of the 98.5 that plain TCP got over it"
+    ),
+    "second path": Mutant(FREE, lambda m: with_rates(m, wlan0=26e6), "Wi-Fi carried 26.0 .* less than 90% of the 29.6"),
+    "other path": Mutant(
+        POLICY, lambda m: with_rates(m, wlan0=20e6), "Wi-Fi carried 20.0 .* less than 90% of the 29.6"
+    ),
+    "capped path": Mutant(
+        POLICY, lambda m: with_rates(m, eth0=4e6), "Ethernet carried 4.0 .* less than 90% of the 5 of its cap"
+    ),
+}
+"""Rates that a busy machine may explain."""

@@ -1,0 +1,194 @@
+"""The demo from its start to its exit status and files, with made-up downloads in place of testbed and services."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+from demo_parts import BUSY, CAP, IDLE, PARTS, good, with_download, with_rates
+from rich.console import Console
+
+from mptcp_bench import cli
+from mptcp_bench.demo import running
+from mptcp_bench.demo.judging import Measured
+from mptcp_bench.recorder import Sample
+from mptcp_lab.agent import processors
+from mptcp_lab.agent.processors import Usage
+
+Broken = Callable[[Measured], Measured]
+
+
+@dataclass
+class Scene:
+    """What the demo finds in place of a testbed: each download is *good*, or what *broken* makes of it."""
+
+    directory: Path
+    broken: dict[str, Broken] = field(default_factory=dict)
+    used: dict[str, list[Usage]] = field(default_factory=dict)
+    """Of each part, attempt by attempt; idle where there is none."""
+    samples: list[Sample] = field(default_factory=lambda: [Sample(0.0, {"eth0": 0, "wlan0": 0})])
+    throttlers: int = 0
+    throttler_ended: int | None = None
+    downloads: list[str] = field(default_factory=list)
+    interval = 0.1
+
+    # A testbed, ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getitem__(self, name: str) -> Any:
+        return SimpleNamespace(address=lambda device: device)
+
+    # ... a recorder, ...
+    @property
+    def now(self) -> float:
+        return self.samples[-1].time
+
+    def latest(self, count: int) -> list[Sample]:
+        return self.samples[-count:]
+
+    def current(self, window: float = 0.5) -> dict[str, float]:
+        return {"eth0": 0.0, "wlan0": 0.0}
+
+    # ... and the services.
+    def start_throttler(self, *_: object) -> Any:
+        self.throttlers += 1
+        return SimpleNamespace(process=SimpleNamespace(returncode=self.throttler_ended))
+
+    def fetch(self, *_: object, label: str, **__: object) -> Any:
+        self.downloads.append(label)
+        part = PARTS[label]
+        measured = self.broken.get(label, lambda m: m)(good(part))
+        start = self.now
+        while self.now < start + part.seconds:
+            octets = {d: self.samples[-1].octets[d] + round(rate / 80) for d, rate in measured.steady.items()}
+            self.samples.append(Sample(self.now + 0.1, octets))
+        return replace(measured.download, start=start, end=self.now)
+
+    def usage(self, *_: object) -> Usage:
+        attempts = self.used.get(self.downloads[-1])
+        return attempts.pop(0) if attempts else IDLE
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    scene = Scene(tmp_path / "testbed")
+    origin = SimpleNamespace(url=lambda name: f"http://origin/{name}")
+    proxy = SimpleNamespace(url=lambda family: "http://proxy", host=None)
+    for name, value in {
+        "Testbed": lambda topology: scene,
+        "Recorder": lambda node, devices: scene,
+        "missing": lambda feature: None,
+        "start_origin": lambda node, sizes: origin,
+        "start_proxy": lambda node: proxy,
+        "start_throttler": scene.start_throttler,
+        "write_throttler_config": lambda node, policy: None,
+        "fetch": scene.fetch,
+        "ethernet_cap": lambda: CAP,
+        "PAUSE": 0.0,
+    }.items():
+        monkeypatch.setattr(running, name, value)
+    monkeypatch.setattr(processors, "usage", scene.usage)
+    return scene
+
+
+def run(tmp_path: Path) -> tuple[str, dict[str, Any]]:
+    """Run the demo; return what it printed and its numbers."""
+    console = Console(file=io.StringIO(), width=100)
+    try:
+        running.run(tmp_path / "demo", console)
+    finally:
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+    return text, json.loads((tmp_path / "demo" / "demo.json").read_text())
+
+
+def test_a_good_run_leaves_table_picture_and_numbers(scene: Scene, tmp_path: Path) -> None:
+    output = tmp_path / "demo"
+    output.mkdir()
+    (output / "old.log").write_text("of an earlier run")
+    text, numbers = run(tmp_path)
+    assert "✗" not in text
+    assert "Warning" not in text
+    assert (numbers["failure"], numbers["warning"]) == (None, None)
+    assert scene.downloads == [each["name"] for each in numbers["downloads"]] == list(PARTS)
+    assert scene.throttlers == 1
+    assert sorted(file.name for file in output.iterdir()) == ["demo.json", "samples.csv", "throughput.png"]
+    assert numbers["downloads"][-1]["steady"]["eth0"] == pytest.approx(CAP, rel=0.01)
+
+
+@pytest.mark.parametrize("used", [IDLE, BUSY], ids=["idle", "busy"])
+@pytest.mark.parametrize(
+    ("part", "broken", "ended"),
+    [
+        ("mptcp-policy", lambda m: with_rates(m, eth0=97e6), None),
+        ("mptcp-policy", lambda m: with_rates(m, eth0=97e6, wlan0=5e6), None),
+        ("mptcp-policy", lambda m: m, -9),
+        ("mptcp", lambda m: with_rates(m, wlan0=0.0), None),
+        ("mptcp", lambda m: with_download(m, digest_ok=False), None),
+        ("mptcp", lambda m: with_download(m, protocol=replace(m.download.protocol, fallbacks=1)), None),
+    ],
+    ids=["no cap", "cap on the wrong path", "throttler dead", "path unused", "other bytes", "fallback"],
+)
+def test_a_broken_product_is_exit_status_1(
+    scene: Scene,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    part: str,
+    broken: Broken,
+    ended: int | None,
+    used: Usage,
+) -> None:
+    scene.broken, scene.throttler_ended = {part: broken}, ended
+    scene.used = {each: [used] for each in PARTS}
+    assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 1
+    printed = capsys.readouterr()
+    assert f"not as it should be: {PARTS[part].title}" in printed.err
+    assert "✗" in printed.out
+    assert (tmp_path / "demo" / "throughput.png").exists()
+
+
+def test_a_machine_that_is_too_busy_is_a_warning_and_exit_status_0(
+    scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.broken = {"mptcp": lambda m: with_rates(m, eth0=60e6), "mptcp-policy": lambda m: with_rates(m, wlan0=20e6)}
+    scene.used = {part: [BUSY, BUSY] for part in PARTS}
+    assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "Warning: this machine is too busy to judge the rates of: MPTCP through the proxy (" in printed.out
+    assert scene.downloads == ["tcp-ethernet", "tcp-wifi", "mptcp", "mptcp", "mptcp-policy", "mptcp-policy"]
+    # The throttler that the first attempt started serves the second.
+    assert scene.throttlers == 1
+
+
+def test_the_same_rates_on_a_machine_with_time_are_exit_status_1(scene: Scene, tmp_path: Path) -> None:
+    scene.broken = {"mptcp": lambda m: with_rates(m, eth0=60e6)}
+    with pytest.raises(running.DemoError, match="not as it should be: MPTCP through the proxy "):
+        run(tmp_path)
+    assert scene.downloads == list(PARTS)
+
+
+def test_a_part_that_was_good_when_repeated(scene: Scene, tmp_path: Path) -> None:
+    rates = iter([60e6, 98e6])
+    scene.broken = {"mptcp": lambda m: with_rates(m, eth0=next(rates))}
+    scene.used = {"mptcp": [BUSY, BUSY]}
+    text, numbers = run(tmp_path)
+    assert "Warning" not in text
+    assert [each["busy"] for each in numbers["downloads"]] == [False, False, True, False, False]
+
+
+def test_what_this_host_lacks_is_told(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "missing", lambda feature: "no HTB" if feature == "htb" else None)
+    assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 1
+    assert "this host cannot run the demo:\n  - no HTB" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()

@@ -1,0 +1,70 @@
+"""How busy the processors were, from the kernel's counters."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_lab.agent.processors import Usage, parse, read, usage
+
+STAT = "cpu  {user} 0 {system} {idle} {disk} 0 0 {stolen} {user} 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"
+PRESSURE = "some avg10=49.07 avg60=54.26 avg300=50.15 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=77\n"
+
+
+def stat(*, user: int = 0, system: int = 0, idle: int = 0, disk: int = 0, stolen: int = 0) -> str:
+    return STAT.format(user=user, system=system, idle=idle, disk=disk, stolen=stolen)
+
+
+def test_shares_of_the_time_between_two_readings() -> None:
+    before = parse(10.0, stat(user=100, system=100, idle=100, disk=100, stolen=100), PRESSURE.format(5_000_000))
+    after = parse(20.0, stat(user=140, system=110, idle=130, disk=110, stolen=110), PRESSURE.format(9_000_000))
+    # A guest's time is in the user's already.
+    assert usage(before, after) == Usage(stolen=0.1, idle=0.4, waiting=0.4)
+
+
+@pytest.mark.parametrize("pressure", [None, "", "full avg10=0 total=3\n"])
+def test_a_kernel_that_does_not_count_waiting(pressure: str | None) -> None:
+    before, after = parse(0.0, stat(), pressure), parse(1.0, stat(user=95, idle=5), pressure)
+    assert usage(before, after) == Usage(stolen=0.0, idle=0.05, waiting=None)
+    assert usage(before, after).busy
+    assert not usage(before, parse(1.0, stat(user=80, idle=20), pressure)).busy
+
+
+@pytest.mark.parametrize(
+    ("used", "busy"),
+    [
+        (Usage(0.0, 0.9, 0.05), False),
+        (Usage(0.0, 0.0, 0.5), False),
+        (Usage(0.0, 0.0, 0.95), True),
+        (Usage(0.2, 0.7, 0.1), True),
+        (Usage(0.2, 0.7, None), True),
+    ],
+)
+def test_stolen_and_contended_processors_are_busy(used: Usage, busy: bool) -> None:
+    assert used.busy is busy
+
+
+def test_two_readings_at_one_moment() -> None:
+    reading = parse(1.0, stat(user=5), PRESSURE.format(1))
+    assert not usage(reading, reading).busy
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(ValueError):
+        assert len(parse(0.0, text, text).ticks) >= 8
+
+
+def test_this_host() -> None:
+    before = read()
+    deadline = time.monotonic() + 5
+    while (after := read()).ticks == before.ticks and time.monotonic() < deadline:
+        pass
+    used = usage(before, after)
+    assert 0.0 <= used.stolen <= 1.0
+    assert 0.0 <= used.idle <= 1.0
+    assert "processors idle" in str(used)
