@@ -16,7 +16,7 @@ from ..download import Download
 from ..live import Path
 from .parts import PATHS, Part
 
-FILLED = 0.9
+FILLED = 0.8
 """Least share of what a path could carry, by which it is filled: link, or cap."""
 HELD = 1.1
 """Most share of a cap, or of a link's rate, by which it is kept to."""

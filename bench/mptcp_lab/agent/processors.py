@@ -20,7 +20,7 @@ _COUNTED = 8
 _IDLE, _WAITING_FOR_DISK, _STOLEN = 3, 4, 7
 
 MOST_STOLEN = 0.05
-MOST_WAITING = 0.7
+MOST_WAITING = 0.5
 LEAST_IDLE = 0.1
 """Shares of the time beyond which rates say as much of the machine as of what was to be measured."""
 
@@ -48,12 +48,9 @@ class Usage:
 
     @property
     def busy(self) -> bool:
-        """Whether a rate that was missed meanwhile may be the machine's fault.
-
-        Without the kernel's own count of waiting, processors that were hardly ever idle are taken for busy.
-        """
-        waited = self.idle < LEAST_IDLE if self.waiting is None else self.waiting > MOST_WAITING
-        return self.stolen > MOST_STOLEN or waited
+        """Whether a rate that was missed meanwhile may be the machine's fault."""
+        waited = self.waiting is not None and self.waiting > MOST_WAITING
+        return waited or self.stolen > MOST_STOLEN or self.idle < LEAST_IDLE
 
     def __str__(self) -> str:
         waiting = "" if self.waiting is None else f", programs waited for them {self.waiting:.0%} of it"

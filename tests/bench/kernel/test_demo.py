@@ -19,7 +19,7 @@ pytestmark = pytest.mark.kernel
 
 
 def shorter(cap: int) -> tuple[Part, ...]:
-    return tuple(replace(part, seconds=part.seconds / 3, settle=min(part.settle, 2.0)) for part in parts(cap))
+    return tuple(replace(part, seconds=part.seconds / 2, settle=min(part.settle, 3.0)) for part in parts(cap))
 
 
 @pytest.fixture

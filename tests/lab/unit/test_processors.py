@@ -38,8 +38,9 @@ def test_a_kernel_that_does_not_count_waiting(pressure: str | None) -> None:
     ("used", "busy"),
     [
         (Usage(0.0, 0.9, 0.05), False),
-        (Usage(0.0, 0.0, 0.5), False),
-        (Usage(0.0, 0.0, 0.95), True),
+        (Usage(0.0, 0.2, 0.45), False),
+        (Usage(0.0, 0.2, 0.55), True),
+        (Usage(0.0, 0.05, 0.45), True),
         (Usage(0.2, 0.7, 0.1), True),
         (Usage(0.2, 0.7, None), True),
     ],
