@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import settings
 
 from mptcp_lab.testbed import TWO_PATHS, Testbed, Topology
 from mptcp_lab.testbed.features import fails_when_missing, missing
@@ -18,6 +19,10 @@ from mptcp_lab.testbed.ownership import NAMESPACES, PREFIX
 Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 NEEDED = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
+
+# How long one example takes is a matter of the machine.
+settings.register_profile("any-machine", deadline=None)
+settings.load_profile("any-machine")
 
 
 def _require(*features: str) -> None:

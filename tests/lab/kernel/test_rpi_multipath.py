@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import random
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,25 @@ while True:
     connection.recv(65536)
     connection.sendall(b"x" * 3_000_000)
     connection.close()
+"""
+
+
+HELD_IP = """\
+#!/bin/sh
+# ip(8), which waits for ever at its change number HELD, before or after it as MOMENT says.
+held=
+case " $* " in
+*" add "* | *" delete "* | *" set "*)
+    number=$(($(cat {directory}/count) + 1))
+    echo $number >{directory}/count
+    [ "$number" != "$HELD" ] || held=$MOMENT
+    ;;
+esac
+[ "$held" != before ] || {{ touch {directory}/reached; exec sleep 1000; }}
+/usr/sbin/ip "$@"
+code=$?
+[ "$held" != after ] || {{ touch {directory}/reached; exec sleep 1000; }}
+exit $code
 """
 
 
@@ -144,13 +161,33 @@ def test_a_kernel_whose_multipath_tcp_has_no_ipv6_uses_ipv4(client: Client) -> N
 
 
 def test_killed_at_any_moment_down_restores_all(client: Client) -> None:
-    draw = random.Random(7)
-    for _ in range(12):
-        up = client.node.popen(client.argv("up", "eth0", "wlan0"), name="up")
-        time.sleep(draw.uniform(0.0, 0.15))
+    """At each of its changes by ip(8): in turn before it, when it is noted already, and after it."""
+    bin_directory = client.testbed.directory / "bin"
+    bin_directory.mkdir()
+    count, reached = bin_directory / "count", bin_directory / "reached"
+    program = bin_directory / "ip"
+    program.write_text(HELD_IP.format(directory=bin_directory))
+    program.chmod(0o755)
+
+    def argv(number: int, moment: str) -> list[str]:
+        count.write_text("0\n")
+        reached.unlink(missing_ok=True)
+        path = f"PATH={bin_directory}:/usr/bin:/bin"
+        return ["env", path, f"HELD={number}", f"MOMENT={moment}", *client.argv("up", "eth0", "wlan0")]
+
+    client.node.run(argv(0, "before"))
+    changes = int(count.read_text())
+    assert changes > 10
+    client.multipath("down")
+    for number in range(1, changes + 1):
+        moment = ("before", "after")[number % 2]
+        up = client.node.popen(argv(number, moment), name="up")
+        wait_until(reached.exists, f"change {number} is reached", process=up)
         up.kill_tree()
+        # Sysctls come first: something is changed at every one of these moments.
+        assert client.dump() != client.before
         client.multipath("down")
-        assert client.dump() == client.before
+        assert client.dump() == client.before, f"{moment} change {number}"
 
 
 def test_an_mtu_too_small_for_ipv6_gives_ipv6_back(client: Client) -> None:

@@ -177,4 +177,5 @@ def test_origins_learn_nothing_of_the_client(module_testbed: Testbed, proxy: Pro
     assert "via: 1.1 mptcpproxy (squid)\r\n" in text
     assert "forwarded" not in text
     assert "10.77.1.2" not in text
-    assert "5.7" not in text
+    version = node.run(["squid", "-v"]).stdout.split("Version ")[1].split()[0]
+    assert version not in text

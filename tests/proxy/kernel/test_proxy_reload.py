@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import select
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,29 +30,47 @@ from mptcp_proxy import log_files
 from mptcp_proxy.process import catches, children
 
 pytestmark = pytest.mark.kernel
-FILE = "file.bin"
+FILE, BIG_FILE = "file.bin", "big.bin"
 
 
 @pytest.fixture
 def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
-    return start_origin(testbed["origin"], {FILE: 4_000_000})
+    return start_origin(testbed["origin"], {FILE: 4_000_000, BIG_FILE: 60_000_000})
 
 
-def start_download(client: LiveNode, origin: Origin, proxy: Proxy) -> tuple[Process, Path]:
-    """Start a download over MPTCP that lasts some seconds, and wait until bytes have come."""
-    target = client.directory / "download.bin"
-    target.write_bytes(b"")
-    options = ["--limit-rate", "1M", "-o", str(target)]
-    command = curl(origin.url(FILE), proxy.url(), mptcp=True, tunnel=False, options=options)
-    process = client.popen(command, name="curl")
-    wait_until(lambda: target.stat().st_size > 0, "the download has begun", process=process)
-    return process, target
+class HeldDownload:
+    """A download over MPTCP that has begun and cannot end before :meth:`finish`: nobody takes what the client has.
 
+    Its file is larger than all buffers between origin and client, so that the proxy has some of it to pass on.
+    """
 
-def assert_complete(download: Process, target: Path, origin: Origin) -> None:
-    assert download.wait(20) == 0, download.output()
-    assert hashlib.sha256(target.read_bytes()).hexdigest() == origin.digests[FILE]
+    def __init__(self, client: LiveNode, origin: Origin, proxy: Proxy) -> None:
+        pipe = client.directory / "download.pipe"
+        os.mkfifo(pipe)
+        self._output = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        options = ["-o", str(pipe)]
+        self._client = client.popen(
+            curl(origin.url(BIG_FILE), proxy.url(), mptcp=True, tunnel=False, options=options), name="curl"
+        )
+        self._wanted = origin.digests[BIG_FILE]
+        wait_until(self._begun, "the download has begun", process=self._client)
+
+    def _begun(self) -> bool:
+        # Where no writer has opened it yet, poll(2) says nothing, and where one has closed it, POLLHUP alone.
+        waiting = select.poll()
+        waiting.register(self._output, select.POLLIN)
+        return any(events & select.POLLIN for _, events in waiting.poll(0))
+
+    def finish(self) -> None:
+        """Take the rest; it must be what the origin has."""
+        os.set_blocking(self._output, True)
+        digest = hashlib.sha256()
+        with open(self._output, "rb") as output:
+            while octets := output.read(1 << 20):
+                digest.update(octets)
+        assert self._client.wait(20) == 0, self._client.output()
+        assert digest.hexdigest() == self._wanted
 
 
 def test_a_good_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) -> None:
@@ -59,14 +78,12 @@ def test_a_good_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) 
     config = configuration(node)
     proxy = start_proxy(node, config)
     before = (squid(proxy.process), *workers(proxy.process))
-    download, target = start_download(client, origin, proxy)
+    download = HeldDownload(client, origin, proxy)
 
     configuration(node, "http_port 3129", "acl more port 80", f"tcp_outgoing_address {node.address('wan0')}")
     proxy.process.signal(signal.SIGHUP)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "the new port is there", process=proxy.process)
-    assert download.running, "the reload came too late to prove anything"
-
-    assert_complete(download, target, origin)
+    download.finish()
     assert (squid(proxy.process), *workers(proxy.process)) == before
     on_new_port = proxy.url().replace("3128", "3129")
     joins = node.mib()["MPTcpExtMPJoinAckRx"]
@@ -79,14 +96,12 @@ def test_a_bad_reload_is_refused_and_the_old_settings_stay(testbed: Testbed, ori
     config = configuration(node)
     proxy = start_proxy(node, config)
     before = (squid(proxy.process), *workers(proxy.process))
-    download, target = start_download(client, origin, proxy)
+    download = HeldDownload(client, origin, proxy)
 
     configuration(node, "http_port 3129", "http_acess deny all")
     proxy.process.signal(signal.SIGHUP)
     wait_until(lambda: "refused" in proxy.process.output(), "the refusal", process=proxy.process)
-    assert download.running, "the reload came too late to prove anything"
-
-    assert_complete(download, target, origin)
+    download.finish()
     refusals = [line for line in proxy.process.output().splitlines() if "refused" in line]
     assert len(refusals) == 1
     assert f"{config}:3: http_acess: there is no such directive; did you mean http_access?" in refusals[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from throttler_site import POLICY, Site, clients, connection, running, until
@@ -29,17 +30,15 @@ def test_a_killed_daemons_successor_adopts_and_no_entry_is_ever_missing(site: Si
             mounts=throttler_mounts(site.proxy),
         )
         socket_path = first.socket
-        answered = False
-        for _ in range(200):
+
+        def answers() -> bool:
             assert site.entries() == entries
-            try:
-                answered = bool(ask(socket_path)["connections"])
-            except OSError:
-                answered = False
-            if answered:
-                break
-            time.sleep(0.01)
-        assert answered, second.output()
+            assert second.running, second.output()
+            with suppress(OSError):
+                return bool(ask(socket_path)["connections"])
+            return False
+
+        until(answers, timeout=60)
         second.signal(signal.SIGTERM)
         assert second.wait(10) == 0
 
