@@ -17,8 +17,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import sqrt
@@ -28,23 +27,17 @@ from typing import Any
 from rich.console import Console
 
 from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, Path, UniformLoss
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed.ends import PING_INTERVAL, ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing
 
 from . import Result
-from .emulation_probe import Ping, Receiver, load_command, send_command
 from .scene import Aim, aims_table, missed, need
 
 RATE = 100_000_000
 LOADED = 0.8
-BURST = 5
-"""Packets that a load sends at once."""
 PACKETS = 100_000
 REPEATED = 20_000
-DATAGRAM = 64
-PER_SECOND = 15_000
-PING_INTERVAL = 0.01
-ANSWERED = 0.99
 SETTLE = 1.5
 """Seconds until the programs that make the load run at their rate."""
 MEDIAN_WITHIN, P99_WITHIN = 0.5, 2.0
@@ -66,66 +59,6 @@ TIMED = (symmetric("1 ms", 1_000), symmetric("8 ms", 8_000), symmetric("30 ms", 
 JITTER = symmetric("8 ± 2 ms", 8_000, 2_000)
 LOSSY = (symmetric("uniform", 8_000, loss=UNIFORM), symmetric("bursts", 8_000, loss=BURSTS))
 CAPACITY = (symmetric("1 ms", 1_000), symmetric("8 ms", 8_000))
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """Both ends of an emulated path: the client's device and the core's."""
-
-    testbed: Testbed
-    device: str
-
-    @property
-    def far_device(self) -> str:
-        return f"to-{self.device}"
-
-    @property
-    def client(self) -> str:
-        return self.testbed["client"].address(self.device)
-
-    @property
-    def core(self) -> str:
-        return self.testbed["core"].address(self.far_device)
-
-    def ping(self, count: int) -> list[float]:
-        """Return round trips in milliseconds; raise where echo requests got lost on a path that loses nothing."""
-        trips = Ping(self.testbed["client"], self.client, self.core).run(count, PING_INTERVAL)
-        if len(trips) < ANSWERED * count:
-            raise TestbedError(f"{self.device}: {len(trips)} of {count} echo requests were answered")
-        return trips
-
-    @contextmanager
-    def loaded(self, rate: float, seconds: float) -> Iterator[None]:
-        """Load both directions with *rate* bits per second each."""
-        client, core = self.testbed["client"], self.testbed["core"]
-        programs = [
-            client.popen(load_command(self.client, self.core, int(rate), BURST, seconds), name="load"),
-            core.popen(load_command(self.core, self.client, int(rate), BURST, seconds), name="load"),
-        ]
-        try:
-            yield
-        finally:
-            for program in programs:
-                program.stop()
-
-    def arrivals(self, direction: str, count: int) -> list[int]:
-        """Send *count* numbered packets in *direction* and return the numbers in the order of arrival."""
-        client, core = self.testbed["client"], self.testbed["core"]
-        if direction == "up":
-            sender, source, receiver, target = client, self.client, core, self.core
-        else:
-            sender, source, receiver, target = core, self.core, client, self.client
-        with Receiver(receiver, target) as socket:
-            program = sender.popen(send_command(source, target, socket.port, count, PER_SECOND, DATAGRAM), name="send")
-            numbers = socket.numbers(program)
-            if program.wait(10) != 0:
-                raise TestbedError(f"{self.device}: send numbered packets: it failed{program.tail()}")
-        return numbers
-
-
-def ends(testbed: Testbed) -> dict[str, Ends]:
-    """Return the paths of *testbed* by name."""
-    return {hop.path.name: Ends(testbed, hop.client_device) for hop in testbed.topology.hops}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,19 +106,6 @@ def mean_run(loss: Loss) -> float:
     after_good = (1 - loss.p) * loss.one_minus_k + loss.p * loss.one_minus_h
     both = bad * loss.one_minus_h * after_bad + (1 - bad) * loss.one_minus_k * after_good
     return loss.mean / (loss.mean - both)
-
-
-def reordered(numbers: Sequence[int]) -> int:
-    """Return how many came after one that was sent later."""
-    late, highest = 0, -1
-    for number in numbers:
-        late += number < highest
-        highest = max(highest, number)
-    return late
-
-
-def lost_of(numbers: Sequence[int], count: int) -> list[int]:
-    return sorted(set(range(count)) - set(numbers))
 
 
 def _within(what: str, value: float, middle: float, margin: float, unit: str) -> Aim:

@@ -11,18 +11,20 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path as File
 from typing import Any
 
 import pytest
 
-from mptcp_bench.experiments.emulation import ends, lost_of, reordered
-from mptcp_bench.experiments.emulation_probe import Ping
 from mptcp_lab.emulation import userspace
 from mptcp_lab.emulation.model import Direction, GilbertElliott, Path, UniformLoss
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, lab_of, paths
+from mptcp_lab.testbed.ends import ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing
 from mptcp_lab.testbed.hops import TOLERANCE, Kind
 from mptcp_lab.testbed.ownership import NAMESPACES
+from mptcp_lab.testbed.probes import Ping
+from mptcp_lab.testbed.services import wait_until
 
 pytestmark = pytest.mark.kernel
 Require = Callable[..., None]
@@ -215,13 +217,7 @@ def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> No
     with testbed:
         place = ends(testbed)["p"]
         for node, source, target in (("client", place.client, place.core), ("core", place.core, place.client)):
-            with testbed[node].entered():
-                channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            with channel:
-                channel.bind((source, 0))
-                # A connected socket would be told of the closed port.
-                for _ in range(70_000):
-                    channel.sendto(b"x", (target, 9))
+            send(testbed[node], source, target, 70_000)
         with void("path p, down: .* dropped and not asked to be.*; path p, up: .* dropped and not asked to be"):
             testbed.check_emulation()
         # What was void is told once: the next run is judged by itself, and so is the end.
@@ -237,17 +233,16 @@ def test_an_emulator_that_is_held_up_voids_the_run_in_which_it_was(
         place, emulator = ends(testbed)["p"], testbed.emulation.processes["p"]
         ping = Ping(testbed["client"], place.client, place.core)
         ping.run(1, 0.01)
-        with testbed["client"].entered():
-            channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with channel:
-            channel.bind((place.client, 0))
-            for _ in range(500):
-                channel.sendto(b"x", (place.core, 9))
-        # All are in its hands: only what it has got hold of can be late by its own account.
-        deadline = time.monotonic() + 0.25
-        while testbed.emulation.counts()["p"]["up"].seen < 501 and time.monotonic() < deadline:
-            time.sleep(0.001)
-        emulator.signal(signal.SIGSTOP)
+        # Only what it has got hold of can be late by its own account. On a slow machine it takes more than one try to
+        # stop it with enough in its hands.
+        for _ in range(20):
+            send(testbed["client"], place.client, place.core, 500)
+            wait_until(lambda: in_hands(testbed) > 0, "it has got hold of packets")
+            emulator.signal(signal.SIGSTOP)
+            wait_until(lambda: stopped(emulator.pid), "it is stopped")
+            if in_hands(testbed) > 2 * userspace.LATE_FEW:
+                break
+            emulator.signal(signal.SIGCONT)
         time.sleep(0.5)
         emulator.signal(signal.SIGCONT)
         assert ping.run(1, 0.01)
@@ -255,6 +250,27 @@ def test_an_emulator_that_is_held_up_voids_the_run_in_which_it_was(
             testbed.check_emulation()
         assert ping.run(1, 0.01)
         testbed.check_emulation()
+
+
+def send(node: LiveNode, source: str, target: str, count: int) -> None:
+    """Send *count* datagrams to a port of *target* that is closed."""
+    with node.entered():
+        channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with channel:
+        # A connected socket would be told of the closed port.
+        channel.bind((source, 0))
+        for _ in range(count):
+            channel.sendto(b"x", (target, 9))
+
+
+def in_hands(testbed: Testbed) -> int:
+    """Return how many packets the emulator has got hold of and not let go."""
+    counts = testbed.emulation.counts()["p"]["up"]
+    return counts.seen - counts.lost - counts.passed
+
+
+def stopped(pid: int) -> bool:
+    return (File("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_a_missing_header_is_told_with_the_packages_to_install(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_bench.experiments.emulation import mean_run, reordered, run_lengths
 from mptcp_lab.emulation import netem, userspace
 from mptcp_lab.emulation.model import Direction, GilbertElliott, Path, PathError, UniformLoss, seed_of
 from mptcp_lab.testbed import End, Topology, TopologyError, paths
+from mptcp_lab.testbed.ends import reordered
 from mptcp_lab.testbed.model import Hop
 from mptcp_lab.testbed.plan import steps
 
@@ -189,19 +189,6 @@ def test_netem_and_emulator_are_given_the_same_probabilities(loss: UniformLoss |
 def test_a_path_that_cannot_be_is_refused(make: object, said: str) -> None:
     with pytest.raises(PathError, match=said):
         make()  # type: ignore[operator]
-
-
-@given(st.lists(st.booleans(), max_size=60))
-def test_run_lengths_add_up_to_the_lost(lost: list[bool]) -> None:
-    numbers = [i for i, gone in enumerate(lost) if gone]
-    lengths = run_lengths(numbers)
-    assert sum(lengths) == len(numbers)
-    assert len(lengths) == sum(gone and not before for before, gone in zip([False, *lost], lost, strict=False))
-
-
-def test_mean_run_of_a_chain_that_always_loses_when_bad_is_its_stay_there() -> None:
-    assert mean_run(GilbertElliott(0.01, 0.25)) == pytest.approx(4)
-    assert mean_run(UniformLoss(0.5)) == pytest.approx(2)
 
 
 def test_what_was_judged_before_is_no_fault_of_what_came_after() -> None:

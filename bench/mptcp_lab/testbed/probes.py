@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from mptcp_lab.testbed import LiveNode, Program
+from .host import Program
+from .node import LiveNode
 
 SO_TIMESTAMPING = 37
 """asm-generic/socket.h; SCM_TIMESTAMPING is the same."""
