@@ -199,11 +199,15 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
-    left = [f"removed testbed {run.id} of process {run.pid}" for run in remove_stale()]
+    cleaned = [remove_stale()]
     if arguments.inventory is not None:
         from mptcp_lab.remote import cleanup, read_inventory
 
-        left += cleanup(read_inventory(arguments.inventory))
-    for line in left or ["nothing was left behind"]:
+        cleaned.append(cleanup(read_inventory(arguments.inventory)))
+    done = [line for each in cleaned for line in each.done]
+    left = [line for each in cleaned for line in each.left]
+    for line in done or ([] if left else ["nothing was left behind"]):
         print(line)
-    return 0
+    for line in left:
+        print(f"mptcp-bench cleanup: {line}", file=sys.stderr)
+    return 1 if left else 0

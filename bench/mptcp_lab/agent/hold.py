@@ -3,7 +3,8 @@
 The driver talks to one such process on each host: requests on its standard input and answers on its standard output,
 a JSON object on a line each. When the input ends, because the driver is done, was killed or lost its network, the
 programs are ended (SIGTERM, SIGKILL after ``GRACE`` seconds, with all that they started), the changes are undone, last
-made first, and the directory is removed. So nothing of a run outlives its driver.
+made first, and the directory is removed. So nothing of a run outlives its driver, unless undoing a change fails: then
+the journal stays, and says so to ``remains``.
 
 A journal in the directory, locked as long as this process lives, has every change before it is made; from it, and from
 the mark that every program carries in its environment, ``remains`` does the same for a holder that was killed itself.
@@ -84,6 +85,26 @@ def run(argv: list[str], text: str | None, timeout: float) -> tuple[int, str, st
         out, err = child.communicate()
         raise Refused(f"no end after {timeout:g} s{_end_of(out + err)}") from None
     return child.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def undo(argv: list[str], timeout: float) -> None:
+    """Run a command that undoes a change; raise :class:`Refused` where it fails."""
+    code, out, err = run(argv, None, timeout)
+    if code != 0:
+        raise Refused(_exit(code, out, err))
+
+
+def remove(directory: Path, *, keep_journal: bool) -> None:
+    """Remove the directory of a run; of one whose changes are not all undone, all but the journal."""
+    if not keep_journal:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != JOURNAL:
+            with suppress(OSError):
+                path.unlink()
 
 
 def _not_started(argv: list[str], error: OSError) -> str:
@@ -219,10 +240,10 @@ class Holder:
         return {}
 
     def _undo(self, number: int, timeout: float) -> None:
-        code, out, err = run(self._changes.pop(number), None, timeout)
+        undo(self._changes[number], timeout)
+        # Not before: what could not be undone is tried again at the end, and by ``remains``.
+        del self._changes[number]
         self._note({"undone": number})
-        if code != 0:
-            raise Refused(_exit(code, out, err))
 
     def end(self) -> list[str]:
         """End the programs, undo the changes, remove the directory; return what could not be done."""
@@ -239,12 +260,12 @@ class Holder:
                 os.kill(pid, signal.SIGKILL)
         with self._changing:
             for number in sorted(self._changes, reverse=True):
-                undo = self._changes[number]
+                argv = self._changes[number]
                 try:
                     self._undo(number, UNDOING)
                 except Refused as reason:
-                    left.append(f"{' '.join(undo)}: {reason}")
-        shutil.rmtree(self.directory, ignore_errors=True)
+                    left.append(f"{' '.join(argv)}: {reason}")
+        remove(self.directory, keep_journal=bool(left))
         return left
 
 

@@ -1,7 +1,8 @@
 """What holders that were killed left on this host: ``python3 -m agent.remains DIRECTORY PREFIX RUN``.
 
 Looks at the directories PREFIX… below DIRECTORY. Where nobody holds the journal of one, its programs are ended, its
-changes undone, last made first, and the directory is removed. Prints a JSON object: ``removed``, the directories;
+changes undone, last made first, and the directory is removed. A change whose undoing fails stays in the journal, and
+the journal where it is, so that the next call tries again. Prints a JSON object: ``removed``, the directories;
 ``left``, what could not be undone; ``live``, the process ids of holders of other runs than RUN.
 
 A directory is believed only if it belongs to the user who asks (root), because its journal is carried out.
@@ -20,7 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .hold import GRACE, JOURNAL, MARK, UNDOING, Refused, place, run
+from .hold import GRACE, JOURNAL, MARK, UNDOING, Refused, place, undo
+from .hold import remove as remove_directory
 from .processes import marked
 
 
@@ -60,21 +62,23 @@ def remove(directory: Path, noted: list[dict[str, Any]]) -> list[str]:
     """End and undo what the journal of a dead holder says; return what could not be undone."""
     end(f"{MARK}={directory}")
     left = []
-    undo: dict[int, list[str]] = {}
+    changes: dict[int, list[str]] = {}
     for entry in noted:
         if "change" in entry:
-            undo[entry["change"]] = entry["undo"]
+            changes[entry["change"]] = entry["undo"]
         elif "undone" in entry:
-            undo.pop(entry["undone"], None)
-    for number in sorted(undo, reverse=True):
-        try:
-            code, out, err = run(undo[number], None, UNDOING)
-        except Refused as reason:
-            left.append(f"{' '.join(undo[number])}: {reason}")
-        else:
-            if code != 0:
-                left.append(f"{' '.join(undo[number])}: exit code {code}: {(out + err).strip()}")
-    shutil.rmtree(directory, ignore_errors=True)
+            changes.pop(entry["undone"], None)
+    with (directory / JOURNAL).open("a") as journal:
+        for number in sorted(changes, reverse=True):
+            try:
+                undo(changes[number], UNDOING)
+            except Refused as reason:
+                words = " ".join(str(reason).split())
+                left.append(f"{' '.join(changes[number])}: {words}; once it is undone by hand, remove {directory}")
+            else:
+                journal.write(json.dumps({"undone": number}) + "\n")
+                journal.flush()
+    remove_directory(directory, keep_journal=bool(left))
     return left
 
 
@@ -98,8 +102,9 @@ def main(arguments: list[str]) -> int:
             shutil.rmtree(directory, ignore_errors=True)
             removed.append(str(directory))
         elif first.get("network") == here["network"]:
-            left += remove(directory, noted)
-            removed.append(str(directory))
+            failures = remove(directory, noted)
+            left += failures
+            removed += [] if failures else [str(directory)]
     print(json.dumps({"removed": removed, "left": left, "live": live}))
     return 0
 

@@ -268,7 +268,11 @@ class Connection:
         said = self._last_words()
         self._said.close()
         if self._left:
-            raise TestbedError(f"{self.name}: {self.login.destination}: not undone: " + "; ".join(self._left))
+            raise TestbedError(
+                f"{self.name}: {self.login.destination}: not undone: "
+                + "; ".join(self._left)
+                + "; mptcp-bench cleanup --inventory FILE tries again"
+            )
         if self._left is None and not was_lost:
             raise TestbedError(
                 f"{self.name}: {self.login.destination}: nothing says that all was undone there{said}; "

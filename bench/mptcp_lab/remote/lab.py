@@ -14,6 +14,7 @@ from ..testbed.commands import TestbedError
 from ..testbed.host import Lab
 from ..testbed.installed import REPOSITORY
 from ..testbed.model import Limits
+from ..testbed.ownership import Cleaned
 from ..testbed.services import PROXY_PORT
 from .connection import PREFIX
 from .inventory import Inventory, Part
@@ -55,6 +56,9 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
             # Another run there would be disturbed by this one, and this one by it.
             if remains.live:
                 raise TestbedError(remains.in_the_way())
+            # Nor would it measure what the host is without the earlier run.
+            if remains.left:
+                raise TestbedError("\n".join(remains.not_undone()))
         problems = [problem for part in inventory.parts for problem in _problems(inventory, part, hosts[part.name])]
         if problems:
             raise TestbedError("the hosts are not ready:\n" + "\n".join(f"  {problem}" for problem in problems))
@@ -67,24 +71,25 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
         yield Lab(client, proxy, origin, inventory.paths, inventory.proxy.devices, emulated=False)
 
 
-def cleanup(inventory: Inventory) -> tuple[str, ...]:
-    """Undo what runs that were killed left on the hosts of *inventory*; return a line for each thing done or left.
+def cleanup(inventory: Inventory) -> Cleaned:
+    """Undo what runs that were killed left on the hosts of *inventory*.
 
-    A run whose driver is gone undoes everything by itself; what this finds is where that was killed too. Hosts that
-    cannot be reached are told as such; the others are cleaned all the same.
+    A run whose driver is gone undoes everything by itself; what this finds is where that was killed too, or failed.
+    Hosts that cannot be reached are told as such; the others are cleaned all the same.
     """
-    lines = []
+    done: list[str] = []
+    left: list[str] = []
     for part in inventory.parts:
         try:
             with _host(part, secrets.token_hex(6)) as host:
                 remains = _remains(host)
-                lines += [f"{host.name}: removed what a killed run left in {path}" for path in remains.removed]
-                lines += [f"{host.name}: not undone: {what}" for what in remains.left]
+                done += [f"{host.name}: removed what a killed run left in {path}" for path in remains.removed]
+                left += remains.not_undone()
                 if remains.live:
-                    lines.append(remains.in_the_way())
+                    done.append(remains.in_the_way())
         except TestbedError as error:
-            lines.append(str(error))
-    return tuple(lines)
+            left.append(str(error))
+    return Cleaned(tuple(done), tuple(left))
 
 
 def _host(part: Part, run_id: str) -> SshHost:
@@ -103,6 +108,9 @@ class _Remains:
 
     def __init__(self, host: SshHost, removed: list[str], left: list[str], live: list[int]) -> None:
         self.host, self.removed, self.left, self.live = host, removed, left, live
+
+    def not_undone(self) -> list[str]:
+        return [f"{self.host.name}: {self.host.login.destination}: not undone: {what}" for what in self.left]
 
     def in_the_way(self) -> str:
         processes = ", ".join(map(str, self.live))

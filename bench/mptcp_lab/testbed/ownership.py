@@ -2,7 +2,8 @@
 
 A run claims an id with a lock file in ``RUN_DIRECTORY``, on which it holds a flock(2) as long as it lives;
 its namespaces are called ``mpx-ID-NODE``. A lock file that nobody holds is that of a dead run, whatever
-became of its process id. Namespaces without a lock file are not ours and are never touched.
+became of its process id. Namespaces without a lock file are not ours and are never touched; hence the lock file of a
+run stays as long as one of its namespaces does.
 """
 
 from __future__ import annotations
@@ -45,6 +46,15 @@ class Run:
         return tuple(sorted(p.name for p in NAMESPACES.glob(f"{PREFIX}-{self.id}-*")))
 
 
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What clearing up after killed runs came to, a line for each thing."""
+
+    done: tuple[str, ...]
+    left: tuple[str, ...]
+    """What could not be removed or undone, and why."""
+
+
 @contextmanager
 def registry() -> Iterator[None]:
     """Hold the lock under which runs are claimed, judged and removed, and shared sysctls are touched."""
@@ -62,7 +72,11 @@ def registry() -> Iterator[None]:
 
 @contextmanager
 def claimed_run() -> Iterator[Run]:
-    """Claim an id and a temporary directory; both are given back at the end."""
+    """Claim an id and a temporary directory; both are given back at the end.
+
+    Where a namespace of the run is still there, its deletion failed: the run is then one that is dead, with all it has,
+    and :func:`remove_stale` tries again.
+    """
     with registry():
         identifier = secrets.token_hex(3)
         lock = RUN_DIRECTORY / f"{identifier}.lock"
@@ -72,11 +86,13 @@ def claimed_run() -> Iterator[Run]:
         # Apache's and Squid's workers run as other users and must reach their files below it.
         directory.chmod(0o755)
         os.write(descriptor, json.dumps({"pid": os.getpid(), "directory": str(directory)}).encode())
+    claimed = Run(identifier, os.getpid(), directory, alive=True)
     try:
-        yield Run(identifier, os.getpid(), directory, alive=True)
+        yield claimed
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        lock.unlink(missing_ok=True)
+        if not claimed.namespaces:
+            shutil.rmtree(directory, ignore_errors=True)
+            lock.unlink(missing_ok=True)
         os.close(descriptor)
 
 
@@ -105,17 +121,27 @@ def runs() -> tuple[Run, ...]:
         return tuple(_runs())
 
 
-def remove_stale() -> tuple[Run, ...]:
-    """End what still runs in the namespaces of dead runs, remove these, and return the runs."""
+def remove_stale() -> Cleaned:
+    """End what still runs in the namespaces of dead runs, and remove these; one that fails does not keep the others."""
+    done: list[str] = []
+    left: list[str] = []
     with registry():
-        stale = tuple(r for r in _runs() if not r.alive)
-        for dead in stale:
+        for dead in [each for each in _runs() if not each.alive]:
+            name = f"testbed {dead.id} of process {dead.pid}"
+            failures = []
             for namespace in dead.namespaces:
-                delete_namespace(namespace)
+                try:
+                    delete_namespace(namespace)
+                except TestbedError as error:
+                    failures.append(f"{name}: {error}")
+            if failures:
+                left += failures
+                continue
             if dead.directory.name.startswith(f"{PREFIX}-{dead.id}-"):
                 shutil.rmtree(dead.directory, ignore_errors=True)
             (RUN_DIRECTORY / f"{dead.id}.lock").unlink(missing_ok=True)
-    return stale
+            done.append(f"removed {name}")
+    return Cleaned(tuple(done), tuple(left))
 
 
 def namespace_processes(namespace: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from platform import release
 from typing import Any
 
 import pytest
-from ssh_hosts import PARTS, PORT, USER, SshHosts, plain, start
+from ssh_hosts import PARTS, USER, SshHosts, plain, start
 
 from mptcp_bench.paper.results import FILE, load
 from mptcp_bench.transfer import observe
@@ -26,6 +26,7 @@ from mptcp_lab.agent.processes import TMPFS
 from mptcp_lab.remote import SshHost, cleanup, read_inventory, remote_lab
 from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.ownership import Cleaned
 from mptcp_lab.testbed.services import start_origin, start_proxy, start_throttler, wait_until, write_throttler_config
 
 pytestmark = pytest.mark.kernel
@@ -225,10 +226,58 @@ def test_cleanup_takes_back_what_even_the_agent_could_not(hosts: SshHosts) -> No
     assert all(hosts.processes(part) for part in PARTS)
     with hosts.core.entered():
         done = cleanup(read_inventory(hosts.inventory()))
-        assert [line.split(" in /")[0] for line in done] == [
+        assert [line.split(" in /")[0] for line in done.done] == [
             f"{part}: removed what a killed run left" for part in PARTS
         ]
-        assert cleanup(read_inventory(hosts.inventory())) == ()
+        assert done.left == ()
+        assert cleanup(read_inventory(hosts.inventory())) == Cleaned((), ())
+
+
+UNWILLING = """
+import sys
+from pathlib import Path
+from mptcp_lab.remote import SshHost, read_inventory
+
+part = read_inventory(Path(sys.argv[1])).origin
+do = ["ip", "rule", "add", "from", "192.0.2.1", "lookup", "99"]
+undo = ["sh", "-c", "test -e /tmp/willing && ip rule delete from 192.0.2.1 lookup 99"]
+with SshHost(part.name, part.login, "unwilling", devices=part.devices) as host:
+    with host.changed(do, undo), host.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
+        print("ready", flush=True)
+        host.run(["sleep", "1000"], timeout=1000)
+"""
+
+
+def test_a_change_that_cannot_be_undone_is_named_until_it_is(hosts: SshHosts) -> None:
+    process = hosts.core.popen([sys.executable, "-c", UNWILLING, str(hosts.inventory())], name="unwilling")
+    wait_until(lambda: "ready" in process.output(), "the changes are made", timeout=60, process=process)
+    process.kill()
+    wait_until(lambda: not hosts.processes("origin"), "its agent has ended")
+    # All but the one change is undone, and nothing but the journal is left of the run's files.
+    (changed,) = hosts.changes()["origin"]
+    assert "from 192.0.2.1 lookup 99" in changed
+    (directory,) = hosts.directories("origin")
+    assert [path.name for path in (hosts.directory / "origin" / directory).iterdir()] == ["journal"]
+    argv = [program("mptcp-bench"), "cleanup", "--inventory", str(hosts.inventory())]
+    for _ in range(2):
+        failed = hosts.core.run(argv, check=False, timeout=60)
+        assert failed.returncode == 1
+        assert "mptcp-bench cleanup: origin: root@10.77.9.2: not undone: sh -c test -e /tmp/willing" in failed.stderr
+        assert f"once it is undone by hand, remove /tmp/{directory}\n" in failed.stderr
+    with (
+        hosts.core.entered(),
+        pytest.raises(TestbedError, match=r"^origin: root@10\.77\.9\.2: not undone: sh -c test"),
+        remote_lab(read_inventory(hosts.inventory())),
+    ):
+        pytest.fail("the host is not as it was")
+    willing = hosts.directory / "origin" / "willing"
+    willing.touch()
+    try:
+        done = hosts.core.run(argv, check=False, timeout=60)
+    finally:
+        willing.unlink()
+    assert f"origin: removed what a killed run left in /tmp/{directory}\n" in done.stdout
+    assert "origin" not in done.stderr
 
 
 def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Path) -> None:
@@ -383,4 +432,3 @@ def test_another_user_needs_sudo_without_a_password(hosts: SshHosts, require: An
         f"client: {USER}@10.77.1.2: root is needed there: sudo: a password is required; "
         "let this user run sudo without a password, or log in as root"
     )
-    assert PORT == 2222
