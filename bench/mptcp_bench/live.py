@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from .recorder import Recorder, rates
+from mptcp_lab.testbed.recorder import Recorder, rates
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 HISTORY = 60

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mptcp_lab.testbed.recorder import Sample, rates
+
 from . import style
 from .live import Path as NetworkPath
-from .recorder import Sample, rates
 
 
 @dataclass(frozen=True, slots=True)

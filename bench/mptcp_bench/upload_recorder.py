@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mptcp_lab.testbed import LiveNode
+from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
-
-from .recorder import Recorder, Sample
 
 
 class UploadRecorder(Recorder):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mptcp_lab.agent.processors import Usage
+from mptcp_lab.testbed.transfer import Protocol
 
-from ..download import Download
 from ..live import Path
 from .parts import PATHS, Part
 
@@ -31,7 +31,13 @@ class Measured:
     """One download, and what the machine did meanwhile."""
 
     part: Part
-    download: Download
+    start: float
+    end: float
+    """Seconds, on the clock of the picture's samples."""
+    octets: int
+    digest_ok: bool
+    """Whether these were the bytes that the origin has."""
+    protocol: Protocol
     steady: Mapping[str, float]
     """Bits per second of each device on the wire, in the steady state."""
     steady_seconds: float
@@ -41,6 +47,11 @@ class Measured:
     """Exit status of the throttler where it ended before its download did."""
     congestion_control: tuple[str, ...] = ()
     """What the proxy's subflows to the client used; empty where the download did not go through the proxy."""
+
+    @property
+    def goodput(self) -> float:
+        """Payload bits per second over the whole download."""
+        return self.octets * 8 / (self.end - self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +82,13 @@ class Outcome:
 
 def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
     """Judge one download; *plain* is what plain TCP got over each device, bits per second, as far as that is known."""
-    part, download = measured.part, measured.download
+    part = measured.part
     known = plain if part.multipath else {}
     expected = {d: min(float(allowed), known.get(d, allowed)) for d, allowed in part.allowed.items()}
     wrong, missed = [], []
-    if not download.digest_ok:
+    if not measured.digest_ok:
         wrong.append("the bytes received are not those the origin has (SHA-256)")
-    protocol = download.protocol.complaint(multipath=part.multipath)
+    protocol = measured.protocol.complaint(multipath=part.multipath)
     if protocol is not None:
         wrong.append(protocol)
     if measured.throttler is not None:
@@ -91,7 +102,7 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
         elif path.device in expected and rate < FILLED * expected[path.device]:
             missed.append(f"{shown}, less than {FILLED:.0%} of {_source(part, path, expected[path.device])}")
     if measured.steady_seconds < SHORT and not wrong:
-        wrong.append(f"over after {download.end - download.start:.1f} s, before a steady state")
+        wrong.append(f"over after {measured.end - measured.start:.1f} s, before a steady state")
     return Outcome(measured, expected, tuple(wrong), tuple(missed))
 
 

@@ -11,8 +11,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from mptcp_lab.testbed.recorder import Sample
+
 from .. import plot, provenance
-from ..recorder import Sample
 from .judging import Outcome, Verdict
 from .parts import ETHERNET, PATHS
 
@@ -25,7 +26,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
     sign = f"[{color}]✗[/]" if outcome.failed else f"[{color}]?[/]" if outcome.busy else "[green]✓[/]"
     found = measured.congestion_control
     by = f", congestion control of the proxy towards the client: {', '.join(found)}" if found else ""
-    yield f"{sign} {measured.part.title}: {measured.download.goodput / 1e6:.1f} Mbit/s of payload{by}"
+    yield f"{sign} {measured.part.title}: {measured.goodput / 1e6:.1f} Mbit/s of payload{by}"
     for complaint in outcome.complaints:
         yield f"    [{color}]{complaint}[/]"
     if outcome.busy:
@@ -45,14 +46,14 @@ def table(outcomes: Sequence[Outcome]) -> Table:
     result.add_column("MB", justify="right")
     result.add_column("SHA-256")
     for outcome in outcomes:
-        part, download = outcome.measured.part, outcome.measured.download
-        cells = [part.name, f"{download.goodput / 1e6:.1f}"]
+        part, measured = outcome.measured.part, outcome.measured
+        cells = [part.name, f"{measured.goodput / 1e6:.1f}"]
         for path in PATHS:
-            expected, rate = outcome.expected.get(path.device), outcome.measured.steady[path.device] / 1e6
+            expected, rate = outcome.expected.get(path.device), measured.steady[path.device] / 1e6
             wanted = "idle" if expected is None else f"{expected / 1e6:.3g}"
             cells.append(f"{rate:.{2 if rate < 10 else 1}f} / {wanted}")
-        cells.append(str(1 + download.protocol.joins) if part.multipath else "TCP")
-        cells += [f"{download.octets / 1e6:.1f}", "equal" if download.digest_ok else "differs"]
+        cells.append(str(1 + measured.protocol.joins) if part.multipath else "TCP")
+        cells += [f"{measured.octets / 1e6:.1f}", "equal" if measured.digest_ok else "differs"]
         result.add_row(*cells, style="bold red" if outcome.failed else "yellow" if outcome.busy else None)
     return result
 
@@ -61,11 +62,11 @@ def draw(directory: Path, samples: Sequence[Sample], verdict: Verdict, cap: int)
     """Write the picture and return where it is."""
     bands = [
         plot.Band(
-            outcome.measured.download.start,
-            outcome.measured.download.end,
+            outcome.measured.start,
+            outcome.measured.end,
             outcome.measured.part.title,
             outcome.measured.part.subtitle,
-            f"{outcome.measured.download.goodput / 1e6:.0f} Mbit/s of payload",
+            f"{outcome.measured.goodput / 1e6:.0f} Mbit/s of payload",
         )
         for outcome in verdict.outcomes
     ]
@@ -108,7 +109,7 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
     return {
         "name": measured.part.key,
         "title": measured.part.title,
-        "goodput": round(measured.download.goodput),
+        "goodput": round(measured.goodput),
         "steady": {d: round(rate) for d, rate in measured.steady.items()},
         "expected": {d: round(rate) for d, rate in outcome.expected.items()},
         "wrong": list(outcome.wrong),
@@ -116,5 +117,9 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
         "busy": outcome.busy,
         "processors": asdict(measured.processors),
         "congestion_control": list(measured.congestion_control),
-        **asdict(measured.download),
+        "start": measured.start,
+        "end": measured.end,
+        "octets": measured.octets,
+        "digest_ok": measured.digest_ok,
+        "protocol": asdict(measured.protocol),
     }

@@ -9,8 +9,9 @@ from pathlib import Path
 from rich.console import Console
 
 from mptcp_lab.agent import processors
-from mptcp_lab.testbed import TWO_PATHS, Host, Testbed
+from mptcp_lab.testbed import TWO_PATHS, Host, Testbed, lab_of
 from mptcp_lab.testbed.features import missing
+from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
     Origin,
@@ -21,10 +22,9 @@ from mptcp_lab.testbed.services import (
     start_throttler,
     write_throttler_config,
 )
+from mptcp_lab.testbed.transfer import download, wget
 
-from ..download import fetch, wget
 from ..live import View
-from ..recorder import Recorder, mean_rate
 from ..shipped import POLICY, ethernet_cap
 from . import output as files
 from .judging import SHORT, Measured, Outcome, perform
@@ -67,29 +67,35 @@ class Stage:
         argv = wget(self.origin.url(part.key), proxy=through, source=source, multipath=part.multipath)
         controls: set[str] = set()
 
-        def watch() -> None:
+        def watch(elapsed: float) -> None:
             if through is not None and not controls:
                 controls.update(congestion_control(through.host))
             self.view.refresh()
 
         self.view.begin(f"{part.title}: {part.subtitle}")
         before = processors.read()
-        download = fetch(
-            self.testbed,
-            self.origin,
-            part.key,
-            argv,
-            lambda: self.recorder.now,
-            label=part.key,
-            timeout=4 * part.seconds + 10,
-            watch=watch,
-        )
+        seen = download(lab_of(self.testbed), argv, timeout=4 * part.seconds + 10, watch=watch)
         used = processors.usage(before, processors.read())
         ended = self.throttler.process.returncode if part.capped and self.throttler is not None else None
-        start, end = download.start + part.settle, download.end - ENDING
-        within = (start, end) if end - start >= SHORT else (download.start, download.end)
-        steady = {path.device: mean_rate(self.recorder.samples, path.device, *within) for path in PATHS}
-        return Measured(part, download, steady, end - start, used, ended, tuple(sorted(controls)))
+        start = seen.began - self.recorder.started
+        steady_seconds = seen.ended - ENDING - part.settle
+        within = (part.settle, seen.ended - ENDING) if steady_seconds >= SHORT else (0.0, seen.ended)
+        return Measured(
+            part,
+            start,
+            start + seen.ended,
+            seen.octets,
+            seen.sha256 == self.origin.digests[part.key],
+            seen.protocol,
+            {
+                path.device: mean_rate(self.recorder.samples, path.device, *(start + t for t in within))
+                for path in PATHS
+            },
+            steady_seconds,
+            used,
+            ended,
+            tuple(sorted(controls)),
+        )
 
     def said(self, outcome: Outcome) -> None:
         """Say how a download went, and let the queues drain."""

@@ -17,7 +17,8 @@ from typing import Any
 
 from rich.console import Console
 
-from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError
+from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of
+from mptcp_lab.testbed.recorder import mean_rate
 from mptcp_lab.testbed.services import (
     Origin,
     Proxy,
@@ -28,14 +29,12 @@ from mptcp_lab.testbed.services import (
     write_throttler_config,
 )
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
+from mptcp_lab.testbed.transfer import Observation, Protocol, download
 
-from ..download import Download, Protocol, fetch
-from ..recorder import Recorder, mean_rate
 from ..shipped import POLICY, ethernet_cap
 from . import Result
 from .scene import Aim, aims_table, missed, need, payload_share
 
-DEVICES = ("eth0", "wlan0")
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
 FILES = {"both": 120_000_000, "capped": 60_000_000, "ethernet": 75_000_000}
@@ -134,17 +133,17 @@ def measure(testbed: Testbed, origin: Origin, proxy: Proxy, case: Case) -> Measu
     with ExitStack() as stack:
         if case.subflows == 1:
             stack.enter_context(one_subflow(testbed))
-        recorder = stack.enter_context(Recorder(testbed["client"], DEVICES))
-        download = fetch(testbed, origin, case.file, argv, lambda: recorder.now, label="curl", timeout=120)
-    check(case, download)
-    start = download.start + (SETTLE if case.policy else 1.0)
-    steady = {d: mean_rate(recorder.samples, d, start, download.end - 0.3) for d in DEVICES}
-    return Measurement(case, download.goodput, steady, download.digest_ok, download.protocol)
+        lab = lab_of(testbed)
+        seen = download(lab, argv, timeout=120)
+    check(case, seen)
+    start = SETTLE if case.policy else 1.0
+    steady = {path.device: mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths}
+    return Measurement(case, seen.goodput, steady, seen.sha256 == origin.digests[case.file], seen.protocol)
 
 
-def check(case: Case, download: Download) -> None:
+def check(case: Case, observed: Observation) -> None:
     """Raise where the download was not of the kind it should be: its rate would say nothing."""
-    seen = download.protocol
+    seen = observed.protocol
     if seen.proxy_requested or seen.fallbacks:
         raise TestbedError(f"{case.name}: {seen.complaint(multipath=True)}")
     if seen.requested != (1 if case.multipath else 0):

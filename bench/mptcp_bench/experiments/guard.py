@@ -19,8 +19,8 @@ from rich.console import Console
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.recorder import Recorder, Sample
 
-from ..recorder import Recorder, Sample
 from . import Picture, Result
 from .guard_judging import (
     CAP,

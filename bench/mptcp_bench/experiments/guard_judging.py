@@ -10,9 +10,10 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
+from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
+
 from .. import style
 from ..paper.statistics import Interval, mean_interval
-from ..recorder import Sample, mean_rate, rates
 from .two_paths import DEVICES
 
 ETHERNET, WIFI, CAP = 100, 30, 5

@@ -12,6 +12,7 @@ from typing import Self
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import (
     Sink,
     Throttler,
@@ -24,7 +25,6 @@ from mptcp_lab.testbed.services import (
     write_throttler_config,
 )
 
-from ..recorder import Recorder
 from ..upload_recorder import UploadRecorder
 from .two_paths import FILE_SIZE, hop_shaper
 

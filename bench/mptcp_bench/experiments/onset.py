@@ -26,6 +26,7 @@ from rich.table import Table
 
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
 from mptcp_lab.testbed.congestion import select
+from mptcp_lab.testbed.recorder import Recorder, Sample, rates
 from mptcp_lab.testbed.services import (
     Throttler,
     mptcp_command,
@@ -39,7 +40,6 @@ from mptcp_lab.testbed.services import (
 
 from .. import style
 from ..paper.statistics import Interval, mean_interval
-from ..recorder import Recorder, Sample, rates
 from ..upload_recorder import UploadRecorder, on_the_wire
 from . import Picture, Result, onset_cells
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isclose
 
-from ..recorder import Sample, mean_rate
+from mptcp_lab.testbed.recorder import Sample, mean_rate
 
 BEFORE = 2.0
 """Of the transfer before the onset: what the other path is compared with."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
 from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
-
-from ..recorder import Sample
+from mptcp_lab.testbed.recorder import Recorder, Sample
 
 INTERVAL = 0.25
 """Seconds between two readings."""
@@ -25,40 +23,29 @@ PREFIX = "from_"
 """Of the counters' names: some short ones are words of nft(8)'s language."""
 
 
-class PacketCounters(AbstractContextManager["PacketCounters"]):
+class PacketCounters(Recorder):
     """Counts what arrives at *node* for each of *addresses*, by name, from entry to exit."""
 
     def __init__(self, node: LiveNode, addresses: Mapping[str, str]) -> None:
+        super().__init__(node, tuple(addresses), interval=INTERVAL)
         self._node = node
         self._addresses = dict(addresses)
-        self._samples: list[Sample] = []
-        self._started = time.monotonic()
 
     def __enter__(self) -> Self:
         self._node.run(["nft", table(self._addresses)])
-        self._started = time.monotonic()
-        self._take()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._node.run(["nft", "delete", "table", "inet", TABLE])
-
-    @property
-    def now(self) -> float:
-        """Seconds since the start, on the clock of the samples."""
-        return time.monotonic() - self._started
-
-    @property
-    def samples(self) -> tuple[Sample, ...]:
-        return tuple(self._samples)
+        try:
+            super().__exit__(kind, error, traceback)
+        finally:
+            self._node.run(["nft", "delete", "table", "inet", TABLE])
 
     def wait(self, until: float) -> None:
-        """Take readings until so many seconds after the start."""
-        while self.now < until:
-            time.sleep(max(0.0, min(INTERVAL, until - self.now)))
-            self._take()
+        """Wait until so many seconds after the start."""
+        time.sleep(max(0.0, until - self.now))
 
     def _take(self) -> None:
         text = self._node.run(["nft", "-j", "list", "counters", "table", "inet", TABLE]).stdout

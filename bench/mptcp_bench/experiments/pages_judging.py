@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import NamedTuple
 
-from ..recorder import Sample
+from mptcp_lab.testbed.recorder import Sample
+
 from .scene import Aim, payload_share
 
 WINDOW = 2.0

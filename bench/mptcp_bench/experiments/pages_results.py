@@ -11,8 +11,9 @@ from typing import Literal
 from rich import box
 from rich.table import Table
 
+from mptcp_lab.testbed.recorder import Sample, rates
+
 from .. import style
-from ..recorder import Sample, rates
 from .pages_cells import Cell
 from .pages_judging import Lead, Octets, Outcome, ideal_seconds, judge_cell, judge_lone
 from .scene import Aim

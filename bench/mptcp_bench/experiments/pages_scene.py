@@ -19,6 +19,7 @@ from typing import Any
 from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
+from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
     SQUID_CONFIG,
@@ -33,7 +34,6 @@ from mptcp_lab.testbed.services import (
 from mptcp_throttler.policy.model import Share, Throttle
 from mptcp_throttler.shaping.cap import class_spec
 
-from ..recorder import Recorder, Sample
 from .pages_browser import Page, chromium
 from .pages_cells import Cell
 from .pages_judging import Download
@@ -68,11 +68,6 @@ class IpRecorder(Recorder):
         super().__init__(node, devices, interval=INTERVAL)
         with node.entered():
             self._file = os.open("/proc/thread-self/net/dev", os.O_RDONLY | os.O_CLOEXEC)
-
-    @property
-    def started(self) -> float:
-        """When the clock of the samples was 0, as time.monotonic()."""
-        return self._started
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

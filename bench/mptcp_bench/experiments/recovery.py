@@ -23,6 +23,7 @@ from rich.console import Console
 
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError
+from mptcp_lab.testbed.recorder import Recorder, greatest_rate, longest_gap, mean_rate
 from mptcp_lab.testbed.services import (
     Throttler,
     program,
@@ -33,9 +34,8 @@ from mptcp_lab.testbed.services import (
     wait_until,
     write_throttler_config,
 )
+from mptcp_lab.testbed.transfer import Added, Protocol, wget
 
-from ..download import Counting, wget
-from ..recorder import Recorder, greatest_rate, longest_gap, mean_rate
 from ..shipped import POLICY, ethernet_cap
 from . import Result
 from .scene import Aim, aims_table, backends, differences, kernel_state, missed, need
@@ -101,10 +101,10 @@ def examine(testbed: Testbed, backend: str) -> Findings:
     argv = wget(origin.url("file"), proxy=proxy, multipath=True)
     with Recorder(testbed["client"], DEVICES) as recorder:
         throttler = start_throttler(node, config)
-        counting = Counting(testbed)
+        added = Added(testbed["client"], node)
         client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
         pause(client, lambda: recorder.now, SETTLE)
-        complaint = counting.read().complaint(multipath=True)
+        complaint = Protocol.of(*added.read()).complaint(multipath=True)
         if complaint is not None:
             raise TestbedError(f"recovery, {backend}: {complaint}")
         capped = caps(throttler)

@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import Throttler, mptcp_command, start_origin, start_throttler, wait_until
 
-from ..recorder import Recorder
 from .onset_judging import judge
 from .scale_crowd import Crowd, with_crowd
 from .scale_policy import Caps, settings_file

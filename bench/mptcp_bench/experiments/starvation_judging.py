@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..recorder import Sample, mean_rate
+from mptcp_lab.testbed.recorder import Sample, mean_rate
 
 FREE, CAPPED = 0.95, 0.97
 """What a path is to carry, as a share of its link, and a capped one of its cap."""

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..recorder import Sample, longest_gap, mean_rate, rates
+from mptcp_lab.testbed.recorder import Sample, longest_gap, mean_rate, rates
+
 from .scene import Aim
 from .steering_cells import BY_ORDER, Cell
 

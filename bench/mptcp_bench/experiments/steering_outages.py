@@ -19,10 +19,10 @@ from rich.table import Table
 
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
 from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command, start_sink, wait_until
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
-from ..recorder import Recorder, Sample
 from . import Result
 from .scene import missed
 from .steering_cells import NONE, PATHS, POLICY, Cell

@@ -14,6 +14,7 @@ from mptcp_lab.emulation.model import Path as EmulatedPath
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.plan import tbf
 from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import (
     Throttler,
     mptcp_command,
@@ -23,8 +24,6 @@ from mptcp_lab.testbed.services import (
     wait_until,
     write_throttler_config,
 )
-
-from ..recorder import Recorder
 
 DEVICES = ("eth0", "wlan0")
 """Of the client: Ethernet, Wi-Fi."""

@@ -25,9 +25,8 @@ from mptcp_lab.testbed.services import (
     start_throttler,
     write_throttler_config,
 )
+from mptcp_lab.testbed.transfer import Observation, observe, still_there, wget
 
-from ..download import wget
-from ..transfer import Observation, observe, still_there
 from . import measures
 from .parameters import Parameters
 from .results import Case, Run
@@ -107,15 +106,16 @@ def complaint(trial: Trial, seen: Observation, digest: str) -> str | None:
         return f"the client's program ended with {seen.status}: {said[-1] if said else 'it said nothing'}"
     if seen.sha256 != digest:
         return "the bytes received are not those the origin has (SHA-256)"
-    if seen.proxy_counters.get("MPTcpExtMPCapableSYNTX", 0):
+    protocol = seen.protocol
+    if protocol.proxy_requested:
         return "the proxy asked the origin for Multipath TCP"
-    if seen.requested != 1:
-        return f"the client asked for {seen.requested} Multipath TCP connections instead of one"
+    if protocol.requested != 1:
+        return f"the client asked for {protocol.requested} Multipath TCP connections instead of one"
     if trial.expected is Expected.FALLBACK:
-        return None if seen.fallbacks else "the connection did not fall back to plain TCP"
-    if seen.fallbacks:
+        return None if protocol.fallbacks else "the connection did not fall back to plain TCP"
+    if protocol.fallbacks:
         return "the connection fell back to plain TCP"
-    if not seen.joins:
+    if not protocol.joins:
         return "no second subflow was established"
     return None
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ..recorder import mean_rate
-from ..transfer import Observation
+from mptcp_lab.testbed.recorder import mean_rate
+from mptcp_lab.testbed.transfer import Observation
+
 from .results import (
     DURATION,
     GOODPUT,

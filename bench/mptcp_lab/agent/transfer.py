@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from . import counters
+from .pacing import Paced
 
 LEAD = 0.3
 """Seconds sampled before the download begins and after it has ended."""
@@ -27,39 +28,27 @@ JOINED = "MPTcpExtMPJoinSynAckRx"
 CHUNK = 1 << 18
 
 
-class Sampler(threading.Thread):
+class Sampler:
     """Reads the counters at a steady pace until it is told to stop."""
 
     def __init__(self, devices: list[str], interval: float, memory: bool) -> None:
-        super().__init__(daemon=True)
         self.samples: list[tuple[float, list[int], int]] = []
         """Seconds, bytes received by each device, joins seen."""
         self.memory: list[tuple[float, int]] = []
-        self.error: str | None = None
-        self._devices, self._interval, self._with_memory = devices, interval, memory
-        self._stop_asked = threading.Event()
-        self._joins = counters.read_protocols().get(JOINED, 0)
+        self._devices, self._with_memory = devices, memory
+        self._joins_before = counters.read_protocols().get(JOINED, 0)
+        self._joins = 0
+        self.paced = Paced(self._take, interval)
 
-    def run(self) -> None:
-        due, joins = time.monotonic(), 0
-        try:
-            while not self._stop_asked.wait(max(0.0, due - time.monotonic())):
-                seen = counters.read_devices()
-                now = time.monotonic()
-                # Once one has joined there is nothing left to learn from the longer of the two files.
-                if not joins:
-                    joins = counters.read_protocols().get(JOINED, 0) - self._joins
-                self.samples.append((now, [seen[d][0] for d in self._devices], joins))
-                if self._with_memory:
-                    self.memory.append((time.monotonic(), counters.mptcp_receive_memory()))
-                # From the start, not from the last reading: lateness must not add up.
-                due += self._interval
-        except (OSError, KeyError, ValueError) as error:
-            self.error = f"{type(error).__name__}: {error}"
-
-    def stop(self) -> None:
-        self._stop_asked.set()
-        self.join()
+    def _take(self) -> None:
+        seen = counters.read_devices()
+        now = time.monotonic()
+        # Once one has joined there is nothing left to learn from the longer of the two files.
+        if not self._joins:
+            self._joins = counters.read_protocols().get(JOINED, 0) - self._joins_before
+        self.samples.append((now, [seen[d][0] for d in self._devices], self._joins))
+        if self._with_memory:
+            self.memory.append((time.monotonic(), counters.mptcp_receive_memory()))
 
 
 def download(argv: list[str], timeout: float) -> dict[str, Any]:
@@ -101,11 +90,11 @@ def observe(specification: dict[str, Any]) -> dict[str, Any]:
     """Return everything that is known of one download; times are seconds since it was started."""
     sampler = Sampler(specification["devices"], specification["interval"], specification["memory"])
     before = counters.read_protocols()
-    sampler.start()
+    sampler.paced.start()
     time.sleep(LEAD)
     result = download(specification["argv"], specification["timeout"])
     time.sleep(LEAD)
-    sampler.stop()
+    sampler.paced.stop()
     after = counters.read_protocols()
     zero = result["started"]
     for key in ("started", "ended"):
@@ -117,7 +106,8 @@ def observe(specification: dict[str, Any]) -> dict[str, Any]:
         "joined": next((t - zero for t, _, joins in sampler.samples if joins), None),
         "memory": [[t - zero, octets] for t, octets in sampler.memory],
         "counters": changed,
-        "sampling_error": sampler.error,
+        "began": zero,
+        "sampling_error": None if sampler.paced.error is None else repr(sampler.paced.error),
     }
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from mptcp_bench.demo.judging import Measured
 from mptcp_bench.demo.parts import Part, parts
-from mptcp_bench.download import Download, Protocol
 from mptcp_lab.agent.processors import Usage
+from mptcp_lab.testbed.transfer import Protocol
 
 CAP = 5_000_000
 PARTS = {part.key: part for part in parts(CAP)}
@@ -25,16 +25,12 @@ def good(part: Part) -> Measured:
     """Return what a machine with time enough shows."""
     steady = {"eth0": 0.0, "wlan0": 0.0}
     steady |= {device: min(float(rate), PLAIN[device]) for device, rate in part.allowed.items()}
-    download = Download(0.0, part.seconds, part.size, "0", True, MPTCP if part.multipath else TCP)
-    return Measured(part, download, steady, part.seconds - part.settle - 0.3, IDLE)
+    protocol = MPTCP if part.multipath else TCP
+    return Measured(part, 0.0, part.seconds, part.size, True, protocol, steady, part.seconds - part.settle - 0.3, IDLE)
 
 
 def with_rates(measured: Measured, **rates: float) -> Measured:
     return replace(measured, steady={**measured.steady, **rates})
-
-
-def with_download(measured: Measured, **changes: object) -> Measured:
-    return replace(measured, download=replace(measured.download, **changes))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -72,22 +68,22 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "capped path unused": Mutant(POLICY, lambda m: with_rates(m, eth0=0.0), "should have been used"),
     "no second subflow": Mutant(
-        FREE, lambda m: with_download(m, protocol=replace(MPTCP, joins=0)), "no second subflow was established"
+        FREE, lambda m: replace(m, protocol=replace(MPTCP, joins=0)), "no second subflow was established"
     ),
     "fallback to TCP": Mutant(
-        FREE, lambda m: with_download(m, protocol=replace(MPTCP, fallbacks=1)), "fell back to plain TCP"
+        FREE, lambda m: replace(m, protocol=replace(MPTCP, fallbacks=1)), "fell back to plain TCP"
     ),
-    "no Multipath TCP": Mutant(FREE, lambda m: with_download(m, protocol=TCP), "opened no MPTCP connection"),
+    "no Multipath TCP": Mutant(FREE, lambda m: replace(m, protocol=TCP), "opened no MPTCP connection"),
     "Multipath TCP to the origin": Mutant(
-        FREE, lambda m: with_download(m, protocol=replace(MPTCP, proxy_requested=1)), "towards the origin"
+        FREE, lambda m: replace(m, protocol=replace(MPTCP, proxy_requested=1)), "towards the origin"
     ),
-    "other bytes": Mutant(FREE, lambda m: with_download(m, digest_ok=False), "SHA-256"),
-    "other bytes, capped": Mutant(POLICY, lambda m: with_download(m, digest_ok=False), "SHA-256"),
+    "other bytes": Mutant(FREE, lambda m: replace(m, digest_ok=False), "SHA-256"),
+    "other bytes, capped": Mutant(POLICY, lambda m: replace(m, digest_ok=False), "SHA-256"),
     "plain TCP over the other path too": Mutant(
         PARTS["tcp-ethernet"], lambda m: with_rates(m, wlan0=3e6), "Wi-Fi carried 3.0 .* should have been idle"
     ),
     "plain TCP that is not plain": Mutant(
-        PARTS["tcp-wifi"], lambda m: with_download(m, protocol=MPTCP), "where plain TCP was wanted"
+        PARTS["tcp-wifi"], lambda m: replace(m, protocol=MPTCP), "where plain TCP was wanted"
     ),
     "link without its rate": Mutant(
         PARTS["tcp-ethernet"], lambda m: with_rates(m, eth0=900e6), "and its link allows 100"

@@ -8,12 +8,12 @@ import random
 import pytest
 
 from mptcp_bench.cli import main
-from mptcp_bench.download import Protocol
 from mptcp_bench.experiments import EXPERIMENTS, control_plane
 from mptcp_bench.experiments.announcement import announced_ports
 from mptcp_bench.experiments.datapath import interval, within_rounds
 from mptcp_bench.experiments.goodput import CASES, Measurement, judge
 from mptcp_bench.experiments.scene import Aim, differences, missed, payload_share
+from mptcp_lab.testbed.transfer import Protocol
 from mptcp_throttler.kernel.netlink import attribute
 
 CAP = 5_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mptcp_bench.experiments.guard_judging import CAP, ILL, WELL, Measured, Outcome, judge, judged
-from mptcp_bench.recorder import Sample
+from mptcp_lab.testbed.recorder import Sample
 
 MBIT = 1e6
 FAULT_AT = 4.0

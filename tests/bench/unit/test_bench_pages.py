@@ -24,9 +24,9 @@ from mptcp_bench.experiments.pages_judging import (
 )
 from mptcp_bench.experiments.pages_results import Batches, Measured, draw, drawn_cell, resampled, tables
 from mptcp_bench.experiments.pages_scene import Batch, ip_octets, plain, static_class, timed
-from mptcp_bench.recorder import Sample
 from mptcp_lab.agent import fetch
 from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.recorder import Sample
 from mptcp_throttler.policy.load import load_policy
 
 CAP = 5_000_000

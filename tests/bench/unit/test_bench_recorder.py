@@ -9,9 +9,9 @@ import pytest
 
 from mptcp_bench import live, plot, provenance
 from mptcp_bench.demo.parts import PATHS, parts
-from mptcp_bench.recorder import Sample, greatest_rate, longest_gap, mean_rate, rates
 from mptcp_bench.shipped import ethernet_cap
 from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.recorder import Sample, greatest_rate, longest_gap, mean_rate, rates
 
 
 def samples(*octets: int, step: float = 0.1) -> list[Sample]:
@@ -34,6 +34,11 @@ def test_longest_gap_is_the_longest_not_the_sum() -> None:
     recorded = samples(0, 100, 100, 200, 200, 200, 300, 400)
     assert longest_gap(recorded, ["eth0", "wlan0"], 1.0, 0.0, 1.0) == pytest.approx(0.2)
     assert longest_gap(samples(0, 1, 2, 3), ["eth0"], 1.0, 0.0, 1.0) == 0.0
+
+
+def test_no_samples_are_not_the_same_as_no_gap() -> None:
+    with pytest.raises(ValueError, match="no two samples"):
+        longest_gap(samples(0, 1, 2, 3), ["eth0"], 1.0, 5.0, 9.0)
 
 
 def test_greatest_rate_finds_a_burst_that_the_mean_hides() -> None:

@@ -10,8 +10,8 @@ from mptcp_bench.experiments.packet_counters import octets, table
 from mptcp_bench.experiments.starvation import Measured, judged, mean_outcomes
 from mptcp_bench.experiments.starvation_judging import Outcome, PathLoad, judge, recovered, together
 from mptcp_bench.experiments.starvation_scenes import SCENES, Scene
-from mptcp_bench.recorder import Sample
 from mptcp_lab.testbed.plan import steps
+from mptcp_lab.testbed.recorder import Sample
 from mptcp_throttler.policy.load import load_policy
 
 FREE = PathLoad("a", "10.77.1.2", 20_000_000)

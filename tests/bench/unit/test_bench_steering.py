@@ -10,7 +10,7 @@ import pytest
 from mptcp_bench.experiments.steering_cells import MODES, NONE, Cell, cells, parts
 from mptcp_bench.experiments.steering_judging import APPLICATION, Outcome, Watched, judge, outcome
 from mptcp_bench.experiments.steering_outages import judged
-from mptcp_bench.recorder import Sample
+from mptcp_lab.testbed.recorder import Sample
 
 FAILED, OUTAGE, AFTER = 8.0, 8.0, 12.0
 CELL = Cell("active-standby", "silent", 8, "full")

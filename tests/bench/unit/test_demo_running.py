@@ -11,15 +11,15 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-from demo_parts import BUSY, CAP, IDLE, PARTS, good, with_download, with_rates
+from demo_parts import BUSY, CAP, IDLE, PARTS, good, with_rates
 from rich.console import Console
 
 from mptcp_bench import cli
 from mptcp_bench.demo import running
 from mptcp_bench.demo.judging import Measured
-from mptcp_bench.recorder import Sample
 from mptcp_lab.agent import processors
 from mptcp_lab.agent.processors import Usage
+from mptcp_lab.testbed.recorder import Sample
 
 Broken = Callable[[Measured], Measured]
 
@@ -37,6 +37,7 @@ class Scene:
     throttler_ended: int | None = None
     downloads: list[str] = field(default_factory=list)
     interval = 0.1
+    started = 0.0
 
     # A testbed, ...
     def __enter__(self) -> Self:
@@ -63,7 +64,8 @@ class Scene:
         self.throttlers += 1
         return SimpleNamespace(process=SimpleNamespace(returncode=self.throttler_ended))
 
-    def fetch(self, *_: object, label: str, **__: object) -> Any:
+    def download(self, lab: object, argv: list[str], **_: object) -> Any:
+        label = argv[-1].rpartition("/")[2]
         self.downloads.append(label)
         part = PARTS[label]
         measured = self.broken.get(label, lambda m: m)(good(part))
@@ -71,7 +73,10 @@ class Scene:
         while self.now < start + part.seconds:
             octets = {d: self.samples[-1].octets[d] + round(rate / 80) for d, rate in measured.steady.items()}
             self.samples.append(Sample(self.now + 0.1, octets))
-        return replace(measured.download, start=start, end=self.now)
+        digest = label if measured.digest_ok else "another"
+        return SimpleNamespace(
+            began=start, ended=self.now - start, octets=measured.octets, sha256=digest, protocol=measured.protocol
+        )
 
     def usage(self, *_: object) -> Usage:
         attempts = self.used.get(self.downloads[-1])
@@ -81,7 +86,7 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     scene = Scene(tmp_path / "testbed")
-    origin = SimpleNamespace(url=lambda name: f"http://origin/{name}")
+    origin = SimpleNamespace(url=lambda name: f"http://origin/{name}", digests={part: part for part in PARTS})
     proxy = SimpleNamespace(url=lambda family: "http://proxy", host=None)
     for name, value in {
         "Testbed": lambda topology: scene,
@@ -91,7 +96,8 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
         "start_proxy": lambda node: proxy,
         "start_throttler": scene.start_throttler,
         "write_throttler_config": lambda node, policy: None,
-        "fetch": scene.fetch,
+        "download": scene.download,
+        "lab_of": lambda testbed: None,
         "ethernet_cap": lambda: CAP,
         "PAUSE": 0.0,
     }.items():
@@ -132,8 +138,8 @@ def test_a_good_run_leaves_table_picture_and_numbers(scene: Scene, tmp_path: Pat
         ("mptcp-policy", lambda m: with_rates(m, eth0=97e6, wlan0=5e6), None),
         ("mptcp-policy", lambda m: m, -9),
         ("mptcp", lambda m: with_rates(m, wlan0=0.0), None),
-        ("mptcp", lambda m: with_download(m, digest_ok=False), None),
-        ("mptcp", lambda m: with_download(m, protocol=replace(m.download.protocol, fallbacks=1)), None),
+        ("mptcp", lambda m: replace(m, digest_ok=False), None),
+        ("mptcp", lambda m: replace(m, protocol=replace(m.protocol, fallbacks=1)), None),
     ],
     ids=["no cap", "cap on the wrong path", "throttler dead", "path unused", "other bytes", "fallback"],
 )

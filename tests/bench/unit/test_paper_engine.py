@@ -10,8 +10,8 @@ import pytest
 from mptcp_bench.paper import engine, measures
 from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.scenarios import SCENARIOS, Trial
-from mptcp_bench.recorder import Sample
-from mptcp_bench.transfer import Observation
+from mptcp_lab.testbed.recorder import Sample
+from mptcp_lab.testbed.transfer import Observation
 
 CAP = 5_000_000
 THROUGH = Trial("mptcp", "through the proxy", 10, 10)

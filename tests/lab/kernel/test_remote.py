@@ -14,20 +14,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from platform import release
 from typing import Any
 
 import pytest
 from ssh_hosts import PARTS, USER, SshHosts, plain, start
 
-from mptcp_bench.paper.results import FILE, load
-from mptcp_bench.transfer import observe
 from mptcp_lab.agent.processes import TMPFS
 from mptcp_lab.remote import SshHost, cleanup, read_inventory, remote_lab
 from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.installed import program
 from mptcp_lab.testbed.ownership import Cleaned
 from mptcp_lab.testbed.services import start_origin, start_proxy, start_throttler, wait_until, write_throttler_config
+from mptcp_lab.testbed.transfer import observe
 
 pytestmark = pytest.mark.kernel
 
@@ -91,7 +89,7 @@ def test_a_throttled_download_over_both_paths_by_ssh_alone(hosts: SshHosts) -> N
         seen = observe(lab, wget(origin.url("file"), proxy.url()), timeout=60)
         assert (seen.status, seen.said and "error" in seen.said, seen.octets) == (0, False, SIZE)
         assert seen.sha256 == origin.digests["file"]
-        assert (seen.requested, seen.fallbacks, seen.joins >= 1) == (1, 0, True)
+        assert (seen.protocol.requested, seen.protocol.fallbacks, seen.protocol.joins >= 1) == (1, 0, True)
         received = {name: seen.samples[-1].octets[name] - seen.samples[0].octets[name] for name in ("ethernet", "wifi")}
         # Uncapped, Ethernet with its 100 Mbit/s would have the greater share.
         assert received["wifi"] > received["ethernet"] > 0
@@ -278,27 +276,6 @@ def test_a_change_that_cannot_be_undone_is_named_until_it_is(hosts: SshHosts) ->
         willing.unlink()
     assert f"origin: removed what a killed run left in /tmp/{directory}\n" in done.stdout
     assert "origin" not in done.stderr
-
-
-def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Path) -> None:
-    """The command line, in a namespace from which the hosts are reached by ssh alone."""
-    inventory = ["--inventory", str(hosts.inventory())]
-    # What others left on this machine is not this experiment's.
-    hosts.core.run([program("mptcp-bench"), "cleanup", *inventory])
-    argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--set", "repetitions=1", *inventory]
-    done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = load(tmp_path / "fig6" / FILE)
-    assert result.complete
-    assert {run.case for run in result.runs if run.valid} == {"tcp-wifi", "free", "first", "repeated"}
-    assert result.provenance.kernel == f"client {release()}, proxy {release()}, origin {release()}"
-    assert "wifi.rate" not in result.parameters, "nobody told what the real links are"
-    assert "Real hosts" in result.notes[0]
-    refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False)
-    assert refused.returncode == 1
-    assert "real hosts have the links they have" in refused.stderr
-    cleaned = hosts.core.run([program("mptcp-bench"), "cleanup", *inventory])
-    assert cleaned.stdout == "nothing was left behind\n"
 
 
 def test_two_runs_do_not_share_hosts(hosts: SshHosts) -> None:

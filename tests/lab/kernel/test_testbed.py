@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_bench.download import Counting, fetch, wget
-from mptcp_bench.shipped import POLICY
 from mptcp_lab.testbed import (
     TMPFS,
     TWO_PATHS,
@@ -27,10 +25,12 @@ from mptcp_lab.testbed import (
     Testbed,
     TestbedError,
     congestion,
+    lab_of,
     ownership,
     paths,
 )
 from mptcp_lab.testbed.services import (
+    REPOSITORY,
     mptcp_command,
     program,
     start_origin,
@@ -39,10 +39,12 @@ from mptcp_lab.testbed.services import (
     wait_until,
     write_throttler_config,
 )
+from mptcp_lab.testbed.transfer import Added, Protocol, download, wget
 
 pytestmark = pytest.mark.kernel
 Require = Callable[..., None]
 MIB = 1 << 20
+POLICY = REPOSITORY / "conf" / "policy.yaml"
 
 
 @contextmanager
@@ -187,12 +189,12 @@ def test_client_program_speaks_mptcp_and_apache_does_not(testbed: Testbed, requi
 def test_mptcp_from_the_proxy_to_an_origin_of_plain_tcp_is_told(testbed: Testbed, require: Require) -> None:
     require("mptcpize", "curl")
     origin = start_origin(testbed["origin"], {"file": 1000})
-    counting = Counting(testbed)
+    added = Added(testbed["client"], testbed["proxy"])
     command = ["curl", "-sf", "-o", "/dev/null", origin.url("file")]
     testbed["proxy"].run(command)
-    assert counting.read().complaint(multipath=False) is None
+    assert Protocol.of(*added.read()).complaint(multipath=False) is None
     testbed["proxy"].run(mptcp_command(command))
-    complaint = counting.read().complaint(multipath=False)
+    complaint = Protocol.of(*added.read()).complaint(multipath=False)
     assert complaint is not None
     assert "the proxy sent 1 SYNs with MP_CAPABLE" in complaint
 
@@ -203,11 +205,13 @@ def test_services_start_and_a_download_through_them_is_multipath(testbed: Testbe
     proxy = start_proxy(testbed["proxy"])
     throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], POLICY))
     argv = wget(origin.url("file"), proxy=proxy, multipath=True)
-    download = fetch(testbed, origin, "file", argv, time.monotonic, label="file", timeout=30)
-    assert download.digest_ok
-    assert download.protocol.complaint(multipath=True) is None
+    seen = download(lab_of(testbed), argv, timeout=60)
+    assert (seen.octets, seen.sha256) == (4 * MIB, origin.digests["file"])
+    assert seen.protocol.complaint(multipath=True) is None
     assert throttler.process.stop(grace=15) == 0
-    assert download.protocol.complaint(multipath=False) is not None
+    assert seen.protocol.complaint(multipath=False) is not None
+    with pytest.raises(TestbedError, match=r"(?s)download by wget: it ended with 8: .*404"):
+        download(lab_of(testbed), wget(origin.url("nothing")), timeout=60)
 
 
 def test_cubic_is_selected_inside_and_the_host_is_as_before(

@@ -1,6 +1,6 @@
 """One download by the client of a lab, observed by the agent on the client's own host and clock.
 
-Unlike ``download``, which the demo watches live, it works the same in namespaces and over ssh.
+It works the same in namespaces and over ssh: what came, how fast, over which paths, and was it Multipath TCP.
 """
 
 from __future__ import annotations
@@ -12,16 +12,68 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from mptcp_lab.agent.counters import fallbacks
-from mptcp_lab.testbed.commands import TestbedError
-from mptcp_lab.testbed.host import Lab, Program
-
+from ..agent.counters import fallbacks
+from .commands import TestbedError
+from .host import Host, Lab, Program
 from .recorder import Rate, Sample, rates
+from .services import Proxy, mptcp_command
 
 POLL = 0.1
 GRACE = 15.0
 """Seconds that the agent may take beyond its download's timeout."""
 _numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What the kernel's counters say of one download."""
+
+    requested: int
+    """MPTCP connections that the client asked for."""
+    fallbacks: int
+    """Connections of client and proxy that became plain TCP, by whatever way: RFC 8684, 3.7."""
+    joins: int
+    """Joined subflows that were established, counted at the client."""
+    proxy_requested: int
+    """MPTCP connections that the proxy asked for. It has no business to: towards the origin it speaks plain TCP."""
+    # Counted where the SYN leaves: an origin that listens on plain TCP counts no MP_CAPABLE that it is sent.
+
+    @classmethod
+    def of(cls, client: Mapping[str, int], proxy: Mapping[str, int]) -> Protocol:
+        """Return what was added to the counters of *client* and *proxy* in these terms."""
+        asked = "MPTcpExtMPCapableSYNTX"
+        return cls(
+            requested=client.get(asked, 0),
+            fallbacks=fallbacks(client) + fallbacks(proxy),
+            joins=client.get("MPTcpExtMPJoinSynAckRx", 0),
+            proxy_requested=proxy.get(asked, 0),
+        )
+
+    def complaint(self, *, multipath: bool) -> str | None:
+        """Return what is wrong for a download that should, or should not, be Multipath TCP."""
+        if self.proxy_requested:
+            return f"the proxy sent {self.proxy_requested} SYNs with MP_CAPABLE towards the origin"
+        if multipath and not self.requested:
+            return "the client opened no MPTCP connection"
+        if multipath and self.fallbacks:
+            return "the connection fell back to plain TCP"
+        if multipath and not self.joins:
+            return "no second subflow was established"
+        if not multipath and self.requested:
+            return "the client opened an MPTCP connection where plain TCP was wanted"
+        return None
+
+
+class Added:
+    """What is added to the protocol counters of hosts from now on."""
+
+    def __init__(self, *hosts: Host) -> None:
+        self._hosts = hosts
+        self._before = [host.mib() for host in hosts]
+
+    def read(self) -> list[dict[str, int]]:
+        """Return the counters that have changed and by how much, host by host."""
+        return [_changed(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +98,8 @@ class Observation:
     """What was added to the client's protocol counters."""
     proxy_counters: Mapping[str, int]
     origin_counters: Mapping[str, int]
+    began: float = 0.0
+    """When the client's program was started, as time.monotonic() of the client's host."""
 
     @property
     def goodput(self) -> float:
@@ -58,22 +112,11 @@ class Observation:
         return rates(self.samples)
 
     @property
-    def requested(self) -> int:
-        """MPTCP connections that the client asked for."""
-        return self.counters.get("MPTcpExtMPCapableSYNTX", 0)
-
-    @property
-    def joins(self) -> int:
-        """Joined subflows that were established."""
-        return self.counters.get("MPTcpExtMPJoinSynAckRx", 0)
-
-    @property
-    def fallbacks(self) -> int:
-        """Connections of client and proxy that became plain TCP, by whatever way: RFC 8684, 3.7."""
-        return fallbacks(self.counters) + fallbacks(self.proxy_counters)
+    def protocol(self) -> Protocol:
+        return Protocol.of(self.counters, self.proxy_counters)
 
 
-def _added(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def _changed(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
 
 
@@ -109,7 +152,7 @@ def observe(
         "timeout": timeout,
     }
     target = client.directory / f"transfer-{next(_numbers)}.json"
-    before = lab.proxy.mib(), lab.origin.mib()
+    added = Added(lab.proxy, lab.origin)
     process = client.popen(client.agent("transfer", json.dumps(specification), str(target)), name="transfer")
     started = time.monotonic()
     try:
@@ -123,7 +166,7 @@ def observe(
         process.stop()
     if process.returncode != 0:
         raise TestbedError(f"{client.name}: the download's observer ended with {process.returncode}{process.tail()}")
-    after = lab.proxy.mib(), lab.origin.mib()
+    proxy_counters, origin_counters = added.read()
     seen: dict[str, Any] = json.loads(client.read(target))
     if seen["sampling_error"] is not None:
         raise TestbedError(f"{client.name}: the observer could not read the counters: {seen['sampling_error']}")
@@ -139,6 +182,37 @@ def observe(
         memory=tuple((t, octets) for t, octets in seen["memory"]),
         joined=seen["joined"],
         counters=seen["counters"],
-        proxy_counters=_added(before[0], after[0]),
-        origin_counters=_added(before[1], after[1]),
+        proxy_counters=proxy_counters,
+        origin_counters=origin_counters,
+        began=seen["began"],
     )
+
+
+def download(
+    lab: Lab, argv: Sequence[str], *, timeout: float, watch: Callable[[float], None] = lambda elapsed: None
+) -> Observation:
+    """Observe a download that must succeed, with the arguments of :func:`observe`.
+
+    Raises TestbedError where it does not succeed.
+    """
+    seen = observe(lab, argv, timeout=timeout, watch=watch)
+    if seen.timed_out:
+        raise TestbedError(f"download by {argv[0]}: no end after {timeout:g} s")
+    if seen.status != 0:
+        raise TestbedError(f"download by {argv[0]}: it ended with {seen.status}: {seen.said}")
+    return seen
+
+
+def wget(
+    url: str, *, proxy: Proxy | None = None, source: str | None = None, family: int = 4, multipath: bool = False
+) -> list[str]:
+    """Return the argv of a wget that writes *url* to its standard output."""
+    argv = ["wget", "-nv", "-O", "-", "--tries=1", "--timeout=20"]
+    if proxy is None:
+        argv.append("--no-proxy")
+    else:
+        argv += ["-e", "use_proxy=yes", "-e", f"http_proxy={proxy.url(family)}", "-e", "no_proxy="]
+    if source is not None:
+        argv.append(f"--bind-address={source}")
+    argv.append(url)
+    return mptcp_command(argv) if multipath else argv

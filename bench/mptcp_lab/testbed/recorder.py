@@ -6,7 +6,6 @@ reading makes no error. Bytes are counted on the wire: payload, headers and 14 b
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,8 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Literal, Self
 
-from mptcp_lab.testbed import LiveNode
+from ..agent.pacing import Paced
+from .node import LiveNode
 
 Direction = Literal["received", "sent"]
 
@@ -80,7 +80,10 @@ def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float,
     names = tuple(devices)
     longest = current = 0.0
     previous = start
-    for rate in rates([s for s in samples if start <= s.time <= end]):
+    within = rates([s for s in samples if start <= s.time <= end])
+    if not within:
+        raise ValueError(f"no two samples between {start:.2f} s and {end:.2f} s")
+    for rate in within:
         length, previous = rate.time - previous, rate.time
         current = current + length if sum(rate.bits[d] for d in names) < floor else 0.0
         longest = max(longest, current)
@@ -103,15 +106,12 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._node = node
         self._direction = direction
         self._samples: list[Sample] = []
-        self._error: Exception | None = None
-        self._stop = threading.Event()
         self._started = time.monotonic()
-        self._thread = threading.Thread(target=self._record, name="recorder", daemon=True)
+        self._paced = Paced(self._take, interval)
 
     def __enter__(self) -> Self:
         self._started = time.monotonic()
-        self._take()
-        self._thread.start()
+        self._paced.start()
         return self
 
     def __exit__(
@@ -120,10 +120,14 @@ class Recorder(AbstractContextManager["Recorder"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._error is not None and error is None:
-            raise self._error
+        self._paced.stop()
+        if self._paced.error is not None and error is None:
+            raise self._paced.error
+
+    @property
+    def started(self) -> float:
+        """When the clock of the samples was 0, as time.monotonic()."""
+        return self._started
 
     @property
     def now(self) -> float:
@@ -148,15 +152,3 @@ class Recorder(AbstractContextManager["Recorder"]):
         counters = self._node.counters()
         now = self.now
         self._samples.append(Sample(now, {d: getattr(counters[d], self._direction) for d in self.devices}))
-
-    def _record(self) -> None:
-        due = self._started
-        try:
-            while True:
-                # From the start, not from the last reading: lateness must not add up.
-                due += self.interval
-                if self._stop.wait(max(0.0, due - time.monotonic())):
-                    return
-                self._take()
-        except (OSError, KeyError) as error:
-            self._error = error

@@ -1,0 +1,41 @@
+"""Something that is done at a steady pace, beside what is measured: reading counters."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class Paced:
+    """Calls *take* every *interval* seconds, from :meth:`start` to :meth:`stop`, in a thread of its own."""
+
+    def __init__(self, take: Callable[[], None], interval: float) -> None:
+        self.error: Exception | None = None
+        """With which *take* failed, and was not called again."""
+        self._take, self._interval = take, interval
+        self._stop = threading.Event()
+        self._due = 0.0
+        self._thread = threading.Thread(target=self._run, name="paced", daemon=True)
+
+    def start(self) -> None:
+        """Call it now, and then at the pace; what the first call raises is raised."""
+        self._due = time.monotonic()
+        self._take()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have the last call end."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                # From the start, not from the last call: lateness must not add up.
+                self._due += self._interval
+                if self._stop.wait(max(0.0, self._due - time.monotonic())):
+                    return
+                self._take()
+        except Exception as error:
+            self.error = error

@@ -1,0 +1,49 @@
+"""An experiment of the paper on hosts that are reached by ssh alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from platform import release
+from typing import Any
+
+import pytest
+from ssh_hosts import PARTS, SshHosts, plain, start
+
+from mptcp_bench.paper.results import FILE, load
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.services import wait_until
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def hosts(make_testbed: Callable[..., Testbed], require: Any) -> SshHosts:
+    require("sshd", "ssh", "squid", "apache2", "wget", "mptcpize", "htb")
+    return start(make_testbed(plain()))
+
+
+def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Path) -> None:
+    """The command line, in a namespace from which the hosts are reached by ssh alone."""
+    inventory = ["--inventory", str(hosts.inventory())]
+    # What others left on this machine is not this experiment's.
+    hosts.core.run([program("mptcp-bench"), "cleanup", *inventory])
+    argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--set", "repetitions=1", *inventory]
+    done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = load(tmp_path / "fig6" / FILE)
+    assert result.complete
+    assert {run.case for run in result.runs if run.valid} == {"tcp-wifi", "free", "first", "repeated"}
+    assert result.provenance.kernel == f"client {release()}, proxy {release()}, origin {release()}"
+    assert "wifi.rate" not in result.parameters, "nobody told what the real links are"
+    assert "Real hosts" in result.notes[0]
+    refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False)
+    assert refused.returncode == 1
+    assert "real hosts have the links they have" in refused.stderr
+    cleaned = hosts.core.run([program("mptcp-bench"), "cleanup", *inventory])
+    assert cleaned.stdout == "nothing was left behind\n"
+    for part in PARTS:
+        wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
+        assert hosts.directories(part) == []
+    assert hosts.changes() == {}
