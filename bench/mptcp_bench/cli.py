@@ -148,8 +148,7 @@ def _experiment(arguments: argparse.Namespace) -> int:
     if not console.is_terminal:
         console.width = max(console.width, _FILE_WIDTH)
     origin = provenance.collect(arguments.seed)
-    options = dict(each.partition("=")[::2] for each in arguments.set)
-    result = experiment.run(console, arguments.seed, arguments.quick, options)
+    result = experiment.run(console, arguments.seed, arguments.quick, arguments.set)
     document = provenance.document(
         origin, {"experiment": experiment.name, "failures": list(result.failures), **result.data}
     )

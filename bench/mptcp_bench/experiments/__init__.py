@@ -6,7 +6,7 @@ be told what to run takes ``options`` too, and has ``OPTIONS``: what each is, by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mptcp_lab.testbed import TestbedError
+
+from .options import OptionError, given
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,18 @@ class Experiment:
     def load(self) -> ModuleType:
         return import_module(f"{__name__}.{self.module}")
 
-    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
-        """Run it. Raises TestbedError for an option that it does not know."""
+    def run(self, console: Console, seed: int, quick: bool, settings: Sequence[str] = ()) -> Result:
+        """Run it with *settings*, each ``NAME=VALUE``.
+
+        :raises TestbedError: it cannot be run here, or one of *settings* makes no sense to it (one line)
+        """
         module = self.load()
         known: Mapping[str, str] = getattr(module, "OPTIONS", {})
-        for name in options:
-            if name not in known:
-                can = "; ".join(f"{each} ({what})" for each, what in known.items()) or "nothing"
-                raise TestbedError(f"run {self.name}: --set {name}: unknown; it can set {can}")
-        result: Result = module.run(console, seed, quick, options) if known else module.run(console, seed, quick)
+        try:
+            options = given(settings, known)
+            result: Result = module.run(console, seed, quick, options) if known else module.run(console, seed, quick)
+        except OptionError as error:
+            raise TestbedError(f"run {self.name}: {error}") from None
         return result
 
 

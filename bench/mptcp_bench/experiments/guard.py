@@ -17,7 +17,7 @@ from itertools import product
 
 from rich.console import Console
 
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample
 
@@ -39,6 +39,7 @@ from .guard_judging import (
     judged,
 )
 from .guard_uploads import UploadScene, slow_wifi
+from .options import whole, wholes, words
 from .scene import need
 from .two_paths import DownloadScene, hop_shaper, slow_origin, two_paths, wifi_dropping
 
@@ -46,7 +47,7 @@ RTTS = (20, 60)
 """Milliseconds, on both paths."""
 OPTIONS = {
     "rtt": f"RTTs of both paths in ms, default {','.join(map(str, RTTS))}",
-    "fault": "what befalls Wi-Fi: loss, rate, silence, down; default all",
+    "fault": "what befalls Wi-Fi: loss, rate, silence, down; default all, empty: the controls alone",
     "runs": "of each, default 5",
     "direction": "down, up; default both",
 }
@@ -101,16 +102,10 @@ FAULTS = {"loss": _loss, "rate": _rate, "silence": wifi_dropping, "down": _down}
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
     """Run the faults that *options* choose, then the controls."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
-    try:
-        rtts = [
-            int(word) for word in options.get("rtt", str(RTTS[0]) if quick else ",".join(map(str, RTTS))).split(",")
-        ]
-        runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
-        faults = {name: FAULTS[name] for name in options.get("fault", ",".join(FAULTS)).split(",") if name}
-        scenes = [SCENES[name] for name in options.get("direction", ",".join(SCENES)).split(",")]
-    except (ValueError, KeyError):
-        known = "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
-        raise TestbedError(f"run guard: --set takes {known}") from None
+    rtts = wholes(options, "rtt", RTTS[:1] if quick else RTTS)
+    runs = whole(options, "runs", QUICK_RUNS if quick else RUNS)
+    faults = [] if options.get("fault") == "" else words(options, "fault", FAULTS)
+    scenes = [SCENES[name] for name in words(options, "direction", SCENES)]
     measured: list[Measured] = []
     controls: dict[str, int] = {}
     for rtt, kind in product(rtts, scenes):

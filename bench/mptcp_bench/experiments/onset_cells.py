@@ -9,6 +9,7 @@ from itertools import product
 from mptcp_lab.testbed import TestbedError
 
 from .onset_judging import DOWN, UP, Windows
+from .options import words
 
 OTHER_RATE = {"ethernet": 30, "wifi": 50}
 """Mbit/s of the path that is not capped, by the one that is."""
@@ -79,7 +80,7 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
         usual = "100-5" if quick else ",".join(UPLOAD_CAPS if direction == "up" else CAPS)
         caps = options.get("cap", usual).split(",")
         try:
-            found += [_cell(*words, direction) for words in product(controls, rtts, caps)]
+            found += [_cell(*each, direction) for each in product(controls, rtts, caps)]
         except ValueError:
             raise _refused() from None
     return found
@@ -87,10 +88,7 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
     """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
-    chosen = options.get("variant", ",".join(VARIANTS)).split(",")
-    if not set(chosen) <= set(VARIANTS):
-        raise _refused()
-    return chosen
+    return words(options, "variant", VARIANTS)
 
 
 def _refused() -> TestbedError:

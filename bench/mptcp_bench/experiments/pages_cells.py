@@ -10,6 +10,8 @@ from statistics import NormalDist
 
 from mptcp_lab.testbed import TestbedError
 
+from .options import whole, words
+
 VARIANTS = ("none", "ours", "static", "link", "ideal")
 KINDS = ("get", "close", "keepalive", "connect", "tls", "chromium")
 SHARES = ("path", "client", "connection")
@@ -165,9 +167,9 @@ def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
     )
     try:
         found = [
-            _cell(each, dict(zip(CHOICES, words, strict=True)))
+            _cell(each, dict(zip(CHOICES, combined, strict=True)))
             for each in chosen
-            for words in product(*(each.get(name, default).split(",") for name, default in CHOICES.items()))
+            for combined in product(*(each.get(name, default).split(",") for name, default in CHOICES.items()))
         ]
     except ValueError:
         raise refused() from None
@@ -179,7 +181,7 @@ def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
 def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
     kind, size = chosen["kind"], chosen["size"]
     many = int(chosen["at_once"] or {"keepalive": KEPT, "chromium": BROWSER}.get(kind, 10))
-    number = int(options.get("number", max(many, NUMBERS.get(size, 50))))
+    number = whole(options, "number", max(many, NUMBERS.get(size, 50)))
     capped_rate, other_rate = (int(word) for word in chosen["rates"].split("/"))
     capped_rtt, other_rtt = (float(word) for word in chosen["rtt"].split("/"))
     cell = Cell(
@@ -187,9 +189,9 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
         kind, chosen["share"], chosen["policy"], chosen["client"], options.get("landing", "soft"),
         options.get("rule", ""),
     )  # fmt: skip
-    words = {cell.client: CLIENTS, cell.policy: POLICIES, cell.first: ("capped", "other")}
-    words |= {cell.share: SHARES, cell.kind: KINDS, cell.landing: ("soft", "at-once")}
-    if any(word not in known for word, known in words.items()) or number < 1 or many < 1 or cell.cap <= 0:
+    known = {cell.client: CLIENTS, cell.policy: POLICIES, cell.first: ("capped", "other")}
+    known |= {cell.share: SHARES, cell.kind: KINDS, cell.landing: ("soft", "at-once")}
+    if any(word not in there for word, there in known.items()) or many < 1 or cell.cap <= 0:
         raise ValueError
     if size != MIXED:
         octets_of(size)
@@ -198,10 +200,7 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
     """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
-    chosen = options.get("variant", ",".join(VARIANTS)).split(",")
-    if not set(chosen) <= set(VARIANTS):
-        raise refused()
-    return chosen
+    return words(options, "variant", VARIANTS)
 
 
 def refused() -> TestbedError:

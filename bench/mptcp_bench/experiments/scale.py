@@ -28,6 +28,7 @@ from mptcp_lab.testbed.services import Throttler, program, start_throttler, thro
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from . import Result, scale_soft
+from .options import OptionError, positive, whole, wholes, yes
 from .reaction import probed
 from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
@@ -35,9 +36,9 @@ from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_fil
 from .scale_watch import Asking, Entries, answer, memory, tree_cpu_seconds
 from .scene import differences, kernel_state, missed, need
 
-NUMBERS, QUICK_NUMBERS = "100,1000,10000", "20,100"
+NUMBERS, QUICK_NUMBERS = (100, 1000, 10_000), (20, 100)
 OPTIONS = {
-    "n": f"tunnels held, ascending, default {NUMBERS}",
+    "n": f"tunnels held, ascending, default {','.join(map(str, NUMBERS))}",
     "seconds": "over which processor time is taken, default 30",
     "reactions": "joins measured for each number, default 200; half as many while status is asked",
     "beside": "tunnels held beside the download that is capped softly, default 5000; 0: leave it out",
@@ -85,26 +86,17 @@ class Found:
 
 def plan(options: Mapping[str, str], quick: bool) -> Plan:
     """Read *options*. Raises TestbedError for one that makes no sense."""
-    numbers = options.get("n", QUICK_NUMBERS if quick else NUMBERS)
-    try:
-        found = Plan(
-            numbers=tuple(int(word) for word in numbers.split(",")),
-            seconds=float(options.get("seconds", 5 if quick else 30)),
-            reactions=int(options.get("reactions", 20 if quick else 200)),
-            beside=int(options.get("beside", 50 if quick else 5000)),
-            runs=int(options.get("runs", 1 if quick else 5)),
-            throttler={"yes": True, "no": False}[options.get("throttler", "yes")],
-        )
-    except (ValueError, KeyError):
-        raise TestbedError(_refused()) from None
-    ascending = list(found.numbers) == sorted(set(found.numbers))
-    if not ascending or found.numbers[0] < 1 or found.seconds <= 0 or found.reactions < 4 or found.beside < 0:
-        raise TestbedError(_refused())
-    return found
-
-
-def _refused() -> str:
-    return "run scale: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
+    numbers = wholes(options, "n", QUICK_NUMBERS if quick else NUMBERS)
+    if numbers != sorted(set(numbers)):
+        raise OptionError(f"--set n={options['n']}: allowed are numbers of which each is greater than the one before")
+    return Plan(
+        numbers=tuple(numbers),
+        seconds=positive(options, "seconds", 5 if quick else 30),
+        reactions=whole(options, "reactions", 20 if quick else 200, least=4),
+        beside=whole(options, "beside", 50 if quick else 5000, least=0),
+        runs=whole(options, "runs", 1 if quick else 5),
+        throttler=yes(options, "throttler", True),
+    )
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:

@@ -174,11 +174,16 @@ def test_where_nothing_is_chosen_every_kind_is_there_and_quick_is_less() -> None
 @pytest.mark.parametrize(
     "option",
     ["size=x", "size=0", "rates=50", "rtt=20", "cap=0", "kind=ftp", "share=all", "policy=x", "client=three", "first=b",
-     "landing=hard", "at_once=0", "number=-1"],
+     "landing=hard", "at_once=0"],
 )  # fmt: skip
 def test_an_option_that_makes_no_sense_is_refused_with_what_there_is(option: str) -> None:
     with pytest.raises(TestbedError, match="run pages: --set takes"):
         cells(dict([option.split("=")]))
+
+
+def test_a_number_that_is_none_is_refused_by_its_name() -> None:
+    with pytest.raises(TestbedError, match=r"^--set number=-1: allowed are whole numbers from 1 on$"):
+        cells({"number": "-1"})
 
 
 def test_variants_are_known() -> None:

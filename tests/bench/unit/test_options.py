@@ -1,0 +1,98 @@
+"""What --set gives our experiments: taken, or refused in one line that names option, value and what is allowed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+
+from mptcp_bench.cli import main
+from mptcp_bench.experiments import EXPERIMENTS
+from mptcp_bench.experiments.options import OptionError, given, positive, whole, wholes, words, yes
+
+KNOWN = {"runs": "of each, default 5", "rtt": "RTTs in ms"}
+
+
+def refusal(call: object, *arguments: object, **more: object) -> str:
+    assert callable(call)
+    with pytest.raises(OptionError) as error:
+        call(*arguments, **more)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_settings_are_taken_by_name() -> None:
+    assert given(["runs=3", "rtt=20,60"], KNOWN) == {"runs": "3", "rtt": "20,60"}
+    assert given(["rtt=a=b"], KNOWN) == {"rtt": "a=b"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["run=3"], "--set run=3: unknown; it can set runs (of each, default 5); rtt (RTTs in ms)"),
+        (["runs"], "--set runs: write runs=VALUE; runs is of each, default 5"),
+        (["runs=1", "runs=2"], "--set runs=2: runs is set twice"),
+    ],
+)
+def test_what_is_no_setting_is_refused(settings: list[str], told: str) -> None:
+    assert refusal(given, settings, KNOWN).startswith(told)
+
+
+@pytest.mark.parametrize("value", ["ten", "0", "-1", "1.5", "", " 1", "1_0", "٣", "9" * 5000])
+def test_what_is_no_whole_number_is_refused(value: str) -> None:
+    assert refusal(whole, {"runs": value}, "runs", 5) == f"--set runs={value}: allowed are whole numbers from 1 on"
+
+
+def test_whole_numbers_and_lists_of_them() -> None:
+    assert whole({}, "runs", 5) == 5
+    assert whole({"runs": "7"}, "runs", 5) == 7
+    assert whole({"runs": "0"}, "runs", 5, least=0) == 0
+    assert wholes({}, "rtt", (20, 60)) == [20, 60]
+    assert wholes({"rtt": "20,80"}, "rtt", (20,)) == [20, 80]
+    assert "rtt=20,,80: '': allowed" in refusal(wholes, {"rtt": "20,,80"}, "rtt", ())
+
+
+@pytest.mark.parametrize("value", ["x", "0", "-1", "nan", "inf", ""])
+def test_what_is_no_number_is_refused(value: str) -> None:
+    assert positive({"seconds": "0.5"}, "seconds", 5) == 0.5
+    assert f"seconds={value}: allowed is a number" in refusal(positive, {"seconds": value}, "seconds", 5)
+
+
+def test_words_are_chosen_of_those_there_are() -> None:
+    assert words({}, "cc", ("bbr", "cubic")) == ["bbr", "cubic"]
+    assert words({}, "cc", ("bbr", "cubic"), ["bbr"]) == ["bbr"]
+    assert words({"cc": "cubic"}, "cc", ("bbr", "cubic")) == ["cubic"]
+    assert refusal(words, {"cc": "reno"}, "cc", ("bbr", "cubic")) == "--set cc=reno: 'reno' is none of bbr, cubic"
+
+
+def test_yes_is_yes_or_no() -> None:
+    assert [yes({"fresh": word}, "fresh", False) for word in ("yes", "no")] == [True, False]
+    assert yes({}, "fresh", True)
+    assert refusal(yes, {"fresh": "1"}, "fresh", True) == "--set fresh=1: allowed are yes and no"
+
+
+@drawn(st.text())
+def test_any_text_is_a_number_or_refused(text: str) -> None:
+    for read in (whole, positive):
+        with suppress(OptionError):
+            assert read({"x": text}, "x", 1) > 0
+
+
+COUNTED = [name for name, each in EXPERIMENTS.items() if "runs" in getattr(each.load(), "OPTIONS", {})]
+
+
+@pytest.mark.parametrize("name", [name for name in COUNTED if name != "steering"])
+def test_a_number_of_runs_that_is_none_is_one_line(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EXPERIMENTS[name].load(), "need", lambda *_: None)
+    assert main(["run", name, "--set", "runs=ten"]) == 1
+    told = capsys.readouterr().err
+    assert told == f"mptcp-bench: run {name}: --set runs=ten: allowed are whole numbers from 1 on\n"
+
+
+def test_an_option_that_an_experiment_does_not_have_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "goodput", "--set", "runs=3"]) == 1
+    assert capsys.readouterr().err == "mptcp-bench: run goodput: --set runs=3: unknown; it can set nothing\n"
