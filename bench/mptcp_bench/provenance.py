@@ -16,6 +16,7 @@ from mptcp_lab.testbed.commands import TestbedError, run
 from mptcp_lab.testbed.services import REPOSITORY
 
 RESULTS = REPOSITORY / "results"
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Provenance:
 
     command: str
     commit: str
-    """With ``-dirty`` where the working copy differed from it."""
+    """With ``-dirty`` where the working copy differed from it, ``-unknown`` where git could not tell."""
     kernel: str
     processors: int
     squid: str
@@ -33,21 +34,29 @@ class Provenance:
     started: str
 
 
-def _first_line(*argv: str) -> str:
+def _output(*argv: str) -> str | None:
+    """Return what a command wrote, None where there is no such command or it failed."""
     try:
         done = run(argv, check=False)
     except TestbedError:
-        return "unknown"
-    lines = done.stdout.strip().splitlines()
-    return lines[0] if done.returncode == 0 and lines else "unknown"
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _commit() -> str:
-    git = ("git", "--no-optional-locks", "-c", f"safe.directory={REPOSITORY}", "-C", str(REPOSITORY))
-    commit = _first_line(*git, "rev-parse", "HEAD")
-    if commit != "unknown" and _first_line(*git, "status", "--porcelain") != "unknown":
-        commit += "-dirty"
-    return commit
+def _commit(repository: Path = REPOSITORY) -> str:
+    git = ("git", "--no-optional-locks", "-c", f"safe.directory={repository}", "-C", str(repository))
+    commit = _output(*git, "rev-parse", "HEAD")
+    if commit is None:
+        return UNKNOWN
+    changed = _output(*git, "status", "--porcelain")
+    if changed is None:
+        return f"{commit}-{UNKNOWN}"
+    return f"{commit}-dirty" if changed else commit
+
+
+def _squid() -> str:
+    lines = (_output("squid", "-v") or UNKNOWN).splitlines()
+    return lines[0].removeprefix("Squid Cache: Version ")
 
 
 def collect(seed: int | None = None) -> Provenance:
@@ -57,7 +66,7 @@ def collect(seed: int | None = None) -> Provenance:
         commit=_commit(),
         kernel=platform.release(),
         processors=os.cpu_count() or 1,
-        squid=_first_line("squid", "-v").removeprefix("Squid Cache: Version "),
+        squid=_squid(),
         python=platform.python_version(),
         seed=seed,
         started=datetime.now(UTC).isoformat(timespec="seconds"),

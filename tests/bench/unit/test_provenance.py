@@ -1,0 +1,53 @@
+"""Where a result comes from: the commit, and whether the files were those of the commit."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mptcp_bench.provenance import UNKNOWN, _commit, collect
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with one commit of one file."""
+    (tmp_path / "file").write_text("a")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    for argv in (("init", "-q"), ("add", "file"), (*who, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", "-C", str(tmp_path), *argv], check=True, timeout=30)
+    return tmp_path
+
+
+def head(repository: Path) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(repository), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_clean_working_copy_is_its_commit(repository: Path) -> None:
+    assert _commit(repository) == head(repository)
+
+
+def test_a_file_that_changed_is_said(repository: Path) -> None:
+    (repository / "file").write_text("b")
+    assert _commit(repository) == f"{head(repository)}-dirty"
+
+
+def test_a_status_that_failed_does_not_read_as_clean(repository: Path) -> None:
+    commit = head(repository)
+    # rev-parse reads no index; status does, and fails.
+    (repository / ".git" / "index").write_bytes(b"nothing of the kind")
+    assert _commit(repository) == f"{commit}-unknown"
+
+
+def test_without_a_repository_the_commit_is_unknown(tmp_path: Path) -> None:
+    assert _commit(tmp_path) == UNKNOWN
+
+
+def test_everything_is_said() -> None:
+    found = collect(seed=7)
+    assert found.seed == 7
+    assert all((found.command, found.commit, found.kernel, found.processors, found.squid, found.python, found.started))
