@@ -18,9 +18,10 @@ from rich.console import Console
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.ownership import remove_stale, runs
 
-from . import provenance
+from . import document, provenance
 from .experiments import EXPERIMENTS
-from .paper import parameters, results, scenarios
+from .experiments.documents import document_of
+from .paper import parameters, scenarios
 
 INTERRUPTED = 130
 ALL = "all"
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mptcp-bench: interrupted; everything it made is removed", file=sys.stderr)
         return INTERRUPTED
-    except (TestbedError, parameters.ParameterError, results.ResultError) as error:
+    except (TestbedError, parameters.ParameterError, document.ResultError) as error:
         for line in str(error).splitlines():
             print(f"mptcp-bench: {line}", file=sys.stderr)
         return 1
@@ -148,25 +149,24 @@ def _experiment(arguments: argparse.Namespace) -> int:
     if not console.is_terminal:
         console.width = max(console.width, _FILE_WIDTH)
     origin = provenance.collect(arguments.seed)
-    result = experiment.run(console, arguments.seed, arguments.quick, arguments.set)
-    document = provenance.document(
-        origin, {"experiment": experiment.name, "failures": list(result.failures), **result.data}
-    )
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    target = arguments.output / f"{experiment.name}.json"
-    target.write_text(document)
+    options = experiment.options(arguments.set)
+    target = arguments.output / experiment.name / document.FILE
+    document.prepare(target.parent)
+    result = experiment.run(console, arguments.seed, arguments.quick, options)
+    found = document_of(experiment, result, origin, options, seed=arguments.seed, quick=arguments.quick)
+    document.write(found, target)
     for picture in result.pictures:
         for ending in ("png", "svg"):
-            picture.draw(arguments.output / f"{picture.name}.{ending}")
+            picture.draw(target.parent / f"{picture.name}.{ending}")
     for table in result.tables:
         console.print(table)
     if arguments.json:
-        sys.stdout.write(document)
+        sys.stdout.write(document.to_json(found))
     else:
         console.print(f"Numbers: {target}", highlight=False, soft_wrap=True)
-    for failure in result.failures:
-        print(f"mptcp-bench run {experiment.name}: aim missed: {failure}", file=sys.stderr)
-    return 1 if result.failures else 0
+    for line in result.wrong:
+        print(f"mptcp-bench run {experiment.name}: {line}", file=sys.stderr)
+    return 1 if result.wrong else 0
 
 
 def _report(arguments: argparse.Namespace) -> int:

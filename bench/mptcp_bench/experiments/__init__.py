@@ -6,7 +6,8 @@ be told what to run takes ``options`` too, and has ``OPTIONS``: what each is, by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,7 @@ from rich.table import Table
 from mptcp_lab.testbed import TestbedError
 
 from .options import OptionError, given
+from .scene import Aim, missed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,14 @@ class Result:
     data: dict[str, Any]
     """The same and more, for the JSON file."""
     failures: tuple[str, ...] = field(default=())
-    """Aims that were missed, each with aim and measured value."""
+    """What was to be measured and was not, or was wrong without an aim that says so."""
     pictures: tuple[Picture, ...] = ()
+    aims: tuple[Aim, ...] = ()
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Why the experiment fails: aims that were missed, and failures."""
+        return (*missed(self.aims), *self.failures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +60,29 @@ class Experiment:
     def load(self) -> ModuleType:
         return import_module(f"{__name__}.{self.module}")
 
-    def run(self, console: Console, seed: int, quick: bool, settings: Sequence[str] = ()) -> Result:
-        """Run it with *settings*, each ``NAME=VALUE``.
+    def options(self, settings: Iterable[str]) -> dict[str, str]:
+        """Return *settings*, each ``NAME=VALUE``, by name. Raises TestbedError, one line, for one that is unknown."""
+        with self._named():
+            return given(settings, getattr(self.load(), "OPTIONS", {}))
 
-        :raises TestbedError: it cannot be run here, or one of *settings* makes no sense to it (one line)
+    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+        """Run it.
+
+        :raises TestbedError: it cannot be run here, or one of *options* makes no sense to it (one line)
         """
         module = self.load()
-        known: Mapping[str, str] = getattr(module, "OPTIONS", {})
+        more = (options,) if hasattr(module, "OPTIONS") else ()
+        with self._named():
+            result: Result = module.run(console, seed, quick, *more)
+        return result
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say whose option is wrong."""
         try:
-            options = given(settings, known)
-            result: Result = module.run(console, seed, quick, options) if known else module.run(console, seed, quick)
+            yield
         except OptionError as error:
             raise TestbedError(f"run {self.name}: {error}") from None
-        return result
 
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -13,7 +13,6 @@ import random
 import statistics
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +21,7 @@ from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command, wait_until
 
 from . import Result
-from .scene import BACKENDS, Aim, aims_table, backends, missed, need
+from .scene import BACKENDS, Aim, aims_table, backends, need
 
 COUNTS: tuple[int | None, ...] = (None, 0, 1_000, 50_000)
 """None: nothing of the throttler is installed."""
@@ -103,11 +102,10 @@ def run(console: Console, seed: int, quick: bool) -> Result:
         "seconds": SECONDS,
         "goodput": goodput,
         "intervals": {what: interval(values, draw) for what, values in ratios.items()},
-        "aims": [{**asdict(aim), "met": aim.met} for aim in aims],
     }
     for what, (low, high) in data["intervals"].items():
         console.print(f"{what}: {CONFIDENCE:.0%} interval of the median {low:.3f} to {high:.3f}", highlight=False)
-    return Result((aims_table(f"Ratios of goodput, median of {rounds} rounds", aims),), data, missed(aims))
+    return Result((aims_table(f"Ratios of goodput, median of {rounds} rounds", aims),), data, aims=tuple(aims))
 
 
 def label(count: int | None) -> str:

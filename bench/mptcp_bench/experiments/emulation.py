@@ -32,7 +32,7 @@ from mptcp_lab.testbed.ends import PING_INTERVAL, ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing
 
 from . import Result
-from .scene import Aim, aims_table, missed, need
+from .scene import Aim, aims_table, need
 
 RATE = 100_000_000
 LOADED = 0.8
@@ -238,7 +238,6 @@ def run(console: Console, seed: int, quick: bool) -> Result:
             "order": order_data,
             "loss": loss_data,
             "capacity": capacity_data,
-            "aims": {name: [asdict(aim) for aim in aims] for name, aims in groups.items()},
         },
-        failures=tuple(text for aims in groups.values() for text in missed(aims)),
+        aims=tuple(aim for aims in groups.values() for aim in aims),
     )

@@ -60,7 +60,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                 console.print(str(cell), style="dim", highlight=False)
                 measured += work.measure(cell)
     batches = Batches(measured)
-    aims = [(str(cell), aim) for cell in batches.cells for aim in batches.aims(cell).values()]
+    aims = [replace(aim, what=f"{cell}: {aim.what}") for cell in batches.cells for aim in batches.aims(cell).values()]
     data = {
         "cells": [{"cell": str(cell), **asdict(cell)} for cell in batches.cells],
         "batches": [
@@ -75,13 +75,11 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             | asdict(m.outcome)
             for m in measured
         ],
-        "aims": [{"cell": cell, **asdict(aim), "met": aim.met} for cell, aim in aims],
         "left_out": left_out,
     }
-    failures = [f"{cell}: {aim}" for cell, aim in aims if not aim.met]
     shown = drawn_cell(batches)
     pictures = () if shown is None else (Picture("pages", lambda target: draw(target, batches, shown)),)
-    return Result(tuple(tables(batches)), data, (*failures, *void), pictures)
+    return Result(tuple(tables(batches)), data, tuple(void), pictures, tuple(aims))
 
 
 def _lacking(cell: Cell) -> str | None:

@@ -15,7 +15,7 @@ import re
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from mptcp_lab.testbed.transfer import Added, Protocol, wget
 
 from ..shipped import POLICY, ethernet_cap
 from . import Result
-from .scene import Aim, aims_table, backends, differences, kernel_state, missed, need
+from .scene import Aim, aims_table, backends, differences, kernel_state, need
 
 DEVICES = ("eth0", "wlan0")
 SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0
@@ -82,11 +82,10 @@ def run(console: Console, seed: int, quick: bool) -> Result:
         console.print(text, highlight=False, soft_wrap=True, style="red")
     aims = [aim for f in found for aim in f.aims]
     data: dict[str, Any] = {
-        "aims": [{**asdict(aim), "met": aim.met} for aim in aims],
         "rates": {f.backend: f.rates for f in found},
         "differences": [text for f in found for text in f.differences],
     }
-    return Result((aims_table("Recovery", aims),), data, missed(aims))
+    return Result((aims_table("Recovery", aims),), data, aims=tuple(aims))
 
 
 def examine(testbed: Testbed, backend: str) -> Findings:

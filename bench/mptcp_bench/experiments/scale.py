@@ -34,7 +34,7 @@ from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
 from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
 from .scale_watch import Asking, Entries, answer, memory, tree_cpu_seconds
-from .scene import differences, kernel_state, missed, need
+from .scene import differences, kernel_state, need
 
 NUMBERS, QUICK_NUMBERS = (100, 1000, 10_000), (20, 100)
 OPTIONS = {
@@ -130,18 +130,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "reactions_with_none": found.none,
         "held": [asdict(each) for each in found.held],
         "soft": asdict(kept),
-        "aims": [{**asdict(aim), "met": aim.met} for aim in aims],
     }
-    return Result(tuple(tables), finite(data), missed(aims))
-
-
-def finite(value: Any) -> Any:
-    """Return *value* with null in place of what JSON cannot say: infinity, and not a number."""
-    if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return Result(tuple(tables), data, aims=tuple(aims))
 
 
 def rig(crowd: Crowd, number: int, pid: int | None, seconds: float, console: Console) -> Rig:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from rich import box
 from rich.table import Table
 
 from mptcp_lab.testbed import LiveNode, TestbedError
 from mptcp_lab.testbed.features import missing
+
+from ..document import AimVerdict, JudgedAim, bounds, judge
 
 FRAME = 1514
 """Bytes of a full packet as the shapers count it: an MTU of 1500 and the Ethernet header."""
@@ -28,7 +31,7 @@ def payload_share(family: int, *, multipath: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A measured value and the range it should be in."""
+    """A measured value and the range it should be in; without one it is a figure that is shown, and meets nothing."""
 
     what: str
     value: float
@@ -37,36 +40,48 @@ class Aim:
     most: float | None = None
 
     @property
+    def verdict(self) -> AimVerdict:
+        """Whether the value is finite and within its bounds; ``no aim`` where it has none and is shown alone."""
+        return judge(self.value, self.least, self.most)
+
+    @property
     def met(self) -> bool:
-        return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
+        return self.verdict == "met"
 
     @property
     def wanted(self) -> str:
-        bounds = []
-        if self.least is not None:
-            bounds.append(f"≥ {self.least:g}")
-        if self.most is not None:
-            bounds.append(f"≤ {self.most:g}")
-        return " and ".join(bounds)
+        return bounds(self.least, self.most)
 
     def __str__(self) -> str:
         return f"{self.what}: {self.value:.4g}{self.unit}, wanted {self.wanted}"
 
+    def judged(self) -> JudgedAim:
+        """Return what the result file says of it."""
+        value = float(self.value) if isfinite(self.value) else None
+        return JudgedAim(self.what, value, self.unit, self.least, self.most, self.verdict)
 
-def aims_table(title: str, aims: Sequence[Aim]) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+
+class AimsTable(Table):
+    """A table of nothing but aims: the result file has these without it."""
+
+
+SIGNS: dict[AimVerdict, str] = {"met": "[green]✓[/]", "missed": "[red]✗[/]", "no aim": "[dim]no aim[/]"}
+
+
+def aims_table(title: str, aims: Sequence[Aim]) -> AimsTable:
+    table = AimsTable(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     table.add_column("what")
     table.add_column("measured", justify="right", no_wrap=True)
     table.add_column("wanted", justify="right", no_wrap=True)
     table.add_column("")
     for aim in aims:
-        sign = "[green]✓[/]" if aim.met else "[red]✗[/]"
-        table.add_row(aim.what, f"{aim.value:.4g}{aim.unit}", aim.wanted, sign)
+        table.add_row(aim.what, f"{aim.value:.4g}{aim.unit}", aim.wanted, SIGNS[aim.verdict])
     return table
 
 
 def missed(aims: Sequence[Aim]) -> tuple[str, ...]:
-    return tuple(str(aim) for aim in aims if not aim.met)
+    """Return those that were missed, in words: the one rule by which our experiments fail."""
+    return tuple(str(aim) for aim in aims if aim.verdict == "missed")
 
 
 def need(*features: str) -> None:

@@ -153,7 +153,7 @@ FIGURES: dict[str, Callable[[Result], Picture]] = {
 
 def figure(result: Result) -> Any:
     """Return the matplotlib figure of *result*; a scenario that is not listed is drawn as throughput over time."""
-    picture = FIGURES.get(result.scenario, throughput)(result)
+    picture = FIGURES.get(result.experiment, throughput)(result)
     # Drawn twice: how much room the legend takes is known only when all axes are.
     entries = len(_entries(_compose(result, picture, 0.0))) if picture.legend else 0
     below = 0.08 + LEGEND_ROW * ceil(entries / LEGEND_COLUMNS)

@@ -53,7 +53,7 @@ class Claims(dict[str, list[Claim]]):
         """Return a verdict for each claim about the scenario of *result*."""
         measured = Measured(result)
         verdicts = []
-        for claim in self.get(result.scenario, ()):
+        for claim in self.get(result.experiment, ()):
             try:
                 found = claim.find(measured)
             except Missing as missing:

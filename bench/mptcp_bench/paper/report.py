@@ -15,24 +15,10 @@ from typing import get_args
 
 from mptcp_common.units import format_rate
 
+from ..document import FILE, ResultError, Scalar, find
 from .figures import svg
 from .quantities import show
-from .results import (
-    DOWN,
-    FILE,
-    GOODPUT,
-    UP,
-    Case,
-    Judgement,
-    Result,
-    ResultError,
-    Scalar,
-    Statistic,
-    Verdict,
-    find,
-    load,
-    metric,
-)
+from .results import DOWN, GOODPUT, UP, Case, Judgement, Result, Statistic, Verdict, load, metric
 from .scenarios import NAMES, SCENARIOS
 from .statistics import in_order, percentiles, pooled
 from .verdicts import judged
@@ -179,7 +165,7 @@ def _alternative(result: Result) -> str:
 
 def _missing(results: Sequence[Result]) -> tuple[tuple[str, str], ...]:
     """Return name and title of the paper's experiments that have no result."""
-    there = {result.scenario for result in results}
+    there = {result.experiment for result in results}
     return tuple(
         (name, f"{SCENARIOS[name].figure}: {SCENARIOS[name].title}" if name in SCENARIOS else "Table 1")
         for name in NAMES
@@ -198,7 +184,7 @@ def report(results: Sequence[Result], figures: Mapping[int, bytes]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    sections = [section(result, figures.get(n), f"{result.scenario}-{n}") for n, result in enumerate(results)]
+    sections = [section(result, figures.get(n), f"{result.experiment}-{n}") for n, result in enumerate(results)]
     verdicts = Counter(claim.verdict for result in results for claim in result.claims)
     return environment.get_template(TEMPLATE).render(
         sections=sections,
@@ -209,7 +195,7 @@ def report(results: Sequence[Result], figures: Mapping[int, bytes]) -> str:
 
 
 def _position(result: Result) -> int:
-    return NAMES.index(result.scenario) if result.scenario in NAMES else len(NAMES)
+    return NAMES.index(result.experiment) if result.experiment in NAMES else len(NAMES)
 
 
 def read(directory: Path) -> list[Result]:

@@ -1,25 +1,17 @@
-"""The result document: what one experiment of the paper measured, as frozen dataclasses and as JSON.
+"""What one experiment of the paper measured, as frozen dataclasses: the document with all that is the paper's own.
 
-One file, ``results/SCENARIO/result.json``, holds everything that the figure and the report need: no other file is read
-to draw or to judge. Rules: SI units throughout (seconds, bits per second, bytes, shares from 0 to 1), units for people
-at the edges; a run that is no data point stays in the file with the reason; a file is replaced in one step, so that an
-interrupted experiment leaves the runs that were completed. The JSON keys are the field names below.
+A run that is no data point stays in it with the reason.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..provenance import Provenance
-
-FILE = "result.json"
+from .. import document
+from ..document import Document, Scalar
 
 ETHERNET = "ethernet"
 WIFI = "wifi"
@@ -43,13 +35,8 @@ of one that comes faster than the client's paths take it."""
 UP, DOWN = "up", "down"
 """Of a distribution: ``syn up`` is from the client towards the origin, ``data down`` from the origin to the client."""
 
-Scalar = str | int | float | bool | None
 Judgement = Literal["holds", "fails", "differs", "not judged"]
 Kind = Literal["panel", "baseline", "sweep"]
-
-
-class ResultError(Exception):
-    """A file that is no result, or a result that contradicts itself: one line for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,20 +192,12 @@ class Reference:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Document):
     """One experiment of the paper, rerun."""
 
-    provenance: Provenance
-    scenario: str
-    """``fig3``: name of the command, and of the directory."""
-    title: str
     paper: str
     """``Figure 3``."""
-    parameters: dict[str, Scalar]
-    seed: int
-    complete: bool
-    """False while it runs and where it was interrupted."""
     repetitions: int
     """Planned, of each case."""
     cases: tuple[Case, ...]
@@ -226,9 +205,6 @@ class Result:
     summary: tuple[Statistic, ...] = ()
     claims: tuple[Verdict, ...] = ()
     references: tuple[Reference, ...] = ()
-    notes: tuple[str, ...] = ()
-    quick: bool = False
-    """Less of everything, to see that it works."""
 
     def __post_init__(self) -> None:
         keys = [case.key for case in self.cases]
@@ -265,73 +241,6 @@ class Result:
         return next((s for s in self.summary if (s.case, s.metric) == (case, metric)), None)
 
 
-def to_json(result: Result) -> str:
-    """Return *result* as JSON text.
-
-    :raises ResultError: where a number is not finite: JSON has no word for it, and no measurement gives one
-    """
-    try:
-        return json.dumps(asdict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    except ValueError as error:
-        raise ResultError(f"{result.scenario}: a number that is not finite cannot be written ({error})") from None
-
-
-def from_json(text: str | bytes, name: str) -> Result:
-    """Return the result in *text*, which is called *name* in errors.
-
-    :raises ResultError: one line: name, key, value, what is allowed
-    """
-    from pydantic import TypeAdapter, ValidationError
-
-    def refuse(constant: str) -> None:
-        raise ResultError(f"{name}: {constant} is no number that was measured")
-
-    # Python's JSON, and pydantic's, have words for what is not finite; everything after this counts on numbers.
-    with suppress(ValueError):
-        json.loads(text, parse_constant=refuse)
-    try:
-        return TypeAdapter(Result).validate_json(text, strict=True)
-    except ValidationError as error:
-        first, *others = error.errors(include_url=False)
-        key = ".".join(map(str, first["loc"]))
-        given = repr(first["input"])
-        value = f" {given}" if key and first["type"] != "missing" and len(given) < 60 else ""
-        more = f" (and {len(others)} more)" if others else ""
-        message = first["msg"].removeprefix("Value error, ")
-        raise ResultError(f"{name}: {key + value + ': ' if key else ''}{message}{more}") from None
-
-
-def write(result: Result, target: Path) -> None:
-    """Replace *target* by *result* in one step; the directory is made where it is missing.
-
-    :raises OSError: as the file system says
-    """
-    text = to_json(result)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with open(handle, "w") as file:
-            # mkstemp's 0600 would hide the result of a run as root from the user.
-            os.fchmod(file.fileno(), 0o644)
-            file.write(text)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def load(source: Path) -> Result:
-    """Read a result.
-
-    :raises ResultError: one line for people: file, key, value
-    """
-    try:
-        data = source.read_bytes()
-    except OSError as error:
-        raise ResultError(f"{source}: {error.strerror}") from None
-    return from_json(data, str(source))
-
-
-def find(directory: Path) -> Iterator[Path]:
-    """Yield the result files below *directory* (``SCENARIO/result.json``) in order of name."""
-    yield from sorted(directory.glob(f"*/{FILE}"))
+    """Read a result of the paper's; ResultError, one line with file, key and value, where it is none."""
+    return document.load(source, Result)

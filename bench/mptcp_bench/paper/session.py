@@ -5,7 +5,6 @@ What is done is kept: the result is written after every run, and an interrupt st
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,13 +20,14 @@ from mptcp_lab.testbed import Testbed, TestbedError, lab_of
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.topologies import paths
 
-from .. import provenance
+from .. import document, provenance
+from ..document import FILE, write
 from ..experiments.scene import need
 from ..provenance import Provenance
 from . import conversion, engine
 from .figures import draw
 from .parameters import Parameters
-from .results import ETHERNET, FILE, GOODPUT, WIFI, Reference, Result, Run, rate, write
+from .results import ETHERNET, GOODPUT, WIFI, Reference, Result, Run, rate
 from .scenarios import SCENARIOS, TABLE
 from .statistics import percentile
 from .verdicts import judged
@@ -174,7 +174,7 @@ def prepare(name: str, order: Order) -> Rerun:
     parameters, emulated = order.parameters, order.hosts is None
     common: dict[str, Any] = {
         "provenance": provenance.collect(order.seed),
-        "scenario": name,
+        "experiment": name,
         "parameters": dict(parameters.document()),
         "seed": order.seed,
         "complete": False,
@@ -234,9 +234,7 @@ def run(name: str, order: Order) -> Result:
     """
     rerun = prepare(name, order)
     result, directory = rerun.result, order.output / name
-    # What cannot be written is told now, not after the first run.
-    directory.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=directory).close()
+    document.prepare(directory)
     try:
         with place(order) as where, Shown(order.console, name, rerun.seconds) as shown:
             result = replace(result, notes=where.notes, provenance=where.provenance(result.provenance))
@@ -246,7 +244,8 @@ def run(name: str, order: Order) -> Result:
                 result = judged(replace(result, runs=(*result.runs, done)))
                 write(result, directory / FILE)
                 shown.run(result.case(done.case).title, done)
-        result = replace(result, complete=True)
+        empty = tuple(f"no data point of {case.title}" for case in result.cases if not result.valid(case.key))
+        result = replace(result, complete=True, failures=empty)
         write(result, directory / FILE)
     finally:
         if any(run.valid for run in result.runs):
@@ -279,6 +278,5 @@ def run_all(names: Sequence[str], order: Order, documents: list[Any]) -> list[st
             order.console.print(f"  [{color}]{verdict.verdict}[/] {verdict.paper}", highlight=False, soft_wrap=True)
             order.console.print(f"      {verdict.measured}", style="dim", highlight=False, soft_wrap=True)
         order.console.print(f"{result.paper}: {order.output / name}", highlight=False, soft_wrap=True)
-        empty = [case.title for case in result.cases if not result.valid(case.key)]
-        failures += [f"{name}: no data point of: {'; '.join(empty)}"] if empty else []
+        failures += [f"{name}: {'; '.join(result.failures)}"] if result.failures else []
     return failures

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from mptcp_bench.document import FILE
 from mptcp_bench.paper import engine, session
 from mptcp_bench.paper.parameters import Parameters
-from mptcp_bench.paper.results import FILE, load
+from mptcp_bench.paper.results import load
 from mptcp_bench.paper.scenarios import SCENARIOS
 from mptcp_bench.paper.verdicts import judged
 from mptcp_lab.testbed import Testbed, TestbedError, lab_of, ownership
@@ -123,7 +124,7 @@ def test_the_document_on_stdout(tmp_path: Path) -> None:
     done = bench("run", "fig2", *ONCE, "--json", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (document,) = json.loads(done.stdout)
-    assert document["scenario"] == "fig2"
+    assert document["experiment"] == "fig2"
     assert os.stat(tmp_path / "fig2" / FILE).st_mode & 0o044
 
 

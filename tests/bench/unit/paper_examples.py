@@ -75,8 +75,9 @@ def result(
     runs = tuple(run(draw, case, number, octets) for number in range(1, repetitions + 1) for case in cases)
     paper = f"Figure {scenario.removeprefix('fig')}" if scenario.startswith("fig") else "Table 1"
     return Result(
-        PROVENANCE, scenario, title or f"Title of {scenario}", paper, {"file_bytes": int(octets), "squid_cache": "off"},
-        seed, True, repetitions, cases, runs, summarise(cases, runs), references=references,
+        provenance=PROVENANCE, experiment=scenario, title=title or f"Title of {scenario}", paper=paper,
+        parameters={"file_bytes": int(octets), "squid_cache": "off"}, seed=seed, complete=True,
+        repetitions=repetitions, cases=cases, runs=runs, summary=summarise(cases, runs), references=references,
     )  # fmt: skip
 
 
@@ -139,8 +140,9 @@ def table1() -> Result:
 
     runs = tuple(one(case, number) for number in (1, 2, 3) for case in cases)
     return Result(
-        PROVENANCE, "table1", "Protocol conversion delay", "Table 1", {"cap": "5 Mbit/s"}, 7, True, 3, cases, runs,
-        summarise(cases, runs),
+        provenance=PROVENANCE, experiment="table1", title="Protocol conversion delay", paper="Table 1",
+        parameters={"cap": "5 Mbit/s"}, seed=7, complete=True, repetitions=3, cases=cases, runs=runs,
+        summary=summarise(cases, runs),
         references=(Reference("syn", 0.0085, "paper, SYN: 8.5 ms"), Reference("data", 0.0234, "paper, data: 23.4 ms")),
     )  # fmt: skip
 

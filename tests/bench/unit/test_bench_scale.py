@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mptcp_bench.experiments.scale import finite, plan, shown
+from mptcp_bench.document import finite
+from mptcp_bench.experiments.scale import plan, shown
 from mptcp_bench.experiments.scale_crowd import NODE, sockets, with_crowd
 from mptcp_bench.experiments.scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, percentile, table
 from mptcp_bench.experiments.scale_policy import CAPPED, FULL, UNCAPPED

@@ -27,8 +27,9 @@ def judged(key: str, values: dict[str, Values], runs_each: int = 3) -> dict[str,
         for number in range(runs_each)
     )
     result = Result(
-        PROVENANCE, key, scenario.title, scenario.figure, dict(parameters.document()), 1, True, 3, cases,
-        runs, summarise(cases, runs), references=(Reference("sweep", 480_000, "needed"),),
+        provenance=PROVENANCE, experiment=key, title=scenario.title, paper=scenario.figure,
+        parameters=dict(parameters.document()), seed=1, complete=True, repetitions=3, cases=cases, runs=runs,
+        summary=summarise(cases, runs), references=(Reference("sweep", 480_000, "needed"),),
     )  # fmt: skip
     return {verdict.id: verdict for verdict in claims.CLAIMS.judge(result)}
 
@@ -216,7 +217,8 @@ def test_downloads_that_never_fell_back_are_judged() -> None:
     planned = engine.plan(scenario, parameters, 1, False)
     runs = tuple(Run("tcp-wifi", n, False, "the connection did not fall back to plain TCP") for n in range(3))
     result = Result(
-        PROVENANCE, "fig2", "", "Figure 2", {}, 1, True, 3, engine.cases(scenario, planned, parameters), runs
+        provenance=PROVENANCE, experiment="fig2", title="", paper="Figure 2", parameters={}, seed=1, complete=True,
+        repetitions=3, cases=engine.cases(scenario, planned, parameters), runs=runs,
     )  # fmt: skip
     assert claims.CLAIMS.judge(result)[0].verdict == "fails"
 

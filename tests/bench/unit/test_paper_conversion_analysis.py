@@ -226,8 +226,9 @@ def result(scale: float, **only: tuple[Exchange, ...]) -> Result:
     runs = tuple(run_of(protocol, 1, parts) for protocol in (MPTCP, TCP))
     here = Provenance("test", "", "", 1, "", "", None, "")
     return Result(
-        here, "table1", "", "Table 1", {}, 1, True, 1, cases(), runs, summarise(cases(), runs), (), REFERENCES
-    )
+        provenance=here, experiment="table1", title="", paper="Table 1", parameters={}, seed=1, complete=True,
+        repetitions=1, cases=cases(), runs=runs, summary=summarise(cases(), runs), references=REFERENCES,
+    )  # fmt: skip
 
 
 def verdicts(measured: Result) -> dict[str, str]:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from paper_examples import EXAMPLES, fig2, fig3, fig4, incomplete, table1
 
+from mptcp_bench import document
 from mptcp_bench.cli import main
-from mptcp_bench.paper import results
+from mptcp_bench.document import ResultError
 from mptcp_bench.paper.figures import svg
 from mptcp_bench.paper.report import report, write_report
-from mptcp_bench.paper.results import Result, ResultError
+from mptcp_bench.paper.results import Result
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
@@ -151,7 +152,7 @@ def test_missing_experiments_are_named() -> None:
 
 def test_files_are_found_put_in_order_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, result in (("a", table1()), ("b", fig3()), ("c", fig2())):
-        results.write(result, tmp_path / name / results.FILE)
+        document.write(result, tmp_path / name / document.FILE)
     (tmp_path / "goodput.json").write_text("{}")
     assert write_report(tmp_path, tmp_path / "out" / "r.html") == ("fig4", "fig5", "fig6", "fig7")
     written = (tmp_path / "out" / "r.html").read_text()
@@ -171,7 +172,7 @@ def test_every_file_that_is_wrong_is_told_and_no_page_is_written(
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / results.FILE).write_text("{")
+        (tmp_path / name / document.FILE).write_text("{")
     assert main(["report", str(tmp_path)]) == 1
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(": Invalid JSON")[0] for line in told] == [

@@ -1,0 +1,178 @@
+"""The result file of our experiments: one form for all, aims judged by one rule, nothing half written."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paper_examples import PROVENANCE
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from mptcp_bench import document
+from mptcp_bench.cli import main
+from mptcp_bench.document import ExperimentDocument, JudgedAim, ResultError, Table, from_json, to_json
+from mptcp_bench.experiments import EXPERIMENTS, Picture, Result
+from mptcp_bench.experiments.documents import document_of, tables_of
+from mptcp_bench.experiments.scene import Aim, aims_table, missed
+
+AIMS = (
+    Aim("a: share", 0.97, least=0.95, most=1.05),
+    Aim("b: gap", 0.5, " s", most=0.25),
+    Aim("c: reload", math.inf, " s", most=5),
+    Aim("d: greatest", 12, " ms"),
+)
+
+
+def rich_table(title: str = "Many, many downloads") -> RichTable:
+    table = RichTable("cell", "kept", title=title)
+    table.add_row("bbr, 20/20 ms", "[green]0.99 ± 0.01[/]")
+    table.add_row(Text("cubic"), "")
+    return table
+
+
+def measured(aims: Sequence[Aim] = AIMS, failures: tuple[str, ...] = ()) -> Result:
+    data = {"runs": ({"kept": 0.5, "never": math.inf},), "by": {4: (1, 2)}}
+    return Result((rich_table(), aims_table("Aims", aims)), data, failures, aims=tuple(aims))
+
+
+def made() -> ExperimentDocument:
+    return document_of(EXPERIMENTS["onset"], measured(), PROVENANCE, {"runs": "3"}, seed=7, quick=True)
+
+
+@pytest.mark.parametrize(
+    ("aim", "verdict"),
+    [
+        (Aim("x", 1, least=1, most=1), "met"),
+        (Aim("x", 0.9, least=1), "missed"),
+        (Aim("x", 1.1, most=1), "missed"),
+        (Aim("x", math.nan, least=0), "missed"),
+        (Aim("x", math.inf, least=0), "missed"),
+        (Aim("x", -math.inf, most=0), "missed"),
+        (Aim("x", 1), "no aim"),
+        (Aim("x", math.nan), "no aim"),
+    ],
+)
+def test_an_aim_is_met_by_a_finite_value_within_its_bounds_alone(aim: Aim, verdict: str) -> None:
+    assert aim.verdict == aim.judged().verdict == verdict
+    assert aim.met is (verdict == "met")
+    assert bool(missed([aim])) is (verdict == "missed")
+
+
+def test_an_aim_without_bounds_shows_no_tick() -> None:
+    signs = [str(cell) for cell in aims_table("t", AIMS).columns[3].cells]
+    assert ["✓" in sign for sign in signs] == [True, False, False, False]
+    assert "no aim" in signs[3]
+
+
+@given(st.floats(), st.none() | st.floats(allow_nan=False), st.none() | st.floats(allow_nan=False))
+def test_any_value_is_judged_and_written(value: float, least: float | None, most: float | None) -> None:
+    aim = Aim("x", value, least=least, most=most)
+    assert aim.met is (
+        (least, most) != (None, None)
+        and math.isfinite(value)
+        and (-math.inf if least is None else least) <= value <= (math.inf if most is None else most)
+    )
+    assert aim.judged().value is None or math.isfinite(aim.judged().value or 0.0)
+
+
+def test_aims_that_were_missed_and_failures_make_an_experiment_fail() -> None:
+    assert measured(AIMS[:1]).wrong == ()
+    assert measured(failures=("void",)).wrong == (
+        "b: gap: 0.5 s, wanted ≤ 0.25",
+        "c: reload: inf s, wanted ≤ 5",
+        "void",
+    )
+
+
+def test_what_was_returned_is_in_the_document() -> None:
+    found = made()
+    assert (found.experiment, found.parameters, found.seed, found.quick) == ("onset", {"runs": "3"}, 7, True)
+    assert found.aims[2] == JudgedAim("c: reload", None, " s", None, 5, "missed")
+    assert [aim.measured for aim in found.aims] == ["0.97", "0.5 s", "nothing", "12 ms"]
+    assert found.tables == (
+        Table("many", "Many, many downloads", ("cell", "kept"), (("bbr, 20/20 ms", "0.99 ± 0.01"), ("cubic", ""))),
+    )
+    assert found.data == {"runs": [{"kept": 0.5, "never": None}], "by": {"4": [1, 2]}}
+
+
+def test_two_tables_of_one_title_have_two_keys() -> None:
+    assert [table.key for table in tables_of([rich_table("A b: 1"), rich_table("A b: 2"), rich_table("")])] == [
+        "a-b",
+        "a-b-2",
+        "table",
+    ]
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    target = tmp_path / "onset" / document.FILE
+    document.write(made(), target)
+    assert document.load(target, ExperimentDocument) == made()
+    assert list(document.find(tmp_path)) == [target]
+
+
+def test_a_number_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match=r"^onset: a number that is not finite"):
+        document.write(replace(made(), data={"x": math.nan}), tmp_path / "r.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("seed", "1", "f: seed '1': Input should be a valid integer"),
+        ("aims", [{"what": "x"}], "f: aims.0.value: Field required (and 4 more)"),
+        ("tables", 1, "f: tables 1: Input should be a valid array"),
+        ("experiment", None, "f: experiment None: Input should be a valid string"),
+    ],
+)
+def test_what_is_no_result_is_told_in_one_line(key: str, value: object, told: str) -> None:
+    text = json.dumps(json.loads(to_json(made())) | {key: value})
+    with pytest.raises(ResultError) as error:
+        from_json(text, "f", ExperimentDocument)
+    assert str(error.value) == told
+
+
+@pytest.fixture
+def recovery(monkeypatch: pytest.MonkeyPatch) -> list[Result]:
+    """The experiment *recovery* without a testbed: it returns what is put into the list."""
+    results: list[Result] = []
+    monkeypatch.setattr(EXPERIMENTS["recovery"].load(), "run", lambda console, seed, quick: results[0])
+    return results
+
+
+def test_a_run_leaves_its_result_and_its_pictures(
+    recovery: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = Picture("drawn", lambda target: target.write_text("a picture") and None)
+    recovery.append(replace(measured(AIMS[:1]), pictures=(picture,)))
+    assert main(["run", "recovery", "--output", str(tmp_path), "--seed", "3"]) == 0
+    directory = tmp_path / "recovery"
+    assert {path.name for path in directory.iterdir()} == {document.FILE, "drawn.png", "drawn.svg"}
+    found = document.load(directory / document.FILE, ExperimentDocument)
+    assert (found.experiment, found.seed, found.provenance.seed, found.pictures) == ("recovery", 3, 3, ("drawn",))
+    assert str(directory / document.FILE) in capsys.readouterr().out
+
+
+def test_a_run_that_misses_an_aim_says_so_and_fails(
+    recovery: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recovery.append(measured())
+    assert main(["run", "recovery", "--output", str(tmp_path), "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out) == json.loads((tmp_path / "recovery" / document.FILE).read_text())
+    assert "mptcp-bench run recovery: b: gap: 0.5 s, wanted ≤ 0.25\n" in err
+
+
+def test_a_directory_that_cannot_be_written_is_told_before_anything_is_measured(
+    recovery: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recovery").write_text("a file")
+    assert main(["run", "recovery", "--output", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"mptcp-bench: {tmp_path}/recovery: File exists\n"
