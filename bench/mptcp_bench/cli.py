@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--inventory", type=Path, metavar="FILE", help="real hosts, by ssh, in place of namespaces")
     run.set_defaults(command=_run)
 
-    report = commands.add_parser("report", help="one HTML page of all that the paper's experiments gave")
+    report = commands.add_parser("report", help="one HTML page of all that was run")
     report.add_argument("directory", type=Path, nargs="?", default=provenance.RESULTS, metavar="DIR")
     report.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in DIR")
     report.set_defaults(command=_report)
@@ -170,7 +170,7 @@ def _experiment(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from .paper.report import write_report
+    from .report import write_report
 
     target = arguments.output or arguments.directory / "report.html"
     missing = write_report(arguments.directory, target)

@@ -9,14 +9,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from paper_examples import EXAMPLES, fig2, fig3, fig4, incomplete, table1
+from paper_examples import EXAMPLES, PROVENANCE, fig2, fig3, fig4, incomplete, table1
+from rich.table import Table as RichTable
 
 from mptcp_bench import document
 from mptcp_bench.cli import main
-from mptcp_bench.document import ResultError
-from mptcp_bench.paper.figures import svg
-from mptcp_bench.paper.report import report, write_report
-from mptcp_bench.paper.results import Result
+from mptcp_bench.document import Document, ExperimentDocument, ResultError
+from mptcp_bench.experiments import EXPERIMENTS, Result
+from mptcp_bench.experiments.documents import document_of
+from mptcp_bench.experiments.scene import Aim
+from mptcp_bench.paper.scenarios import NAMES
+from mptcp_bench.report import Found, report, write_report
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
@@ -62,9 +65,18 @@ class Page(HTMLParser):
         return re.sub(r"\s+", " ", " ".join(self.words))
 
 
-def page(*shown: Result) -> Page:
-    figures = {n: svg(result) for n, result in enumerate(shown) if any(run.valid for run in result.runs)}
-    text = report(shown, figures)
+def own(name: str, failures: tuple[str, ...] = (), pictures: tuple[str, ...] = ()) -> ExperimentDocument:
+    """Return a result of one of our experiments: an aim met, one missed, a figure without one, a table."""
+    aims = (Aim("share", 0.97, least=0.95), Aim("gap", 0.5, " s", most=0.25), Aim("greatest", 12, " ms"))
+    table = RichTable("cell", "kept", title="Kept")
+    table.add_row("bbr <20 ms>", "[green]0.99[/]")
+    result = Result((table,), {}, failures, aims=aims)
+    found = document_of(EXPERIMENTS[name], result, PROVENANCE, {"runs": "3"}, seed=1, quick=False)
+    return replace(found, pictures=pictures)
+
+
+def page(*shown: Document) -> Page:
+    text = report([Found(result, Path()) for result in shown])
     assert text.lower().startswith("<!doctype html>")
     read = Page(text)
     assert read.open == []
@@ -91,7 +103,7 @@ def test_the_figures_within_fetch_nothing() -> None:
 
 def test_everything_is_said_of_an_experiment() -> None:
     text = page(fig3()).text
-    assert "2 claims: 1 holds 1 differs" in text
+    assert "2 claims of the paper: 1 holds 1 differs" in text
     for words in (
         "Figure 3: MPTCP through the proxy",
         "MPTCP gives no less than TCP on the better path.",
@@ -144,19 +156,25 @@ def test_texts_are_escaped_and_an_interrupted_experiment_is_flagged() -> None:
 
 def test_missing_experiments_are_named() -> None:
     text = page(fig2(), table1()).text
-    assert "Not run yet: Figure 3" in text
-    assert "(fig7)" in text
-    assert "(table1)" not in text
-    assert "Not run yet" not in page(*(make() for make in EXAMPLES)).text
+    assert "Not run yet: fig3, fig4, fig5, fig6, fig7, goodput, " in text
+    everything = [*(make() for make in EXAMPLES), *(own(name) for name in EXPERIMENTS)]
+    assert "Not run yet" not in page(*everything).text
 
 
 def test_files_are_found_put_in_order_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, result in (("a", table1()), ("b", fig3()), ("c", fig2())):
         document.write(result, tmp_path / name / document.FILE)
     (tmp_path / "goodput.json").write_text("{}")
-    assert write_report(tmp_path, tmp_path / "out" / "r.html") == ("fig4", "fig5", "fig6", "fig7")
+    document.write(own("onset"), tmp_path / "onset" / document.FILE)
+    assert write_report(tmp_path, tmp_path / "out" / "r.html") == (
+        "fig4",
+        "fig5",
+        "fig6",
+        "fig7",
+        *(name for name in EXPERIMENTS if name != "onset"),
+    )
     written = (tmp_path / "out" / "r.html").read_text()
-    assert [id.partition("-")[0] for id in Page(written).ids] == ["fig2", "fig3", "table1"]
+    assert [id.partition("-")[0] for id in Page(written).ids] == ["fig2", "fig3", "table1", "onset"]
     assert main(["report", str(tmp_path)]) == 0
     assert (tmp_path / "report.html").read_text() == written
     assert str(tmp_path / "report.html") in capsys.readouterr().out
@@ -184,3 +202,49 @@ def test_every_file_that_is_wrong_is_told_and_no_page_is_written(
 def test_a_directory_without_a_result_is_told(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match=r"no NAME/result\.json in it"):
         write_report(tmp_path, tmp_path / "r.html")
+
+
+def test_ours_are_told_by_their_aims_and_tables() -> None:
+    read = page(own("onset", failures=("bbr, 2/2 ms: void",)))
+    text = read.text
+    assert "3 aims of ours: 1 met 1 missed 1 no aim" in text
+    for words in (
+        "onset: A cap falls on a running download",
+        "1 of 2 met",
+        "missed gap: 0.5 s, wanted ≤ 0.25",
+        "missed bbr, 2/2 ms: void",
+        "bbr <20 ms>",
+        "runs 3",
+        "6.18.44",
+    ):
+        assert words in text, words
+    assert [row for row in read.cells if row[0] == "greatest"] == [["greatest", "12 ms", "no aim"]]
+    assert "img" not in read.tags
+
+
+def test_our_pictures_are_those_beside_the_result(tmp_path: Path) -> None:
+    for directory in ("onset", "guard"):
+        document.write(own(directory, pictures=("drawn",)), tmp_path / directory / document.FILE)
+    (tmp_path / "onset" / "drawn.svg").write_text("<svg/>")
+    write_report(tmp_path, tmp_path / "r.html")
+    read = Page((tmp_path / "r.html").read_text())
+    (picture,) = [r for r in read.references if r.startswith("data:")]
+    assert base64.b64decode(picture.partition(",")[2]) == b"<svg/>"
+    assert "The picture drawn.svg cannot be shown: No such file or directory." in read.text
+
+
+def test_the_papers_come_first_then_ours_in_their_order(tmp_path: Path) -> None:
+    for name in ("emulation", "goodput", "fig3"):
+        found = fig3() if name in NAMES else own(name)
+        document.write(found, tmp_path / name / document.FILE)
+    write_report(tmp_path, tmp_path / "r.html")
+    ids = Page((tmp_path / "r.html").read_text()).ids
+    assert [each.partition("-")[0] for each in ids] == ["fig3", "goodput", "emulation"]
+
+
+def test_a_file_of_neither_kind_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").mkdir()
+    for text, told in (("[]", "Input should be an object"), ('{"experiment": "onset"}', "provenance: Field required")):
+        (tmp_path / "a" / document.FILE).write_text(text)
+        assert main(["report", str(tmp_path)]) == 1
+        assert capsys.readouterr().err.startswith(f"mptcp-bench: {tmp_path}/a/result.json: {told}")

@@ -1,0 +1,109 @@
+"""A result of the paper in words, for the report."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mptcp_common.units import format_rate
+
+from ..document import Table
+from ..sections import Figure, Section, word
+from .figures import svg
+from .quantities import show
+from .results import DOWN, GOODPUT, UP, Case, Result, Statistic, metric
+from .statistics import in_order, percentiles, pooled
+
+ARROWS = {UP: "client → origin", DOWN: "origin → client"}
+PERCENTS = (50, 95, 99)
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number} {of}{'' if number == 1 else 's'}"
+
+
+def _cell(found: Statistic | None) -> str:
+    if found is None:
+        return "—"
+    half = None if found.high is None else found.high - found.mean
+    return f"{show(found.mean, found.unit, half)} (n = {found.n})"
+
+
+def _statistics(result: Result) -> list[Table]:
+    """Return metrics by case, and the sweep's points one below the other."""
+    tables = []
+    caption = "Measured: mean ± 95 % confidence interval (Student's t), n runs"
+    columns = [case for case in result.cases if case.kind != "sweep"]
+    names = in_order(s.metric for s in result.summary if s.case in {case.key for case in columns})
+    if names:
+        rows = [(metric(n).title, *(_cell(result.statistic(case.key, n)) for case in columns)) for n in names]
+        tables.append(Table("statistics", caption, ("", *(case.title for case in columns)), tuple(rows)))
+    swept = result.of_kind("sweep")
+    names = in_order(s.metric for s in result.summary if s.case in {case.key for case in swept})
+    if names:
+        head = ("", *(metric(n).title for n in names))
+        points = [(case.title, *(_cell(result.statistic(case.key, n)) for n in names)) for case in swept]
+        tables.append(Table("sweep", "The sweep", head, tuple(points)))
+    return tables
+
+
+def _distributions(result: Result) -> list[Table]:
+    """Return percentiles of every distribution, each case a row, beside what the paper has."""
+    rows = []
+    for name in dict.fromkeys(n for run in result.runs if run.valid for n in run.distributions):
+        kind, _, direction = name.partition(" ")
+        paper = ", ".join(show(r.value, "s") for r in result.references if r.where == kind)
+        for case in result.cases:
+            if values := pooled(result, name, case.key):
+                points = (show(value, "s") for value in percentiles(values, PERCENTS))
+                label = f"{kind}, {ARROWS.get(direction, direction)}"
+                rows.append((label, case.title, str(len(values)), *points, paper or "—"))
+    head = ("", "", "n", "median", *(f"p{percent}" for percent in PERCENTS[1:]), "paper")
+    return [Table("delays", "Delays of all runs together", head, tuple(rows))] if rows else []
+
+
+def _failed(result: Result) -> tuple[str, ...]:
+    """Return how often each reason, and of which case."""
+    counts = Counter((result.case(run.case).title, run.reason) for run in result.failed())
+    return tuple(f"{count} × {title}: {reason or 'no reason given'}" for (title, reason), count in counts.items())
+
+
+def _parameters(result: Result) -> tuple[tuple[str, str], ...]:
+    """Return the settings of the experiment, then of each case what is its own."""
+    common = [(name.replace("_", " "), word(value)) for name, value in result.parameters.items()]
+    return (*common, *((case.title, own) for case in result.cases if (own := _own(case))))
+
+
+def _own(case: Case) -> str:
+    parts = [f"{name.replace('_', ' ')} {word(value)}" for name, value in case.parameters.items()]
+    parts += [f"cap on {path} {format_rate(round(rate))}" for path, rate in case.caps.items()]
+    return ", ".join(parts)
+
+
+def _done(result: Result) -> str:
+    planned = result.repetitions * len(result.cases)
+    valid, failed = sum(run.valid for run in result.runs), len(result.failed())
+    text = f"{_count(valid, 'data point')} of {planned} planned"
+    return f"{text}; {_count(failed, 'run')} failed" if failed else text
+
+
+def section(result: Result) -> Section:
+    """Return *result* in words, with its figure drawn."""
+    drawn = any(run.valid for run in result.runs)
+    return Section(
+        document=result,
+        label=result.paper,
+        done=_done(result),
+        claims=result.claims,
+        figures=(Figure(svg(result), _alternative(result)),) if drawn else (),
+        warnings=() if drawn else ("No run is a data point: there is no figure.",),
+        tables=(*_statistics(result), *_distributions(result)),
+        failed=_failed(result),
+        parameters=_parameters(result),
+    )
+
+
+def _alternative(result: Result) -> str:
+    """Return what the figure shows, for those who do not see it."""
+    found = [(case.title, result.statistic(case.key, GOODPUT)) for case in result.of_kind("panel")]
+    means = "; ".join(f"{title}: {show(s.mean, s.unit)}" for title, s in found if s is not None)
+    return f"{result.paper}, {result.title}. {means}".rstrip()

@@ -1,0 +1,55 @@
+"""What the report shows of one experiment, in words, of the paper's and of ours. Pure."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import asdict, dataclass
+
+from .document import Document, JudgedAim, Scalar, Table
+from .paper.results import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture, as SVG, and what it shows, for those who do not see it."""
+
+    svg: bytes
+    alternative: str
+
+    @property
+    def url(self) -> str:
+        """A data URL: the page fetches nothing."""
+        return "data:image/svg+xml;base64," + b64encode(self.svg).decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One experiment, in words."""
+
+    document: Document
+    label: str
+    """``Figure 3``, or the name of the command."""
+    done: str = ""
+    """How much of what was planned."""
+    claims: tuple[Verdict, ...] = ()
+    aims: tuple[JudgedAim, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Why a figure is missing."""
+    tables: tuple[Table, ...] = ()
+    failed: tuple[str, ...] = ()
+    """Runs that are no data points."""
+    parameters: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def provenance(self) -> tuple[tuple[str, str], ...]:
+        return tuple((name, word(value)) for name, value in asdict(self.document.provenance).items())
+
+
+def word(value: Scalar) -> str:
+    """Return a parameter's value for people."""
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else str(value)
