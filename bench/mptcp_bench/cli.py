@@ -79,6 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="one HTML page of all that was run")
     report.add_argument("directory", type=Path, nargs="?", default=provenance.RESULTS, metavar="DIR")
     report.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in DIR")
+    report.add_argument(
+        "--docs",
+        nargs="*",
+        metavar="NAME",
+        help="for maintainers, in place of the page: keep these results in docs/results, write the tables of docs/",
+    )
     report.set_defaults(command=_report)
 
     commands.add_parser("list", help="list experiments, parameters, and the testbeds that exist").set_defaults(
@@ -172,11 +178,23 @@ def _experiment(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from .report import write_report
 
+    if arguments.docs is not None:
+        return _docs(arguments)
     target = arguments.output or arguments.directory / "report.html"
     missing = write_report(arguments.directory, target)
     print(target)
     if missing:
         print(f"mptcp-bench report: not run yet: {', '.join(missing)}", file=sys.stderr)
+    return 0
+
+
+def _docs(arguments: argparse.Namespace) -> int:
+    from . import documentation
+
+    for name in arguments.docs:
+        documentation.keep(name, arguments.directory)
+    for page in documentation.write_pages():
+        print(page)
     return 0
 
 

@@ -1,0 +1,152 @@
+"""The tables in docs/ are what the results say: generated, compared, and refused where there is nothing behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paper_examples import PROVENANCE, fig3
+
+from mptcp_bench import document, documentation
+from mptcp_bench.cli import main
+from mptcp_bench.document import ExperimentDocument, JudgedAim, ResultError, Table
+from mptcp_bench.documentation import DOCS, END, generated, keep, markdown, pages, read_kept, summary, write_pages
+
+FOUND = ExperimentDocument(
+    provenance=PROVENANCE,
+    experiment="recovery",
+    title="",
+    parameters={},
+    seed=7,
+    complete=True,
+    aims=(
+        JudgedAim("iptables: gap", 0.125, " s", None, 0.25, "met"),
+        JudgedAim("nftables: gap", None, " s", None, 0.25, "missed"),
+        JudgedAim("nftables: seconds", 0.7, "", None, None, "no aim"),
+    ),
+    tables=(Table("rates", "Rates", ("path", "Mbit/s"), (("eth0", "5.0"),)),),
+    pictures=("drawn",),
+    data={"samples": [1, 2, 3]},
+)
+PAGE = "# Page\n\n<!-- table: recovery.aims -->\nold\n<!-- end -->\nText.\n"
+FROM = "`mptcp-bench run fig3 --seed 7`, 2026-01-02, Linux 6.18.44, 2 processors."
+AIMS = f"""\
+| | measured | wanted | |
+| --- | --- | --- | --- |
+| iptables: gap | 0.125 s | ≤ 0.25 | met |
+| nftables: gap | nothing | ≤ 0.25 | **missed** |
+| nftables: seconds | 0.7 | | |
+
+{FROM}
+"""
+
+
+def test_the_pages_say_what_the_results_say() -> None:
+    told = "mptcp-bench report --docs writes it anew"
+    for page, text in pages().items():
+        assert page.read_text() == text, f"{page}: {told}"
+    assert read_kept(), "no result is kept in docs/results"
+
+
+def test_what_is_kept_is_small() -> None:
+    for source in (DOCS / documentation.KEPT).iterdir():
+        assert source.stat().st_size < 50_000, f"{source}: summaries alone"
+
+
+def test_a_table_is_written_where_the_page_wants_it() -> None:
+    text = generated(PAGE, {"recovery": FOUND}, "p.md")
+    assert text == f"# Page\n\n<!-- table: recovery.aims -->\n\n{AIMS}\n{END}\nText.\n"
+    assert generated(text, {"recovery": FOUND}, "p.md") == text
+
+
+def test_rows_are_chosen_by_words() -> None:
+    text = generated(PAGE.replace("aims", "aims: iptables"), {"recovery": FOUND}, "p.md")
+    assert "| iptables: gap | 0.125 s | ≤ 0.25 | met |" in text
+    assert "nftables" not in text
+
+
+def test_a_table_of_the_experiments_own() -> None:
+    text = generated(PAGE.replace("aims", "rates"), {"recovery": FOUND}, "p.md")
+    assert "| path | Mbit/s |\n| --- | --- |\n| eth0 | 5.0 |\n" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        (PAGE.replace("recovery", "guard"), "p.md:3: no result 'guard' is kept; there are recovery"),
+        (PAGE.replace("aims", "claims"), "p.md:3: recovery has no table 'claims'; there are rates, aims"),
+        (PAGE.replace("aims", "aims: bird"), "p.md:3: no row of recovery.aims has 'bird' in it"),
+        (PAGE.replace(END, ""), "p.md:3: <!-- table: recovery.aims -->: no <!-- end --> behind it"),
+        (PAGE.replace(END, "") + PAGE, "p.md:3: <!-- table: recovery.aims -->: no <!-- end --> before the next table"),
+        (PAGE.replace("recovery.aims", "recovery"), "p.md:3: <!-- table: recovery -->: there should be "),
+        (END, "p.md:1: <!-- end -->: there should be "),
+    ],
+)
+def test_a_page_that_names_what_there_is_not_is_refused(page: str, told: str) -> None:
+    with pytest.raises(ResultError) as error:
+        generated(page, {"recovery": FOUND}, "p.md")
+    assert str(error.value).startswith(told)
+
+
+@given(st.text())
+def test_a_page_without_tables_stays_as_it_is(text: str) -> None:
+    page = text.replace("<!--", "")
+    assert generated(page, {}, "p.md") == page
+
+
+@given(st.lists(st.lists(st.text(), min_size=2, max_size=2).map(tuple), min_size=1))
+def test_any_cell_stays_in_its_column(rows: list[tuple[str, ...]]) -> None:
+    lines = list(markdown(Table("k", "", ("a", "b"), tuple(rows))))
+    assert len(lines) == len(rows) + 2
+    for line in lines:
+        assert line.replace(r"\|", "").count("|") == 3
+
+
+def test_results_are_kept_and_pages_written(tmp_path: Path) -> None:
+    docs, results = tmp_path / "docs", tmp_path / "results"
+    document.write(FOUND, results / "recovery" / document.FILE)
+    docs.mkdir()
+    (docs / "p.md").write_text(PAGE)
+    keep("recovery", results, docs)
+    assert read_kept(docs) == {"recovery": replace(FOUND, data={}, pictures=())}
+    assert write_pages(docs) == [docs / "p.md"]
+    assert AIMS in (docs / "p.md").read_text()
+    assert write_pages(docs) == []
+    # A figure that somebody types is not what was measured.
+    (docs / "p.md").write_text((docs / "p.md").read_text().replace("0.125", "0.120"))
+    assert write_pages(docs) == [docs / "p.md"]
+
+
+def test_a_result_that_no_page_shows_is_told(tmp_path: Path) -> None:
+    document.write(FOUND, tmp_path / documentation.KEPT / "recovery.json")
+    with pytest.raises(ResultError, match=r"results: no page shows recovery$"):
+        pages(tmp_path)
+
+
+def test_of_the_papers_results_claims_and_statistics_are_kept() -> None:
+    kept = summary(fig3())
+    assert [table.key for table in kept.tables] == ["claims", "statistics"]
+    assert [row[2] for row in kept.tables[0].rows] == ["holds", "differs"]
+    assert len(document.to_json(kept)) < 10_000
+    assert document.from_json(document.to_json(kept), "f", ExperimentDocument) == kept
+
+
+def test_the_command_keeps_and_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[tuple[str, Path]] = []
+    monkeypatch.setattr(documentation, "keep", lambda name, results: kept.append((name, results)))
+    monkeypatch.setattr(documentation, "write_pages", lambda: [tmp_path / "p.md"])
+    assert main(["report", str(tmp_path), "--docs", "recovery"]) == 0
+    assert kept == [("recovery", tmp_path)]
+    assert capsys.readouterr().out == f"{tmp_path / 'p.md'}\n"
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_result_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path), "--docs", "recovery"]) == 1
+    told = f"mptcp-bench: {tmp_path}/recovery/result.json: No such file or directory\n"
+    assert capsys.readouterr().err == told
