@@ -31,7 +31,7 @@ def payload_share(family: int, *, multipath: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A measured value and the range it should be in; without one it is a figure that is shown, and meets nothing."""
+    """A measured value and the range it should be in; without one it is a figure that is shown."""
 
     what: str
     value: float
@@ -46,7 +46,8 @@ class Aim:
 
     @property
     def met(self) -> bool:
-        return self.verdict == "met"
+        """False where it was missed; a figure without bounds cannot be."""
+        return self.verdict != "missed"
 
     @property
     def wanted(self) -> str:
