@@ -39,7 +39,7 @@ from .guard_judging import (
     judged,
 )
 from .guard_uploads import UploadScene, slow_wifi
-from .options import whole, wholes, words
+from .options import choice, count, counts
 from .scene import need
 from .two_paths import DownloadScene, hop_shaper, slow_origin, two_paths, wifi_dropping
 
@@ -102,10 +102,10 @@ FAULTS = {"loss": _loss, "rate": _rate, "silence": wifi_dropping, "down": _down}
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
     """Run the faults that *options* choose, then the controls."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
-    rtts = wholes(options, "rtt", RTTS[:1] if quick else RTTS)
-    runs = whole(options, "runs", QUICK_RUNS if quick else RUNS)
-    faults = [] if options.get("fault") == "" else words(options, "fault", FAULTS)
-    scenes = [SCENES[name] for name in words(options, "direction", SCENES)]
+    rtts = counts(options, "rtt", RTTS[:1] if quick else RTTS)
+    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
+    faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
+    scenes = [SCENES[name] for name in choice(options, "direction", SCENES)]
     measured: list[Measured] = []
     controls: dict[str, int] = {}
     for rtt, kind in product(rtts, scenes):

@@ -44,7 +44,7 @@ from ..upload_recorder import UploadRecorder, on_the_wire
 from . import Picture, Result, onset_cells
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
 from .onset_judging import STALLED, WITHIN, Outcome, judge
-from .options import whole
+from .options import count
 from .scene import need, payload_share
 from .two_paths import two_paths
 
@@ -83,7 +83,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Run the cells that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize")
     chosen, variants = cells(options, quick), variants_of(options)
-    runs = whole(options, "runs", QUICK_RUNS if quick else RUNS)
+    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     measured: list[Measured] = []
     void: list[str] = []
     for number, cell in enumerate(chosen, 1):

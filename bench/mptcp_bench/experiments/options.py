@@ -12,6 +12,12 @@ class OptionError(TestbedError):
     """An option, its value and what is allowed, in one line."""
 
 
+def refused(experiment: str, options: Mapping[str, str]) -> TestbedError:
+    """Return the error that names all *options*, each with what it is, where more than one value may be wrong."""
+    known = "; ".join(f"{name}=… ({what})" for name, what in options.items())
+    return TestbedError(f"run {experiment}: --set takes {known}")
+
+
 def given(settings: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
     """Return the values of *settings*, each ``NAME=VALUE``, by name; *known* says what each name is.
 
@@ -31,28 +37,28 @@ def given(settings: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def whole(options: Mapping[str, str], name: str, default: int, *, least: int = 1) -> int:
-    """Return the whole number *name*, *default* where it is not given.
+def count(options: Mapping[str, str], name: str, usual: int, *, least: int = 1) -> int:
+    """Return the whole number *name*, *usual* where it is not given.
 
     :raises OptionError: something else, or a number below *least*
     """
-    return _whole(name, options[name], options[name], least) if name in options else default
+    return _whole(name, options[name], options[name], least) if name in options else usual
 
 
-def wholes(options: Mapping[str, str], name: str, default: Sequence[int], *, least: int = 1) -> list[int]:
-    """Return the whole numbers of the list *name*, separated by commas; OptionError as :func:`whole`."""
+def counts(options: Mapping[str, str], name: str, usual: Sequence[int], *, least: int = 1) -> list[int]:
+    """Return the whole numbers of the list *name*, separated by commas; OptionError as :func:`count`."""
     if name not in options:
-        return list(default)
+        return list(usual)
     return [_whole(name, options[name], word, least) for word in options[name].split(",")]
 
 
-def positive(options: Mapping[str, str], name: str, default: float, *, above: float = 0) -> float:
-    """Return the number *name*, *default* where it is not given.
+def positive(options: Mapping[str, str], name: str, usual: float, *, above: float = 0) -> float:
+    """Return the number *name*, *usual* where it is not given.
 
     :raises OptionError: something else, or a number that is not greater than *above*
     """
     if name not in options:
-        return default
+        return usual
     try:
         value = float(options[name])
     except ValueError:
@@ -63,16 +69,16 @@ def positive(options: Mapping[str, str], name: str, default: float, *, above: fl
     return value
 
 
-def words(
-    options: Mapping[str, str], name: str, known: Iterable[str], default: Sequence[str] | None = None, *, by: str = ","
+def choice(
+    options: Mapping[str, str], name: str, known: Iterable[str], usual: Iterable[str] | None = None, *, by: str = ","
 ) -> list[str]:
-    """Return the words of the list *name*, separated by *by*; where it is not given *default*, or all that is *known*.
+    """Return the words of the list *name*, separated by *by*; where it is not given *usual*, or all that is *known*.
 
     :raises OptionError: a word that is not *known*
     """
     there = list(known)
     if name not in options:
-        return there if default is None else list(default)
+        return there if usual is None else list(usual)
     found = options[name].split(by)
     for word in found:
         if word not in there:
@@ -80,9 +86,9 @@ def words(
     return found
 
 
-def yes(options: Mapping[str, str], name: str, default: bool) -> bool:
+def yes(options: Mapping[str, str], name: str, usual: bool) -> bool:
     """Return whether *name* is ``yes``; OptionError where it is neither that nor ``no``."""
-    word = options.get(name, "yes" if default else "no")
+    word = options.get(name, "yes" if usual else "no")
     if word not in ("yes", "no"):
         raise OptionError(f"--set {name}={word}: allowed are yes and no")
     return word == "yes"

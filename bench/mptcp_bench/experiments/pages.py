@@ -19,7 +19,7 @@ from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import missing
 
 from . import Picture, Result
-from .options import whole, yes
+from .options import count, yes
 from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
 from .pages_results import Batches, Measured, draw, drawn_cell, tables
@@ -40,8 +40,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     chosen, variants = cells(options, quick), variants_of(options)
     plan = Plan(
         tuple(variants),
-        whole(options, "runs", QUICK_RUNS if quick else RUNS),
-        whole(options, "others", 1, least=0),
+        count(options, "runs", QUICK_RUNS if quick else RUNS),
+        count(options, "others", 1, least=0),
         yes(options, "fresh", False),
     )
     left_out = [f"{cell}: {why}" for cell in chosen if (why := _lacking(cell))]

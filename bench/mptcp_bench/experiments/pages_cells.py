@@ -8,9 +8,7 @@ from itertools import cycle, islice, product
 from math import exp
 from statistics import NormalDist
 
-from mptcp_lab.testbed import TestbedError
-
-from .options import whole, words
+from .options import choice, count, refused
 
 VARIANTS = ("none", "ours", "static", "link", "ideal")
 KINDS = ("get", "close", "keepalive", "connect", "tls", "chromium")
@@ -172,7 +170,7 @@ def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
             for combined in product(*(each.get(name, default).split(",") for name, default in CHOICES.items()))
         ]
     except ValueError:
-        raise refused() from None
+        raise refused("pages", OPTIONS) from None
     # Those of one testbed behind each other; sorting keeps the order otherwise.
     scenes = list(dict.fromkeys(cell.scene for cell in found))
     return sorted(found, key=lambda cell: scenes.index(cell.scene))
@@ -181,7 +179,7 @@ def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
 def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
     kind, size = chosen["kind"], chosen["size"]
     many = int(chosen["at_once"] or {"keepalive": KEPT, "chromium": BROWSER}.get(kind, 10))
-    number = whole(options, "number", max(many, NUMBERS.get(size, 50)))
+    number = count(options, "number", max(many, NUMBERS.get(size, 50)))
     capped_rate, other_rate = (int(word) for word in chosen["rates"].split("/"))
     capped_rtt, other_rtt = (float(word) for word in chosen["rtt"].split("/"))
     cell = Cell(
@@ -200,8 +198,4 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
     """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
-    return words(options, "variant", VARIANTS)
-
-
-def refused() -> TestbedError:
-    return TestbedError("run pages: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items()))
+    return choice(options, "variant", VARIANTS)

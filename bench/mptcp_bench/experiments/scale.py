@@ -28,7 +28,7 @@ from mptcp_lab.testbed.services import Throttler, program, start_throttler, thro
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from . import Result, scale_soft
-from .options import OptionError, positive, whole, wholes, yes
+from .options import OptionError, count, counts, positive, yes
 from .reaction import probed
 from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
@@ -86,15 +86,15 @@ class Found:
 
 def plan(options: Mapping[str, str], quick: bool) -> Plan:
     """Read *options*. Raises TestbedError for one that makes no sense."""
-    numbers = wholes(options, "n", QUICK_NUMBERS if quick else NUMBERS)
+    numbers = counts(options, "n", QUICK_NUMBERS if quick else NUMBERS)
     if numbers != sorted(set(numbers)):
         raise OptionError(f"--set n={options['n']}: allowed are numbers of which each is greater than the one before")
     return Plan(
         numbers=tuple(numbers),
         seconds=positive(options, "seconds", 5 if quick else 30),
-        reactions=whole(options, "reactions", 20 if quick else 200, least=4),
-        beside=whole(options, "beside", 50 if quick else 5000, least=0),
-        runs=whole(options, "runs", 1 if quick else 5),
+        reactions=count(options, "reactions", 20 if quick else 200, least=4),
+        beside=count(options, "beside", 50 if quick else 5000, least=0),
+        runs=count(options, "runs", 1 if quick else 5),
         throttler=yes(options, "throttler", True),
     )
 

@@ -30,7 +30,7 @@ from mptcp_lab.testbed.services import (
 )
 
 from . import Result
-from .options import whole, words
+from .options import choice, count
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
 from .scene import need
@@ -72,9 +72,9 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Run the scenes that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
     usual = [name for name in SCENES if name != "vanished-1000"]
-    scenes = [SCENES[name]() for name in words(options, "scene", SCENES, usual)]
-    variants = words(options, "variant", VARIANTS)
-    runs = whole(options, "runs", QUICK_RUNS if quick else RUNS)
+    scenes = [SCENES[name]() for name in choice(options, "scene", SCENES, usual)]
+    variants = choice(options, "variant", VARIANTS)
+    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     control = options.get("control", "bbr")
     measured: list[Measured] = []
     for scene in scenes:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mptcp_bench.cli import main
 from mptcp_bench.experiments import EXPERIMENTS
-from mptcp_bench.experiments.options import OptionError, given, positive, whole, wholes, words, yes
+from mptcp_bench.experiments.options import OptionError, choice, count, counts, given, positive, refused, yes
 
 KNOWN = {"runs": "of each, default 5", "rtt": "RTTs in ms"}
 
@@ -42,16 +42,16 @@ def test_what_is_no_setting_is_refused(settings: list[str], told: str) -> None:
 
 @pytest.mark.parametrize("value", ["ten", "0", "-1", "1.5", "", " 1", "1_0", "٣", "9" * 5000])
 def test_what_is_no_whole_number_is_refused(value: str) -> None:
-    assert refusal(whole, {"runs": value}, "runs", 5) == f"--set runs={value}: allowed are whole numbers from 1 on"
+    assert refusal(count, {"runs": value}, "runs", 5) == f"--set runs={value}: allowed are whole numbers from 1 on"
 
 
 def test_whole_numbers_and_lists_of_them() -> None:
-    assert whole({}, "runs", 5) == 5
-    assert whole({"runs": "7"}, "runs", 5) == 7
-    assert whole({"runs": "0"}, "runs", 5, least=0) == 0
-    assert wholes({}, "rtt", (20, 60)) == [20, 60]
-    assert wholes({"rtt": "20,80"}, "rtt", (20,)) == [20, 80]
-    assert "rtt=20,,80: '': allowed" in refusal(wholes, {"rtt": "20,,80"}, "rtt", ())
+    assert count({}, "runs", 5) == 5
+    assert count({"runs": "7"}, "runs", 5) == 7
+    assert count({"runs": "0"}, "runs", 5, least=0) == 0
+    assert counts({}, "rtt", (20, 60)) == [20, 60]
+    assert counts({"rtt": "20,80"}, "rtt", (20,)) == [20, 80]
+    assert "rtt=20,,80: '': allowed" in refusal(counts, {"rtt": "20,,80"}, "rtt", ())
 
 
 @pytest.mark.parametrize("value", ["x", "0", "-1", "nan", "inf", ""])
@@ -61,10 +61,14 @@ def test_what_is_no_number_is_refused(value: str) -> None:
 
 
 def test_words_are_chosen_of_those_there_are() -> None:
-    assert words({}, "cc", ("bbr", "cubic")) == ["bbr", "cubic"]
-    assert words({}, "cc", ("bbr", "cubic"), ["bbr"]) == ["bbr"]
-    assert words({"cc": "cubic"}, "cc", ("bbr", "cubic")) == ["cubic"]
-    assert refusal(words, {"cc": "reno"}, "cc", ("bbr", "cubic")) == "--set cc=reno: 'reno' is none of bbr, cubic"
+    assert choice({}, "cc", ("bbr", "cubic")) == ["bbr", "cubic"]
+    assert choice({}, "cc", ("bbr", "cubic"), ["bbr"]) == ["bbr"]
+    assert choice({"cc": "cubic"}, "cc", ("bbr", "cubic")) == ["cubic"]
+    assert refusal(choice, {"cc": "reno"}, "cc", ("bbr", "cubic")) == "--set cc=reno: 'reno' is none of bbr, cubic"
+
+
+def test_a_refusal_names_every_option() -> None:
+    assert str(refused("x", {"a": "one", "b": "two"})) == "run x: --set takes a=… (one); b=… (two)"
 
 
 def test_yes_is_yes_or_no() -> None:
@@ -75,7 +79,7 @@ def test_yes_is_yes_or_no() -> None:
 
 @drawn(st.text())
 def test_any_text_is_a_number_or_refused(text: str) -> None:
-    for read in (whole, positive):
+    for read in (count, positive):
         with suppress(OptionError):
             assert read({"x": text}, "x", 1) > 0
 
