@@ -19,6 +19,7 @@ from rich.console import Console
 
 from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
+from mptcp_throttler.shaping.lingering import LINGER_SECONDS
 from mptcp_throttler.views.ask import ask
 
 from . import Result
@@ -80,7 +81,8 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         module, report = "mptcp_bench.experiments.replay", testbed.directory / "replay.json"
         pid, before = throttler.process.pid, cpu_seconds(throttler.process.pid)
-        argv = [sys.executable, "-m", module, "to-proxy", str(rate), str(seconds), str(seed), str(report)]
+        ends = ["to-proxy", proxy.namespace, "wan0"]
+        argv = [sys.executable, "-m", module, *ends, str(rate), str(seconds), str(seed), str(report)]
         core.run(argv, timeout=10 * seconds + 60)
         sent = json.loads(Path(report).read_text())
 
@@ -106,9 +108,9 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
 
 
 def _settle(done: Any, node: LiveNode) -> None:
-    """Give the daemon time to finish; what it did not finish is counted as lost."""
+    """Give the daemon time to finish, as entries linger; what it did not finish is counted as lost."""
     try:
-        wait_until(done, f"the throttler on {node.name} finishes", timeout=10)
+        wait_until(done, f"the throttler on {node.name} finishes", timeout=LINGER_SECONDS + 10)
     except TestbedError:
         time.sleep(0.1)
 
