@@ -1,9 +1,7 @@
-"""Sends the signalling of connections that never were: ``python -m … DEVICE PROXY ITS_DEVICE RATE SECONDS SEED FILE``.
+"""Sends the signalling of connections that never were: ``python -m … DEVICE RATE SECONDS SEED FILE``.
 
 Each connection has two subflows, opened by true MP_CAPABLE and MP_JOIN handshakes (RFC 8684, 3.1 and 3.2) with keys,
-nonces and HMACs of its own, and closed by FINs half a second later. Frames are made before the clock starts. Those of
-the client leave by *DEVICE* towards the proxy, those of the proxy by *ITS_DEVICE* in the namespace *PROXY*: the
-throttler takes no segment of the proxy that comes in.
+nonces and HMACs of its own, and closed by FINs half a second later. Frames are made before the clock starts.
 """
 
 from __future__ import annotations
@@ -15,11 +13,8 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
-from mptcp_lab.testbed.node import entered
 from mptcp_throttler.mptcp.keys import join_ack_hmac, join_syn_ack_hmac, token
 from mptcp_throttler.shaping.model import Ownership
 
@@ -32,15 +27,8 @@ _FIN_ACK, _SYN, _SYN_ACK, _ACK = 0x11, 0x02, 0x12, 0x10
 _ETHERNET = bytes(12) + b"\x08\x00"
 
 
-class Frame(NamedTuple):
-    """An Ethernet frame and who sends it."""
-
-    to_proxy: bool
-    data: bytes
-
-
-def frame(client: bytes, port: int, to_proxy: bool, flags: int, option: bytes = b"") -> Frame:
-    """Return a frame with a TCP segment; checksums are zero, as on a NIC that would fill them in."""
+def frame(client: bytes, port: int, to_proxy: bool, flags: int, option: bytes = b"") -> bytes:
+    """Return an Ethernet frame with a TCP segment; checksums are zero, as on a NIC that would fill them in."""
     option += b"\x01" * (-len(option) % 4)
     source, destination = (client, PROXY) if to_proxy else (PROXY, client)
     ports = (port, PORT) if to_proxy else (PORT, port)
@@ -49,10 +37,10 @@ def frame(client: bytes, port: int, to_proxy: bool, flags: int, option: bytes = 
     sequence = number if flags & _SYN else number + 1
     tcp = struct.pack("!HHIIBBHHH", *ports, sequence, answered, (20 + len(option)) << 2, flags, 65535, 0, 0) + option
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0x4000, 64, 6, 0) + source + destination
-    return Frame(to_proxy, _ETHERNET + ip + tcp)
+    return _ETHERNET + ip + tcp
 
 
-def connection(number: int, draw: random.Random) -> tuple[list[Frame], list[Frame]]:
+def connection(number: int, draw: random.Random) -> tuple[list[bytes], list[bytes]]:
     """Return the frames that open connection *number* and those that close it."""
     first, second = (bytes([10, net, number >> 8 & 255, number & 255]) for net in (81, 82))
     port = 20000 + (number >> 16)
@@ -74,7 +62,7 @@ def connection(number: int, draw: random.Random) -> tuple[list[Frame], list[Fram
     return opening, closing
 
 
-def schedule(rate: int, seconds: int, seed: int) -> Iterator[tuple[float, list[Frame]]]:
+def schedule(rate: int, seconds: int, seed: int) -> Iterator[tuple[float, list[bytes]]]:
     """Yield when to send, in seconds from the start, and what."""
     draw = random.Random(seed)
     moments = []
@@ -84,30 +72,20 @@ def schedule(rate: int, seconds: int, seed: int) -> Iterator[tuple[float, list[F
     yield from sorted(moments, key=lambda moment: moment[0])
 
 
-def main(device: str, proxy: str, its_device: str, rate: int, seconds: int, seed: int, report: Path) -> None:
+def main(device: str, rate: int, seconds: int, seed: int, report: Path) -> None:
     moments = list(schedule(rate, seconds, seed))
-    with ExitStack() as stack:
-        wires = {True: stack.enter_context(_wire(device))}
-        with entered(proxy):
-            wires[False] = stack.enter_context(_wire(its_device))
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
+        wire.bind((device, 0))
         started = time.monotonic()
         for moment, frames in moments:
             ahead = started + moment - time.monotonic()
             if ahead > 0.001:
                 time.sleep(ahead)
-            for each in frames:
-                wires[each.to_proxy].send(each.data)
+            for data in frames:
+                wire.send(data)
         took = time.monotonic() - started
     report.write_text(json.dumps({"connections": rate * seconds, "seconds": took - LIFETIME}))
 
 
-def _wire(device: str) -> socket.socket:
-    wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-    wire.bind((device, 0))
-    return wire
-
-
 if __name__ == "__main__":
-    client_device, proxy_namespace, proxy_device, *numbers, file = sys.argv[1:]
-    per_second, duration, drawn_from = map(int, numbers)
-    main(client_device, proxy_namespace, proxy_device, per_second, duration, drawn_from, Path(file))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
