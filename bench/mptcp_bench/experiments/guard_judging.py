@@ -11,8 +11,8 @@ from rich import box
 from rich.table import Table
 
 from .. import style
-from ..paper.statistics import Interval, mean_interval
 from ..recorder import Sample, mean_rate, rates
+from ..statistics import Interval, mean_interval
 from .two_paths import DEVICES
 
 ETHERNET, WIFI, CAP = 100, 30, 5

@@ -25,11 +25,11 @@ from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Host, Lab
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, mptcp_command, start_origin, start_proxy
 
+from ..statistics import percentile
 from .conversion_analysis import Body, Exchange, exchanges
 from .conversion_capture import captured, device_towards
 from .conversion_streams import Leg, follow
 from .results import BULK, DATA, DOWN, STREAM, SYN, UP, WHOLE, Case, Reference, Run
-from .statistics import percentile
 
 SCENARIO = "table1"
 ATTEMPTS = 3

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ..statistics import percentile
 from .conversion import ANSWER, MPTCP, OWN_SYN, REFERENCES, TCP, median
 from .judging import Claims, Finding, Measured, Missing, either, separate
 from .quantities import show
 from .results import BULK, DATA, DOWN, STREAM, SYN, UP, WHOLE, Judgement, Result
-from .statistics import percentile, pooled
+from .summary import pooled
 
 SAME_SIZE = 2.0
 """Two machines ten years apart: a median within this factor of the paper's is the same."""

@@ -15,6 +15,7 @@ from typing import get_args
 
 from mptcp_common.units import format_rate
 
+from ..statistics import percentiles
 from .figures import svg
 from .quantities import show
 from .results import (
@@ -34,7 +35,7 @@ from .results import (
     metric,
 )
 from .scenarios import NAMES, SCENARIOS
-from .statistics import in_order, percentiles, pooled
+from .summary import in_order, pooled
 from .verdicts import judged
 
 TEMPLATE = "report.html.jinja"

@@ -24,12 +24,12 @@ from mptcp_lab.testbed.topologies import paths
 from .. import provenance
 from ..experiments.scene import need
 from ..provenance import Provenance
+from ..statistics import percentile
 from . import conversion, engine
 from .figures import draw
 from .parameters import Parameters
 from .results import ETHERNET, FILE, GOODPUT, WIFI, Reference, Result, Run, rate, write
 from .scenarios import SCENARIOS, TABLE
-from .statistics import percentile
 from .verdicts import judged
 
 NEEDED = (

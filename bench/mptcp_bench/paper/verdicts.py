@@ -7,7 +7,7 @@ from dataclasses import replace
 from . import claims, conversion_claims
 from .judging import Claims
 from .results import Result
-from .statistics import summarise
+from .summary import summarise
 
 CLAIMS = Claims({**claims.CLAIMS, **conversion_claims.CLAIMS})
 

@@ -11,7 +11,7 @@ from mptcp_bench.paper import claims, engine
 from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.results import Reference, Result, Run, Verdict
 from mptcp_bench.paper.scenarios import SCENARIOS
-from mptcp_bench.paper.statistics import summarise
+from mptcp_bench.paper.summary import summarise
 
 Values = dict[str, float]
 

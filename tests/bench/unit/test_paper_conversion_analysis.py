@@ -39,7 +39,7 @@ from mptcp_bench.paper.conversion_claims import CLAIMS
 from mptcp_bench.paper.conversion_packets import CaptureError
 from mptcp_bench.paper.conversion_streams import Leg, follow
 from mptcp_bench.paper.results import Result, Run
-from mptcp_bench.paper.statistics import summarise
+from mptcp_bench.paper.summary import summarise
 from mptcp_bench.provenance import Provenance
 from mptcp_throttler.mptcp.options import MpCapable
 
