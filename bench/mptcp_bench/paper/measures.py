@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 from ..recorder import mean_rate
 from ..transfer import Observation
 from .results import (
+    CAPPED,
     DURATION,
     GOODPUT,
     JOINED,
@@ -22,6 +24,7 @@ from .results import (
 )
 from .scenarios import Trial
 
+STAT = Path("/proc/stat")
 DROPS = (
     "TcpExtTCPRcvQDrop",
     "TcpExtRcvPruned",
@@ -38,6 +41,10 @@ WINDOW = 0.1
 """Seconds over which a rate must be below a cap for the cap to be in force."""
 TOLERANCE = 1.5
 """… with this factor: a window this short holds few packets."""
+CONFIRMED = 0.2
+"""Seconds of a transfer below its cap that show it to be in force: what is over sooner was not capped."""
+CARRIED = 0.2
+"""Of its cap, at least, is carried by a path that is capped: one that carries nothing is not."""
 
 
 def series(seen: Observation) -> Series:
@@ -57,7 +64,8 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     """Return the seconds from the second subflow to the cap on *path* being in force for good.
 
     It is in force from the end of the last window of WINDOW seconds that carried more than the cap allows. Resolution:
-    one sample. None where there was no second subflow.
+    one sample. None where it never came: there was no second subflow, the transfer was over before, or nothing went
+    over *path* that could be capped.
     """
     if seen.joined is None:
         return None
@@ -76,7 +84,21 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
                 if 8 * (b.octets[path] - a.octets[path]) > TOLERANCE * cap * (b.time - a.time)
             ]
             last = max(last, *above) if above else last
+    carried = [s for s in samples if s.time >= last]
+    if seen.ended - last < CONFIRMED or len(carried) < 2:
+        return None
+    bits = 8 * (carried[-1].octets[path] - carried[0].octets[path])
+    if bits < CARRIED * cap * (carried[-1].time - carried[0].time):
+        return None
     return last - seen.joined
+
+
+def idle(before: bytes, after: bytes) -> float:
+    """Return the share of a host's processor time that was idle between two readings of /proc/stat, proc_stat(5)."""
+    # user, nice, system, idle, iowait, irq, softirq, steal; guests' time is part of user's.
+    first, last = ([int(word) for word in text.split(maxsplit=9)[1:9]] for text in (before, after))
+    spent = [b - a for a, b in zip(first, last, strict=True)]
+    return (spent[3] + spent[4]) / sum(spent) if sum(spent) else 0.0
 
 
 def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
@@ -99,6 +121,9 @@ def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
         result[OUT_OF_ORDER_SEGMENTS] = float(seen.counters.get("MPTcpExtOFOQueue", 0))
     if seen.joined is not None:
         result[JOINED] = seen.joined
-        if trial.throttled and (taken := time_to_throttle(seen, "ethernet", cap)) is not None:
+    if trial.throttled:
+        taken = time_to_throttle(seen, "ethernet", cap)
+        result[CAPPED] = float(taken is not None)
+        if taken is not None:
             result[TIME_TO_THROTTLE] = taken
     return result

@@ -56,7 +56,8 @@ def parse_loss(text: str) -> Loss | None:
 
 def _whole(lowest: int, highest: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.strip().isdecimal() or not lowest <= int(text) <= highest:
+        # int() refuses thousands of digits in words of its own.
+        if not text.strip().isdecimal() or len(text) > 20 or not lowest <= int(text) <= highest:
             raise ValueError(f"{text!r}: a whole number from {lowest} to {highest} is allowed")
         return int(text)
 

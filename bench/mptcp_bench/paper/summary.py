@@ -20,11 +20,14 @@ def summarise(cases: Iterable[Case], runs: Sequence[Run]) -> tuple[Statistic, ..
     for case in cases:
         valid = [run for run in runs if run.case == case.key and run.valid]
         for name in in_order(name for run in valid for name in run.values):
-            values = tuple(run.values[name] for run in valid if name in run.values)
-            found = mean_interval(values)
-            unit = metric(name).unit
-            lines.append(Statistic(case.key, name, unit, found.n, found.mean, found.low, found.high, values))
+            lines.append(summed_up(case.key, name, [run.values[name] for run in valid if name in run.values]))
     return tuple(lines)
+
+
+def summed_up(case: str, name: str, values: Sequence[float]) -> Statistic:
+    """Return the line of *values*, one at least, of metric *name*."""
+    found = mean_interval(values)
+    return Statistic(case, name, metric(name).unit, found.n, found.mean, found.low, found.high, tuple(values))
 
 
 def pooled(result: Result, distribution: str, case: str | None = None) -> tuple[float, ...]:
