@@ -125,9 +125,7 @@ def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> Result:
         for protocol in (MPTCP, TCP)
     )
     return judged(
-        Result(
-            PROVENANCE, "table1", "", "Table 1", {}, seed, True, repetitions, cases(), runs, references=REFERENCES
-        )  # fmt: skip
+        Result(PROVENANCE, "table1", "", "Table 1", {}, seed, True, repetitions, cases(), runs, references=REFERENCES)
     )
 
 

@@ -239,7 +239,7 @@ def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -
             engine.cases(scenario, planned, PARAMETERS),
             tuple(runs),
             references=(Reference("sweep", needed, "needed"),),
-        )  # fmt: skip
+        )
     )
 
 
