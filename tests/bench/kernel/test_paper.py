@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,13 +20,20 @@ from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.results import FILE, load
 from mptcp_bench.paper.scenarios import SCENARIOS
 from mptcp_bench.paper.verdicts import judged
-from mptcp_lab.testbed import Testbed, TestbedError, lab_of, ownership
+from mptcp_lab.testbed import Testbed, TestbedError, Topology, lab_of, ownership
 from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.services import Throttler, start_throttler
+from mptcp_lab.testbed.topologies import paths
 
 pytestmark = pytest.mark.kernel
 Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 ONCE = ("--quick", "--set", "repetitions=1")
+
+
+def emulated(parameters: Parameters) -> Topology:
+    """Return the paper's paths as *parameters* have them."""
+    return paths([parameters.path("ethernet"), parameters.path("wifi")])
 
 
 @pytest.fixture(autouse=True)
@@ -141,10 +149,38 @@ def test_what_cannot_be_written_is_told_before_anything_is_run(tmp_path: Path) -
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_nothing_holds_of_a_throttler_that_died(
+    make_testbed: MakeTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(*arguments: Any, **options: Any) -> Throttler:
+        throttler = start_throttler(*arguments, **options)
+        throttler.process.stop()
+        return throttler
+
+    monkeypatch.setattr(engine, "start_throttler", dying)
+    scenario, parameters = SCENARIOS["fig6"], Parameters.of(["repetitions=2"])
+    planned = engine.plan(scenario, parameters, 1, True)
+    runs = tuple(engine.Engine(scenario, parameters, planned).runs(lab_of(make_testbed(emulated(parameters)))))
+    result = judged(
+        replace(session.prepare("fig6", session.Order(parameters, 1, True, tmp_path, Console())).result, runs=runs)
+    )
+    assert all(run.valid for run in result.runs), [run.reason for run in result.failed()]
+    assert result.values("first", "capped") == result.values("repeated", "capped") == (0, 0)
+    assert {claim.verdict for claim in result.claims} == {"fails"}
+
+
+def test_a_path_without_its_delay_is_no_data_point(make_testbed: MakeTestbed) -> None:
+    scenario, parameters = SCENARIOS["fig6"], Parameters.of()
+    planned = engine.Plan((engine.plan(scenario, parameters, 1, True).rounds[0][1:2],), quick=True)
+    run = next(engine.Engine(scenario, parameters, planned).runs(lab_of(make_testbed())))
+    assert not run.valid
+    assert "ms instead of 2: it is not emulated" in run.reason
+
+
 def test_a_proxy_that_is_gone_ends_the_experiment(make_testbed: MakeTestbed) -> None:
     """Every later run would fail as well: that is no complete result."""
-    lab = lab_of(make_testbed())
     scenario, parameters = SCENARIOS["fig6"], Parameters.of(["repetitions=2"])
+    lab = lab_of(make_testbed(emulated(parameters)))
     planned = engine.plan(scenario, parameters, 1, True)
     planned = engine.Plan(tuple(trials[1:2] for trials in planned.rounds), quick=True)
     runs = engine.Engine(scenario, parameters, planned).runs(lab)
