@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from mptcp_common.units import approximate_size, parse_rate
 
-from ..statistics import no_less_than
-from .judging import Claims, Finding, Measured, Missing, above, decided, either, explained, likely, within
+from .judging import Claims, Finding, Measured, Missing, above, either, explained, likely, no_less, within
 from .results import (
     CASE_OF,
     ETHERNET,
@@ -101,7 +100,7 @@ def _fig3_capacity(m: Measured) -> Finding:
     both, alone = m("mptcp", GOODPUT), m("tcp-ethernet", GOODPUT)
     return Finding(
         f"{mbit(both)} over both paths, {mbit(alone)} by TCP over Ethernet: {both.mean / alone.mean:.2f} times.",
-        either(decided(no_less_than(both.values, alone.values, MARGIN), "goodput of mptcp against tcp-ethernet")),
+        either(no_less(both, alone, MARGIN)),
     )
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..statistics import Comparison, compare
+from ..statistics import Comparison, compare, no_less_than
+from .quantities import show
 from .results import Judgement, Result, Statistic, Verdict
 
 
@@ -87,26 +88,32 @@ def name_of(metric: str) -> str:
     return metric.replace("_", " ")
 
 
-def decided(comparison: Comparison, what: str) -> bool:
-    """Return whether *comparison* holds.
-
-    Raises Missing where its bounds leave that open: noise neither confirms nor refutes.
-    """
-    if comparison.holds is None:
-        raise Missing(f"{what}: the runs are too few, or too far apart, to tell; more repetitions would")
-    return comparison.holds
-
-
 def above(sample: Statistic, reference: Statistic | float, factor: float = 1.0) -> bool:
     """Say whether the mean of *sample* is above *factor* times that of *reference*, by a bound of 95 % confidence.
 
-    False says that it is below. Raises Missing where the runs leave it open.
+    False says that it is below. Raises Missing where the runs leave it open: noise neither confirms nor refutes.
     """
-    if isinstance(reference, Statistic):
-        what = f"{name_of(sample.metric)} of {sample.case} against {reference.case}"
-        return decided(compare(sample.values, reference.values, factor), what)
-    what = f"{name_of(sample.metric)} of {sample.case}"
-    return decided(compare(sample.values, reference, factor), what)
+    others = reference.values if isinstance(reference, Statistic) else reference
+    return _decided(compare(sample.values, others, factor), sample, reference)
+
+
+def no_less(sample: Statistic, reference: Statistic, margin: float) -> bool:
+    """Say whether *sample* is less than *reference* by *margin*, a share of it, at most; raises as :func:`above`."""
+    return _decided(no_less_than(sample.values, reference.values, margin), sample, reference)
+
+
+def _decided(comparison: Comparison, sample: Statistic, reference: Statistic | float) -> bool:
+    if comparison.holds is None:
+        against = f", against {_shown(reference)} of {reference.case}" if isinstance(reference, Statistic) else ""
+        raise Missing(
+            f"{name_of(sample.metric)} of {sample.case}, {_shown(sample)}{against}: the runs are too few, or too far "
+            "apart, to tell; more repetitions would"
+        )
+    return comparison.holds
+
+
+def _shown(statistic: Statistic) -> str:
+    return show(statistic.mean, statistic.unit, None if statistic.high is None else statistic.high - statistic.mean)
 
 
 def shifted(sample: Statistic, by: float) -> Statistic:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from mptcp_common.units import approximate_rate
 
-from ..statistics import no_less_than
 from .claims import MARGIN, mbit
-from .judging import Claims, Finding, Measured, above, decided, either, explained, shifted, within
+from .judging import Claims, Finding, Measured, above, either, explained, no_less, shifted, within
 from .results import CAPPED, DURATION, ETHERNET, GOODPUT, JOINED, TIME_TO_THROTTLE, WIFI, Statistic, rate, share
 from .summary import summed_up
 
@@ -140,7 +139,7 @@ def _fig6_no_less(m: Measured) -> Finding:
     return Finding(
         f"{mbit(repeated)} in the repeated transfer, {mbit(alone)} by TCP over Wi-Fi alone; Wi-Fi carried "
         f"{mbit(m('repeated', rate(WIFI)))} while Ethernet was throttled.",
-        either(decided(no_less_than(repeated.values, alone.values, MARGIN), "goodput of repeated against tcp-wifi")),
+        either(no_less(repeated, alone, MARGIN)),
     )
 
 
