@@ -59,6 +59,7 @@ def sweep(**changed: float) -> dict[str, Values]:
     return {f"buffer-{kb}": rates(changed.get(f"at{kb}", min(110, kb / 4)), 99, 20) for kb in SWEPT}
 
 
+ALONE = {"tcp-ethernet": rates(94, 99, 0), "tcp-wifi": rates(19, 0, 20)}
 IN_FORCE = {"capped": 1.0, "time_to_throttle": 0.0, "joined": 0.01}
 
 
@@ -71,7 +72,8 @@ IN_FORCE = {"capped": 1.0, "time_to_throttle": 0.0, "joined": 0.01}
         ("fig3", {"mptcp": rates(91), "tcp-ethernet": rates(94)}, "capacity", "holds"),
         ("fig3", {"mptcp": rates(88), "tcp-ethernet": rates(94)}, "capacity", "fails"),
         ("fig3", {"mptcp": rates(112, 98, 20)}, "ethernet-first", "not judged"),
-        ("fig3", {"mptcp": rates(112, 98, 20), "tcp-wifi": rates(19, 0, 20)}, "wifi-unused", "fails"),
+        ("fig3", {"mptcp": rates(112, 98, 20), **ALONE}, "wifi-unused", "differs"),
+        ("fig3", {"mptcp": rates(60, 40, 20), **ALONE}, "wifi-unused", "fails"),
         ("fig4", {"small": rates(60), "large": rates(110)}, "small-degrades", "holds"),
         ("fig4", {"small": rates(110), "large": rates(110)}, "small-degrades", "fails"),
         ("fig4", {"large": rates(110, 98, 19), **sweep()}, "large-suffices", "holds"),
@@ -140,8 +142,9 @@ def test_two_runs_that_overlap_say_nothing() -> None:
 
 
 def test_a_likely_reason_is_told_as_no_more_than_that() -> None:
-    unused = verdicts("fig3", {"mptcp": rates(112, 98, 20), "tcp-wifi": rates(19, 0, 20)})["wifi-unused"]
-    assert unused.why.startswith("Likely, but not measured: ")
+    found = verdicts("fig4", sweep(at480=92))["required"]
+    assert found.verdict == "fails"
+    assert found.why.startswith("Likely, but not measured: ")
 
 
 def test_the_resolution_of_a_time_to_throttle_is_told() -> None:
