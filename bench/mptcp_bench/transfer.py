@@ -16,7 +16,7 @@ from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab, Program
 
-from .recorder import Rate, Sample, rates
+from .recorder import Sample
 
 POLL = 0.1
 GRACE = 15.0
@@ -51,11 +51,6 @@ class Observation:
     def goodput(self) -> float:
         """Payload bits per second over the whole download."""
         return self.octets * 8 / self.ended
-
-    @property
-    def rates(self) -> tuple[Rate, ...]:
-        """Bits per second on the wire, by path."""
-        return rates(self.samples)
 
     @property
     def requested(self) -> int:

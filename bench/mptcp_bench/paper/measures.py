@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from ..recorder import mean_rate
+from ..recorder import mean_rate, rates
+from ..statistics import median
 from ..transfer import Observation
 from .results import (
     CAPPED,
@@ -49,15 +51,31 @@ CARRIED = 0.2
 
 def series(seen: Observation) -> Series:
     """Return rates by path, and receive memory where it was sampled."""
-    found = seen.rates
+    kept = spaced([sample.time for sample in seen.samples])
+    found = rates([seen.samples[number] for number in kept])
     names = list(seen.samples[0].octets) if seen.samples else []
     # The memory is sampled with every reading but the last may be missing; a rate ends where a reading was taken.
-    memory = [octets for _, octets in seen.memory][1 : len(found) + 1]
+    memory = [seen.memory[number][1] for number in kept[1:] if number < len(seen.memory)]
     return Series(
         times=tuple(r.time for r in found),
         paths={name: tuple(r.bits[name] for r in found) for name in names},
         extra={OUT_OF_ORDER: tuple(map(float, memory))} if found and len(memory) == len(found) else {},
     )
+
+
+def spaced(times: Sequence[float]) -> list[int]:
+    """Return which of *times*, ascending, to take rates between: those half of their usual interval apart at least.
+
+    A reading that was late is followed at once by the next, and a rate over so short a time is that of one packet.
+    """
+    if len(times) < 3:
+        return list(range(len(times)))
+    least = median([after - before for before, after in pairwise(times)]) / 2
+    kept = [0]
+    for number, time in enumerate(times):
+        if time - times[kept[-1]] >= least:
+            kept.append(number)
+    return kept
 
 
 def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:

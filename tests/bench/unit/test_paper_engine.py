@@ -202,3 +202,21 @@ def test_idle_processor_time() -> None:
     after = b"cpu  130 0 60 850 10 5 5 40 9 0\ncpu0 1 2 3\n"
     assert measures.idle(before, after) == pytest.approx(0.5)
     assert measures.idle(before, before) == 0
+
+
+def test_a_late_reading_and_the_one_right_after_it_make_no_peak() -> None:
+    regular = samples(*[(5e6, 20e6)] * 20, interval=0.01)
+    late = Sample(regular[10].time + 0.0098, regular[11].octets)
+    burst = Sample(
+        regular[11].time, {"ethernet": regular[11].octets["ethernet"] + 1514, "wifi": regular[11].octets["wifi"]}
+    )
+    seen = replace(SEEN, samples=(*regular[:11], late, burst, *regular[12:]), memory=tuple((0.0, n) for n in range(22)))
+    found = measures.series(seen)
+    assert max(found.paths["ethernet"]) < 8e6
+    assert len(found.times) == len(found.extra["out_of_order_bytes"]) == 20
+
+
+def test_readings_that_are_few_are_all_taken() -> None:
+    assert measures.spaced([]) == []
+    assert measures.spaced([0.0, 0.1]) == [0, 1]
+    assert measures.spaced([0.0, 0.1, 0.2]) == [0, 1, 2]
