@@ -65,7 +65,10 @@ def _fig6_first_escapes(m: Measured) -> Finding:
     first = summed_up(
         "first",
         TIME_TO_THROTTLE,
-        [r.values.get(TIME_TO_THROTTLE, r.values[DURATION] - r.values[JOINED]) for r in m.result.valid("first")],
+        [
+            r.values.get(TIME_TO_THROTTLE, r.values[DURATION] - r.values.get(JOINED, 0.0))
+            for r in m.result.valid("first")
+        ],
     )
     told = f" (in {missed} of them not before their end)" if missed else ""
     return Finding(
