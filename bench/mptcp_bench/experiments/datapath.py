@@ -10,7 +10,6 @@ machine's speed drifts.
 from __future__ import annotations
 
 import random
-import statistics
 import sys
 from contextlib import ExitStack
 from typing import Any
@@ -20,6 +19,7 @@ from rich.console import Console
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command, wait_until
 
+from ..statistics import CONFIDENCE, median, median_interval
 from . import Result
 from .scene import BACKENDS, Aim, aims_table, backends, need
 
@@ -27,8 +27,6 @@ COUNTS: tuple[int | None, ...] = (None, 0, 1_000, 50_000)
 """None: nothing of the throttler is installed."""
 SECONDS = 1.0
 LINK = paths((None,), name="unshaped-link")
-CONFIDENCE = 0.95
-RESAMPLES = 2_000
 LEAST = 0.98
 
 SENDER = """
@@ -93,15 +91,12 @@ def run(console: Console, seed: int, quick: bool) -> Result:
         for count, base in ((0, None), (1_000, 0), (50_000, 0))
     }
     # What HTB and the rule cost at all is shown without an aim: it is the price of shaping.
-    aims = [
-        Aim(what, statistics.median(values), least=None if "nothing" in what else LEAST)
-        for what, values in ratios.items()
-    ]
+    aims = [Aim(what, median(values), least=None if "nothing" in what else LEAST) for what, values in ratios.items()]
     data: dict[str, Any] = {
         "rounds": rounds,
         "seconds": SECONDS,
         "goodput": goodput,
-        "intervals": {what: interval(values, draw) for what, values in ratios.items()},
+        "intervals": {what: median_interval(values, draw) for what, values in ratios.items()},
     }
     for what, (low, high) in data["intervals"].items():
         console.print(f"{what}: {CONFIDENCE:.0%} interval of the median {low:.3f} to {high:.3f}", highlight=False)
@@ -116,13 +111,6 @@ def within_rounds(goodput: dict[str, list[float]], count: int | None, base: int 
     """Return the ratio of each round."""
     pairs = zip(goodput[label(count)], goodput[label(base)], strict=True)
     return [rate / other for rate, other in pairs]
-
-
-def interval(values: list[float], draw: random.Random) -> tuple[float, float]:
-    """Return the bootstrap interval of the median of *values*."""
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    tail = (1 - CONFIDENCE) / 2
-    return medians[int(tail * RESAMPLES)], medians[int((1 - tail) * RESAMPLES) - 1]
 
 
 def prepare(testbed: Testbed, backend: str, count: int | None) -> Testbed:

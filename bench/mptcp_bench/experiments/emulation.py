@@ -15,13 +15,13 @@ by the devices' counters. On paths of 100 Mbit/s:
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path as File
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -31,6 +31,7 @@ from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.ends import PING_INTERVAL, ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing
 
+from ..statistics import median, percentile
 from . import Result
 from .scene import Aim, aims_table, need
 
@@ -72,8 +73,7 @@ class Distribution:
 
     @staticmethod
     def of(values: Sequence[float]) -> Distribution:
-        hundredths = statistics.quantiles(values, n=100)
-        return Distribution(statistics.median(values), hundredths[98], max(values), len(values))
+        return Distribution(median(values), percentile(values, 99), max(values), len(values))
 
 
 def asked(path: Path) -> Distribution:
@@ -152,7 +152,7 @@ def _losses(testbed: Testbed) -> tuple[list[Aim], dict[str, Any], dict[str, list
             what = f"{path.name} {direction}"
             numbers = place.arrivals(direction, PACKETS)
             gone = lost[what] = lost_of(numbers, PACKETS)
-            share, run = len(gone) / PACKETS, statistics.fmean(run_lengths(gone) or [0])
+            share, run = len(gone) / PACKETS, fmean(run_lengths(gone) or [0])
             data[what] = {"loss": share, "asked": loss.mean, "run": run, "run_asked": mean_run(loss)}
             aims.append(_within(f"{what}: loss", 100 * share, 100 * loss.mean, 100 * LOSS_WITHIN * loss.mean, " %"))
             aims.append(_within(f"{what}: lost in a row", run, mean_run(loss), LOSS_WITHIN * mean_run(loss), ""))

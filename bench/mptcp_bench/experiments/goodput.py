@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -32,6 +31,7 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from mptcp_lab.testbed.transfer import Observation, Protocol, download
 
 from ..shipped import POLICY, ethernet_cap
+from ..statistics import median
 from . import Result
 from .scene import Aim, aims_table, need, payload_share
 
@@ -154,7 +154,7 @@ def check(case: Case, observed: Observation) -> None:
 def judge(case: Case, measured: list[Measurement], cap: int) -> list[Aim]:
     """Return the aims of *case* with the medians of *measured*; *cap* is Ethernet's."""
     share = payload_share(case.family, multipath=case.multipath)
-    goodput = statistics.median(m.goodput for m in measured)
+    goodput = median([m.goodput for m in measured])
     equal = Aim(f"{case.name}: SHA-256 equal", float(all(m.digest_ok for m in measured)), least=1)
     if case.policy and case.subflows == 2 and case.multipath:
         # Rates of the worst round, not the median: a cap holds or it does not.

@@ -13,7 +13,7 @@ from rich.table import Table
 from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
 
 from .. import style
-from ..paper.statistics import Interval, mean_interval
+from ..statistics import Interval, mean_interval
 from .two_paths import DEVICES
 
 ETHERNET, WIFI, CAP = 100, 30, 5

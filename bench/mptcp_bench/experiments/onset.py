@@ -39,7 +39,7 @@ from mptcp_lab.testbed.services import (
 )
 
 from .. import style
-from ..paper.statistics import Interval, mean_interval
+from ..statistics import Interval, mean_interval
 from ..upload_recorder import UploadRecorder, on_the_wire
 from . import Picture, Result, onset_cells
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of

@@ -9,11 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import NamedTuple
 
 from mptcp_lab.testbed.recorder import Sample
 
+from ..statistics import median, percentile
 from .scene import Aim, payload_share
 
 WINDOW = 2.0
@@ -83,7 +84,7 @@ def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, download
         other=Octets(samples, other)(end) - Octets(samples, other)(begin),
         download=fmean(taken),
         median=median(taken),
-        p95=sorted(taken)[min(len(taken) - 1, int(0.95 * len(taken)))],
+        p95=percentile(taken, 95),
         longest=max(taken),
     )
 

@@ -10,7 +10,6 @@ the first round trips, but for one connection in four in mid-transfer, with the 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from rich.console import Console
 from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError
 from mptcp_lab.testbed.services import PROXY_PORT, start_throttler, write_throttler_config
 
+from ..statistics import median, percentile
 from . import Result
 from .reaction_probe_client import LATE_EVERY
 from .scene import Aim, aims_table, backends, need
@@ -52,7 +52,7 @@ def run(console: Console, seed: int, quick: bool) -> Result:
         aims += [
             Aim(f"{backend}: connections whose entry was seen", len(samples), least=count),
             Aim(f"{backend}: of these, joined in mid-transfer", len(late), least=count // LATE_EVERY),
-            Aim(f"{backend}: third ACK to entry, median", statistics.median(delays), " ms"),
+            Aim(f"{backend}: third ACK to entry, median", median(delays), " ms"),
             Aim(f"{backend}: third ACK to entry, p99", percentile(delays, 99), " ms", most=AIM_P99_MS),
             Aim(f"{backend}: third ACK to entry, greatest", delays[-1], " ms"),
         ]
@@ -61,15 +61,10 @@ def run(console: Console, seed: int, quick: bool) -> Result:
             if passed:
                 name = f"{backend}, {when}: passed unthrottled before"
                 aims += [
-                    Aim(f"{name}, median", statistics.median(passed), " bytes"),
+                    Aim(f"{name}, median", median(passed), " bytes"),
                     Aim(f"{name}, p99", percentile(passed, 99), " bytes"),
                 ]
     return Result((aims_table(f"Reaction, {count} connections", aims),), data, aims=tuple(aims))
-
-
-def percentile(ordered: list[float], share: float) -> float:
-    """Return the nearest-rank percentile of values in ascending order."""
-    return ordered[max(0, -(-len(ordered) * int(share) // 100) - 1)]
 
 
 def measure(backend: str, count: int) -> list[dict[str, float]]:

@@ -7,13 +7,14 @@ list, and misses its aim.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from rich import box
 from rich.table import Table
 
+from ..statistics import median, percentile
 from .scene import Aim
 
 RELOAD = 5.0
@@ -148,10 +149,10 @@ def judge(
     aims = [aim for rig in rigs for aim in _rig(rig)]
     if not held:
         return aims
-    base = percentile(none, 99)
+    base = percentile(none, 99, default=math.inf)
     aims += [
         Aim("0 held: reactions seen", len(none), least=reactions),
-        Aim("0 held: reaction of a join, median", percentile(none, 50), " ms"),
+        Aim("0 held: reaction of a join, median", percentile(none, 50, default=math.inf), " ms"),
         Aim("0 held: reaction of a join, p99", base, " ms", most=REACTION_P99),
     ]
     windows = {rig.tunnels: rig.alone for rig in rigs}
@@ -198,17 +199,22 @@ def _held(held: Held, alone: Window, base: float, reactions: int, asked: int) ->
     else:
         aims.append(Aim(f"{name}: event loop silent, no gauge: at least", held.silence, " s", most=PAUSE))
     aims += [
-        Aim(f"{name}: status --json, median", _median(held.commands), " s", most=STATUS),
+        Aim(f"{name}: status --json, median", median(held.commands, default=math.inf), " s", most=STATUS),
         Aim(f"{name}: status --json, greatest", max(held.commands, default=math.inf), " s"),
-        Aim(f"{name}: status socket, median", _median(held.answers), " s", most=STATUS),
+        Aim(f"{name}: status socket, median", median(held.answers, default=math.inf), " s", most=STATUS),
         Aim(f"{name}: cores: caps, guard, budgets", held.busy.daemon, most=BUSY),
         Aim(f"{name}: cores: nothing capped", alone.daemon, most=IDLE),
         Aim(f"{name}: cores for everything else, under caps", held.busy.others),
         Aim(f"{name}: reactions seen", len(held.reactions), least=reactions),
-        Aim(f"{name}: reaction of a join, median", percentile(held.reactions, 50), " ms"),
-        Aim(f"{name}: reaction of a join, p99", percentile(held.reactions, 99), " ms", most=growth),
+        Aim(f"{name}: reaction of a join, median", percentile(held.reactions, 50, default=math.inf), " ms"),
+        Aim(f"{name}: reaction of a join, p99", percentile(held.reactions, 99, default=math.inf), " ms", most=growth),
         Aim(f"{name}: reactions seen while status is asked", len(held.asked), least=asked),
-        Aim(f"{name}: reaction while status is asked, p99", percentile(held.asked, 99), " ms", most=growth),
+        Aim(
+            f"{name}: reaction while status is asked, p99",
+            percentile(held.asked, 99, default=math.inf),
+            " ms",
+            most=growth,
+        ),
         Aim(f"{name}: RSS", held.resident, " MB", least=DEAD_MB, most=RESIDENT),
         Aim(f"{name}: PSS", held.proportional, " MB"),
     ]
@@ -229,18 +235,8 @@ def judge_soft(beside: int, none: Sequence[float], held: Sequence[float]) -> lis
     ]
 
 
-def percentile(values: Sequence[float], share: int) -> float:
-    """Return the nearest-rank percentile; infinity where there is nothing."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * share // 100) - 1)] if ordered else math.inf
-
-
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values) if values else math.inf
-
-
 def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else math.nan
+    return fmean(values) if values else math.nan
 
 
 def table(title: str, aims: Sequence[Aim]) -> Table:

@@ -25,7 +25,7 @@ from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
 from mptcp_lab.testbed.services import wait_until
 
 from .. import style
-from ..paper.statistics import mean_interval
+from ..statistics import mean_interval
 from . import Picture, Result, steering_cells, steering_outages
 from .scene import need
 from .two_paths import DEVICES, DownloadScene, slow_origin, two_paths, wifi_dropping

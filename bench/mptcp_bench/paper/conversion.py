@@ -25,11 +25,12 @@ from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Host, Lab
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, mptcp_command, start_origin, start_proxy
 
+from ..statistics import percentile
 from .conversion_analysis import Body, Exchange, exchanges
 from .conversion_capture import captured, device_towards
 from .conversion_streams import Leg, follow
-from .results import BULK, DATA, DOWN, STREAM, SYN, UP, WHOLE, Case, Reference, Run
-from .statistics import percentile
+from .measures import STAT, idle
+from .results import BULK, DATA, DOWN, IDLE, STREAM, SYN, UP, WHOLE, Case, Reference, Run
 
 SCENARIO = "table1"
 ATTEMPTS = 3
@@ -77,6 +78,15 @@ class Workload:
         """About how long the requests take."""
         sending = 8 * (self.down + self.up) / (self.origin_rate or 50_000_000)
         return self.requests * max(1 / self.pace, sending)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversions:
+    """What was measured of a workload."""
+
+    exchanges: tuple[Exchange, ...]
+    idle: float
+    """Share of the processor time of the proxy's host that was idle meanwhile."""
 
 
 SMALL = Workload("small", 120, 1024)
@@ -129,7 +139,7 @@ def runs(
     )
     done = 0.0
     for number in range(1, repetitions + 1):
-        measured: dict[str, dict[str, tuple[Exchange, ...]]] = {protocol: {} for protocol in PROTOCOLS}
+        measured: dict[str, dict[str, Conversions]] = {protocol: {} for protocol in PROTOCOLS}
         for workload in draw.sample(todo, len(todo)):
             for protocol in draw.sample(list(PROTOCOLS), len(PROTOCOLS)):
                 for _ in range(ATTEMPTS):
@@ -147,8 +157,9 @@ def runs(
                 yield run_of(protocol, number, parts)
 
 
-def run_of(protocol: str, number: int, parts: Mapping[str, Sequence[Exchange]]) -> Run:
-    """Return a run of the exchanges of all workloads, *parts*."""
+def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> Run:
+    """Return a run of what was *measured* of all workloads."""
+    parts = {key: conversions.exchanges for key, conversions in measured.items()}
     small, paced = parts[SMALL.key], parts.get(PACED.key, ())
     seconds = {
         f"{SYN} {UP}": [e.syn for e in small],
@@ -159,10 +170,11 @@ def run_of(protocol: str, number: int, parts: Mapping[str, Sequence[Exchange]]) 
         f"{STREAM} {DOWN}": [value for e in paced for value in e.down],
         f"{BULK} {DOWN}": [value for e in parts[FAST.key] for value in e.down],
     }
-    measured = {name: tuple(round(value, 9) for value in values) for name, values in seconds.items() if values}
-    values = {median(name): percentile(values, 50) for name, values in measured.items()}
+    delays = {name: tuple(round(value, 9) for value in values) for name, values in seconds.items() if values}
+    values = {median(name): percentile(values, 50) for name, values in delays.items()}
     values |= {part: percentile([getattr(e, part) for e in small], 50) for part in PARTS}
-    return Run(protocol, number, valid=True, values=values, distributions=measured)
+    values[IDLE] = measured[SMALL.key].idle
+    return Run(protocol, number, valid=True, values=values, distributions=delays)
 
 
 def median(distribution: str) -> str:
@@ -175,7 +187,7 @@ def squid_configuration(proxy: Host) -> Path:
     return proxy.write(f"{SCENARIO}-squid.conf", f"{SQUID_CONFIG.read_text()}\nserver_persistent_connections off\n")
 
 
-def measure(lab: Lab, proxy: Proxy, origin: Origin, workload: Workload, *, multipath: bool) -> tuple[Exchange, ...]:
+def measure(lab: Lab, proxy: Proxy, origin: Origin, workload: Workload, *, multipath: bool) -> Conversions:
     """Have the client send the requests of *workload* through *proxy*, and return how each went.
 
     The origin must have a file ``{workload.down}.bin``, the proxy a configuration as of :func:`squid_configuration`.
@@ -192,16 +204,16 @@ def measure(lab: Lab, proxy: Proxy, origin: Origin, workload: Workload, *, multi
         if workload.origin_rate is not None:
             stack.enter_context(_slow_origin(lab, workload.origin_rate))
         packets = stack.enter_context(captured(lab.proxy, tuple(devices), expression))
-        before = lab.client.mib(), lab.proxy.mib()
+        before, processors = (lab.client.mib(), lab.proxy.mib()), lab.proxy.read(STAT)
         url = f"{origin.url(file)}?{label}-[1-{workload.requests}]"
         _send(lab.client, proxy.url(), url, workload, multipath=multipath)
-        after = lab.client.mib(), lab.proxy.mib()
+        after, share = (lab.client.mib(), lab.proxy.mib()), idle(processors, lab.proxy.read(STAT))
     client, server = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ip_address(address).packed)
     follow(packets, client, server)
     _check_counters(*zip(before, after, strict=True))
     measured = exchanges(client.connections, server.connections, wanted)
     _check_protocol(measured, multipath=multipath)
-    return measured
+    return Conversions(measured, share)
 
 
 @contextmanager

@@ -118,7 +118,7 @@ class _Relay:
     header: int
     """Octets of the header section that came in."""
     shift: int
-    """To be added to the place of a byte of content, to have its place in the stream out."""
+    """To be added to the offset of a byte of content, to have its offset in the stream out."""
 
     @classmethod
     def of(cls, what: str, arrivals: Stream, departures: Stream, body: int) -> _Relay:

@@ -1,9 +1,9 @@
 """From captured segments to connections: when each was opened, and when each byte of it was first sent.
 
 A client's MPTCP connection is one connection here, whatever its subflows: a join's SYN carries the proxy's token
-(RFC 8684, 3.2), and a byte's place in the stream is its data sequence number by the mapping of the subflow that carried
-it (3.3.1). A plain connection has TCP's sequence numbers instead. Only version 1: the kernels that speak version 0
-are not in this testbed. Retransmissions and reinjections are left out: a byte counts when it is first seen.
+(RFC 8684, 3.2), and a byte's offset in the stream is its data sequence number by the mapping of the subflow that
+carried it (3.3.1). A plain connection has TCP's sequence numbers instead. Only version 1: no kernel of this testbed
+speaks version 0. Retransmissions and reinjections are left out: a byte counts when it is first seen.
 """
 
 from __future__ import annotations
@@ -124,14 +124,14 @@ class Connection:
             self._origins[direction] = (initial_data_sequence(option.sender_key) + 1) & _64
 
     def offset(self, direction: int, sequence: int, octets: int) -> int | None:
-        """Return the place in the stream of a data sequence number of 4 or 8 *octets*; None before the key is known."""
+        """Return the offset of a data sequence number of 4 or 8 *octets*; None before the key is known."""
         origin = self._origins[direction]
         return None if origin is None else (sequence - origin) & (_64 if octets == 8 else _32)
 
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """Bytes of a subflow, counted from its SYN, and their place in the connection's stream."""
+    """Bytes of a subflow, counted from its SYN, and their offset in the connection's stream."""
 
     subflow: int
     length: int
@@ -223,7 +223,7 @@ class Leg:
         number = (packet.sequence - flow.sequences[direction]) & _32
         start: int | None = number - 1
         if connection.multipath:
-            start = _place(flow.mappings[direction], number)
+            start = _offset(flow.mappings[direction], number)
             if start is None:
                 connection.fallen = True
         if start is None or start < 0:  # before the first byte: a keep-alive probe
@@ -252,8 +252,8 @@ class Leg:
             mappings.append(new)
 
 
-def _place(mappings: list[_Mapping], number: int) -> int | None:
-    """Return the place in the connection's stream of the subflow's byte *number*; None where no mapping covers it."""
+def _offset(mappings: list[_Mapping], number: int) -> int | None:
+    """Return the offset in the connection's stream of the subflow's byte *number*; None where no mapping covers it."""
     for mapping in reversed(mappings):
         within = (number - mapping.subflow) & _32
         if within < mapping.length:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ from mptcp_lab.testbed.transfer import Observation, observe, still_there, wget
 
 from . import measures
 from .parameters import Parameters
-from .results import Case, Run
+from .results import IDLE, Case, Cause, Run, rtt
 from .scenarios import Expected, Scenario, Trial
 
 ATTEMPTS = 3
@@ -38,6 +38,14 @@ OVERHEAD = 1.5
 """Seconds that a run takes beside its download."""
 HEADERS = 1.08
 """Bytes on the wire for each byte of payload, about: only for telling how long a download will take."""
+CONNECTIONS = 5
+"""Opened over each path, to know its RTT."""
+GIVEN_UP = 4
+"""Seconds after which such a connection is given up: its packets were lost."""
+EXCESS = 1.1
+"""Times the rate of its link that no emulated path carries."""
+BUSY = 0.02
+"""Seconds by which a busy machine may prolong an RTT."""
 SLOWEST = 4.0
 """A download that takes this many times what it should is broken off."""
 
@@ -97,8 +105,23 @@ def case(trial: Trial, parameters: Parameters, size: int) -> Case:
     )
 
 
-def complaint(trial: Trial, seen: Observation, digest: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Why a download is no data point."""
+
+    reason: str
+    cause: Cause = Cause.OTHER
+
+
+def complaint(trial: Trial, seen: Observation, digest: str) -> Complaint | None:
     """Return why a download is no data point, None where it is one."""
+    if trial.expected is Expected.FALLBACK and seen.status == 0 and seen.protocol.requested == 1 and not seen.protocol.fallbacks:
+        return Complaint("the connection did not fall back to plain TCP", Cause.NO_FALLBACK)
+    reason = _reason(trial, seen, digest)
+    return None if reason is None else Complaint(reason)
+
+
+def _reason(trial: Trial, seen: Observation, digest: str) -> str | None:
     if seen.timed_out:
         return f"no end after {seen.ended:.0f} s"
     if seen.status != 0:
@@ -112,12 +135,65 @@ def complaint(trial: Trial, seen: Observation, digest: str) -> str | None:
     if protocol.requested != 1:
         return f"the client asked for {protocol.requested} Multipath TCP connections instead of one"
     if trial.expected is Expected.FALLBACK:
-        return None if protocol.fallbacks else "the connection did not fall back to plain TCP"
+        return None
     if protocol.fallbacks:
         return "the connection fell back to plain TCP"
     if not protocol.joins:
         return "no second subflow was established"
     return None
+
+
+def wrong_path(seen: Observation, rtts: Mapping[str, float], parameters: Parameters) -> str | None:
+    """Return how an emulated path was not what *parameters* say, None where all were; *rtts* are seconds by path."""
+    for name, seconds in rtts.items():
+        path = parameters.path(name)
+        jitter = path.down.jitter + path.up.jitter
+        least, most = 0.8e-6 * (path.rtt - jitter), 2e-6 * (path.rtt + jitter) + BUSY
+        if not least <= seconds <= most:
+            return f"{name} has an idle RTT of {1e3 * seconds:.1f} ms instead of {path.rtt / 1e3:g}: it is not emulated"
+        octets = seen.samples[-1].octets[name] - seen.samples[0].octets[name]
+        if (carried := 8 * octets / seen.ended) > EXCESS * parameters.rate(name):
+            return f"{name} carried {carried / 1e6:.1f} Mbit/s, more than its link has: it is not emulated"
+    return None
+
+
+def data_point(
+    trial: Trial,
+    number: int,
+    seen: Observation,
+    digest: str,
+    parameters: Parameters,
+    *,
+    idle: float,
+    rtts: Mapping[str, float],
+    emulated: bool,
+) -> Run:
+    """Return the run number *number* of *trial* that was *seen*, valid where it is a data point.
+
+    *digest* is the SHA-256 of what should have come; *idle* the share of processor time, *rtts* seconds by path.
+    """
+    wrong = complaint(trial, seen, digest)
+    if wrong is None and emulated and (reason := wrong_path(seen, rtts, parameters)) is not None:
+        wrong = Complaint(reason)
+    numbers: dict[str, float] = {}
+    if wrong is None:
+        try:
+            numbers = measures.values(seen, trial, parameters.cap)
+        except ValueError as error:
+            wrong = Complaint(f"too short to be measured: {error}")
+        else:
+            numbers |= {IDLE: idle, **{rtt(path): seconds for path, seconds in rtts.items()}}
+    return Run(
+        trial.key,
+        number,
+        valid=wrong is None,
+        reason=wrong.reason if wrong else "",
+        cause=wrong.cause if wrong else Cause.OTHER,
+        start=0.0,
+        end=seen.ended,
+        series=measures.series(seen),
+        values=numbers,
+    )
 
 
 def policy(lab: Lab, cap: int) -> str:
@@ -178,17 +254,27 @@ class Engine:
         proxy = start_proxy(lab.proxy, arguments=("--congestion-control", self._parameters.congestion_control))
         done = 0.0
         for number, trials in enumerate(self._plan.rounds, 1):
+            rtts = round_trips(lab, origin.url(f"{min(sizes)}.bin"))
             for trial in trials:
                 expected = seconds(trial, self._plan.size(trial), self._parameters)
                 for _ in range(ATTEMPTS):
-                    run = self._one(lab, origin, proxy, trial, number, done)
+                    run = self._one(lab, origin, proxy, trial, number, done, rtts)
                     yield run
                     if run.valid:
                         break
                 done += expected + OVERHEAD
                 self._advance(done)
 
-    def _one(self, lab: Lab, origin: Origin, proxy: Proxy, trial: Trial, number: int, done: float) -> Run:
+    def _one(
+        self,
+        lab: Lab,
+        origin: Origin,
+        proxy: Proxy,
+        trial: Trial,
+        number: int,
+        done: float,
+        rtts: Mapping[str, float],
+    ) -> Run:
         name = f"{self._plan.size(trial)}.bin"
         expected = seconds(trial, self._plan.size(trial), self._parameters)
         try:
@@ -197,6 +283,7 @@ class Engine:
             argv = wget(origin.url(name), proxy=through, source=source, multipath=True)
             with configured(lab, trial):
                 self._throttle(lab, trial)
+                before = _processors(lab)
                 seen = observe(
                     lab,
                     argv,
@@ -205,25 +292,26 @@ class Engine:
                     memory=self._scenario.memory,
                     watch=lambda elapsed: self._advance(done + min(elapsed, expected)),
                 )
+                after = _processors(lab)
             self._check()
         except (TestbedError, KeyError) as error:
             # An interface that has lost its address is a KeyError, with the words in its argument.
             reason = str(error.args[0]) if isinstance(error, KeyError) else str(error)
             still_there(lab, origin.process, proxy.process)
             return Run(trial.key, number, valid=False, reason=reason)
-        wrong = complaint(trial, seen, origin.digests[name])
-        if wrong is not None:
-            still_there(lab, origin.process, proxy.process)
-        return Run(
-            trial.key,
+        run = data_point(
+            trial,
             number,
-            valid=wrong is None,
-            reason=wrong or "",
-            start=0.0,
-            end=seen.ended,
-            series=measures.series(seen),
-            values={} if wrong else measures.values(seen, trial, self._parameters.cap),
+            seen,
+            origin.digests[name],
+            self._parameters,
+            idle=min(map(measures.idle, before, after)),
+            rtts=rtts,
+            emulated=lab.emulated,
         )
+        if not run.valid:
+            still_there(lab, origin.process, proxy.process)
+        return run
 
     def _throttle(self, lab: Lab, trial: Trial) -> None:
         """Have the throttler run, or not, as *trial* asks."""
@@ -234,6 +322,23 @@ class Engine:
             rules = lab.proxy.write("paper-policy.yaml", policy(lab, self._parameters.cap))
             config = write_throttler_config(lab.proxy, rules, interfaces=lab.proxy_devices)
             self._throttler = start_throttler(lab.proxy, config)
+
+
+def round_trips(lab: Lab, url: str) -> dict[str, float]:
+    """Return the least of the seconds that some connections to *url* take to open, by path; of those that open."""
+    found = {}
+    for path in lab.paths:
+        source = lab.client.address(path.device)
+        argv = ["curl", "-sS", "-I", "-o", "/dev/null", "--noproxy", "*", "--interface", source, "-m", str(GIVEN_UP)]
+        argv += ["-H", "Connection: close", "-w", r"%{time_connect}\n", f"{url}?[1-{CONNECTIONS}]"]
+        said = lab.client.run(argv, check=False, timeout=2 * GIVEN_UP * CONNECTIONS).stdout
+        if opened := [seconds for seconds in map(float, said.split()) if seconds > 0]:
+            found[path.name] = min(opened)
+    return found
+
+
+def _processors(lab: Lab) -> tuple[bytes, bytes]:
+    return lab.client.read(measures.STAT), lab.proxy.read(measures.STAT)
 
 
 def cases(scenario: Scenario, planned: Plan, parameters: Parameters) -> tuple[Case, ...]:

@@ -24,7 +24,7 @@ from .results import (
     Case,
     Result,
 )
-from .statistics import representative
+from .summary import representative
 
 WIDTH = 9.2
 LEFT, RIGHT, BETWEEN = 0.78, 0.15, 0.85

@@ -8,10 +8,11 @@ from math import log10
 from typing import Any
 
 from .. import style
+from ..statistics import percentiles
 from .figures_time import caption, nothing
 from .quantities import scale, show
 from .results import BULK, DATA, DOWN, GOODPUT, STREAM, SYN, UP, WHOLE, Case, Result, Statistic, metric
-from .statistics import percentiles, pooled
+from .summary import pooled
 
 BAR = "#c3c9d3"
 KINDS = {

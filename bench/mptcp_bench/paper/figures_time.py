@@ -9,9 +9,10 @@ from typing import Any
 from mptcp_common.units import format_rate
 
 from .. import style
+from ..statistics import mean_interval
 from .quantities import show
 from .results import GOODPUT, JOINED, TIME_TO_THROTTLE, Case, Result, Run, Series, metric, rate
-from .statistics import mean_interval, representative
+from .summary import representative
 
 COMPARABLE = 3.0
 """Panels have one time axis where the longest takes at most this many times what the shortest takes."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
-from mptcp_lab.testbed.recorder import mean_rate
+from mptcp_lab.testbed.recorder import mean_rate, rates
 from mptcp_lab.testbed.transfer import Observation
 
+from ..statistics import median
 from .results import (
+    CAPPED,
     DURATION,
     GOODPUT,
     JOINED,
@@ -23,6 +27,7 @@ from .results import (
 )
 from .scenarios import Trial
 
+STAT = Path("/proc/stat")
 DROPS = (
     "TcpExtTCPRcvQDrop",
     "TcpExtRcvPruned",
@@ -39,14 +44,19 @@ WINDOW = 0.1
 """Seconds over which a rate must be below a cap for the cap to be in force."""
 TOLERANCE = 1.5
 """… with this factor: a window this short holds few packets."""
+CONFIRMED = 0.2
+"""Seconds of a transfer below its cap that show it to be in force: what is over sooner was not capped."""
+CARRIED = 0.2
+"""Of its cap, at least, is carried by a path that is capped: one that carries nothing is not."""
 
 
 def series(seen: Observation) -> Series:
     """Return rates by path, and receive memory where it was sampled."""
-    found = seen.rates
+    kept = spaced([sample.time for sample in seen.samples])
+    found = rates([seen.samples[number] for number in kept])
     names = list(seen.samples[0].octets) if seen.samples else []
     # The memory is sampled with every reading but the last may be missing; a rate ends where a reading was taken.
-    memory = [octets for _, octets in seen.memory][1 : len(found) + 1]
+    memory = [seen.memory[number][1] for number in kept[1:] if number < len(seen.memory)]
     return Series(
         times=tuple(r.time for r in found),
         paths={name: tuple(r.bits[name] for r in found) for name in names},
@@ -54,11 +64,27 @@ def series(seen: Observation) -> Series:
     )
 
 
+def spaced(times: Sequence[float]) -> list[int]:
+    """Return which of *times*, ascending, to take rates between: those half of their usual interval apart at least.
+
+    A reading that was late is followed at once by the next, and a rate over so short a time is that of one packet.
+    """
+    if len(times) < 3:
+        return list(range(len(times)))
+    least = median([after - before for before, after in pairwise(times)]) / 2
+    kept = [0]
+    for number, time in enumerate(times):
+        if time - times[kept[-1]] >= least:
+            kept.append(number)
+    return kept
+
+
 def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     """Return the seconds from the second subflow to the cap on *path* being in force for good.
 
     It is in force from the end of the last window of WINDOW seconds that carried more than the cap allows. Resolution:
-    one sample. None where there was no second subflow.
+    one sample. None where it never came: there was no second subflow, the transfer was over before, or nothing went
+    over *path* that could be capped.
     """
     if seen.joined is None:
         return None
@@ -77,7 +103,21 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
                 if 8 * (b.octets[path] - a.octets[path]) > TOLERANCE * cap * (b.time - a.time)
             ]
             last = max(last, *above) if above else last
+    carried = [s for s in samples if s.time >= last]
+    if seen.ended - last < CONFIRMED or len(carried) < 2:
+        return None
+    bits = 8 * (carried[-1].octets[path] - carried[0].octets[path])
+    if bits < CARRIED * cap * (carried[-1].time - carried[0].time):
+        return None
     return last - seen.joined
+
+
+def idle(before: bytes, after: bytes) -> float:
+    """Return the share of a host's processor time that was idle between two readings of /proc/stat, proc_stat(5)."""
+    # user, nice, system, idle, iowait, irq, softirq, steal; guests' time is part of user's.
+    first, last = ([int(word) for word in text.split(maxsplit=9)[1:9]] for text in (before, after))
+    spent = [b - a for a, b in zip(first, last, strict=True)]
+    return (spent[3] + spent[4]) / sum(spent) if sum(spent) else 0.0
 
 
 def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
@@ -100,6 +140,9 @@ def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
         result[OUT_OF_ORDER_SEGMENTS] = float(seen.counters.get("MPTcpExtOFOQueue", 0))
     if seen.joined is not None:
         result[JOINED] = seen.joined
-        if trial.throttled and (taken := time_to_throttle(seen, "ethernet", cap)) is not None:
+    if trial.throttled:
+        taken = time_to_throttle(seen, "ethernet", cap)
+        result[CAPPED] = float(taken is not None)
+        if taken is not None:
             result[TIME_TO_THROTTLE] = taken
     return result

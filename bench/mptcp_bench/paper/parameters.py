@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mptcp_common.units import parse_rate
-from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, Path, PathError, UniformLoss
+from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, PathError, UniformLoss
+from mptcp_lab.emulation.model import Path as EmulatedPath
 
 MILLISECOND = 1_000
 """Microseconds."""
@@ -56,7 +57,8 @@ def parse_loss(text: str) -> Loss | None:
 
 def _whole(lowest: int, highest: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.strip().isdecimal() or not lowest <= int(text) <= highest:
+        # int() refuses thousands of digits in words of its own.
+        if not text.strip().isdecimal() or len(text) > 20 or not lowest <= int(text) <= highest:
             raise ValueError(f"{text!r}: a whole number from {lowest} to {highest} is allowed")
         return int(text)
 
@@ -183,14 +185,14 @@ class Parameters:
         """Bits per second."""
         return self._integer(f"{path}.rate")
 
-    def path(self, name: str) -> Path:
+    def path(self, name: str) -> EmulatedPath:
         """Return *name* as the emulation takes it."""
         loss = parse_loss(self.texts[f"{name}.loss"])
         half = self._integer(f"{name}.rtt") // 2
         jitter = self._integer(f"{name}.jitter")
         queue = max(1, self._integer("queue") // MILLISECOND)
         rate, mtu = self.rate(name), self._integer(f"{name}.mtu")
-        return Path(
+        return EmulatedPath(
             name,
             down=Direction(rate, half, jitter, loss, queue_ms=queue, mtu=mtu),
             up=Direction(rate, half, jitter, queue_ms=queue, mtu=mtu),

@@ -5,6 +5,7 @@ A run that is no data point stays in it with the reason.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,15 @@ from ..document import Document, Scalar
 
 ETHERNET = "ethernet"
 WIFI = "wifi"
+CASE_OF = {ETHERNET: "tcp-ethernet", WIFI: "tcp-wifi"}
+"""Key of the case in which a path is used alone."""
 
 GOODPUT = "goodput"
 DURATION = "duration"
 TIME_TO_THROTTLE = "time_to_throttle"
+CAPPED = "capped"
+"""1 where the cap came into force before the transfer was over, 0 where it never did: then it has no time to it."""
+IDLE = "idle"
 JOINED = "joined"
 RECEIVER_DROPS = "receiver_drops"
 RETRANSMISSIONS = "retransmissions"
@@ -37,6 +43,14 @@ UP, DOWN = "up", "down"
 
 Judgement = Literal["holds", "fails", "differs", "not judged"]
 Kind = Literal["panel", "baseline", "sweep"]
+
+
+class Cause(enum.StrEnum):
+    """Why a run is no data point, where a claim asks for it."""
+
+    OTHER = ""
+    NO_FALLBACK = "no-fallback"
+    """The server spoke Multipath TCP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,11 @@ def rate(path: str) -> str:
     return f"rate_{path}"
 
 
+def rtt(path: str) -> str:
+    """Return the name of the metric: seconds that a connection over *path* took to open, the least of several, idle."""
+    return f"rtt_{path}"
+
+
 METRICS: Mapping[str, Metric] = {
     m.key: m
     for m in (
@@ -69,12 +88,16 @@ METRICS: Mapping[str, Metric] = {
         Metric(rate(ETHERNET), "Ethernet on the wire, steady", "bit/s"),
         Metric(rate(WIFI), "Wi-Fi on the wire, steady", "bit/s"),
         Metric(JOINED, "second subflow joined after", "s"),
+        Metric(CAPPED, "transfers in which the cap came into force", "ratio"),
         Metric(TIME_TO_THROTTLE, "time to throttle", "s"),
         Metric(RETRANSMISSIONS, "retransmitted segments", "count"),
         Metric(RETRANSMISSION_SHARE, "retransmitted / sent segments", "ratio"),
         Metric(RECEIVER_DROPS, "segments that the receiver dropped", "count"),
         Metric(OUT_OF_ORDER, "receive memory, greatest", "B"),
         Metric(OUT_OF_ORDER_SEGMENTS, "segments that came out of order", "count"),
+        Metric(rtt(ETHERNET), "RTT of Ethernet, idle", "s"),
+        Metric(rtt(WIFI), "RTT of Wi-Fi, idle", "s"),
+        Metric(IDLE, "processor time idle, of the busier host", "ratio"),
         Metric("median_syn_up", "client's connection established → SYN to origin, median", "s"),
         Metric("median_syn-whole_up", "client's SYN in → SYN to origin, median", "s"),
         Metric("median_data_up", "request in → out, handshake with origin within, median", "s"),
@@ -151,6 +174,8 @@ class Run:
     """By metric, in SI units."""
     distributions: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Seconds, by kind and direction: ``syn up``."""
+    cause: Cause = Cause.OTHER
+    """:attr:`reason`, where a claim asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +204,7 @@ class Verdict:
     """A sentence with figures."""
     verdict: Judgement
     why: str = ""
-    """For ``fails`` and ``differs``: what in a modern kernel, or in this testbed, makes it so."""
+    """For ``differs``: the mechanism, which was measured; for ``fails``: what is likely and was not, if anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from ..sections import Figure, Section, word
 from .figures import svg
 from .quantities import show
 from .results import DOWN, GOODPUT, UP, Case, Result, Statistic, metric
-from .statistics import in_order, percentiles, pooled
+from ..statistics import percentiles
+from .summary import in_order, pooled
 
 ARROWS = {UP: "client → origin", DOWN: "origin → client"}
 PERCENTS = (50, 95, 99)

@@ -24,12 +24,12 @@ from .. import document, provenance
 from ..document import FILE, write
 from ..experiments.scene import need
 from ..provenance import Provenance
+from ..statistics import percentile
 from . import conversion, engine
 from .figures import draw
 from .parameters import Parameters
 from .results import ETHERNET, GOODPUT, WIFI, Reference, Result, Run, rate
 from .scenarios import SCENARIOS, TABLE
-from .statistics import percentile
 from .verdicts import judged
 
 NEEDED = (
@@ -48,11 +48,11 @@ class Order:
     output: Path
     console: Console
     hosts: Callable[[], AbstractContextManager[Lab]] | None = None
-    """Real hosts in place of namespaces."""
+    """Real hosts instead of namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CheckedLab:
     """A lab, and how to tell that its paths were what they should be."""
 
     lab: Lab
@@ -76,12 +76,12 @@ def _of_hosts(lab: Lab, driver: Provenance) -> Provenance:
 
 
 @contextmanager
-def place(order: Order) -> Iterator[Place]:
+def checked_lab(order: Order) -> Iterator[CheckedLab]:
     """Build the paper's testbed in namespaces, or have the real hosts that *order* names."""
     if order.hosts is not None:
         with order.hosts() as lab:
             real = ("Real hosts, reached by ssh; their links are what they are.",)
-            yield Place(lab, notes=real, provenance=partial(_of_hosts, lab))
+            yield CheckedLab(lab, notes=real, provenance=partial(_of_hosts, lab))
         return
     need(*NEEDED)
     profiles = [order.parameters.path(name) for name in (ETHERNET, WIFI)]
@@ -90,7 +90,7 @@ def place(order: Order) -> Iterator[Place]:
         if not testbed.emulation.repeatable:
             notes.append("The seed does not reach netem, which takes one from kernel and iproute2 6.6 on.")
         notes += testbed.emulation.warnings
-        yield Place(lab_of(testbed), testbed.check_emulation, tuple(notes))
+        yield CheckedLab(lab_of(testbed), testbed.check_emulation, tuple(notes))
 
 
 class Shown:
@@ -154,7 +154,7 @@ class Rerun:
     """Before anything was run."""
     seconds: float
     """About how long it takes."""
-    runs: Callable[[Place, Callable[[float], None]], Iterator[Run]]
+    runs: Callable[[CheckedLab, Callable[[float], None]], Iterator[Run]]
     """Does it, and tells a callback how many of these seconds are done."""
 
 
@@ -193,15 +193,15 @@ def prepare(name: str, order: Order) -> Rerun:
                 **common,
             ),
             conversion.estimate(repetitions, emulated=emulated),
-            lambda place, advance: checked(
+            lambda where, advance: checked(
                 conversion.runs(
-                    place.lab,
+                    where.lab,
                     congestion_control=parameters.congestion_control,
                     repetitions=repetitions,
                     seed=order.seed,
                     advance=advance,
                 ),
-                place.check,
+                where.check,
             ),
         )
     scenario = SCENARIOS[name]
@@ -220,8 +220,8 @@ def prepare(name: str, order: Order) -> Rerun:
             **common,
         ),
         engine.estimate(planned, parameters),
-        lambda place, advance: engine.Engine(scenario, parameters, planned, advance=advance, check=place.check).runs(
-            place.lab
+        lambda where, advance: engine.Engine(scenario, parameters, planned, advance=advance, check=where.check).runs(
+            where.lab
         ),
     )
 
@@ -236,7 +236,7 @@ def run(name: str, order: Order) -> Result:
     result, directory = rerun.result, order.output / name
     document.prepare(directory)
     try:
-        with place(order) as where, Shown(order.console, name, rerun.seconds) as shown:
+        with checked_lab(order) as where, Shown(order.console, name, rerun.seconds) as shown:
             result = replace(result, notes=where.notes, provenance=where.provenance(result.provenance))
             for done in rerun.runs(where, shown.advance):
                 if not result.runs:

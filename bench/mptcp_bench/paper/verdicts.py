@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import claims, conversion_claims
+from . import claims, conversion_claims, throttling_claims
 from .judging import Claims
 from .results import Result
-from .statistics import summarise
+from .summary import summarise
 
-CLAIMS = Claims({**claims.CLAIMS, **conversion_claims.CLAIMS})
+CLAIMS = Claims({**claims.CLAIMS, **throttling_claims.CLAIMS, **conversion_claims.CLAIMS})
 
 
 def judged(result: Result) -> Result:

@@ -53,7 +53,10 @@ def scene(make_module_testbed: Callable[..., Testbed], require: Callable[..., No
 def test_every_request_is_matched_and_no_interval_is_negative(scene: Scene, multipath: bool) -> None:
     workload = Workload("test", 20, 1024)
 
-    measured = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=multipath)
+    got = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=multipath)
+
+    measured = got.exchanges
+    assert 0 <= got.idle <= 1
 
     assert len(measured) == 20
     for exchange in measured:
@@ -70,7 +73,7 @@ def test_every_request_is_matched_and_no_interval_is_negative(scene: Scene, mult
 def test_segments_of_a_transfer_each_way_over_two_subflows(scene: Scene) -> None:
     workload = Workload("test", 3, 300_000, up=200_000)
 
-    measured = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=True)
+    measured = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=True).exchanges
 
     assert max(exchange.subflows for exchange in measured) == 2
     for exchange in measured:
@@ -84,7 +87,7 @@ def test_a_slowed_origin_is_as_it_was_afterwards(scene: Scene) -> None:
     before = scene.lab.origin.run(["tc", "qdisc", "show"]).stdout
     workload = Workload("test", 1, 300_000, origin_rate=20_000_000)
 
-    (exchange,) = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=True)
+    (exchange,) = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=True).exchanges
 
     assert len(exchange.down) >= 300_000 // 1500
     assert scene.lab.origin.run(["tc", "qdisc", "show"]).stdout == before

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,13 +21,20 @@ from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.results import load
 from mptcp_bench.paper.scenarios import SCENARIOS
 from mptcp_bench.paper.verdicts import judged
-from mptcp_lab.testbed import Testbed, TestbedError, lab_of, ownership
+from mptcp_lab.testbed import Testbed, TestbedError, Topology, lab_of, ownership
 from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.services import Throttler, start_throttler
+from mptcp_lab.testbed.topologies import paths
 
 pytestmark = pytest.mark.kernel
 Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 ONCE = ("--quick", "--set", "repetitions=1")
+
+
+def emulated(parameters: Parameters) -> Topology:
+    """Return the paper's paths as *parameters* have them."""
+    return paths([parameters.path("ethernet"), parameters.path("wifi")])
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +48,7 @@ def bench(*arguments: str, **options: object) -> subprocess.CompletedProcess[str
 
 
 def test_a_figure_is_one_command(tmp_path: Path) -> None:
-    done = bench("run", "fig6", *ONCE, "--seed", "5", "--output", str(tmp_path))
+    done = bench("run", "fig6", "--quick", "--set", "repetitions=2", "--seed", "5", "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "left" in done.stdout, "the time that remains is told"
     result = load(tmp_path / "fig6" / FILE)
@@ -58,7 +66,12 @@ def test_a_figure_is_one_command(tmp_path: Path) -> None:
     assert free is not None
     assert capped.mean < free.mean, "the policy moved load away from Ethernet"
     assert {claim.id for claim in result.claims} == {"first-escapes", "small-impact", "repeated-throttled", "no-less"}
-    assert all(claim.verdict != "not judged" for claim in result.claims)
+    came = result.statistic("repeated", "capped")
+    assert came is not None
+    assert came.mean == 1, "the cap came into force"
+    for run in result.runs:
+        assert run.values["rtt_wifi"] > 2 * run.values["rtt_ethernet"]
+        assert 0 <= run.values["idle"] <= 1
     pictures = list((tmp_path / "fig6").glob("*.png")) + list((tmp_path / "fig6").glob("*.svg"))
     assert len(pictures) == 2
     page = bench("report", str(tmp_path))
@@ -137,10 +150,38 @@ def test_what_cannot_be_written_is_told_before_anything_is_run(tmp_path: Path) -
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_nothing_holds_of_a_throttler_that_died(
+    make_testbed: MakeTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(*arguments: Any, **options: Any) -> Throttler:
+        throttler = start_throttler(*arguments, **options)
+        throttler.process.stop()
+        return throttler
+
+    monkeypatch.setattr(engine, "start_throttler", dying)
+    scenario, parameters = SCENARIOS["fig6"], Parameters.of(["repetitions=2"])
+    planned = engine.plan(scenario, parameters, 1, True)
+    runs = tuple(engine.Engine(scenario, parameters, planned).runs(lab_of(make_testbed(emulated(parameters)))))
+    result = judged(
+        replace(session.prepare("fig6", session.Order(parameters, 1, True, tmp_path, Console())).result, runs=runs)
+    )
+    assert all(run.valid for run in result.runs), [run.reason for run in result.failed()]
+    assert result.values("first", "capped") == result.values("repeated", "capped") == (0, 0)
+    assert {claim.verdict for claim in result.claims} == {"fails"}
+
+
+def test_a_path_without_its_delay_is_no_data_point(make_testbed: MakeTestbed) -> None:
+    scenario, parameters = SCENARIOS["fig6"], Parameters.of()
+    planned = engine.Plan((engine.plan(scenario, parameters, 1, True).rounds[0][1:2],), quick=True)
+    run = next(engine.Engine(scenario, parameters, planned).runs(lab_of(make_testbed())))
+    assert not run.valid
+    assert "ms instead of 2: it is not emulated" in run.reason
+
+
 def test_a_proxy_that_is_gone_ends_the_experiment(make_testbed: MakeTestbed) -> None:
     """Every later run would fail as well: that is no complete result."""
-    lab = lab_of(make_testbed())
     scenario, parameters = SCENARIOS["fig6"], Parameters.of(["repetitions=2"])
+    lab = lab_of(make_testbed(emulated(parameters)))
     planned = engine.plan(scenario, parameters, 1, True)
     planned = engine.Plan(tuple(trials[1:2] for trials in planned.rounds), quick=True)
     runs = engine.Engine(scenario, parameters, planned).runs(lab)

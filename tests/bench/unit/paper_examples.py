@@ -6,8 +6,9 @@ import random
 from dataclasses import replace
 
 from mptcp_bench.paper.results import Case, Reference, Result, Run, Series, Verdict, share
-from mptcp_bench.paper.statistics import percentile, summarise
+from mptcp_bench.paper.summary import summarise
 from mptcp_bench.provenance import Provenance
+from mptcp_bench.statistics import percentile
 
 INTERVAL = 0.1
 PROVENANCE = Provenance(

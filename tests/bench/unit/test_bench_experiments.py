@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import random
 
 import pytest
 
 from mptcp_bench.cli import main
 from mptcp_bench.experiments import EXPERIMENTS, control_plane
 from mptcp_bench.experiments.announcement import announced_ports
-from mptcp_bench.experiments.datapath import interval, within_rounds
+from mptcp_bench.experiments.datapath import within_rounds
 from mptcp_bench.experiments.goodput import CASES, Measurement, judge
 from mptcp_bench.experiments.scene import Aim, differences, missed, payload_share
 from mptcp_lab.testbed.transfer import Protocol
@@ -63,13 +62,6 @@ def test_only_dumps_that_changed_are_differences() -> None:
 def test_ratios_compare_within_a_round() -> None:
     goodput = {"0 entries": [1.0, 2.0], "1,000 entries": [1.0, 1.0]}
     assert within_rounds(goodput, 1_000, 0) == [1.0, 0.5]
-
-
-def test_interval_of_the_median_holds_the_median_and_repeats_with_the_seed() -> None:
-    values = [0.9, 0.95, 1.0, 1.05, 1.1]
-    low, high = interval(values, random.Random(1))
-    assert 0.9 <= low <= 1.0 <= high <= 1.1
-    assert interval(values, random.Random(1)) == (low, high)
 
 
 def test_goodput_counts_the_links_that_the_case_may_use() -> None:

@@ -7,7 +7,7 @@ import pytest
 from mptcp_bench.experiments.onset import _missed, _when
 from mptcp_bench.experiments.onset_cells import Cell, cells
 from mptcp_bench.experiments.onset_judging import DOWN, UP, Outcome, Windows, judge
-from mptcp_bench.paper.statistics import mean_interval
+from mptcp_bench.statistics import mean_interval
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
 

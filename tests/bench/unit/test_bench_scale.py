@@ -13,7 +13,7 @@ import pytest
 from mptcp_bench.document import finite
 from mptcp_bench.experiments.scale import plan, shown
 from mptcp_bench.experiments.scale_crowd import NODE, sockets, with_crowd
-from mptcp_bench.experiments.scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, percentile, table
+from mptcp_bench.experiments.scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
 from mptcp_bench.experiments.scale_policy import CAPPED, FULL, UNCAPPED
 from mptcp_bench.experiments.scene import missed
 from mptcp_lab.testbed import TWO_PATHS, TestbedError
@@ -140,12 +140,6 @@ def test_without_a_throttler_the_crowd_alone_is_judged() -> None:
 def test_the_other_path_is_to_keep_its_rate_beside_a_crowd(kept: tuple[float, ...], met: bool) -> None:
     assert bool(missed(judge_soft(5_000, (1.0,), kept))) is not met
     assert judge_soft(0, (), ()) == []
-
-
-def test_percentiles_by_nearest_rank() -> None:
-    assert percentile([float(n) for n in range(200, 0, -1)], 99) == 198
-    assert percentile([3.0], 50) == 3.0
-    assert percentile([], 99) == math.inf
 
 
 def test_the_table_has_a_column_for_each_number_in_order() -> None:

@@ -1,4 +1,4 @@
-"""From two sides' connections to intervals, and from intervals to what is said of the paper's Table 1."""
+"""From two sides' connections to intervals: how long each segment took through the proxy."""
 
 from __future__ import annotations
 
@@ -20,27 +20,9 @@ from paper_conversion_dialogue import (
     origin_talk,
 )
 
-from mptcp_bench.paper.conversion import (
-    FAST,
-    MPTCP,
-    PACED,
-    PARTS,
-    REFERENCES,
-    SMALL,
-    TCP,
-    UPLOAD,
-    cases,
-    estimate,
-    run_of,
-    workloads,
-)
 from mptcp_bench.paper.conversion_analysis import Body, Exchange, exchanges, target
-from mptcp_bench.paper.conversion_claims import CLAIMS
 from mptcp_bench.paper.conversion_packets import CaptureError
 from mptcp_bench.paper.conversion_streams import Leg, follow
-from mptcp_bench.paper.results import Result, Run
-from mptcp_bench.paper.statistics import summarise
-from mptcp_bench.provenance import Provenance
 from mptcp_throttler.mptcp.options import MpCapable
 
 TARGET = "/1000.bin?a-1"
@@ -212,62 +194,3 @@ def test_a_target_of_arbitrary_bytes_raises_nothing(line: bytes, host: bytes) ->
     target(line)
     target(b"GET " + line + b" HTTP/1.1\r\n")
     target(b"GET http://" + host + b"/" + line + b" HTTP/1.1\r\n")
-
-
-def exchange(scale: float, up: int = 0, down: int = 1) -> Exchange:
-    """Return one that took 300 µs for a SYN and 200 µs for a segment of content, times *scale*."""
-    times = dict.fromkeys(PARTS, 100e-6 * scale) | {"syn": 300e-6 * scale, "request": 400e-6 * scale}
-    return Exchange(TARGET, True, False, 2, **times, up=(200e-6 * scale,) * up, down=(200e-6 * scale,) * down)
-
-
-def result(scale: float, **only: tuple[Exchange, ...]) -> Result:
-    few = (exchange(scale),) * 3
-    parts = only or {SMALL.key: few, PACED.key: few, FAST.key: (exchange(50 * scale, down=9),), UPLOAD.key: few}
-    runs = tuple(run_of(protocol, 1, parts) for protocol in (MPTCP, TCP))
-    here = Provenance("test", "", "", 1, "", "", None, "")
-    return Result(
-        provenance=here, experiment="table1", title="", paper="Table 1", parameters={}, seed=1, complete=True,
-        repetitions=1, cases=cases(), runs=runs, summary=summarise(cases(), runs), references=REFERENCES,
-    )  # fmt: skip
-
-
-def verdicts(measured: Result) -> dict[str, str]:
-    return {verdict.id: verdict.verdict for verdict in CLAIMS.judge(measured)}
-
-
-def test_a_run_has_the_distributions_that_the_figure_draws() -> None:
-    few = (exchange(1, up=2), exchange(3, up=2))
-    run = run_of(MPTCP, 4, {SMALL.key: few, PACED.key: few, FAST.key: few, UPLOAD.key: few})
-    assert (run.case, run.repetition, run.valid) == (MPTCP, 4, True)
-    assert run.distributions["syn up"] == pytest.approx((300e-6, 900e-6))
-    kinds = {"syn up", "syn-whole up", "data up", "data down", "stream up", "stream down", "bulk down"}
-    assert set(run.distributions) == kinds
-    assert run.values["median_syn_up"] == pytest.approx(600e-6)
-    assert len(run.distributions["stream up"]) == 4
-
-
-def test_a_real_origin_is_not_slowed_down() -> None:
-    assert PACED not in workloads(emulated=False)
-    assert estimate(2, emulated=False) < estimate(2)
-    few = (exchange(1, up=1),)
-    assert "stream down" not in run_of(MPTCP, 1, {SMALL.key: few, FAST.key: few, UPLOAD.key: few}).distributions
-
-
-@pytest.mark.parametrize(("scale", "verdict"), [(1, "differs"), (30, "holds"), (500, "fails")])
-def test_the_verdict_follows_the_figures(scale: float, verdict: str) -> None:
-    told = {v.id: v for v in CLAIMS.judge(result(scale))}
-    assert (told["syn"].verdict, told["data"].verdict) == (verdict, verdict)
-    assert bool(told["syn"].why) is (verdict != "holds")
-    assert "Multipath" in told["syn"].measured
-
-
-def test_data_slower_than_the_syn_is_judged_by_both_directions() -> None:
-    assert verdicts(result(1))["data-slower"] == "differs"  # 400 up, but 200 down, against 300
-    few = tuple(replace(exchange(1), down=(350e-6,)) for _ in range(3))
-    slow = result(1, **{SMALL.key: few, PACED.key: few, FAST.key: few, UPLOAD.key: few})
-    assert verdicts(slow)["data-slower"] == "holds"
-
-
-def test_where_nothing_was_measured_nothing_is_judged() -> None:
-    empty = replace(result(1), runs=(Run(MPTCP, 1, valid=False, reason="no"),), summary=())
-    assert set(verdicts(empty).values()) == {"not judged"}

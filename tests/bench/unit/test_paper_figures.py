@@ -15,7 +15,7 @@ from paper_examples import EXAMPLES, fig2, fig3, fig4, fig6, fig7, incomplete, t
 from mptcp_bench import style
 from mptcp_bench.paper.figures import draw, figure, svg
 from mptcp_bench.paper.results import Result, Run
-from mptcp_bench.paper.statistics import representative
+from mptcp_bench.paper.summary import representative
 
 
 def lines(axes: Any, label: str) -> list[Any]:

@@ -55,6 +55,10 @@ def test_times(text: str, microseconds: int) -> None:
         ("wifi.mtu=100", "576 to 9000"),
         ("congestion-control=lia", "bbr, cubic, reno"),
         ("repetitions=-1", "0 to 1000"),
+        ("repetitions=ten", "a whole number from 0 to 1000 is allowed"),
+        ("repetitions=" + "9" * 5000, "0 to 1000"),
+        ("wifi.mtu=ten", "576 to 9000"),
+        ("runs=ten", "no parameter 'runs'"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_is_allowed(setting: str, said: str) -> None:

@@ -1,72 +1,15 @@
-"""Means with their intervals, percentiles, the representative run, and quantities in words."""
+"""A result summed up: its lines, what is pooled, the representative run, and quantities in words."""
 
 from __future__ import annotations
 
-import statistics as standard
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from paper_examples import fig3, table1
 
 from mptcp_bench.paper.quantities import show
 from mptcp_bench.paper.results import Run, Series
-from mptcp_bench.paper.statistics import (
-    in_order,
-    mean_interval,
-    percentile,
-    percentiles,
-    pooled,
-    representative,
-    summarise,
-)
-
-NUMBERS = st.floats(-1e9, 1e9)
-
-
-def test_interval_is_students() -> None:
-    # t(0.975, 4) = 2.776, standard deviation 1.5811: tables of any textbook.
-    found = mean_interval([1, 2, 3, 4, 5])
-    assert (found.n, found.mean) == (5, 3)
-    assert found.half == pytest.approx(2.7764 * 1.5811 / 5**0.5, rel=1e-4)
-    assert found.low == pytest.approx(3 - 1.9633, abs=1e-3)
-
-
-def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
-    assert mean_interval([4.0]).half is None
-    with pytest.raises(ValueError, match="no values"):
-        mean_interval([])
-    with pytest.raises(ValueError, match="no values"):
-        percentile([], 50)
-
-
-def test_equal_values_have_an_interval_of_no_width() -> None:
-    assert mean_interval([7.0, 7.0, 7.0]).half == 0
-
-
-@given(st.lists(NUMBERS, min_size=2, max_size=30))
-def test_interval_lies_around_the_mean_and_narrows_with_confidence(values: list[float]) -> None:
-    wide, narrow = mean_interval(values), mean_interval(values, 0.5)
-    assert wide.low is not None
-    assert wide.high is not None
-    assert wide.low <= wide.mean <= wide.high
-    assert narrow.half is not None
-    assert wide.half is not None
-    assert narrow.half <= wide.half
-
-
-@given(st.lists(NUMBERS, min_size=1, max_size=50))
-def test_percentiles_are_within_and_ascend(values: list[float]) -> None:
-    found = percentiles(values, [0, 25, 50, 95, 99, 100])
-    assert found == sorted(found)
-    assert (found[0], found[-1]) == (min(values), max(values))
-    assert found[2] == pytest.approx(standard.median(values), rel=1e-9, abs=1e-6)
-
-
-def test_a_percentile_is_between_0_and_100() -> None:
-    with pytest.raises(ValueError, match="Percentiles must be in the range"):
-        percentile([1.0], 101)
+from mptcp_bench.paper.summary import in_order, pooled, representative, summarise
 
 
 def test_summary_leaves_out_what_is_no_data_point() -> None:

@@ -1,0 +1,43 @@
+"""The results of the paper's experiments summed up: a line for each case and metric, pooled delays, the run to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..statistics import mean_interval
+from .results import GOODPUT, METRICS, Case, Result, Run, Statistic, metric
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names of metrics, each once, in the order of METRICS, unknown ones last."""
+    order = {key: number for number, key in enumerate(METRICS)}
+    return sorted(dict.fromkeys(names), key=lambda name: order.get(name, len(order)))
+
+
+def summarise(cases: Iterable[Case], runs: Sequence[Run]) -> tuple[Statistic, ...]:
+    """Return a line for each case and metric that a valid run has; known metrics first, in the order of METRICS."""
+    lines = []
+    for case in cases:
+        valid = [run for run in runs if run.case == case.key and run.valid]
+        for name in in_order(name for run in valid for name in run.values):
+            lines.append(summed_up(case.key, name, [run.values[name] for run in valid if name in run.values]))
+    return tuple(lines)
+
+
+def summed_up(case: str, name: str, values: Sequence[float]) -> Statistic:
+    """Return the line of *values*, one at least, of metric *name*."""
+    found = mean_interval(values)
+    return Statistic(case, name, metric(name).unit, found.n, found.mean, found.low, found.high, tuple(values))
+
+
+def pooled(result: Result, distribution: str, case: str | None = None) -> tuple[float, ...]:
+    """Return the values of *distribution* of all valid runs, or of those of *case*."""
+    runs = [run for run in result.runs if run.valid and case in (None, run.case)]
+    return tuple(value for run in runs for value in run.distributions.get(distribution, ()))
+
+
+def representative(runs: Sequence[Run]) -> Run | None:
+    """Return the run of median goodput (the lower of the two in the middle); None where none has a time series."""
+    with_series = [run for run in runs if run.series is not None]
+    ordered = sorted(with_series, key=lambda run: run.values.get(GOODPUT, 0.0))
+    return ordered[(len(ordered) - 1) // 2] if ordered else None

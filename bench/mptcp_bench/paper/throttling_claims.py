@@ -1,0 +1,198 @@
+"""What the paper says of its Figures 6 and 7, the throttled transfers: one function for each claim.
+
+Each of them is about a transfer whose cap on Ethernet was in force. Where it never came, the claim fails, whatever the
+rates are: nothing was throttled.
+"""
+
+from __future__ import annotations
+
+from mptcp_common.units import approximate_rate
+
+from .claims import MARGIN, mbit
+from .judging import Claims, Finding, Measured, above, either, explained, no_less, shifted, within
+from .results import CAPPED, DURATION, ETHERNET, GOODPUT, JOINED, TIME_TO_THROTTLE, WIFI, Statistic, rate, share
+from .summary import summed_up
+
+CLAIMS = Claims()
+AT_ONCE = 0.1
+"""Seconds within which a cap is in force for a transfer to be throttled from its start."""
+LANDED = 1.0
+"""Seconds within which a cap that lands softly is in force (docs/soft-start.md)."""
+SLIGHT = 0.5
+"""Seconds of completion time that are "a miniature impact"."""
+ON_TIME = 0.1
+"""Share of a transfer's time by which a cap that is in force was in force from its start."""
+CAP_TOLERANCE = 0.05
+MORE = 1.05
+"""Times by which a rate has to exceed another to be more."""
+LESS = 0.95
+
+
+def _milliseconds(statistic: Statistic) -> str:
+    """Return a time for people; one that is shorter than a sample is not known any closer."""
+    if max(statistic.values) == 0:
+        return "less than one sample"
+    half = f" ± {1e3 * (statistic.high - statistic.mean):.0f}" if statistic.high is not None else ""
+    return f"{1e3 * statistic.mean:.0f}{half} ms"
+
+
+def _never(m: Measured, case: str) -> Finding | None:
+    """Return what to say where the cap was not in force in every transfer of *case*, None where it was."""
+    capped = m(case, CAPPED)
+    if min(capped.values) == 1:
+        return None
+    return Finding(
+        f"The cap on Ethernet never came into force in {capped.values.count(0.0)} of {capped.n} transfers of "
+        f"{m.result.case(case).title}.",
+        "fails",
+    )
+
+
+@CLAIMS.of(
+    "fig6",
+    "first-escapes",
+    "The first transfer runs for a while before the queueing disciplines are configured, a repeated one does not.",
+)
+def _fig6_first_escapes(m: Measured) -> Finding:
+    if never := _never(m, "repeated"):
+        return never
+    again, duration, missed = (
+        m("repeated", TIME_TO_THROTTLE),
+        m("first", DURATION),
+        m("first", CAPPED).values.count(0.0),
+    )
+    # Where the first was over before its cap came, its whole time is a lower bound.
+    first = summed_up(
+        "first",
+        TIME_TO_THROTTLE,
+        [
+            r.values.get(TIME_TO_THROTTLE, r.values[DURATION] - r.values.get(JOINED, 0.0))
+            for r in m.result.valid("first")
+        ],
+    )
+    told = f" (in {missed} of them not before their end)" if missed else ""
+    return Finding(
+        f"The cap is in force {_milliseconds(first)} after the second subflow joined in first transfers{told}, "
+        f"{_milliseconds(again)} in repeated ones; the first takes {duration.mean:.2f} s.",
+        *explained(
+            above(shifted(first, -AT_ONCE), again),
+            not missed and first.mean <= LANDED,
+            "Classes are made when the policy is loaded, so that a first transfer is throttled like any other: its cap "
+            "is in force as soon as that of a repeated one.",
+        ),
+    )
+
+
+@CLAIMS.of(
+    "fig6",
+    "small-impact",
+    f"On the first transfer of 5 MB the throttling has a miniature impact on delivery time (up to {SLIGHT:g} s).",
+)
+def _fig6_small_impact(m: Measured) -> Finding:
+    if never := _never(m, "repeated"):
+        return never
+    free, first = m("free", DURATION), m("first", DURATION)
+    cap = m.result.case("first").caps[ETHERNET]
+    more = first.mean - free.mean
+    late = above(shifted(first, -SLIGHT), free)
+    return Finding(
+        f"{free.mean:.2f} s not throttled, {first.mean:.2f} s with Ethernet at {approximate_rate(cap)}: {more:+.2f} s.",
+        *explained(
+            not late,
+            _never(m, "first") is None and m.mean("first", TIME_TO_THROTTLE) <= LANDED,
+            "The paper's first transfer was over before its throttle was in place. Here the cap is in force within a "
+            "second, so that part of 5 MB has to take the slower path, as the policy asks.",
+        ),
+    )
+
+
+@CLAIMS.of(
+    "fig6",
+    "repeated-throttled",
+    "A repeated transfer finds the policy installed and is throttled without the first one's overhead.",
+)
+def _fig6_repeated_throttled(m: Measured) -> Finding:
+    if never := _never(m, "repeated"):
+        return never
+    free, repeated = m("free", share(ETHERNET)), m("repeated", share(ETHERNET))
+    again, duration = m("repeated", TIME_TO_THROTTLE), m("repeated", DURATION)
+    relieved = not above(repeated, free, LESS)
+    return Finding(
+        f"Ethernet carries {repeated.mean:.0%} of a repeated transfer ({free.mean:.0%} when not throttled); the "
+        f"cap is in force after {_milliseconds(again)} of {duration.mean:.2f} s.",
+        *explained(
+            relieved and not above(again, duration, ON_TIME),
+            relieved and again.mean <= LANDED,
+            "The cap lands softly, on a repeated transfer too: what waits for Ethernet leaves at full speed before its "
+            "rate falls, so that Wi-Fi does not wait for it.",
+        ),
+    )
+
+
+@CLAIMS.of(
+    "fig6",
+    "no-less",
+    "A throttled connection has no less capacity than a single-path TCP session, here over Wi-Fi (section 3.4; margin "
+    f"{MARGIN:.0%}).",
+)
+def _fig6_no_less(m: Measured) -> Finding:
+    if never := _never(m, "repeated"):
+        return never
+    alone, repeated = m("tcp-wifi", GOODPUT), m("repeated", GOODPUT)
+    return Finding(
+        f"{mbit(repeated)} in the repeated transfer, {mbit(alone)} by TCP over Wi-Fi alone; Wi-Fi carried "
+        f"{mbit(m('repeated', rate(WIFI)))} while Ethernet was throttled.",
+        either(no_less(repeated, alone, MARGIN)),
+    )
+
+
+@CLAIMS.of("fig7", "cap", "Ethernet is held at the limit that the operator chose.")
+def _fig7_cap(m: Measured) -> Finding:
+    ethernet, cap = m("throttled", rate(ETHERNET)), m.result.case("throttled").caps[ETHERNET]
+    return Finding(
+        f"{mbit(ethernet)} on the wire once steady, {ethernet.mean / cap:.3f} of its cap.",
+        either(within(ethernet, (1 - CAP_TOLERANCE) * cap, (1 + CAP_TOLERANCE) * cap)),
+    )
+
+
+@CLAIMS.of("fig7", "offload", "Data moves to Wi-Fi, which achieves a higher throughput than without the throttle.")
+def _fig7_offload(m: Measured) -> Finding:
+    if never := _never(m, "throttled"):
+        return never
+    free, throttled = m("free", rate(WIFI)), m("throttled", rate(WIFI))
+    parts = m("free", share(WIFI)), m("throttled", share(WIFI))
+    alone = m("tcp-wifi", rate(WIFI))
+    moved = above(parts[1], parts[0], MORE)
+    return Finding(
+        f"Wi-Fi carries {parts[1].mean:.0%} of the bytes instead of {parts[0].mean:.0%}, {mbit(throttled)} on the wire "
+        f"instead of {mbit(free)}.",
+        *explained(
+            moved and above(throttled, free, MORE),
+            moved and free.mean >= LESS * alone.mean and throttled.mean >= 0.9 * free.mean,
+            "Its share rises as the paper says; its throughput cannot, since Wi-Fi carries all it can without any "
+            "throttle (Figure 3).",
+        ),
+    )
+
+
+@CLAIMS.of(
+    "fig7",
+    "inferior",
+    "The whole is inferior to a transfer that is not throttled, by what the limit takes from Ethernet.",
+)
+def _fig7_inferior(m: Measured) -> Finding:
+    if never := _never(m, "throttled"):
+        return never
+    free, throttled = m("free", GOODPUT), m("throttled", GOODPUT)
+    return Finding(f"{mbit(throttled)} instead of {mbit(free)}.", either(not above(throttled, free, LESS)))
+
+
+@CLAIMS.of("fig7", "outperforms", "Multipath TCP still outperforms legacy TCP over the better remaining path.")
+def _fig7_outperforms(m: Measured) -> Finding:
+    if never := _never(m, "throttled"):
+        return never
+    throttled, alone = m("throttled", GOODPUT), m("tcp-wifi", GOODPUT)
+    return Finding(
+        f"{mbit(throttled)} against {mbit(alone)} by TCP over Wi-Fi alone: {throttled.mean / alone.mean:.2f} times.",
+        either(above(throttled, alone, MORE)),
+    )

@@ -1,0 +1,151 @@
+"""The statistics of the whole bench, each defined once: intervals, percentiles, comparisons of two samples. Pure.
+
+Intervals are Student's t: runs are few, independent, and their spread is not known beforehand (NIST/SEMATECH e-Handbook
+of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which assumes no equal spread: a claim
+holds or fails where a one-sided bound excludes the opposite, and is open in between, so that noise confirms nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, sqrt
+from statistics import fmean, stdev, variance
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with its confidence interval, None where there are fewer than two values."""
+
+    n: int
+    mean: float
+    low: float | None
+    high: float | None
+
+    @property
+    def half(self) -> float | None:
+        """What stands behind the ±."""
+        return None if self.high is None else self.high - self.mean
+
+
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Return the mean of *values* with its two-sided t-interval.
+
+    :raises ValueError: where there is no value
+    """
+    if not values:
+        raise ValueError("the mean of no values")
+    n, mean = len(values), fmean(values)
+    if n < 2:
+        return Interval(n, mean, None, None)
+    # Not scipy.stats.t.interval: equal values have an interval of no width, and it gives NaN for them.
+    half = _t((1 + confidence) / 2, n - 1) * stdev(values, mean) / sqrt(n)
+    return Interval(n, mean, mean - half, mean + half)
+
+
+def percentiles(values: Sequence[float], percents: Sequence[float], *, default: float | None = None) -> list[float]:
+    """Return that many percentiles of *values*, linear between order statistics; infinite values are allowed.
+
+    :raises ValueError: a percentile is not 0 to 100, or there is no value and no *default* for that
+    """
+    if not all(0 <= percent <= 100 for percent in percents):
+        raise ValueError("a percentile is 0 to 100")
+    if not values:
+        if default is None:
+            raise ValueError("a percentile of no values")
+        return [default] * len(percents)
+    # Not numpy.percentile: it gives NaN between two infinities.
+    ordered = sorted(values)
+    found = []
+    for percent in percents:
+        position = (len(ordered) - 1) * percent / 100
+        number = floor(position)
+        low, high = ordered[number], ordered[min(number + 1, len(ordered) - 1)]
+        within = position - number
+        found.append(float(min(low + within * (high - low), high) if within and low < high else low))
+    return found
+
+
+def percentile(values: Sequence[float], percent: float, *, default: float | None = None) -> float:
+    """Return one percentile of *values*; *default* and errors are those of :func:`percentiles`."""
+    return percentiles(values, (percent,), default=default)[0]
+
+
+def median(values: Sequence[float], *, default: float | None = None) -> float:
+    """Return the 50th percentile of *values*; *default* and errors are those of :func:`percentiles`."""
+    return percentile(values, 50, default=default)
+
+
+def median_interval(
+    values: Sequence[float], draw: random.Random, *, resamples: int = 2_000, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Return the bootstrap interval of the median of *values*, drawn by *draw*.
+
+    :raises ValueError: where there is no value
+    """
+    medians = [median(draw.choices(values, k=len(values))) for _ in range(resamples)] if values else []
+    tail = 50 * (1 - confidence)
+    low, high = percentiles(medians, (tail, 100 - tail))
+    return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The mean of a sample minus what it is compared with, with one-sided bounds of 95 % confidence each."""
+
+    difference: float
+    low: float | None
+    high: float | None
+    """None where the values are too few for bounds."""
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the sample is above; None where the bounds leave it open."""
+        if self.low is None or self.high is None:
+            return None
+        if self.low > 0:
+            return True
+        return False if self.high < 0 else None
+
+
+def compare(sample: Sequence[float], reference: Sequence[float] | float, factor: float = 1.0) -> Comparison:
+    """Compare the mean of *sample* with *factor* times *reference*: the mean of another sample, or a constant.
+
+    :raises ValueError: where there is no value
+    """
+    others = [reference] if isinstance(reference, int | float) else reference
+    if not sample or not others:
+        raise ValueError("a comparison with no values")
+    difference = fmean(sample) - factor * fmean(others)
+    parts = [(sample, 1.0)] if isinstance(reference, int | float) else [(sample, 1.0), (others, factor)]
+    if any(len(values) < 2 for values, _ in parts):
+        return Comparison(difference, None, None)
+    # The squared standard error of each mean; Welch and Satterthwaite's degrees of freedom.
+    squares = [weight**2 * variance(values) / len(values) for values, weight in parts]
+    error = sqrt(sum(squares))
+    if not error:
+        return Comparison(difference, difference, difference)
+    freedom = 1 / sum((s / sum(squares)) ** 2 / (len(v) - 1) for s, (v, _) in zip(squares, parts, strict=True))
+    half = _t(CONFIDENCE, freedom) * error
+    return Comparison(difference, difference - half, difference + half)
+
+
+def no_less_than(sample: Sequence[float], reference: Sequence[float], margin: float) -> Comparison:
+    """Compare *sample* with *reference* for non-inferiority: it may be less by *margin*, a share of the reference.
+
+    It holds where the lower bound of ``mean(sample) - (1 - margin) * mean(reference)`` is above zero.
+
+    :raises ValueError: where there is no value
+    """
+    return compare(sample, reference, 1 - margin)
+
+
+def _t(probability: float, freedom: float) -> float:
+    """Return a quantile of Student's t."""
+    # Not scipy.stats: it takes a second to be imported, and a hundred times as long for each value.
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, probability))

@@ -1,0 +1,133 @@
+"""Proxies of which Table 1's claims hold, or one mechanism is broken, and which mutants must break which claim.
+
+A proxy makes the exchanges of each workload from a seed; they go through the same run and claims as captured ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from paper_examples import PROVENANCE
+
+from mptcp_bench.paper.conversion import (
+    FAST,
+    MPTCP,
+    PACED,
+    PARTS,
+    REFERENCES,
+    SMALL,
+    TCP,
+    UPLOAD,
+    Conversions,
+    cases,
+    run_of,
+)
+from mptcp_bench.paper.conversion_analysis import Exchange
+from mptcp_bench.paper.results import Result
+from mptcp_bench.paper.verdicts import judged
+
+EACH = 20
+"""Exchanges of a workload."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """What it takes at the median, in seconds."""
+
+    answer: float = 0.0005
+    """The kernel alone, from a SYN to its answer."""
+    wait: float = 0.001
+    """The client, from its third ACK to its request."""
+    connect: float = 0.0075
+    """From the request to the SYN towards the origin."""
+    request: float = 0.02
+    response: float = 0.0234
+    stream: float = 0.015
+    """A segment that waits for nobody, through user space."""
+    bulk: float = 0.05
+    idle: float = 0.02
+    spread: float = 0.05
+
+    def exchange(self, draw: random.Random) -> Exchange:
+        def about(seconds: float) -> float:
+            return seconds * draw.lognormvariate(0, self.spread)
+
+        connect, wait, answer = about(self.connect), about(self.wait), about(self.answer)
+        times = dict.fromkeys(PARTS, 0.001) | {
+            "answer": answer,
+            "request_wait": wait,
+            "syn_own": connect,
+            "syn": wait + connect,
+            "syn_whole": answer + wait + connect,
+            "request": about(self.request),
+            "response": about(self.response),
+        }
+        return Exchange("/x", True, False, 2, **times, up=(), down=(about(self.response),))
+
+    def conversions(self, draw: random.Random) -> dict[str, Conversions]:
+        """Return what a capture would have shown of every workload."""
+        few = [self.exchange(draw) for _ in range(EACH)]
+        stream = [replace(e, up=(self.stream,) * 3, down=(self.stream,) * 3) for e in few]
+        bulk = [replace(e, down=(self.bulk,) * 9) for e in few]
+        return {
+            key: Conversions(tuple(exchanges), self.idle)
+            for key, exchanges in ((SMALL.key, few), (PACED.key, stream), (UPLOAD.key, stream), (FAST.key, bulk))
+        }
+
+
+PAPER = Proxy()
+"""A guest of ESXi, short of memory and processor time, as the paper has it."""
+TODAY = Proxy(
+    answer=15e-6, wait=60e-6, connect=280e-6, request=310e-6, response=210e-6, stream=40e-6, bulk=0.022, idle=0.6
+)
+"""As measured on a machine of today."""
+
+Change = Callable[[Proxy], Proxy]
+
+
+def _with(**changes: float) -> Change:
+    return lambda proxy: replace(proxy, **changes)
+
+
+MUTANTS: dict[str, Change] = {
+    "ten times as fast": _with(
+        answer=5e-5, wait=1e-4, connect=75e-5, request=2e-3, response=2.34e-3, stream=1.5e-3, bulk=5e-3
+    ),
+    "ten times as slow": _with(answer=5e-3, wait=1e-2, connect=75e-3, request=0.2, response=0.234, stream=0.15),
+    "SYN sent at once": _with(connect=0.0001),
+    "SYN waits for the application": _with(connect=0.05),
+    "content spliced in the kernel": _with(request=0.0004, response=0.0004, stream=0.0004),
+    "busy, differently each time": _with(spread=3.0),
+}
+BREAKS: dict[str, tuple[str, ...]] = {
+    "syn": ("ten times as fast", "ten times as slow", "SYN sent at once", "busy, differently each time"),
+    "data": ("ten times as fast", "ten times as slow", "content spliced in the kernel"),
+    "data-slower": ("SYN waits for the application", "content spliced in the kernel"),
+    "user-space": ("content spliced in the kernel",),
+}
+"""By claim."""
+UNEXPLAINED: dict[str, Change] = {
+    "syn": _with(idle=0.01),
+    "data": _with(idle=0.01),
+    "data-slower": _with(connect=30e-6, wait=300e-6),
+}
+"""Changes of ``TODAY`` after which a claim that differs must not do so any more: the mechanism named is not there."""
+
+
+def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> Result:
+    """Measure *proxy* and judge it."""
+    draw = random.Random(seed)
+    runs = tuple(
+        run_of(protocol, number, proxy.conversions(draw))
+        for number in range(1, repetitions + 1)
+        for protocol in (MPTCP, TCP)
+    )
+    return judged(
+        Result(PROVENANCE, "table1", "", "Table 1", {}, seed, True, repetitions, cases(), runs, references=REFERENCES)
+    )
+
+
+def verdicts(result: Result) -> dict[str, str]:
+    return {verdict.id: verdict.verdict for verdict in result.claims}

@@ -1,0 +1,248 @@
+"""Worlds in which the paper's claims hold, or one mechanism is broken, and which mutants must break which claim.
+
+A world makes the observations of a scenario's downloads, from a seed; they go through the engine's own judgement of
+data points and the claims' own figures, as observations of real packets do. In ``PAPER`` every claim holds. Each
+mutant changes one mechanism of it, and ``BREAKS`` names those after which a claim must not hold any more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from paper_examples import PROVENANCE
+
+from mptcp_bench.paper import engine
+from mptcp_bench.paper.parameters import Parameters
+from mptcp_bench.paper.results import Reference, Result, Run
+from mptcp_bench.paper.scenarios import SCENARIOS, Trial
+from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.recorder import Sample
+from mptcp_bench.transfer import Observation
+
+DIGEST = "as it should be"
+HEADERS = 0.94
+"""Payload over bytes on the wire, MTU 1500."""
+JOINED = 0.01
+"""Seconds."""
+LEAD = 0.3
+"""Seconds sampled before and after a download."""
+PARAMETERS = Parameters.of()
+
+
+@dataclass(frozen=True)
+class World:
+    """What the hosts, the paths and the throttler do. Rates are bits per second on the wire, times seconds."""
+
+    links: dict[str, float] = field(default_factory=lambda: {"ethernet": 100e6, "wifi": 20e6})
+    rtts: dict[str, float] = field(default_factory=lambda: {"ethernet": 0.002, "wifi": 0.014})
+    server_is_multipath: bool = False
+    falls_back: bool = False
+    """Whether the client's connections to the proxy do."""
+    wifi_free: float = 0.02
+    wifi_beside_cap: float = 0.95
+    """Part of its link that Wi-Fi carries beside an Ethernet that is not capped, that is."""
+    ethernet: float = 0.99
+    """Part of its link that Ethernet carries."""
+    needed: float = 400_000
+    """Bytes of receive buffer; with less every path slows down."""
+    lost_by_small: float = 0.02
+    lost_by_mtu: float = 0.02
+    """Share of segments sent twice with a buffer too small, with MTU 1000."""
+    held: float = 0.1
+    """Part of the receive buffer that is in use at most."""
+    mtu: float = 0.8
+    """Times the rate with MTU 1500 that is had with 1000."""
+    idle: float = 0.01
+    cap_first: float | None = 0.3
+    cap_repeated: float | None = 0.0
+    """From the join until the cap is in force; None: never."""
+    capped: str = "ethernet"
+    cap_is: float = 0.98
+    """Times the cap that a capped path carries."""
+    spread: float = 0.002
+    """Standard deviation of the rates of a run, relative."""
+
+    def observe(self, trial: Trial, draw: random.Random, interval: float) -> Observation:
+        """Return what the client's agent would have seen of one download."""
+        lossy = trial.receive_buffer is not None and trial.receive_buffer < self.needed / 2
+        retransmitted = self.lost_by_small if lossy else self.lost_by_mtu if trial.mtu == 1000 else 0.0
+        strength = max(0.05, draw.gauss(1, self.spread))
+        rates = {path: rate * strength for path, rate in self._rates(trial).items()}
+        landed = None
+        if trial.throttled:
+            cap_after = self.cap_first if trial.fresh_throttler else self.cap_repeated
+            landed = None if cap_after is None else JOINED + cap_after
+        octets, samples, time = dict.fromkeys(rates, 0.0), [], -LEAD
+        received, ended = 0.0, 0.0
+        while time < ended + LEAD:
+            samples.append(Sample(time, {path: round(value) for path, value in octets.items()}))
+            time += interval
+            if time <= interval / 2 or received >= trial.size:
+                continue
+            if landed is not None and time > landed:
+                rates = self._beside_cap(rates, strength)
+            step = {path: rate * interval / 8 for path, rate in rates.items()}
+            octets = {path: value + step[path] for path, value in octets.items()}
+            received += HEADERS * sum(step.values())
+            ended = time
+        sent = 1e5
+        requested = {"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPJoinSynAckRx": 1}
+        fallback = self.falls_back if trial.alone is None else not self.server_is_multipath
+        counters = {**requested, "MPTcpExtMPCapableFallbackSYNACK": 1} if fallback else requested
+        sender = {"TcpRetransSegs": round(retransmitted * sent), "TcpOutSegs": round(sent)}
+        return Observation(
+            ended=ended,
+            status=0,
+            timed_out=False,
+            octets=trial.size,
+            sha256=DIGEST,
+            said="",
+            samples=tuple(samples),
+            memory=tuple((s.time, round(self.held * (trial.receive_buffer or 0))) for s in samples),
+            joined=None if trial.alone else JOINED,
+            counters=counters,
+            proxy_counters=sender,
+            origin_counters=sender,
+        )
+
+    def _rates(self, trial: Trial) -> dict[str, float]:
+        if trial.alone is not None:
+            return {path: 0.99 * rate if path == trial.alone else 0.0 for path, rate in self.links.items()}
+        rates = {"ethernet": self.ethernet * self.links["ethernet"], "wifi": self.wifi_free * self.links["wifi"]}
+        slower = self.mtu if trial.mtu == 1000 else 1.0
+        if trial.receive_buffer is not None:
+            slower *= min(1.0, trial.receive_buffer / self.needed)
+        return {path: slower * rate for path, rate in rates.items()}
+
+    def _beside_cap(self, rates: dict[str, float], strength: float) -> dict[str, float]:
+        capped = min(self.links[self.capped], self.cap_is * PARAMETERS.cap)
+        if self.capped == "wifi":
+            return {**rates, "wifi": min(rates["wifi"], capped)}
+        return {"ethernet": capped, "wifi": self.wifi_beside_cap * self.links["wifi"] * strength}
+
+
+PAPER = World()
+"""Linux 3.14 with MPTCP 0.89 on a Raspberry Pi, as the paper has it."""
+TODAY = World(
+    wifi_free=0.98, wifi_beside_cap=0.98, lost_by_small=0.0, lost_by_mtu=0.0, held=0.47, mtu=0.965, idle=0.4,
+    cap_first=0.2, cap_repeated=0.2,
+)  # fmt: skip
+"""A kernel and a throttler of today: what differs does so for the reason named."""
+
+Change = Callable[[World], World]
+
+
+def _with(**changes: object) -> Change:
+    return lambda world: replace(world, **changes)  # type: ignore[arg-type]
+
+
+THROTTLER_DEAD = _with(cap_first=None, cap_repeated=None)
+WRONG_PATH = _with(capped="wifi")
+CAP_NEVER_COMES = _with(cap_first=60.0, cap_repeated=60.0)
+SECOND_PATH_UNUSED = _with(wifi_free=0.0, wifi_beside_cap=0.0)
+EMULATOR_OFF = _with(
+    links={"ethernet": 2.2e9, "wifi": 2.0e9}, rtts={"ethernet": 0.0001, "wifi": 0.0001}, needed=20_000.0
+)
+NO_DELAY = _with(rtts={"ethernet": 0.0001, "wifi": 0.0001}, needed=20_000.0)
+WRONG_RATE = _with(links={"ethernet": 20e6, "wifi": 20e6})
+FALLBACK = _with(falls_back=True)
+
+FIGURE_MUTANTS: dict[str, Change] = {
+    "throttler dead": THROTTLER_DEAD,
+    "throttler caps the wrong path": WRONG_PATH,
+    "cap never comes": CAP_NEVER_COMES,
+    "cap comes late every time": _with(cap_first=0.3, cap_repeated=0.4),
+    "cap too high": _with(cap_is=1.2),
+    "cap too low": _with(cap_is=0.5),
+    "cap strangles both": _with(wifi_beside_cap=0.4),
+    "cap at once, first too": _with(cap_first=0.0),
+    "second path unused": SECOND_PATH_UNUSED,
+    "second path used": _with(wifi_free=0.98),
+    "emulator off": EMULATOR_OFF,
+    "no delay": NO_DELAY,
+    "wrong rate": WRONG_RATE,
+    "fallback": FALLBACK,
+    "server is multipath": _with(server_is_multipath=True),
+    "one path slows the other": _with(ethernet=0.8),
+    "Ethernet congested": _with(ethernet=0.1, wifi_free=0.9),
+    "buffer has no effect": _with(needed=20_000.0),
+    "buffer always too small": _with(needed=5_760_000.0),
+    "nothing lost": _with(lost_by_small=0.0, lost_by_mtu=0.0),
+    "MTU has no effect": _with(mtu=1.0, lost_by_mtu=0.0),
+    "MTU costs headers alone": _with(mtu=0.965),
+}
+
+_THROTTLER = ("throttler dead", "throttler caps the wrong path", "cap never comes")
+_PATHS = ("emulator off", "wrong rate")
+_PROXY = ("fallback", "emulator off")
+BREAKS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("fig2", "fallback"): ("server is multipath", "emulator off"),
+    ("fig2", "alone"): ("server is multipath", "no delay", *_PATHS),
+    ("fig3", "capacity"): ("one path slows the other", *_PROXY),
+    ("fig3", "ethernet-first"): ("Ethernet congested", "no delay", "wrong rate", *_PROXY),
+    ("fig3", "wifi-unused"): ("second path used", "Ethernet congested", *_PROXY),
+    ("fig4", "small-degrades"): ("buffer has no effect", "no delay", *_PROXY),
+    ("fig4", "small-loses"): ("nothing lost", "buffer has no effect", *_PROXY),
+    ("fig4", "large-suffices"): ("buffer always too small", "second path unused", *_PROXY),
+    ("fig4", "required"): ("buffer always too small", "buffer has no effect", "no delay", *_PROXY),
+    ("fig5", "lower"): ("MTU has no effect", *_PROXY),
+    ("fig5", "unstable"): ("MTU has no effect", "MTU costs headers alone", "nothing lost", *_PROXY),
+    ("fig6", "first-escapes"): ("cap at once, first too", "cap comes late every time", *_THROTTLER, *_PROXY),
+    ("fig6", "small-impact"): ("cap strangles both", *_THROTTLER, *_PROXY),
+    ("fig6", "repeated-throttled"): ("cap comes late every time", *_THROTTLER, *_PROXY),
+    ("fig6", "no-less"): ("cap strangles both", "second path unused", *_THROTTLER, *_PROXY),
+    ("fig7", "cap"): ("cap too high", "cap too low", *_THROTTLER, *_PROXY),
+    ("fig7", "offload"): ("second path unused", "second path used", *_THROTTLER, *_PROXY),
+    ("fig7", "inferior"): (*_THROTTLER, *_PROXY),
+    ("fig7", "outperforms"): ("second path unused", "cap strangles both", *_THROTTLER, *_PROXY),
+}
+"""By scenario and claim."""
+
+UNEXPLAINED: dict[tuple[str, str], Change] = {
+    ("fig3", "wifi-unused"): _with(ethernet=0.8),
+    ("fig4", "small-loses"): _with(held=0.1),
+    ("fig5", "unstable"): _with(idle=0.01),
+    ("fig6", "first-escapes"): _with(cap_first=1.2, cap_repeated=1.2, links={"ethernet": 20e6, "wifi": 8e6}),
+    ("fig6", "small-impact"): THROTTLER_DEAD,
+    ("fig6", "repeated-throttled"): THROTTLER_DEAD,
+    ("fig7", "offload"): _with(wifi_beside_cap=0.5),
+}
+"""Changes of ``TODAY`` after which a claim that differs must not do so any more: the mechanism named is not there."""
+
+
+def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> Result:
+    """Run scenario *key* in *world* and judge it."""
+    scenario, draw = SCENARIOS[key], random.Random(seed)
+    planned = engine.plan(scenario, PARAMETERS, seed, False)
+    runs: list[Run] = []
+    for number in range(1, repetitions + 1):
+        for trial in scenario.trials:
+            seen = world.observe(trial, draw, scenario.interval)
+            runs.append(
+                engine.data_point(
+                    trial, number, seen, DIGEST, PARAMETERS, idle=world.idle, rtts=world.rtts, emulated=True
+                )
+            )
+    needed = PARAMETERS.receive_buffer_needed()
+    assert needed is not None
+    return judged(
+        Result(
+            PROVENANCE,
+            key,
+            scenario.title,
+            scenario.figure,
+            dict(PARAMETERS.document()),
+            seed,
+            True,
+            repetitions,
+            engine.cases(scenario, planned, PARAMETERS),
+            tuple(runs),
+            references=(Reference("sweep", needed, "needed"),),
+        )
+    )
+
+
+def verdicts(result: Result) -> dict[str, str]:
+    return {verdict.id: verdict.verdict for verdict in result.claims}

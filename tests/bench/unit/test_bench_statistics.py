@@ -1,0 +1,145 @@
+"""Intervals, percentiles and comparisons: the textbook's values, and noise that confirms nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics as standard
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from mptcp_bench.statistics import (
+    compare,
+    mean_interval,
+    median,
+    median_interval,
+    no_less_than,
+    percentile,
+    percentiles,
+)
+
+NUMBERS = st.floats(-1e9, 1e9)
+SAMPLES = st.lists(st.floats(-1e3, 1e3).map(lambda value: round(value, 3)), min_size=2, max_size=12)
+
+
+def test_interval_is_students() -> None:
+    # t(0.975, 4) = 2.776, standard deviation 1.5811: tables of any textbook.
+    found = mean_interval([1, 2, 3, 4, 5])
+    assert (found.n, found.mean) == (5, 3)
+    assert found.half == pytest.approx(2.7764 * 1.5811 / 5**0.5, rel=1e-4)
+    assert found.low == pytest.approx(3 - 1.9633, abs=1e-3)
+
+
+def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
+    assert mean_interval([4.0]).half is None
+    with pytest.raises(ValueError, match="no values"):
+        mean_interval([])
+
+
+def test_equal_values_have_an_interval_of_no_width() -> None:
+    assert mean_interval([7.0, 7.0, 7.0]).half == 0
+
+
+@given(st.lists(NUMBERS, min_size=2, max_size=30))
+def test_interval_lies_around_the_mean_and_narrows_with_confidence(values: list[float]) -> None:
+    wide, narrow = mean_interval(values), mean_interval(values, 0.5)
+    assert wide.low is not None
+    assert wide.high is not None
+    assert wide.low <= wide.mean <= wide.high
+    assert narrow.half is not None
+    assert wide.half is not None
+    assert narrow.half <= wide.half
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=50))
+def test_percentiles_are_within_and_ascend(values: list[float]) -> None:
+    found = percentiles(values, [0, 25, 50, 95, 99, 100])
+    assert found == sorted(found)
+    assert (found[0], found[-1]) == (min(values), max(values))
+    assert found[2] == median(values) == pytest.approx(standard.median(values), rel=1e-9, abs=1e-6)
+
+
+def test_a_percentile_lies_between_order_statistics() -> None:
+    assert percentile([4.0, 1.0, 2.0, 3.0], 50) == 2.5
+    assert percentile([float(n) for n in range(101)], 99) == 99
+    assert percentile([0.0, 10.0], 95) == 9.5
+
+
+def test_what_never_came_is_infinite_and_no_percentile_is_not_a_number() -> None:
+    assert median([1.0, math.inf, math.inf]) == math.inf
+    assert median([1.0, 2.0, math.inf]) == 2.0
+    assert percentile([1.0, math.inf], 10) == math.inf
+    assert percentile([], 99, default=math.inf) == math.inf
+
+
+@pytest.mark.parametrize("percent", [-1, 101, math.nan])
+def test_a_percentile_is_between_0_and_100(percent: float) -> None:
+    with pytest.raises(ValueError, match="0 to 100"):
+        percentile([1.0], percent)
+
+
+def test_a_percentile_of_no_values_needs_a_default() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        median([])
+
+
+def test_interval_of_the_median_holds_the_median_and_repeats_with_the_seed() -> None:
+    values = [0.9, 0.95, 1.0, 1.05, 1.1]
+    low, high = median_interval(values, random.Random(1))
+    assert 0.9 <= low <= 1.0 <= high <= 1.1
+    assert median_interval(values, random.Random(1)) == (low, high)
+    with pytest.raises(ValueError, match="no values"):
+        median_interval([], random.Random(1))
+
+
+@given(SAMPLES, SAMPLES, st.sampled_from([0.5, 0.95, 1.0, 2.0]))
+def test_a_comparison_is_welchs(sample: list[float], reference: list[float], factor: float) -> None:
+    scaled = [factor * value for value in reference]
+    assume(standard.variance(sample) > 1e-6 and standard.variance(scaled) > 1e-6)
+    found = compare(sample, reference, factor)
+    # Two one-sided bounds of 95 % are a two-sided interval of 90 %.
+    interval = stats.ttest_ind(sample, scaled, equal_var=False).confidence_interval(0.9)
+    assert found.low == pytest.approx(interval.low, rel=1e-6, abs=1e-6)
+    assert found.high == pytest.approx(interval.high, rel=1e-6, abs=1e-6)
+
+
+def test_a_constant_is_compared_with_by_the_t_test_of_one_sample() -> None:
+    found = compare([5.0, 5.2, 5.1], 5.0)
+    interval = stats.ttest_1samp([5.0, 5.2, 5.1], 5.0).confidence_interval(0.9)
+    assert (found.low, found.high) == pytest.approx((interval.low - 5, interval.high - 5))
+
+
+@pytest.mark.parametrize(
+    ("sample", "reference", "holds"),
+    [
+        ([100.0, 101.0, 99.0], [100.0, 101.0, 99.0], True),
+        ([97.0, 97.1, 96.9], [100.0, 100.1, 99.9], True),
+        ([90.0, 90.1, 89.9], [100.0, 100.1, 99.9], False),
+        # Noise confirms nothing, whichever mean is the greater.
+        ([60.0, 140.0, 100.0], [100.0, 101.0, 99.0], None),
+        ([150.0, 90.0], [100.0, 101.0, 99.0], None),
+        ([40.0, 120.0], [30.0, 180.0], None),
+        # One run has no spread to judge by.
+        ([200.0], [100.0, 101.0], None),
+        ([200.0, 201.0], [100.0], None),
+        ([100.0, 100.0], [100.0, 100.0], True),
+        ([90.0, 90.0], [100.0, 100.0], False),
+    ],
+)
+def test_no_less_than_needs_its_bound(sample: list[float], reference: list[float], holds: bool | None) -> None:
+    assert no_less_than(sample, reference, 0.05).holds is holds
+
+
+@given(SAMPLES, SAMPLES)
+def test_a_claim_and_its_opposite_never_both_hold(sample: list[float], reference: list[float]) -> None:
+    assert not (compare(sample, reference).holds and compare(reference, sample).holds)
+
+
+def test_a_comparison_with_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        compare([], [1.0])
+    with pytest.raises(ValueError, match="no values"):
+        no_less_than([1.0], [], 0.05)

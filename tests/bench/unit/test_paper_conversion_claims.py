@@ -1,0 +1,79 @@
+"""Table 1's claims can come out wrong, and the runs that they are judged by."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from paper_conversion_mutants import BREAKS, MUTANTS, PAPER, TODAY, UNEXPLAINED, experiment, verdicts
+
+from mptcp_bench.paper.conversion import (
+    FAST,
+    MPTCP,
+    PACED,
+    SMALL,
+    UPLOAD,
+    Conversions,
+    estimate,
+    run_of,
+    workloads,
+)
+from mptcp_bench.paper.results import Run
+from mptcp_bench.paper.verdicts import CLAIMS, judged
+
+
+@pytest.mark.parametrize("claim", [claim.id for claim in CLAIMS["table1"]])
+def test_a_claim_has_mutants_and_holds_without_them(claim: str) -> None:
+    assert BREAKS.get(claim), "a claim that nothing breaks says nothing: name its mutants in BREAKS"
+    assert verdicts(experiment(PAPER))[claim] == "holds"
+
+
+@pytest.mark.parametrize(("claim", "mutant"), [(claim, name) for claim, names in BREAKS.items() for name in names])
+def test_a_mutant_breaks_a_claim(claim: str, mutant: str) -> None:
+    assert verdicts(experiment(MUTANTS[mutant](PAPER)))[claim] != "holds"
+
+
+def test_no_mutant_is_idle() -> None:
+    assert set(MUTANTS) == {name for names in BREAKS.values() for name in names}
+
+
+@pytest.mark.parametrize("claim", UNEXPLAINED)
+def test_what_differs_does_so_by_the_mechanism_that_was_measured(claim: str) -> None:
+    assert verdicts(experiment(TODAY))[claim] == "differs"
+    assert verdicts(experiment(UNEXPLAINED[claim](TODAY)))[claim] == "fails"
+
+
+def test_nothing_else_differs() -> None:
+    assert {id for id, verdict in verdicts(experiment(TODAY)).items() if verdict == "differs"} == set(UNEXPLAINED)
+
+
+def test_a_slower_proxy_fails() -> None:
+    found = verdicts(experiment(MUTANTS["ten times as slow"](PAPER)))
+    assert (found["syn"], found["data"]) == ("fails", "fails")
+
+
+def test_one_repetition_decides_nothing() -> None:
+    assert set(verdicts(experiment(PAPER, repetitions=1)).values()) == {"not judged"}
+
+
+def test_where_nothing_was_measured_nothing_is_judged() -> None:
+    empty = replace(experiment(PAPER), runs=(Run(MPTCP, 1, valid=False, reason="no"),))
+    assert set(verdicts(judged(empty)).values()) == {"not judged"}
+
+
+def test_a_run_has_the_distributions_that_the_figure_draws() -> None:
+    one = experiment(PAPER).runs[0]
+    kinds = {"syn up", "syn-whole up", "data up", "data down", "stream up", "stream down", "bulk down"}
+    assert set(one.distributions) == kinds
+    assert (one.case, one.repetition, one.valid) == (MPTCP, 1, True)
+    assert one.values["median_stream_up"] == PAPER.stream
+    assert one.values["idle"] == PAPER.idle
+
+
+def test_a_real_origin_is_not_slowed_down() -> None:
+    assert PACED not in workloads(emulated=False)
+    assert estimate(2, emulated=False) < estimate(2)
+    few = tuple(PAPER.exchange(random.Random(1)) for _ in range(3))
+    measured = {workload.key: Conversions(few, 0.5) for workload in (SMALL, FAST, UPLOAD)}
+    assert "stream down" not in run_of(MPTCP, 1, measured).distributions

@@ -1,0 +1,82 @@
+"""Every claim of the paper can come out wrong: in the paper's own world it holds, and each of its mutants breaks it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from paper_mutants import BREAKS, FIGURE_MUTANTS, PAPER, TODAY, UNEXPLAINED, World, experiment, verdicts
+
+from mptcp_bench.paper.results import Cause, Result
+from mptcp_bench.paper.scenarios import SCENARIOS
+from mptcp_bench.paper.verdicts import CLAIMS
+
+CLAIMED = [(key, claim.id) for key in SCENARIOS for claim in CLAIMS[key]]
+
+
+@cache
+def found(name: str, key: str) -> Result:
+    """Return scenario *key* in the paper's world, in today's, or in a mutant of the paper's."""
+    worlds = {"paper": PAPER, "today": TODAY}
+    return experiment(worlds[name] if name in worlds else FIGURE_MUTANTS[name](PAPER), key)
+
+
+@pytest.mark.parametrize(("key", "claim"), CLAIMED)
+def test_a_claim_has_mutants_and_holds_without_them(key: str, claim: str) -> None:
+    assert BREAKS.get((key, claim)), (
+        "a claim that nothing breaks says nothing: name its mutants in paper_mutants.BREAKS"
+    )
+    verdict = next(v for v in found("paper", key).claims if v.id == claim)
+    assert verdict.verdict == "holds", (verdict, [run.reason for run in found("paper", key).failed()])
+
+
+@pytest.mark.parametrize(("key", "claim", "mutant"), [(*of, name) for of, names in BREAKS.items() for name in names])
+def test_a_mutant_breaks_a_claim(key: str, claim: str, mutant: str) -> None:
+    verdict = next(v for v in found(mutant, key).claims if v.id == claim)
+    assert verdict.verdict != "holds", verdict
+
+
+@pytest.mark.parametrize("mutant", FIGURE_MUTANTS)
+def test_no_mutant_is_idle(mutant: str) -> None:
+    assert any(mutant in names for names in BREAKS.values())
+
+
+@pytest.mark.parametrize("mutant", ["throttler dead", "throttler caps the wrong path", "cap never comes"])
+@pytest.mark.parametrize("key", ["fig6", "fig7"])
+def test_nothing_holds_of_a_throttler_that_does_not_throttle(key: str, mutant: str) -> None:
+    assert set(verdicts(found(mutant, key)).values()) == {"fails"}
+
+
+@pytest.mark.parametrize("key", SCENARIOS)
+def test_nothing_is_judged_without_emulation(key: str) -> None:
+    result = found("emulator off", key)
+    assert not any(run.valid for run in result.runs)
+    assert {run.reason.partition(" has ")[0] for run in result.runs} == {"ethernet"}
+    assert set(verdicts(result).values()) == {"not judged"}
+
+
+@pytest.mark.parametrize(("key", "claim"), UNEXPLAINED)
+def test_what_differs_does_so_by_the_mechanism_that_was_measured(key: str, claim: str) -> None:
+    assert verdicts(found("today", key))[claim] == "differs"
+    without = UNEXPLAINED[key, claim](TODAY)
+    assert verdicts(experiment(without, key))[claim] == "fails"
+
+
+@pytest.mark.parametrize(("key", "claim"), CLAIMED)
+def test_nothing_else_differs(key: str, claim: str) -> None:
+    if verdicts(found("today", key))[claim] == "differs":
+        assert (key, claim) in UNEXPLAINED
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("key", "claim"), [("fig3", "capacity"), ("fig6", "no-less")])
+def test_noise_confirms_no_claim_of_no_less(key: str, claim: str, seed: int) -> None:
+    """The rates of two runs spread over half of their mean."""
+    noisy = experiment(World(spread=0.5, links={"ethernet": 90e6, "wifi": 18e6}), key, repetitions=2, seed=seed)
+    assert verdicts(noisy)[claim] != "holds"
+
+
+def test_a_server_that_is_multipath_is_told_by_its_cause() -> None:
+    result = found("server is multipath", "fig2")
+    assert {run.cause for run in result.runs} == {Cause.NO_FALLBACK}
+    assert verdicts(result)["fallback"] == "fails"
