@@ -115,7 +115,12 @@ class Complaint:
 
 def complaint(trial: Trial, seen: Observation, digest: str) -> Complaint | None:
     """Return why a download is no data point, None where it is one."""
-    if trial.expected is Expected.FALLBACK and seen.status == 0 and seen.protocol.requested == 1 and not seen.protocol.fallbacks:
+    if (
+        trial.expected is Expected.FALLBACK
+        and seen.status == 0
+        and seen.protocol.requested == 1
+        and not seen.protocol.fallbacks
+    ):
         return Complaint("the connection did not fall back to plain TCP", Cause.NO_FALLBACK)
     reason = _reason(trial, seen, digest)
     return None if reason is None else Complaint(reason)

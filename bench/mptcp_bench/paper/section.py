@@ -8,10 +8,10 @@ from mptcp_common.units import format_rate
 
 from ..document import Table
 from ..sections import Figure, Section, word
+from ..statistics import percentiles
 from .figures import svg
 from .quantities import show
 from .results import DOWN, GOODPUT, UP, Case, Result, Statistic, metric
-from ..statistics import percentiles
 from .summary import in_order, pooled
 
 ARROWS = {UP: "client → origin", DOWN: "origin → client"}
