@@ -18,8 +18,8 @@ from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.results import Reference, Result, Run
 from mptcp_bench.paper.scenarios import SCENARIOS, Trial
 from mptcp_bench.paper.verdicts import judged
-from mptcp_bench.recorder import Sample
-from mptcp_bench.transfer import Observation
+from mptcp_lab.testbed.recorder import Sample
+from mptcp_lab.testbed.transfer import Observation
 
 DIGEST = "as it should be"
 HEADERS = 0.94
