@@ -125,7 +125,19 @@ def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> Result:
         for protocol in (MPTCP, TCP)
     )
     return judged(
-        Result(PROVENANCE, "table1", "", "Table 1", {}, seed, True, repetitions, cases(), runs, references=REFERENCES)
+        Result(
+            provenance=PROVENANCE,
+            experiment="table1",
+            title="",
+            paper="Table 1",
+            parameters={},
+            seed=seed,
+            complete=True,
+            repetitions=repetitions,
+            cases=cases(),
+            runs=runs,
+            references=REFERENCES,
+        )  # fmt: skip
     )
 
 

@@ -229,16 +229,16 @@ def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -
     assert needed is not None
     return judged(
         Result(
-            PROVENANCE,
-            key,
-            scenario.title,
-            scenario.figure,
-            dict(PARAMETERS.document()),
-            seed,
-            True,
-            repetitions,
-            engine.cases(scenario, planned, PARAMETERS),
-            tuple(runs),
+            provenance=PROVENANCE,
+            experiment=key,
+            title=scenario.title,
+            paper=scenario.figure,
+            parameters=dict(PARAMETERS.document()),
+            seed=seed,
+            complete=True,
+            repetitions=repetitions,
+            cases=engine.cases(scenario, planned, PARAMETERS),
+            runs=tuple(runs),
             references=(Reference("sweep", needed, "needed"),),
         )
     )
