@@ -76,11 +76,17 @@ def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: 
 
 
 def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:
-    """Return the longest time, in seconds, in which *devices* together stayed below *floor* bits/s."""
+    """Return the longest time, in seconds, in which *devices* together stayed below *floor* bits/s.
+
+    Raises ValueError where there are no two samples between *start* and *end*: of nothing there is no gap.
+    """
     names = tuple(devices)
     longest = current = 0.0
     previous = start
-    for rate in rates([s for s in samples if start <= s.time <= end]):
+    within = rates([s for s in samples if start <= s.time <= end])
+    if not within:
+        raise ValueError(f"no two samples between {start:.2f} s and {end:.2f} s")
+    for rate in within:
         length, previous = rate.time - previous, rate.time
         current = current + length if sum(rate.bits[d] for d in names) < floor else 0.0
         longest = max(longest, current)

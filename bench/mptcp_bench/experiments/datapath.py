@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
@@ -88,16 +89,8 @@ def run(console: Console, seed: int, quick: bool) -> Result:
                 for backend, by in sorted(goodput.items())
             )
             console.print(f"round {number + 1}, Gbit/s: {shown}", highlight=False, soft_wrap=True)
-    ratios = {
-        f"{backend}: {label(count)} / {label(base)}": within_rounds(goodput[backend], count, base)
-        for backend in offered
-        for count, base in ((0, None), (1_000, 0), (50_000, 0))
-    }
-    # What HTB and the rule cost at all is shown without an aim: it is the price of shaping.
-    aims = [
-        Aim(what, statistics.median(values), least=None if "nothing" in what else LEAST)
-        for what, values in ratios.items()
-    ]
+    ratios = {what: values for backend in offered for what, values in compared(backend, goodput[backend]).items()}
+    aims = judge(goodput, offered, rounds)
     data: dict[str, Any] = {
         "rounds": rounds,
         "seconds": SECONDS,
@@ -110,11 +103,37 @@ def run(console: Console, seed: int, quick: bool) -> Result:
     return Result((aims_table(f"Ratios of goodput, median of {rounds} rounds", aims),), data, missed(aims))
 
 
+def compared(backend: str, goodput: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Return the ratios of each round, by what is compared."""
+    return {
+        f"{backend}: {label(count)} / {label(base)}": within_rounds(goodput, count, base)
+        for count, base in ((0, None), (1_000, 0), (50_000, 0))
+    }
+
+
+def judge(goodput: Mapping[str, Mapping[str, Sequence[float]]], offered: Sequence[str], rounds: int) -> list[Aim]:
+    """Return the aims for bits/s by adapter, number of entries and round.
+
+    What HTB and the rule cost at all is shown without an aim: it is the price of shaping.
+    """
+    aims = []
+    for backend in offered:
+        there = goodput.get(backend, {})
+        whole = min((len(there.get(label(count), ())) for count in COUNTS), default=0)
+        aims.append(Aim(f"{backend}: rounds", whole, least=rounds))
+        if whole:
+            aims += [
+                Aim(what, statistics.median(values), least=None if "nothing" in what else LEAST)
+                for what, values in compared(backend, there).items()
+            ]
+    return aims
+
+
 def label(count: int | None) -> str:
     return "nothing" if count is None else f"{count:,} entries"
 
 
-def within_rounds(goodput: dict[str, list[float]], count: int | None, base: int | None) -> list[float]:
+def within_rounds(goodput: Mapping[str, Sequence[float]], count: int | None, base: int | None) -> list[float]:
     """Return the ratio of each round."""
     pairs = zip(goodput[label(count)], goodput[label(base)], strict=True)
     return [rate / other for rate, other in pairs]

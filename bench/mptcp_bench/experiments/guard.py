@@ -1,8 +1,8 @@
 """The guard: what a capped connection gets when the path that is left to it degrades, with the guard and without.
 
-A download, or an upload, runs over Ethernet, capped, and Wi-Fi. Then Wi-Fi loses packets, slows down, swallows
-everything, or goes down at the client; some seconds later it heals. Shown are how long it takes until the connection
-gets again what Wi-Fi alone gave, and how long after the healing until the cap is back in force. The controls are
+A download, or an upload, runs over Ethernet, capped, and Wi-Fi. Then Wi-Fi has a fault for some seconds: it loses
+packets, slows down, loses everything, or goes down at the client. Shown are how long it takes until the connection gets
+again what Wi-Fi alone gave, and how long after the end of the fault until the cap is back in force. The controls are
 transfers that get little because they want little, or share: there the guard must do nothing.
 """
 
@@ -25,28 +25,30 @@ from . import Picture, Result
 from .guard_judging import (
     CAP,
     ETHERNET,
-    ILL,
+    FAULT,
     LOSS,
     SLOW,
     WARM,
-    WELL,
-    WELL_UPLOAD,
     WIFI,
+    Cell,
     Measured,
+    after,
+    aims,
     controls_table,
     draw,
     judge,
-    judged,
+    table_of,
 )
 from .guard_uploads import UploadScene, slow_wifi
-from .scene import need
+from .scene import missed, need
+from .shown import finite
 from .two_paths import DownloadScene, hop_shaper, slow_origin, two_paths, wifi_dropping
 
 RTTS = (20, 60)
 """Milliseconds, on both paths."""
 OPTIONS = {
     "rtt": f"RTTs of both paths in ms, default {','.join(map(str, RTTS))}",
-    "fault": "what befalls Wi-Fi: loss, rate, silence, down; default all",
+    "fault": "of Wi-Fi: loss, rate, silence, down; default all",
     "runs": "of each, default 5",
     "direction": "down, up; default both",
 }
@@ -123,14 +125,12 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                     )
                     measured += [scene.run(rtt, fault, guarded) for guarded in (True, False)]
             controls |= {f"{kind.direction}, {rtt} ms, {name}": count for name, count in scene.controls()}
-    table, failures = judged(measured)
-    failures += [f"{name}: no relaxation, was {count}" for name, count in controls.items() if count]
+    planned = [Cell(kind.direction, rtt, fault) for rtt, kind, fault in product(rtts, scenes, faults)]
+    asked = aims(measured, controls, planned, runs)
     data = {
         "runs": [
             {
-                "direction": m.direction,
-                "rtt": m.rtt,
-                "fault": m.fault,
+                **asdict(m.cell),
                 "guarded": m.guarded,
                 "fault_at": m.fault_at,
                 **asdict(m.outcome),
@@ -138,9 +138,10 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             for m in measured
         ],
         "controls": controls,
+        "aims": [{**asdict(aim), "met": aim.met} for aim in asked],
     }
     pictures = (Picture("guard", lambda target: draw(target, measured)),) if measured else ()
-    return Result((table, controls_table(controls)), data, tuple(failures), pictures)
+    return Result((table_of(measured), controls_table(controls)), finite(data), missed(asked), pictures)
 
 
 class Scene(DownloadScene):
@@ -150,16 +151,16 @@ class Scene(DownloadScene):
     direction = "down"
 
     def run(self, rtt: int, fault: str, guarded: bool) -> Measured:
-        """Download, harm, heal."""
+        """Download with a fault."""
         self.load(_policy(guarded))
         count = _relaxations(self)
         with self.downloading() as (_client, recorder):
-            fault_at, samples = _harmed(self.testbed, recorder, FAULTS[fault], WELL)
+            fault_at, samples = _with_fault(self.testbed, recorder, FAULTS[fault], after(self.direction))
         outcome = judge(samples, fault_at, _relaxations(self) - count)
-        return Measured(self.direction, rtt, fault, guarded, outcome, fault_at, samples)
+        return Measured(Cell(self.direction, rtt, fault), guarded, outcome, fault_at, samples)
 
     def controls(self) -> Iterator[tuple[str, int]]:
-        """Yield what is no harm, and how often the guard relaxed a cap for it all the same."""
+        """Yield transfers without a fault, and how often the guard relaxed a cap all the same."""
         self.load(_policy(guarded=True))
         for name, more, happening in (
             ("nothing happens", (), _nothing),
@@ -172,8 +173,8 @@ class Scene(DownloadScene):
             with self.downloading(*more) as (client, _recorder):
                 time.sleep(WARM)
                 with happening(client):
-                    time.sleep(ILL / 2)
-                time.sleep(ILL / 2)
+                    time.sleep(FAULT / 2)
+                time.sleep(FAULT / 2)
             yield name, _relaxations(self) - count
 
     @contextmanager
@@ -197,17 +198,17 @@ class Uploads(UploadScene):
     direction = "up"
 
     def run(self, rtt: int, fault: str, guarded: bool) -> Measured:
-        """Upload, harm, heal."""
+        """Upload with a fault."""
         self.load(_policy(guarded, self.direction))
         count = _relaxations(self)
         with self.sending(CAP) as (_client, recorder):
             faults = {**FAULTS, "rate": _rate_up}
-            fault_at, samples = _harmed(self.testbed, recorder, faults[fault], WELL_UPLOAD)
+            fault_at, samples = _with_fault(self.testbed, recorder, faults[fault], after(self.direction))
         outcome = judge(samples, fault_at, _relaxations(self) - count)
-        return Measured(self.direction, rtt, fault, guarded, outcome, fault_at, samples)
+        return Measured(Cell(self.direction, rtt, fault), guarded, outcome, fault_at, samples)
 
     def controls(self) -> Iterator[tuple[str, int]]:
-        """Yield what is no harm, and how often the guard relaxed a cap for it all the same."""
+        """Yield transfers without a fault, and how often the guard relaxed a cap all the same."""
         for name, cap, command, happening in (
             ("nothing happens", CAP, None, _nothing),
             ("the client sends 10 Mbit/s at last", CAP, self.slowing(SLOWING_AFTER, 10e6), _nothing),
@@ -220,8 +221,8 @@ class Uploads(UploadScene):
             with self.sending(cap, command) as (client, recorder):
                 time.sleep(WARM if command is None else max(0.0, SLOWING_AFTER - recorder.now))
                 with happening(client):
-                    time.sleep(ILL / 2)
-                time.sleep(ILL / 2)
+                    time.sleep(FAULT / 2)
+                time.sleep(FAULT / 2)
             yield name, _relaxations(self) - count
 
     @contextmanager
@@ -236,15 +237,15 @@ class Uploads(UploadScene):
 SCENES: dict[str, type[Scene | Uploads]] = {"down": Scene, "up": Uploads}
 
 
-def _harmed(
-    testbed: Testbed, recorder: Recorder, fault: Callable[[Testbed], AbstractContextManager[None]], well: float
+def _with_fault(
+    testbed: Testbed, recorder: Recorder, fault: Callable[[Testbed], AbstractContextManager[None]], watched: float
 ) -> tuple[float, tuple[Sample, ...]]:
-    """Wait, harm, heal; return when Wi-Fi was harmed, and all samples."""
+    """Let Wi-Fi have the fault, and watch; return when it began, and all samples."""
     time.sleep(max(0.0, WARM - recorder.now))
     fault_at = recorder.now
     with fault(testbed):
-        time.sleep(max(0.0, fault_at + ILL - recorder.now))
-    time.sleep(max(0.0, fault_at + ILL + well - recorder.now))
+        time.sleep(max(0.0, fault_at + FAULT - recorder.now))
+    time.sleep(max(0.0, fault_at + FAULT + watched - recorder.now))
     return fault_at, tuple(recorder.samples)
 
 

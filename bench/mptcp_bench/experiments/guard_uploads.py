@@ -1,4 +1,4 @@
-"""Uploads for the experiment ``guard``: a client that sends over both paths, and what is no harm to it."""
+"""Uploads for the experiment ``guard``: a client that sends over both paths, and one that sends less by itself."""
 
 from __future__ import annotations
 

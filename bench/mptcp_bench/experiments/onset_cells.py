@@ -66,6 +66,11 @@ class Cell:
         return (self.rate, other) if self.path == "ethernet" else (other, self.rate)
 
     @property
+    def rtt(self) -> float:
+        """Of the path that is capped, in seconds."""
+        return (self.ethernet_rtt if self.path == "ethernet" else self.wifi_rtt) / 1e3
+
+    @property
     def windows(self) -> Windows:
         return UP if self.direction == "up" else DOWN
 

@@ -62,7 +62,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                 console.print(str(cell), style="dim", highlight=False)
                 measured += work.measure(cell)
     batches = Batches(measured)
-    aims = [(str(cell), aim) for cell in batches.cells for aim in batches.aims(cell).values()]
+    aims = batches.judged()
     data = {
         "cells": [{"cell": str(cell), **asdict(cell)} for cell in batches.cells],
         "batches": [

@@ -33,7 +33,9 @@ from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
 from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
 from .scale_watch import Asking, Entries, answer, memory, tree_cpu_seconds
-from .scene import differences, kernel_state, missed, need
+from .scene import missed, need
+from .shown import finite
+from .system_state import differences, kernel_state
 
 NUMBERS, QUICK_NUMBERS = "100,1000,10000", "20,100"
 OPTIONS = {
@@ -55,7 +57,6 @@ EARLY = 0.1
 ASKS = 5
 ASK_PAUSE = 0.2
 """Seconds between an answer of the status socket and the next question, where it is asked in a loop."""
-SYSCTLS = ("net.mptcp", "net.ipv4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +144,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     return Result(tuple(tables), finite(data), missed(aims))
 
 
-def finite(value: Any) -> Any:
-    """Return *value* with null in place of what JSON cannot say: infinity, and not a number."""
-    if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def rig(crowd: Crowd, number: int, pid: int | None, seconds: float, console: Console) -> Rig:
     """Have *number* tunnels; return what that took and what it costs while nothing else happens."""
     set_up = crowd.hold(number)
@@ -198,7 +190,7 @@ class Examination:
         self._node = testbed["proxy"]
         self._entries = Entries(self._node)
         testbed.scope.callback(self._entries.close)
-        self._before = self._state()
+        self._before = kernel_state(self._node)
 
     def run(self) -> None:
         """Measure everything, first with none held."""
@@ -318,7 +310,7 @@ class Examination:
         except TestbedError:
             process.kill()
         passed = time.monotonic() - begin
-        found = tuple(differences(self._before, self._state()))
+        found = tuple(differences(self._before, kernel_state(self._node)))
         if found or passed >= STOPPED:
             argv = [program("mptcp-throttler"), "cleanup", "--config", str(self._settings)]
             self._node.run(with_mounts(argv, throttler_mounts(self._node)), check=False, timeout=120)
@@ -342,11 +334,6 @@ class Examination:
             self._load(throttler, then)
         time.sleep(after)
         return self._stop(moment, throttler)
-
-    def _state(self) -> dict[str, str]:
-        dumps = kernel_state(self._node)
-        dumps["sysctl"] = self._node.run(["sysctl", *SYSCTLS], check=False).stdout
-        return dumps
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from mptcp_bench.experiments.emulation import ends, lost_of, reordered
+from mptcp_bench.experiments.emulation import ends
+from mptcp_bench.experiments.emulation_judging import lost_of, reordered
 from mptcp_bench.experiments.emulation_probe import Ping
 from mptcp_lab.emulation import userspace
 from mptcp_lab.emulation.model import Direction, GilbertElliott, Path, UniformLoss

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_bench.experiments.emulation import mean_run, reordered, run_lengths
+from mptcp_bench.experiments.emulation_judging import mean_run, reordered, run_lengths
 from mptcp_lab.emulation import netem, userspace
 from mptcp_lab.emulation.model import Direction, GilbertElliott, Path, PathError, UniformLoss, seed_of
 from mptcp_lab.testbed import End, Topology, TopologyError, paths
