@@ -108,7 +108,7 @@ def examine(testbed: Testbed, backend: str) -> Observed:
         restarted, same = recorder.now, math.inf
         throttler = start_throttler(node, config)
         with suppress(TestbedError):
-            wait_until(lambda: caps(throttler) == capped, "it has the same caps", timeout=2 * RESTART)
+            wait_until(lambda: caps(throttler) == capped, "it has the same caps", timeout=RESTART)
             same = recorder.now
         by_restart = differences(objects, ours(node))
         ready = recorder.now

@@ -15,7 +15,7 @@ GAP = 0.25
 """Seconds below half of the steady rate that count as no gap: two and a half samples."""
 WINDOW = 0.5
 """Seconds over which the cap must hold at every moment from the kill to the end."""
-RESTART = 3.0
+RESTART = 10.0
 """Seconds until the restarted throttler has the caps again."""
 LEAST, MOST = 0.95, 1.05
 """Of a cap, a link, and the goodput before."""

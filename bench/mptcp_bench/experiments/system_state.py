@@ -22,8 +22,8 @@ DUMPS = (
     "tc class show dev wan0",
     "tc filter show dev wan0",
     "tc filter show dev wan0 ingress",
-    "iptables-legacy-save",
-    "ip6tables-legacy-save",
+    "iptables-legacy-save -t mangle",
+    "ip6tables-legacy-save -t mangle",
     "ipset save",
     "nft list ruleset",
 )
@@ -55,7 +55,9 @@ def whole_state(node: LiveNode, run: Path) -> dict[str, str]:
     state["BPF programs, maps and links"] = "\n".join(
         f"{command}: {held}" for pid, command in found for held in _bpf(pid)
     )
-    state["files"] = "\n".join(str(path) for each in (run, *map(Path, FILES)) for path in sorted(each.rglob("*")))
+    files = (path for each in (run, *map(Path, FILES)) for path in sorted(each.rglob("*")))
+    # The lock's file is empty and stays: who removes it could remove that of a successor.
+    state["files"] = "\n".join(str(path) for path in files if path.name != "lock")
     return state
 
 

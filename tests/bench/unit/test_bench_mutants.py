@@ -6,6 +6,7 @@ import pytest
 from mutants import Verdict, missed
 from mutants_of_caps import GUARD, ONSET_VERDICT, PAGES, STARVATION
 from mutants_of_others import EMULATION, SCALE, STEERING
+from mutants_of_overshoot import OVERSHOOT
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
 
 from mptcp_bench.experiments import EXPERIMENTS
@@ -17,6 +18,7 @@ VERDICTS: dict[str, Verdict] = {
     "goodput": GOODPUT,
     "guard": GUARD,
     "onset": ONSET_VERDICT,
+    "overshoot": OVERSHOOT,
     "pages": PAGES,
     "reaction": REACTION,
     "recovery": RECOVERY,
