@@ -17,7 +17,7 @@ from itertools import product
 
 from rich.console import Console
 
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.process import Process
 
 from ..recorder import Recorder, Sample
@@ -40,6 +40,7 @@ from .guard_judging import (
     table_of,
 )
 from .guard_uploads import UploadScene, slow_wifi
+from .options import choice, refused
 from .scene import missed, need
 from .shown import finite
 from .two_paths import DownloadScene, hop_shaper, slow_origin, two_paths, wifi_dropping
@@ -48,7 +49,7 @@ RTTS = (20, 60)
 """Milliseconds, on both paths."""
 OPTIONS = {
     "rtt": f"RTTs of both paths in ms, default {','.join(map(str, RTTS))}",
-    "fault": "of Wi-Fi: loss, rate, silence, down; default all",
+    "fault": "of Wi-Fi: loss, rate, silence, down; nothing: only what is without a fault; default all",
     "runs": "of each, default 5",
     "direction": "down, up; default both",
 }
@@ -108,11 +109,11 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             int(word) for word in options.get("rtt", str(RTTS[0]) if quick else ",".join(map(str, RTTS))).split(",")
         ]
         runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
-        faults = {name: FAULTS[name] for name in options.get("fault", ",".join(FAULTS)).split(",") if name}
-        scenes = [SCENES[name] for name in options.get("direction", ",".join(SCENES)).split(",")]
-    except (ValueError, KeyError):
-        known = "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
-        raise TestbedError(f"run guard: --set takes {known}") from None
+        named = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
+        faults = {name: FAULTS[name] for name in named}
+        scenes = [SCENES[name] for name in choice(options, "direction", SCENES)]
+    except ValueError:
+        raise refused("guard", OPTIONS) from None
     measured: list[Measured] = []
     controls: dict[str, int] = {}
     for rtt, kind in product(rtts, scenes):

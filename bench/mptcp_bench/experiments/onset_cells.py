@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from mptcp_lab.testbed import TestbedError
-
 from .onset_judging import DOWN, UP, Windows
+from .options import choice, refused
 
 OTHER_RATE = {"ethernet": 30, "wifi": 50}
 """Mbit/s of the path that is not capped, by the one that is."""
@@ -86,20 +85,16 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
         try:
             found += [_cell(*words, direction) for words in product(controls, rtts, caps)]
         except ValueError:
-            raise _refused() from None
+            raise refused("onset", OPTIONS) from None
     return found
 
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
     """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
-    chosen = options.get("variant", ",".join(VARIANTS)).split(",")
-    if not set(chosen) <= set(VARIANTS):
-        raise _refused()
-    return chosen
-
-
-def _refused() -> TestbedError:
-    return TestbedError("run onset: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items()))
+    try:
+        return choice(options, "variant", VARIANTS)
+    except ValueError:
+        raise refused("onset", OPTIONS) from None
 
 
 def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:

@@ -29,6 +29,7 @@ from mptcp_throttler.shaping.cap import class_spec
 from .. import style
 from ..download import Counting
 from . import Picture, Result, pages_cells
+from .options import choice, refused
 from .overshoot_judging import PERIOD, TRANSFERS, Measured, Paths, aims, expected, first_packet, judge
 from .overshoot_poller import Poller
 from .pages_judging import Octets
@@ -74,19 +75,13 @@ class Order:
 def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Order], float, float]:
     """Return what *options* choose, cap in Mbit/s, and seconds. Raises TestbedError for what makes no sense."""
     try:
-        variants = options.get("variant", ",".join(VARIANTS)).split(",")
+        variants = choice(options, "variant", VARIANTS)
         phases = int(options.get("phases", QUICK_PHASES if quick else PHASES))
         cap, seconds = float(options.get("cap", 5)), float(options.get("seconds", SECONDS))
-        if (
-            not set(variants) <= set(VARIANTS)
-            or phases < 1
-            or not 0 < cap < RATES[0]
-            or seconds <= PERIOD + REPEATED / 2
-        ):
+        if phases < 1 or not 0 < cap < RATES[0] or seconds <= PERIOD + REPEATED / 2:
             raise ValueError
     except ValueError:
-        known = "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
-        raise TestbedError(f"run overshoot: --set takes {known}") from None
+        raise refused("overshoot", OPTIONS) from None
     draw = random.Random(seed)
     # Not before the transfer has brought what a reading must find.
     parts = [max(SOONEST, PERIOD * (number + draw.random()) / phases) for number in range(phases)]

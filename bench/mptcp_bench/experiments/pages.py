@@ -19,7 +19,8 @@ from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import missing
 
 from . import Picture, Result
-from .pages_cells import OPTIONS, Cell, cells, refused, variants_of
+from .options import refused
+from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
 from .pages_results import Batches, Measured, draw, drawn_cell, tables
 from .pages_scene import Batch, Bed
@@ -45,7 +46,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             {"yes": True, "no": False}[options.get("fresh", "no")],
         )
     except (ValueError, KeyError):
-        raise refused() from None
+        raise refused("pages", OPTIONS) from None
     left_out = [f"{cell}: {why}" for cell in chosen if (why := _lacking(cell))]
     for line in left_out:
         console.print(f"left out: {line}", style="dim", highlight=False)

@@ -8,7 +8,7 @@ from itertools import cycle, islice, product
 from math import exp
 from statistics import NormalDist
 
-from mptcp_lab.testbed import TestbedError
+from .options import choice, refused
 
 VARIANTS = ("none", "ours", "static", "link", "ideal")
 KINDS = ("get", "close", "keepalive", "connect", "tls", "chromium")
@@ -170,7 +170,7 @@ def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
             for words in product(*(each.get(name, default).split(",") for name, default in CHOICES.items()))
         ]
     except ValueError:
-        raise refused() from None
+        raise refused("pages", OPTIONS) from None
     # Those of one testbed behind each other; sorting keeps the order otherwise.
     scenes = list(dict.fromkeys(cell.scene for cell in found))
     return sorted(found, key=lambda cell: scenes.index(cell.scene))
@@ -198,11 +198,7 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
     """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
-    chosen = options.get("variant", ",".join(VARIANTS)).split(",")
-    if not set(chosen) <= set(VARIANTS):
-        raise refused()
-    return chosen
-
-
-def refused() -> TestbedError:
-    return TestbedError("run pages: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items()))
+    try:
+        return choice(options, "variant", VARIANTS)
+    except ValueError:
+        raise refused("pages", OPTIONS) from None

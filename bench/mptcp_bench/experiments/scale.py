@@ -28,6 +28,7 @@ from mptcp_lab.testbed.services import Throttler, program, start_throttler, thro
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from . import Result, scale_soft
+from .options import refused
 from .reaction import probed
 from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
@@ -97,15 +98,11 @@ def plan(options: Mapping[str, str], quick: bool) -> Plan:
             throttler={"yes": True, "no": False}[options.get("throttler", "yes")],
         )
     except (ValueError, KeyError):
-        raise TestbedError(_refused()) from None
+        raise refused("scale", OPTIONS) from None
     ascending = list(found.numbers) == sorted(set(found.numbers))
     if not ascending or found.numbers[0] < 1 or found.seconds <= 0 or found.reactions < 4 or found.beside < 0:
-        raise TestbedError(_refused())
+        raise refused("scale", OPTIONS)
     return found
-
-
-def _refused() -> str:
-    return "run scale: --set takes " + "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:

@@ -31,6 +31,7 @@ from mptcp_lab.testbed.services import (
 )
 
 from . import Result
+from .options import choice, refused
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
 from .scene import missed, need
@@ -61,15 +62,12 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Run the scenes that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
     try:
-        chosen = options.get("scene", ",".join(name for name in SCENES if name != "vanished-1000")).split(",")
-        scenes = [SCENES[name]() for name in chosen]
-        variants = options.get("variant", ",".join(VARIANTS)).split(",")
+        usual = [name for name in SCENES if name != "vanished-1000"]
+        scenes = [SCENES[name]() for name in choice(options, "scene", SCENES, usual)]
+        variants = choice(options, "variant", VARIANTS)
         runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
-        if not set(variants) <= set(VARIANTS):
-            raise ValueError
-    except (ValueError, KeyError):
-        known = "; ".join(f"{name}=… ({what})" for name, what in OPTIONS.items())
-        raise TestbedError(f"run starvation: --set takes {known}") from None
+    except ValueError:
+        raise refused("starvation", OPTIONS) from None
     control = options.get("control", "bbr")
     measured: list[Measured] = []
     planned = [
