@@ -1,4 +1,4 @@
-"""Ethernet and Wi-Fi with all services, and what may befall them: where the guard and the steering modes are shown."""
+"""Ethernet and Wi-Fi with all services, and their faults: where the guard and the steering modes are shown."""
 
 from __future__ import annotations
 

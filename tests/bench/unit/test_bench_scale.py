@@ -78,7 +78,7 @@ SS = (
 )
 
 
-def test_connections_with_two_subflows_are_told_by_the_proxys_token() -> None:
+def test_connections_with_two_subflows_are_recognised_by_the_proxys_token() -> None:
     assert sockets(SS) == (1, 1)
     assert sockets("") == (0, 0)
 

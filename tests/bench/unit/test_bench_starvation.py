@@ -38,7 +38,7 @@ def complaints(free: float, capped: float) -> list[str]:
     return list(missed([each.aim("x") for each in outcomes]))
 
 
-def test_all_is_well_where_each_path_carries_what_it_is_to() -> None:
+def test_paths_that_carry_their_share_miss_no_aim() -> None:
     assert not complaints(19.5e6, 1e6)
     outcomes = judge(samples(20e6, 1e6), (FREE, CAPPED), 2.0, 10.0)
     assert together(outcomes) == pytest.approx(1.0)
@@ -52,7 +52,7 @@ def test_all_is_well_where_each_path_carries_what_it_is_to() -> None:
         (20e6, 1.06e6, "x: b, of its cap: 1.06, wanted"),
     ],
 )
-def test_a_path_that_starves_and_a_cap_that_does_not_hold_are_told(free: float, capped: float, said: str) -> None:
+def test_a_path_that_starves_and_a_cap_that_does_not_hold_miss_an_aim(free: float, capped: float, said: str) -> None:
     (complaint,) = complaints(free, capped)
     assert complaint.startswith(said)
 
