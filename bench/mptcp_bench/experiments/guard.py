@@ -42,7 +42,7 @@ from .guard_judging import (
     table_of,
 )
 from .guard_uploads import UploadScene, slow_wifi
-from .options import choice, refused
+from .options import choice, count, refused
 from .scene import missed, need
 from .shown import finite
 from .two_paths import DownloadScene, hop_shaper, slow_origin, two_paths, wifi_dropping
@@ -128,7 +128,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         rtts = [
             int(word) for word in options.get("rtt", str(RTTS[0]) if quick else ",".join(map(str, RTTS))).split(",")
         ]
-        runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
+        runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
         faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
         scenes = [SCENES[name] for name in choice(options, "direction", SCENES)]
     except ValueError:
@@ -229,7 +229,7 @@ SCENES: dict[str, type[Scene | Uploads]] = {"down": Scene, "up": Uploads}
 def measure(scene: Scene | Uploads, cell: Cell, guarded: bool) -> Measured:
     """Transfer, let Wi-Fi have the fault for a while, and watch."""
     scene.load(_policy(guarded, scene.direction))
-    count = _relaxations(scene)
+    before = _relaxations(scene)
     with scene.transfer(CAP, ()) as (_client, recorder):
         time.sleep(max(0.0, WARM - recorder.now))
         fault_at = recorder.now
@@ -237,19 +237,19 @@ def measure(scene: Scene | Uploads, cell: Cell, guarded: bool) -> Measured:
             time.sleep(max(0.0, fault_at + FAULT - recorder.now))
         time.sleep(max(0.0, fault_at + FAULT + after(scene.direction) - recorder.now))
         samples = tuple(recorder.samples)
-    return Measured(cell, guarded, judge(samples, fault_at, _relaxations(scene) - count), fault_at, samples)
+    return Measured(cell, guarded, judge(samples, fault_at, _relaxations(scene) - before), fault_at, samples)
 
 
 def relaxed(scene: Scene | Uploads, control: Control) -> int:
     """Return how often the guard relaxed a cap though there was no fault."""
     scene.load(_policy(True, scene.direction, control.cap))
-    count = _relaxations(scene)
+    before = _relaxations(scene)
     with scene.transfer(control.cap, control.arguments) as (client, recorder):
         time.sleep(max(0.0, control.after - recorder.now))
         with control.happening(client):
             time.sleep(FAULT / 2)
         time.sleep(FAULT / 2)
-    return _relaxations(scene) - count
+    return _relaxations(scene) - before
 
 
 def _relaxations(scene: Scene | Uploads) -> int:

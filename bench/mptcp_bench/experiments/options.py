@@ -22,3 +22,11 @@ def choice(
     if not set(words) <= set(there):
         raise ValueError(f"there is no such {name}")
     return words
+
+
+def count(options: Mapping[str, str], name: str, usual: int) -> int:
+    """Return the number of option *name*, else *usual*. Raises ValueError below 1: what never ran proves nothing."""
+    number = int(options.get(name, usual))
+    if number < 1:
+        raise ValueError(f"{name} is less than 1")
+    return number

@@ -29,7 +29,7 @@ from mptcp_throttler.shaping.cap import class_spec
 from .. import style
 from ..download import Counting
 from . import Picture, Result, pages_cells
-from .options import choice, refused
+from .options import choice, count, refused
 from .overshoot_judging import PERIOD, TRANSFERS, Measured, Paths, aims, expected, first_packet, judge
 from .overshoot_poller import Poller
 from .pages_judging import Octets
@@ -76,9 +76,9 @@ def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Order
     """Return what *options* choose, cap in Mbit/s, and seconds. Raises TestbedError for what makes no sense."""
     try:
         variants = choice(options, "variant", VARIANTS)
-        phases = int(options.get("phases", QUICK_PHASES if quick else PHASES))
+        phases = count(options, "phases", QUICK_PHASES if quick else PHASES)
         cap, seconds = float(options.get("cap", 5)), float(options.get("seconds", SECONDS))
-        if phases < 1 or not 0 < cap < RATES[0] or seconds <= PERIOD + REPEATED / 2:
+        if not 0 < cap < RATES[0] or seconds <= PERIOD + REPEATED / 2:
             raise ValueError
     except ValueError:
         raise refused("overshoot", OPTIONS) from None

@@ -19,7 +19,7 @@ from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import missing
 
 from . import Picture, Result
-from .options import refused
+from .options import count, refused
 from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
 from .pages_results import Batches, Measured, draw, drawn_cell, tables
@@ -41,8 +41,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     try:
         plan = Plan(
             tuple(variants),
-            int(options.get("runs", QUICK_RUNS if quick else RUNS)),
-            int(options.get("others", 1)),
+            count(options, "runs", QUICK_RUNS if quick else RUNS),
+            count(options, "others", 1),
             {"yes": True, "no": False}[options.get("fresh", "no")],
         )
     except (ValueError, KeyError):

@@ -31,7 +31,7 @@ from mptcp_lab.testbed.services import (
 )
 
 from . import Result
-from .options import choice, refused
+from .options import choice, count, refused
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
 from .scene import missed, need
@@ -65,7 +65,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         usual = [name for name in SCENES if name != "vanished-1000"]
         scenes = [SCENES[name]() for name in choice(options, "scene", SCENES, usual)]
         variants = choice(options, "variant", VARIANTS)
-        runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
+        runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     except ValueError:
         raise refused("starvation", OPTIONS) from None
     control = options.get("control", "bbr")

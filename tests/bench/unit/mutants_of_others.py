@@ -116,6 +116,7 @@ SCALE = Verdict(
         "something is left": scaled({"stops": (Stop("idle", 0.1, WRONG), Stop("in mid-reload", 0.1, WRONG))}),
         "a soft cap slows the other path down": scaled(soft=(0.9,)),
         "no soft cap was measured": scaled(soft=()),
+        "nothing measured": lambda: scale_judging.judge((), NONE, (), REACTIONS, ASKED),
     },
 )
 
