@@ -243,17 +243,23 @@ def draw(target: Path, measured: Sequence[Measured], over: Paths) -> None:
     """Draw what the capped path brought of each first transfer, and what the cap allows."""
     figure = style.new_figure(11, 4.6)
     axes = figure.subplots(1, 1)
-    figure.subplots_adjust(left=0.065, right=0.8, top=0.82, bottom=0.13)
-    colours = {"none": style.MUTED, "ours": style.ETHERNET.color, "budget": style.THIRD, "static": style.FOURTH,
-               "poller": style.WIFI.color}  # fmt: skip
+    figure.subplots_adjust(left=0.065, right=0.79, top=0.82, bottom=0.13)
+    # What lies on the same line is seen beside it: the first is the widest.
+    looks = {
+        "none": (style.MUTED, 2.0), "ours": (style.ETHERNET.color, 6.0), "budget": (style.THIRD, 3.5),
+        "static": (style.FOURTH, 1.5), "poller": (style.WIFI.color, 2.0),
+    }  # fmt: skip
     longest = 0.0
+    named: set[str] = set()
     for m in (m for m in measured if m.transfer == TRANSFERS[0]):
         total = Octets(m.samples, CAPPED)
         times = [step / 5 for step in range(int(m.outcome.seconds * 5))]
         longest = max(longest, m.outcome.seconds)
         brought = [(total(m.begin + time) - total(m.begin)) / 1e6 for time in times]
-        name = TITLES[m.variant] + (f", after {m.phase:.0f} s" if m.phase is not None else "")
-        axes.plot(times, brought, color=colours[m.variant], linewidth=2, label=name, zorder=3)
+        colour, width = looks[m.variant]
+        name = TITLES[m.variant] if m.variant not in named else None
+        named.add(m.variant)
+        axes.plot(times, brought, color=colour, linewidth=width, label=name, zorder=3)
     axes.plot([0, longest], [0, over.cap / 8e6 * longest], color=style.INK, linestyle=style.DASHED, label="cap × time")
     axes.set_xlim(0, longest)
     axes.set_ylim(bottom=0)
