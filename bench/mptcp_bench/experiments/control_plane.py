@@ -1,9 +1,10 @@
 """How many connections a second the throttler keeps up with, and at what share of a core.
 
-Handshakes of two-subflow connections, with right keys and HMACs, are made beforehand and replayed through a veth
-into the interface that the daemon watches, at a set pace; each connection closes a little later. Nothing of it
-exists as a socket, so all that the daemon knows it has from packets. No event is lost when the tracker opened each
-connection and both its subflows once, every connection got its entry and lost it again, and no segment was dropped.
+Handshakes of two-subflow connections, with right keys and HMACs, are made beforehand and replayed at a set pace on the
+interface that the daemon watches: what the client says comes in, what the proxy says goes out; each connection closes a
+little later. Nothing of it exists as a socket, so all that the daemon knows it has from packets. No event is lost when
+the tracker opened each connection and both its subflows once, every connection got its entry and lost it again, and no
+segment was dropped.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         module, report = "mptcp_bench.experiments.replay", testbed.directory / "replay.json"
         pid, before = throttler.process.pid, cpu_seconds(throttler.process.pid)
-        argv = [sys.executable, "-m", module, "to-proxy", str(rate), str(seconds), str(seed), str(report)]
+        argv = [sys.executable, "-m", module, "to-proxy", proxy.namespace, "wan0"]
+        argv += [str(rate), str(seconds), str(seed), str(report)]
         core.run(argv, timeout=10 * seconds + 60)
         sent = json.loads(Path(report).read_text())
 

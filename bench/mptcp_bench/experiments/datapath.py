@@ -10,6 +10,7 @@ machine's speed drifts.
 from __future__ import annotations
 
 import random
+import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from rich.console import Console
 
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command, wait_until
+from mptcp_throttler.shaping.model import DEFAULT_MINOR, Ownership
 
 from . import Result
 from .scene import BACKENDS, Aim, aims_table, backends, missed, need
@@ -32,6 +34,8 @@ LINK = paths((None,), name="unshaped-link")
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
 LEAST = 0.98
+THROUGH = 0.95
+HANDLE = Ownership().htb_major
 
 SENDER = """
 import socket, threading
@@ -89,8 +93,16 @@ def run(console: Console, seed: int, quick: bool) -> Result:
                 for backend, by in sorted(goodput.items())
             )
             console.print(f"round {number + 1}, Gbit/s: {shown}", highlight=False, soft_wrap=True)
+        carried = {
+            backend: min(
+                through_class(beds[backend, count]) / (sum(goodput[backend][label(count)]) * SECONDS / 8)
+                for count in COUNTS
+                if count is not None
+            )
+            for backend in offered
+        }
     ratios = {what: values for backend in offered for what, values in compared(backend, goodput[backend]).items()}
-    aims = judge(goodput, offered, rounds)
+    aims = judge(goodput, carried, offered, rounds)
     data: dict[str, Any] = {
         "rounds": rounds,
         "seconds": SECONDS,
@@ -111,9 +123,15 @@ def compared(backend: str, goodput: Mapping[str, Sequence[float]]) -> dict[str, 
     }
 
 
-def judge(goodput: Mapping[str, Mapping[str, Sequence[float]]], offered: Sequence[str], rounds: int) -> list[Aim]:
+def judge(
+    goodput: Mapping[str, Mapping[str, Sequence[float]]],
+    carried: Mapping[str, float],
+    offered: Sequence[str],
+    rounds: int,
+) -> list[Aim]:
     """Return the aims for bits/s by adapter, number of entries and round.
 
+    *carried* is what went through our class, as a multiple of what was received: what is not in the way costs nothing.
     What HTB and the rule cost at all is shown without an aim: it is the price of shaping.
     """
     aims = []
@@ -122,11 +140,20 @@ def judge(goodput: Mapping[str, Mapping[str, Sequence[float]]], offered: Sequenc
         whole = min((len(there.get(label(count), ())) for count in COUNTS), default=0)
         aims.append(Aim(f"{backend}: rounds", whole, least=rounds))
         if whole:
+            through = carried.get(backend, 0.0)
+            aims.append(Aim(f"{backend}: through our class, × what was received", through, least=THROUGH))
             aims += [
                 Aim(what, statistics.median(values), least=None if "nothing" in what else LEAST)
                 for what, values in compared(backend, there).items()
             ]
     return aims
+
+
+def through_class(testbed: Testbed) -> int:
+    """Return the bytes that our class for what is not capped has sent; 0 where there is none."""
+    shown = testbed["proxy"].run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
+    found = re.search(rf"^class htb {HANDLE:x}:{DEFAULT_MINOR:x} .*\n Sent (\d+) bytes", shown, re.M)
+    return int(found[1]) if found else 0
 
 
 def label(count: int | None) -> str:
