@@ -34,6 +34,8 @@ AIM_RATE = 1000
 PACE = 0.98
 """What share of the rate asked for a replay must reach."""
 SUBFLOWS = 2
+FINISHED = 30.0
+"""Seconds within which the last entry is gone: it stays for ten after its subflow has ended."""
 POLICY = """\
 version: 1
 paths:
@@ -124,7 +126,7 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
 def _settle(done: Any, node: LiveNode) -> None:
     """Give the daemon time to finish; what it did not finish is counted as lost."""
     try:
-        wait_until(done, f"the throttler on {node.name} finishes", timeout=10)
+        wait_until(done, f"the throttler on {node.name} finishes", timeout=FINISHED)
     except TestbedError:
         time.sleep(0.1)
 
