@@ -1,9 +1,10 @@
 """How many connections a second the throttler keeps up with, and at what share of a core.
 
-Handshakes of two-subflow connections, with right keys and HMACs, are made beforehand and replayed through a veth
-into the interface that the daemon watches, at a set pace; each connection closes a little later. Nothing of it
-exists as a socket, so all that the daemon knows it has from packets. No event is lost when the tracker opened each
-connection and both its subflows once, every connection got its entry and lost it again, and no segment was dropped.
+Handshakes of two-subflow connections, with right keys and HMACs, are made beforehand and replayed at a set pace on the
+interface that the daemon watches: what the client says comes in, what the proxy says goes out; each connection closes a
+little later. Nothing of it exists as a socket, so all that the daemon knows it has from packets. No event is lost when
+the tracker opened each connection and both its subflows once, every connection got its entry and lost it again, and no
+segment was dropped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,6 @@ from rich.console import Console
 
 from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
-from mptcp_throttler.shaping.lingering import LINGER_SECONDS
 from mptcp_throttler.views.ask import ask
 
 from . import Result
@@ -32,6 +33,8 @@ AIM_RATE = 1000
 PACE = 0.98
 """What share of the rate asked for a replay must reach."""
 SUBFLOWS = 2
+FINISHED = 30.0
+"""Seconds within which the last entry is gone: it stays for ten after its subflow has ended."""
 POLICY = """\
 version: 1
 paths:
@@ -44,20 +47,31 @@ rules:
 def run(console: Console, seed: int, quick: bool) -> Result:
     """Replay at each rate with every backend this kernel offers."""
     need("root", "mptcp", "htb")
-    aims: list[Aim] = []
     seconds = 3 if quick else SECONDS
     data: dict[str, Any] = {"seconds": seconds, "runs": []}
-    for backend in backends():
+    offered = backends()
+    for backend in offered:
         for rate in (AIM_RATE,) if quick else RATES:
             sample = measure(backend, rate, seconds, seed)
-            data["runs"].append({"backend": backend, "rate": rate, **sample})
+            data["runs"].append({"backend": backend, "asked": rate, **sample})
             console.print(f"{backend}, {rate}/s: {sample}", highlight=False)
-            aims += judge(backend, rate, sample)
+    aims = judge(data["runs"], offered)
     return Result((aims_table("Control plane, two-subflow connections", aims),), data, aims=tuple(aims))
 
 
-def judge(backend: str, rate: int, sample: dict[str, float]) -> list[Aim]:
-    """Return the aims of one replay; beyond the aimed rate the numbers are shown, and nothing is asked of them."""
+def judge(runs: Sequence[Mapping[str, Any]], offered: Sequence[str]) -> list[Aim]:
+    """Return the aims of all *runs*; each adapter that is *offered* must have one at the aimed rate.
+
+    Beyond that rate the numbers are shown, and nothing is asked of them.
+    """
+    aimed = [run["backend"] for run in runs if run["asked"] == AIM_RATE]
+    aims = [
+        Aim(f"{backend}: replays at {AIM_RATE} connections/s", aimed.count(backend), least=1) for backend in offered
+    ]
+    return aims + [aim for run in runs for aim in _judge(run["backend"], run["asked"], run)]
+
+
+def _judge(backend: str, rate: int, sample: Mapping[str, Any]) -> list[Aim]:
     name, asked = f"{backend}, {rate} connections/s", rate <= AIM_RATE
     none = 0.0 if asked else None
     return [
@@ -81,7 +95,8 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         module, report = "mptcp_bench.experiments.replay", testbed.directory / "replay.json"
         pid, before = throttler.process.pid, cpu_seconds(throttler.process.pid)
-        argv = [sys.executable, "-m", module, "to-proxy", str(rate), str(seconds), str(seed), str(report)]
+        argv = [sys.executable, "-m", module, "to-proxy", proxy.namespace, "wan0"]
+        argv += [str(rate), str(seconds), str(seed), str(report)]
         core.run(argv, timeout=10 * seconds + 60)
         sent = json.loads(Path(report).read_text())
 
@@ -109,7 +124,7 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
 def _settle(done: Any, node: LiveNode) -> None:
     """Give the daemon time to finish, as entries linger; what it did not finish is counted as lost."""
     try:
-        wait_until(done, f"the throttler on {node.name} finishes", timeout=LINGER_SECONDS + 10)
+        wait_until(done, f"the throttler on {node.name} finishes", timeout=FINISHED)
     except TestbedError:
         time.sleep(0.1)
 

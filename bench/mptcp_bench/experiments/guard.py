@@ -1,8 +1,8 @@
 """The guard: what a capped connection gets when the path that is left to it degrades, with the guard and without.
 
-A download, or an upload, runs over Ethernet, capped, and Wi-Fi. Then Wi-Fi loses packets, slows down, swallows
-everything, or goes down at the client; some seconds later it heals. Shown are how long it takes until the connection
-gets again what Wi-Fi alone gave, and how long after the healing until the cap is back in force. The controls are
+A download, or an upload, runs over Ethernet, capped, and Wi-Fi. Then Wi-Fi has a fault for some seconds: it loses
+packets, slows down, loses everything, or goes down at the client. Shown are how long it takes until the connection gets
+again what Wi-Fi alone gave, and how long after the end of the fault until the cap is back in force. The controls are
 transfers that get little because they want little, or share: there the guard must do nothing.
 """
 
@@ -10,36 +10,39 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
+from types import MappingProxyType
 
 from rich.console import Console
 
-from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
 from mptcp_lab.testbed.process import Process
-from mptcp_lab.testbed.recorder import Recorder, Sample
+from mptcp_lab.testbed.recorder import Recorder
 
 from . import Picture, Result
 from .guard_judging import (
     CAP,
     ETHERNET,
-    ILL,
+    FAULT,
     LOSS,
     SLOW,
     WARM,
-    WELL,
-    WELL_UPLOAD,
     WIFI,
+    Cell,
     Measured,
+    after,
+    aims,
     controls_table,
     draw,
     judge,
-    judged,
+    table_of,
 )
 from .guard_uploads import UploadScene, slow_wifi
-from .options import choice, count, counts
+from .options import choice, count, refused
 from .scene import need
 from .two_paths import DownloadScene, hop_shaper, slow_origin, two_paths, wifi_dropping
 
@@ -47,7 +50,7 @@ RTTS = (20, 60)
 """Milliseconds, on both paths."""
 OPTIONS = {
     "rtt": f"RTTs of both paths in ms, default {','.join(map(str, RTTS))}",
-    "fault": "what befalls Wi-Fi: loss, rate, silence, down; default all, empty: the controls alone",
+    "fault": "of Wi-Fi: loss, rate, silence, down; nothing: only what is without a fault; default all",
     "runs": "of each, default 5",
     "direction": "down, up; default both",
 }
@@ -91,6 +94,24 @@ def _nothing(_: Process) -> Iterator[None]:
 
 
 @contextmanager
+def _stopped(client: Process) -> Iterator[None]:
+    client.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        client.signal(signal.SIGCONT)
+
+
+@contextmanager
+def _second(client: LiveNode, command: Sequence[str], _: Process) -> Iterator[None]:
+    process = client.popen(command)
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+@contextmanager
 def _rate_up(testbed: Testbed) -> Iterator[None]:
     with slow_wifi(testbed, SLOW, WIFI):
         yield
@@ -102,30 +123,37 @@ FAULTS = {"loss": _loss, "rate": _rate, "silence": wifi_dropping, "down": _down}
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
     """Run the faults that *options* choose, then the controls."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
-    rtts = counts(options, "rtt", RTTS[:1] if quick else RTTS)
-    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
-    faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
-    scenes = [SCENES[name] for name in choice(options, "direction", SCENES)]
+    try:
+        rtts = [
+            int(word) for word in options.get("rtt", str(RTTS[0]) if quick else ",".join(map(str, RTTS))).split(",")
+        ]
+        runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
+        faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
+        scenes = [SCENES[name] for name in choice(options, "direction", SCENES)]
+    except ValueError:
+        raise refused("guard", OPTIONS) from None
     measured: list[Measured] = []
     controls: dict[str, int] = {}
     for rtt, kind in product(rtts, scenes):
         with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
             scene = kind.built(testbed, _policy(True, kind.direction))
-            for fault in faults:
-                for number in range(runs):
-                    console.print(
-                        f"{kind.direction}, {rtt} ms, {fault}, {number + 1} of {runs}", style="dim", highlight=False
-                    )
-                    measured += [scene.run(rtt, fault, guarded) for guarded in (True, False)]
-            controls |= {f"{kind.direction}, {rtt} ms, {name}": count for name, count in scene.controls()}
-    table, failures = judged(measured)
-    failures += [f"{name}: no relaxation, was {count}" for name, count in controls.items() if count]
+            for fault, number, guarded in product(faults, range(runs), (True, False)):
+                name = (
+                    f"{kind.direction}, {rtt} ms, {fault}, {number + 1} of {runs}, guard {'on' if guarded else 'off'}"
+                )
+                console.print(name, style="dim", highlight=False)
+                try:
+                    measured.append(measure(scene, Cell(kind.direction, rtt, fault), guarded))
+                except (TestbedError, ValueError) as error:
+                    # What was measured before must not be lost; a run that is not there misses an aim.
+                    console.print(f"  void, because {error}", style="dim", highlight=False)
+            controls |= {f"{kind.direction}, {rtt} ms, {each.name}": relaxed(scene, each) for each in scene.controls()}
+    planned = [Cell(kind.direction, rtt, fault) for rtt, kind, fault in product(rtts, scenes, faults)]
+    asked = aims(measured, controls, planned, runs)
     data = {
         "runs": [
             {
-                "direction": m.direction,
-                "rtt": m.rtt,
-                "fault": m.fault,
+                **asdict(m.cell),
                 "guarded": m.guarded,
                 "fault_at": m.fault_at,
                 **asdict(m.outcome),
@@ -135,7 +163,20 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "controls": controls,
     }
     pictures = (Picture("guard", lambda target: draw(target, measured)),) if measured else ()
-    return Result((table, controls_table(controls)), data, tuple(failures), pictures)
+    return Result((table_of(measured), controls_table(controls)), data, pictures=pictures, aims=tuple(asked))
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A transfer without a fault, during which the guard must do nothing."""
+
+    name: str
+    happening: Callable[[Process], AbstractContextManager[None]] = _nothing
+    arguments: Sequence[str] = ()
+    """Of the client: more of them for a download, all for an upload."""
+    cap: int = CAP
+    after: float = WARM
+    """Seconds until it happens."""
 
 
 class Scene(DownloadScene):
@@ -143,46 +184,22 @@ class Scene(DownloadScene):
 
     __slots__ = ()
     direction = "down"
+    faults = FAULTS
 
-    def run(self, rtt: int, fault: str, guarded: bool) -> Measured:
-        """Download, harm, heal."""
-        self.load(_policy(guarded))
-        count = _relaxations(self)
-        with self.downloading() as (_client, recorder):
-            fault_at, samples = _harmed(self.testbed, recorder, FAULTS[fault], WELL)
-        outcome = judge(samples, fault_at, _relaxations(self) - count)
-        return Measured(self.direction, rtt, fault, guarded, outcome, fault_at, samples)
+    def transfer(self, _cap: float, arguments: Sequence[str]) -> AbstractContextManager[tuple[Process, Recorder]]:
+        return self.downloading(*arguments)
 
-    def controls(self) -> Iterator[tuple[str, int]]:
-        """Yield what is no harm, and how often the guard relaxed a cap for it all the same."""
-        self.load(_policy(guarded=True))
-        for name, more, happening in (
-            ("nothing happens", (), _nothing),
-            ("the client reads 6 Mbit/s", ("--limit-rate", "750k"), _nothing),
-            ("the client stops reading", (), _stopped),
-            ("the origin sends 10 Mbit/s", (), self._slow_origin),
-            ("a second download comes and goes", (), self._second),
-        ):
-            count = _relaxations(self)
-            with self.downloading(*more) as (client, _recorder):
-                time.sleep(WARM)
-                with happening(client):
-                    time.sleep(ILL / 2)
-                time.sleep(ILL / 2)
-            yield name, _relaxations(self) - count
+    def controls(self) -> Iterator[Control]:
+        yield Control("nothing happens")
+        yield Control("the client reads 6 Mbit/s", arguments=("--limit-rate", "750k"))
+        yield Control("the client stops reading", _stopped)
+        yield Control("the origin sends 10 Mbit/s", self._slow_origin)
+        yield Control("a second download comes and goes", partial(_second, self.client, self.download))
 
     @contextmanager
     def _slow_origin(self, _: Process) -> Iterator[None]:
         with slow_origin(self.testbed, 10):
             yield
-
-    @contextmanager
-    def _second(self, _: Process) -> Iterator[None]:
-        process = self.client.popen(self.download)
-        try:
-            yield
-        finally:
-            process.kill()
 
 
 class Uploads(UploadScene):
@@ -190,66 +207,47 @@ class Uploads(UploadScene):
 
     __slots__ = ()
     direction = "up"
+    faults = MappingProxyType({**FAULTS, "rate": _rate_up})
 
-    def run(self, rtt: int, fault: str, guarded: bool) -> Measured:
-        """Upload, harm, heal."""
-        self.load(_policy(guarded, self.direction))
-        count = _relaxations(self)
-        with self.sending(CAP) as (_client, recorder):
-            faults = {**FAULTS, "rate": _rate_up}
-            fault_at, samples = _harmed(self.testbed, recorder, faults[fault], WELL_UPLOAD)
-        outcome = judge(samples, fault_at, _relaxations(self) - count)
-        return Measured(self.direction, rtt, fault, guarded, outcome, fault_at, samples)
+    def transfer(self, cap: float, arguments: Sequence[str]) -> AbstractContextManager[tuple[Process, Recorder]]:
+        return self.sending(cap, arguments)
 
-    def controls(self) -> Iterator[tuple[str, int]]:
-        """Yield what is no harm, and how often the guard relaxed a cap for it all the same."""
-        for name, cap, command, happening in (
-            ("nothing happens", CAP, None, _nothing),
-            ("the client sends 10 Mbit/s at last", CAP, self.slowing(SLOWING_AFTER, 10e6), _nothing),
-            ("the same under a cap of 1 Mbit/s", LOW_CAP, self.slowing(SLOWING_AFTER, 10e6), _nothing),
-            ("the client stops sending", CAP, None, _stopped),
-            ("a second upload comes and goes", CAP, None, self._second),
-        ):
-            self.load(_policy(True, self.direction, cap))
-            count = _relaxations(self)
-            with self.sending(cap, command) as (client, recorder):
-                time.sleep(WARM if command is None else max(0.0, SLOWING_AFTER - recorder.now))
-                with happening(client):
-                    time.sleep(ILL / 2)
-                time.sleep(ILL / 2)
-            yield name, _relaxations(self) - count
-
-    @contextmanager
-    def _second(self, _: Process) -> Iterator[None]:
-        process = self.client.popen(self.upload())
-        try:
-            yield
-        finally:
-            process.kill()
+    def controls(self) -> Iterator[Control]:
+        slowing = self.slowing(SLOWING_AFTER, 10e6)
+        yield Control("nothing happens")
+        yield Control("the client sends 10 Mbit/s at last", arguments=slowing, after=SLOWING_AFTER)
+        yield Control("the same under a cap of 1 Mbit/s", arguments=slowing, cap=LOW_CAP, after=SLOWING_AFTER)
+        yield Control("the client stops sending", _stopped)
+        yield Control("a second upload comes and goes", partial(_second, self.client, self.upload()))
 
 
 SCENES: dict[str, type[Scene | Uploads]] = {"down": Scene, "up": Uploads}
 
 
-def _harmed(
-    testbed: Testbed, recorder: Recorder, fault: Callable[[Testbed], AbstractContextManager[None]], well: float
-) -> tuple[float, tuple[Sample, ...]]:
-    """Wait, harm, heal; return when Wi-Fi was harmed, and all samples."""
-    time.sleep(max(0.0, WARM - recorder.now))
-    fault_at = recorder.now
-    with fault(testbed):
-        time.sleep(max(0.0, fault_at + ILL - recorder.now))
-    time.sleep(max(0.0, fault_at + ILL + well - recorder.now))
-    return fault_at, tuple(recorder.samples)
+def measure(scene: Scene | Uploads, cell: Cell, guarded: bool) -> Measured:
+    """Transfer, let Wi-Fi have the fault for a while, and watch."""
+    scene.load(_policy(guarded, scene.direction))
+    before = _relaxations(scene)
+    with scene.transfer(CAP, ()) as (_client, recorder):
+        time.sleep(max(0.0, WARM - recorder.now))
+        fault_at = recorder.now
+        with scene.faults[cell.fault](scene.testbed):
+            time.sleep(max(0.0, fault_at + FAULT - recorder.now))
+        time.sleep(max(0.0, fault_at + FAULT + after(scene.direction) - recorder.now))
+        samples = tuple(recorder.samples)
+    return Measured(cell, guarded, judge(samples, fault_at, _relaxations(scene) - before), fault_at, samples)
 
 
-@contextmanager
-def _stopped(client: Process) -> Iterator[None]:
-    client.signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        client.signal(signal.SIGCONT)
+def relaxed(scene: Scene | Uploads, control: Control) -> int:
+    """Return how often the guard relaxed a cap though there was no fault."""
+    scene.load(_policy(True, scene.direction, control.cap))
+    before = _relaxations(scene)
+    with scene.transfer(control.cap, control.arguments) as (client, recorder):
+        time.sleep(max(0.0, control.after - recorder.now))
+        with control.happening(client):
+            time.sleep(FAULT / 2)
+        time.sleep(FAULT / 2)
+    return _relaxations(scene) - before
 
 
 def _relaxations(scene: Scene | Uploads) -> int:

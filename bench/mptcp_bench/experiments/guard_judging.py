@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from rich import box
 from rich.table import Table
@@ -13,17 +15,22 @@ from rich.table import Table
 from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
 
 from .. import style
-from ..statistics import Interval, mean_interval
+from .scene import Aim
+from .shown import mean
 from .two_paths import DEVICES
 
 ETHERNET, WIFI, CAP = 100, 30, 5
 """Mbit/s."""
-WARM, ILL, WELL = 4.0, 8.0, 12.0
-"""Seconds before the fault, until it heals, and after."""
-WELL_UPLOAD = 24.0
+WARM, FAULT, AFTER = 4.0, 8.0, 12.0
+"""Seconds before the fault, of the fault, and after it."""
+AFTER_UPLOAD = 24.0
 """The same where the cap falls as slowly as on uploads."""
 RECOVERED, LONGEST = 0.8, 2.0
 """What the connection is to get again, as a share of Wi-Fi's rate before, and the seconds within which."""
+CAPPED_BEFORE, WIFI_BEFORE = 1.5, 0.8
+"""Before the fault: at most of Ethernet's cap, at least of Wi-Fi's link."""
+CAP_SPAN, CAP_EXCESS = 1.0, 1.1
+"""Seconds over which Ethernet is compared with its cap, and the multiple of it above which it is not in force."""
 SLOW = 5
 """Mbit/s of Wi-Fi with the fault ``rate``."""
 LOSS = 30
@@ -31,30 +38,46 @@ LOSS = 30
 SPAN = 0.5
 """Seconds over which a rate is taken."""
 SHOWN = ("recovered", "during", "in_force", "relaxations")
+WORDS = {
+    "loss": f"loses {LOSS} %",
+    "rate": f"slows to {SLOW} Mbit/s",
+    "silence": "loses everything",
+    "down": "goes down",
+}
+"""The faults of Wi-Fi, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One download with a fault. Times in seconds."""
+    """One transfer with a fault. Times in seconds; infinite is what did not happen before the samples end."""
 
     before: float
-    """Wi-Fi's rate before, bits/s."""
+    """Wi-Fi's rate before the fault, bits/s."""
+    capped: float
+    """Ethernet's rate before the fault, as a multiple of its cap."""
     during: float
-    """What the connection got from ``LONGEST`` after the fault until it healed, as a share of that."""
+    """What the connection got from ``LONGEST`` after the fault to its end, as a share of Wi-Fi's rate before."""
     recovered: float
-    """From the fault until the connection gets ``RECOVERED`` of that; the whole time of the fault if never."""
+    """From the fault until the connection gets ``RECOVERED`` of that."""
     in_force: float
-    """From the healing until Ethernet is back at its cap for good."""
+    """From the end of the fault until Ethernet is back at its cap for good."""
     relaxations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of what is varied; *rtt* in ms."""
+
+    direction: str
+    rtt: int
+    fault: str
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One run, with its samples for the picture."""
 
-    direction: str
-    rtt: int
-    fault: str
+    cell: Cell
     guarded: bool
     outcome: Outcome
     fault_at: float
@@ -62,79 +85,106 @@ class Measured:
 
 
 def judge(samples: Sequence[Sample], fault_at: float, relaxations: int) -> Outcome:
-    """Judge a download that was harmed at *fault_at*. Raises ValueError where there are too few samples."""
+    """Judge a transfer with a fault at *fault_at*.
+
+    Raises ValueError where there are too few samples, and where Wi-Fi carried nothing before the fault.
+    """
     before = mean_rate(samples, "wlan0", fault_at - 2, fault_at)
-    healed = fault_at + ILL
+    if before <= 0:
+        raise ValueError("nothing came over Wi-Fi before the fault")
+    ended = fault_at + FAULT
 
     def total(start: float, end: float) -> float:
         return sum(mean_rate(samples, device, start, end) for device in DEVICES) / before
 
-    starts = [s.time for s in samples if fault_at <= s.time <= healed - SPAN - 0.2]
-    recovered = next((t + SPAN for t in starts if total(t, t + SPAN + 0.01) >= RECOVERED), healed)
-    capped_from = healed
-    for sample in samples:
-        with suppress(ValueError):
-            start = sample.time
-            if start >= healed and mean_rate(samples, "eth0", start, start + 1.01) > CAP * 1e6 * 1.1:
-                capped_from = start + 1
+    starts = [s.time for s in samples if fault_at <= s.time <= ended - SPAN - 0.2]
+    recovered = next((t + SPAN for t in starts if total(t, t + SPAN + 0.01) >= RECOVERED), math.inf)
     return Outcome(
         before=before,
-        during=total(fault_at + LONGEST, healed),
+        capped=mean_rate(samples, "eth0", fault_at - 2, fault_at) / (CAP * 1e6),
+        during=total(fault_at + LONGEST, ended),
         recovered=recovered - fault_at,
-        in_force=capped_from - healed,
+        in_force=_capped_from(samples, ended) - ended,
         relaxations=relaxations,
     )
 
 
-def judged(measured: Sequence[Measured]) -> tuple[Table, list[str]]:
-    """Return the table, and what of the aims was missed by the means of the guarded runs."""
+def _capped_from(samples: Sequence[Sample], ended: float) -> float:
+    """Return when the last second above the cap was over, infinity where that is the last one of all."""
+    above: list[bool] = []
+    capped_from = ended
+    for sample in samples:
+        with suppress(ValueError):
+            start = sample.time
+            if start >= ended and start + CAP_SPAN <= samples[-1].time:
+                above.append(mean_rate(samples, "eth0", start, start + CAP_SPAN + 0.01) > CAP * 1e6 * CAP_EXCESS)
+                if above[-1]:
+                    capped_from = start + CAP_SPAN
+    if not above:
+        raise ValueError("no second of samples after the fault")
+    return math.inf if above[-1] else capped_from
+
+
+def after(direction: str) -> float:
+    """Return the seconds that a transfer is watched after the fault."""
+    return AFTER if direction == "down" else AFTER_UPLOAD
+
+
+def aims(measured: Sequence[Measured], controls: Mapping[str, int], planned: Sequence[Cell], runs: int) -> list[Aim]:
+    """Return the aims of the *planned* cells, of each of which *runs* were to be made with the guard and without.
+
+    *controls* are the relaxations of transfers without a fault, by name.
+    """
+    found = []
+    for cell in planned:
+        where = f"{cell.direction}, {cell.rtt} ms, {WORDS[cell.fault]}"
+        with_guard, without = ([m.outcome for m in measured if (m.cell, m.guarded) == (cell, g)] for g in (True, False))
+        found += [
+            Aim(f"{where}: runs with the guard", len(with_guard), least=runs),
+            Aim(f"{where}: runs without", len(without), least=runs),
+        ]
+        if not with_guard or not without:
+            continue
+        both = [*with_guard, *without]
+        found += [
+            Aim(f"{where}: Ethernet before, × its cap", max(each.capped for each in both), most=CAPPED_BEFORE),
+            Aim(f"{where}: Wi-Fi before, of its link", min(e.before for e in both) / (WIFI * 1e6), least=WIFI_BEFORE),
+            Aim(f"{where}: without the guard gets", fmean(each.during for each in without), most=RECOVERED),
+            Aim(f"{where}: without the guard relaxed", max(each.relaxations for each in without), most=0),
+            Aim(f"{where}: recovers after", fmean(each.recovered for each in with_guard), " s", most=LONGEST),
+            Aim(
+                f"{where}: the cap is back after",
+                fmean(each.in_force for each in with_guard),
+                " s",
+                most=after(cell.direction) - CAP_SPAN - SPAN,
+            ),
+        ]
+    found.append(Aim("transfers without a fault", len(controls), least=1))
+    found += [Aim(f"{name}: relaxations", count, most=0) for name, count in controls.items()]
+    return found
+
+
+def table_of(measured: Sequence[Measured]) -> Table:
+    """Return what was measured with a fault, by means."""
     table = Table(title="Wi-Fi fails while Ethernet is capped", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title in (
-        "",
-        "RTT",
-        "Wi-Fi",
-        "guard",
-        "runs",
-        "Wi-Fi before",
-        "gets again after s",
-        "then",
-        "cap back after s",
-        "n",
-    ):
+        "", "RTT", "Wi-Fi", "guard", "runs", "Wi-Fi before", "gets again after s", "then", "cap back after s", "n",
+    ):  # fmt: skip
         table.add_column(title, justify="left" if title in ("", "Wi-Fi", "guard") else "right", no_wrap=True)
-    failures = []
-    words = {
-        "loss": f"loses {LOSS} %",
-        "rate": f"slows to {SLOW} Mbit/s",
-        "silence": "swallows all",
-        "down": "goes down",
-    }
-    for cell in dict.fromkeys((m.direction, m.rtt, m.fault) for m in measured):
-        direction, rtt, fault = cell
+    for cell in dict.fromkeys(m.cell for m in measured):
         for guarded in (True, False):
-            chosen = [m.outcome for m in measured if (m.direction, m.rtt, m.fault) == cell and m.guarded == guarded]
-            means = {f.name: mean_interval([float(getattr(o, f.name)) for o in chosen]) for f in fields(Outcome)}
-            table.add_row(
-                direction, f"{rtt} ms", words[fault], "on" if guarded else "off", str(len(chosen)),
-                _shown(means["before"], 1e-6), *(_shown(means[name]) for name in SHOWN),
-            )  # fmt: skip
-            if guarded:
-                where = f"{direction}, {rtt} ms, {words[fault]}"
-                if means["recovered"].mean > LONGEST:
-                    failures.append(f"{where}: recovers within {LONGEST} s, was {means['recovered'].mean:.2f}")
-                well = WELL if direction == "down" else WELL_UPLOAD
-                if means["in_force"].mean >= well - 1.5:
-                    failures.append(f"{where}: the cap is back after the healing, was not within {well:g} s")
-    return table, failures
-
-
-def _shown(interval: Interval, scale: float = 1.0) -> str:
-    half = "" if interval.half is None else f" ± {interval.half * scale:.2f}"
-    return f"{interval.mean * scale:.2f}{half}"
+            chosen = [m.outcome for m in measured if (m.cell, m.guarded) == (cell, guarded)]
+            if chosen:
+                table.add_row(
+                    cell.direction, f"{cell.rtt} ms", WORDS[cell.fault], "on" if guarded else "off", str(len(chosen)),
+                    mean([each.before for each in chosen], 1e-6),
+                    *(mean([float(getattr(each, name)) for each in chosen]) for name in SHOWN),
+                )  # fmt: skip
+    return table
 
 
 def controls_table(controls: Mapping[str, int]) -> Table:
-    table = Table(title="What is no harm", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title="Without a fault", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("control")
     table.add_column("relaxations", justify="right")
     for name, count in controls.items():
@@ -144,23 +194,24 @@ def controls_table(controls: Mapping[str, int]) -> Table:
 
 def draw(target: Path, measured: Sequence[Measured]) -> None:
     """Draw the first fault of each kind at the first RTT, with the guard, in the first direction."""
-    shown = [m for m in measured if m.guarded and (m.direction, m.rtt) == (measured[0].direction, measured[0].rtt)]
-    kinds = list(dict.fromkeys(m.fault for m in shown))
+    first = measured[0].cell
+    shown = [m for m in measured if m.guarded and (m.cell.direction, m.cell.rtt) == (first.direction, first.rtt)]
+    kinds = list(dict.fromkeys(m.cell.fault for m in shown))
     figure = style.new_figure(11, 2.3 * len(kinds) + 1)
     panels = figure.subplots(len(kinds), 1, sharex=True, squeeze=False)[:, 0]
     figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / (2.3 * len(kinds) + 1), bottom=0.09, hspace=0.35)
     for axes, fault in zip(panels, kinds, strict=True):
-        chosen = next(m for m in shown if m.fault == fault)
+        chosen = next(m for m in shown if m.cell.fault == fault)
         series = [rate for rate in rates(chosen.samples) if rate.time - chosen.fault_at >= -2]
         times = [rate.time - chosen.fault_at for rate in series]
         for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
             style.draw_path(axes, times, [rate.bits[device] / 1e6 for rate in series], path)
-        for moment in (0, ILL):
+        for moment in (0, FAULT):
             axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
         axes.set_title(f"Wi-Fi: {fault}", loc="left", fontsize=10, color=style.INK)
-        axes.set_xlim(-2, ILL + WELL)
+        axes.set_xlim(-2, FAULT + AFTER)
         style.dress(axes, "seconds since the fault" if fault == kinds[-1] else "", "Mbit/s")
     panels[0].legend(loc="upper right", frameon=False)
-    heading = f"Ethernet capped at {CAP} Mbit/s, RTT {measured[0].rtt} ms; between the dashed lines Wi-Fi is ill"
+    heading = f"Ethernet capped at {CAP} Mbit/s, RTT {first.rtt} ms; between the dashed lines Wi-Fi has a fault"
     style.heading(figure, "The guard", heading, left=0.065)
     style.save(figure, target)

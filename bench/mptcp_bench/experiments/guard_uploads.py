@@ -1,8 +1,7 @@
-"""Uploads for the experiment ``guard``: a client that sends over both paths, and what is no harm to it."""
+"""Uploads for the experiment ``guard``: a client that sends over both paths, and one that sends less by itself."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +9,11 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
-from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import (
     Sink,
-    Throttler,
     mptcp_command,
     python_command,
     start_proxy,
@@ -26,7 +24,7 @@ from mptcp_lab.testbed.services import (
 )
 
 from ..upload_recorder import UploadRecorder
-from .two_paths import FILE_SIZE, hop_shaper
+from .two_paths import FILE_SIZE, TransferScene, hop_shaper
 
 CLIENTS = {"eth0": ip_address("10.77.1.2").packed, "wlan0": ip_address("10.77.2.2").packed}
 SLOWING = """
@@ -49,12 +47,9 @@ while True:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadScene:
+class UploadScene(TransferScene):
     """A testbed with all services, for one upload after another, each under a policy of its own."""
 
-    testbed: Testbed
-    throttler: Throttler
-    policy: Path
     proxy_url: str
     sink: Sink
     body: Path
@@ -69,18 +64,8 @@ class UploadScene:
         proxy = start_proxy(testbed["proxy"])
         return cls(testbed, throttler, policy, proxy.url(), start_sink(testbed["origin"]), body)
 
-    def load(self, policy_text: str) -> None:
-        """Have another policy for the uploads to come."""
-        wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
-        self.policy.write_text(policy_text)
-        self.throttler.process.signal(signal.SIGHUP)
-
-    @property
-    def client(self) -> LiveNode:
-        return self.testbed["client"]
-
     @contextmanager
-    def sending(self, cap: float, command: Sequence[str] | None = None) -> Iterator[tuple[Process, Recorder]]:
+    def sending(self, cap: float, command: Sequence[str] = ()) -> Iterator[tuple[Process, Recorder]]:
         """An upload whose *cap*, Mbit/s, is in force, and what it brings over each path."""
         process = self.client.popen(command or self.upload())
         try:

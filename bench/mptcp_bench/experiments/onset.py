@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -39,13 +39,13 @@ from mptcp_lab.testbed.services import (
 )
 
 from .. import style
-from ..statistics import Interval, mean_interval
 from ..upload_recorder import UploadRecorder, on_the_wire
 from . import Picture, Result, onset_cells
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
-from .onset_judging import STALLED, WITHIN, Outcome, judge
-from .options import count
-from .scene import need, payload_share
+from .onset_judging import Outcome, aims, judge
+from .options import count, refused
+from .scene import Aim, need, payload_share
+from .shown import mean
 from .two_paths import two_paths
 
 OPTIONS = onset_cells.OPTIONS
@@ -57,8 +57,8 @@ RUNS, QUICK_RUNS, CONTROL_RUNS = 10, 3, 3
 FILE_SIZE = 400_000_000
 """More than a download gets done; the client is stopped."""
 ATTEMPTS = 3
-KEPT, WORST, STALL, STEADY, RTT = 0.95, STALLED, 0.1, 0.98, 0.1
-"""What is aimed at; the RTT is what the cap may add, in seconds."""
+CAPPED_COLUMNS = {"in force s": "in_force", "off": "off", "steady": "steady"}
+"""What makes sense of a path that has a cap: column and measure."""
 MEANS = tuple(field.name for field in fields(Outcome) if field.name != "stalls")
 _POLICY = """\
 version: 1
@@ -83,33 +83,36 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Run the cells that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize")
     chosen, variants = cells(options, quick), variants_of(options)
-    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
+    try:
+        runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
+    except ValueError:
+        raise refused("onset", OPTIONS) from None
     measured: list[Measured] = []
     void: list[str] = []
     for number, cell in enumerate(chosen, 1):
         console.print(f"{number} of {len(chosen)}: {cell}", style="dim", highlight=False)
         try:
             measured += measured_again(cell, runs, seed, console, variants)
-        except TestbedError as error:
+        except (TestbedError, ValueError) as error:
             # What was measured before must not be lost.
             void.append(f"{cell}: {error}")
             console.print(void[-1], style="dim", highlight=False)
-    table, failures = judged(chosen, measured)
-    failures += void
+    table, asked = judged(chosen, measured, runs if "soft" in variants else 0)
+    named = tuple(replace(aim, what=f"{what}: {aim.what}") for what, aim in asked)
     data = {
         "cells": [asdict(cell) for cell in chosen],
         "runs": [{"cell": str(m.cell), "variant": m.variant, **asdict(m.outcome)} for m in measured],
     }
     drawn = measured and {"at-once", "soft"} <= set(variants)
     pictures = (Picture("onset", lambda target: draw(target, measured)),) if drawn else ()
-    return Result((table,), data, tuple(failures), pictures)
+    return Result((table,), data, tuple(void), pictures, named)
 
 
 def measured_again(cell: Cell, runs: int, seed: int, console: Console, variants: Sequence[str]) -> list[Measured]:
     """Do as :func:`measure`, once more where the host was too busy to emulate the paths, for one."""
     try:
         return measure(cell, runs, seed, console, variants)
-    except TestbedError as error:
+    except (TestbedError, ValueError) as error:
         console.print(f"{cell}: again, because {error}", style="dim", highlight=False)
         return measure(cell, runs, seed, console, variants)
 
@@ -224,56 +227,32 @@ class Scene:
         return found
 
 
-def judged(chosen: Iterable[Cell], measured: Sequence[Measured]) -> tuple[Table, list[str]]:
-    """Return the table of all cells and variants, and which aims the soft landing missed, by its means."""
+def judged(chosen: Iterable[Cell], measured: Sequence[Measured], runs: int) -> tuple[Table, list[tuple[str, Aim]]]:
+    """Return the table of all cells and variants, and the aims of the soft landing, each with its cell.
+
+    *runs* of each were to be made; none is asked of a soft landing that was not (0).
+    """
     table = Table(title="A cap falls: what the other path keeps", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in (
-        "cell",
-        "cap",
-        "runs",
-        "kept",
-        "worst",
-        "stalled s",
-        "when",
-        "in force s",
-        "off",
-        "steady",
-        "RTT ms",
-    ):
+    for title in ("cell", "cap", "runs", "kept", "worst", "stalled s", "when", *CAPPED_COLUMNS, "RTT ms"):
         table.add_column(title, justify="left" if title in ("cell", "cap") else "right", no_wrap=True)
-    failures = []
+    found: list[tuple[str, Aim]] = []
     for cell in chosen:
         label = str(cell)
         for variant in VARIANTS:
             outcomes = [m.outcome for m in measured if m.cell == cell and m.variant == variant]
+            asked = {}
+            if variant == "soft" and runs:
+                asked = aims(outcomes, runs, cell.windows, cell.control, cell.rtt)
+                found += [(f"{cell}, soft", aim) for aim in asked.values()]
             if not outcomes:
                 continue
-            means = {name: mean_interval([getattr(o, name) for o in outcomes]) for name in MEANS}
-            missed = _missed(cell, means) if variant == "soft" else {}
-            failures += [f"{cell}, soft: {what}" for what in missed.values()]
-
-            capped = variant != "no cap"
+            shown = {name: _shown(outcomes, name, asked.get(name)) for name in MEANS}
             table.add_row(
-                label,
-                variant,
-                str(len(outcomes)),
-                _shown(means, missed, variant, "kept"),
-                _shown(means, missed, variant, "worst"),
-                _shown(means, missed, variant, "stalled"),
-                _when(outcomes),
-                *(
-                    (
-                        _shown(means, missed, variant, "in_force"),
-                        _shown(means, missed, variant, "off", digits=3),
-                        _shown(means, missed, variant, "steady", digits=3),
-                    )
-                    if capped
-                    else ("", "", "")
-                ),
-                _shown(means, missed, variant, "rtt", 1e3, 0),
-            )
+                label, variant, str(len(outcomes)), shown["kept"], shown["worst"], shown["stalled"], _when(outcomes),
+                *(shown[name] if variant != "no cap" else "" for name in CAPPED_COLUMNS.values()), shown["rtt"],
+            )  # fmt: skip
             label = ""
-    return table, failures
+    return table, found
 
 
 def _when(outcomes: Sequence[Outcome]) -> str:
@@ -282,36 +261,12 @@ def _when(outcomes: Sequence[Outcome]) -> str:
     return f"{min(begin for begin, _ in stalls):.1f}-{max(end for _, end in stalls):.1f}" if stalls else ""
 
 
-def _shown(
-    means: Mapping[str, Interval],
-    missed: Mapping[str, str],
-    variant: str,
-    name: str,
-    scale: float = 1.0,
-    digits: int = 2,
-) -> str:
-    interval = means[name]
-    half = "" if interval.half is None else f" ± {interval.half * scale:.{digits}f}"
-    text = f"{interval.mean * scale:.{digits}f}{half}"
-    if variant != "soft":
+def _shown(outcomes: Sequence[Outcome], name: str, aim: Aim | None) -> str:
+    scale, digits = {"rtt": (1e3, 0), "off": (1.0, 3), "steady": (1.0, 3)}.get(name, (1.0, 2))
+    text = mean([getattr(each, name) for each in outcomes], scale, digits)
+    if aim is None:
         return text
-    return f"[red]{text}[/]" if name in missed else f"[green]{text}[/]"
-
-
-def _missed(cell: Cell, means: Mapping[str, Interval]) -> dict[str, str]:
-    """Return the aims that the means of a cell miss, by measure."""
-    rtt = (cell.ethernet_rtt if cell.path == "ethernet" else cell.wifi_rtt) / 1e3 + RTT
-    in_force, dips = cell.windows.in_force, cell.windows.dips if cell.control == "bbr" else 0.0
-    aims = {
-        "kept": (means["kept"].mean >= KEPT, f"keeps ≥ {KEPT}"),
-        "worst": (means["worst"].mean >= WORST or dips > 0, f"worst sample ≥ {WORST}"),
-        "stalled": (means["stalled"].mean <= STALL + dips, f"stalled ≤ {STALL + dips:g} s"),
-        "in_force": (means["in_force"].mean <= in_force, f"in force within {in_force} s"),
-        "off": (means["off"].mean <= WITHIN, f"from then on within {WITHIN:.0%}"),
-        "steady": (means["steady"].mean >= STEADY, f"steady state ≥ {STEADY}"),
-        "rtt": (means["rtt"].mean <= rtt, f"RTT ≤ {rtt * 1e3:.0f} ms"),
-    }
-    return {name: f"{what}, was {means[name].mean:.3f}" for name, (met, what) in aims.items() if not met}
+    return f"[green]{text}[/]" if aim.met else f"[red]{text}[/]"
 
 
 def draw(target: Path, measured: Sequence[Measured]) -> None:

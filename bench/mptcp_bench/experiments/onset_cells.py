@@ -65,6 +65,11 @@ class Cell:
         return (self.rate, other) if self.path == "ethernet" else (other, self.rate)
 
     @property
+    def rtt(self) -> float:
+        """Of the path that is capped, in seconds."""
+        return (self.ethernet_rtt if self.path == "ethernet" else self.wifi_rtt) / 1e3
+
+    @property
     def windows(self) -> Windows:
         return UP if self.direction == "up" else DOWN
 
@@ -86,7 +91,10 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
     """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
-    return choice(options, "variant", VARIANTS)
+    try:
+        return choice(options, "variant", VARIANTS)
+    except ValueError:
+        raise refused("onset", OPTIONS) from None
 
 
 def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:

@@ -1,4 +1,4 @@
-"""What the other path suffers when a cap falls, from byte counters sampled over one transfer. Pure.
+"""What the other path suffers when a cap falls, from byte counters sampled over one transfer, and the aims. Pure.
 
 All rates are of the wire, in bits/s; all times in seconds since the transfer's start.
 """
@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isclose
+from math import inf, isclose
+from statistics import fmean
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate
+
+from .scene import Aim
 
 BEFORE = 2.0
 """Of the transfer before the onset: what the other path is compared with."""
@@ -18,6 +21,14 @@ STALLED = 0.5
 """A sample below this share of the rate before is a stall."""
 WITHIN = 0.05
 """As a share: how closely a cap is to be kept."""
+KEPT, STALL, STEADY = 0.95, 0.1, 0.98
+"""What the other path is to keep, the seconds that it may stall, and what both paths are to carry in the end."""
+QUEUED = 0.1
+"""Seconds that the cap may add to the RTT of the capped path."""
+EMULATED = 0.9
+"""Part of a path's RTT below which it was not emulated."""
+UNCAPPED = 3.0
+"""Multiples of the cap that the capped path must carry before the onset: else its link does what the cap should."""
 WINDOW = 1.0
 """Over which the capped path's rate is compared with the cap: at 1 Mbit/s 82 full packets."""
 
@@ -57,8 +68,10 @@ class Outcome:
     """Its worst sample."""
     stalled: float
     """Seconds of samples below ``STALLED``."""
+    uncapped: float
+    """What the capped path carried before the onset, as a multiple of the cap."""
     in_force: float
-    """Seconds from the onset until the capped path no longer exceeds its cap by more than ``WITHIN``."""
+    """Seconds from the onset until the capped path exceeds its cap by ``WITHIN`` at the most; infinite if never."""
     off: float
     """By how much it differs from its cap after :attr:`Windows.in_force`, at the most, as a share."""
     steady: float
@@ -81,7 +94,7 @@ def judge(
 ) -> Outcome:
     """Judge a transfer of which a cap of *cap* bits/s fell on the path *capped* at *onset*.
 
-    Raises ValueError where there are too few samples.
+    Raises ValueError where there are too few samples, and where the other path carried nothing before.
     """
     before = mean_rate(samples, other, onset - BEFORE, onset)
     if before <= 0:
@@ -95,15 +108,40 @@ def judge(
         kept=mean_rate(samples, other, onset, onset + windows.onset) / before,
         worst=min(share for *_, share in after),
         stalled=sum(end - begin for begin, end in below),
+        uncapped=mean_rate(samples, capped, onset - BEFORE, onset) / cap,
         in_force=next(
-            (start - onset for start, rate in _windows(samples, capped, onset) if rate <= cap * (1 + WITHIN)),
-            samples[-1].time - onset,
+            (start - onset for start, rate in _windows(samples, capped, onset) if rate <= cap * (1 + WITHIN)), inf
         ),
         off=max(abs(rate / cap - 1) for rate in late),
         steady=sum(mean_rate(samples, path, begin, end) for path in (capped, other)) / (cap + other_link),
         rtt=rtt,
         stalls=_joined(below),
     )
+
+
+def aims(outcomes: Sequence[Outcome], runs: int, windows: Windows, control: str, rtt: float) -> dict[str, Aim]:
+    """Return the aims of a cap that lands softly, by measure, for the means of its *outcomes*; *runs* were to be made.
+
+    *rtt* is that of the capped path, in seconds; *control* the sender's congestion control.
+    """
+    found = {"runs": Aim("runs", len(outcomes), least=runs)}
+    if not outcomes:
+        return found
+    dips = windows.dips if control == "bbr" else 0.0
+
+    def mean(measure: str) -> float:
+        return fmean(getattr(each, measure) for each in outcomes)
+
+    return found | {
+        "uncapped": Aim("capped path before, × its cap", mean("uncapped"), least=UNCAPPED),
+        "kept": Aim("kept", mean("kept"), least=KEPT),
+        "worst": Aim("worst sample", mean("worst"), least=None if dips else STALLED),
+        "stalled": Aim("stalled", mean("stalled"), " s", most=STALL + dips),
+        "in_force": Aim("in force after", mean("in_force"), " s", most=windows.in_force),
+        "off": Aim("from then on off by", mean("off"), most=WITHIN),
+        "steady": Aim("steady state", mean("steady"), least=STEADY),
+        "rtt": Aim("RTT", 1e3 * mean("rtt"), " ms", least=1e3 * EMULATED * rtt, most=1e3 * (rtt + QUEUED)),
+    }
 
 
 def _joined(spans: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:

@@ -19,7 +19,7 @@ from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import missing
 
 from . import Picture, Result
-from .options import count, yes
+from .options import count, refused, yes
 from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
 from .pages_results import Batches, Measured, draw, drawn_cell, tables
@@ -38,12 +38,15 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Run the cells that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss")
     chosen, variants = cells(options, quick), variants_of(options)
-    plan = Plan(
-        tuple(variants),
-        count(options, "runs", QUICK_RUNS if quick else RUNS),
-        count(options, "others", 1, least=0),
-        yes(options, "fresh", False),
-    )
+    try:
+        plan = Plan(
+            tuple(variants),
+            count(options, "runs", QUICK_RUNS if quick else RUNS),
+            count(options, "others", 1, least=0),
+            yes(options, "fresh", False),
+        )
+    except (ValueError, KeyError):
+        raise refused("pages", OPTIONS) from None
     left_out = [f"{cell}: {why}" for cell in chosen if (why := _lacking(cell))]
     for line in left_out:
         console.print(f"left out: {line}", style="dim", highlight=False)
@@ -60,7 +63,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                 console.print(str(cell), style="dim", highlight=False)
                 measured += work.measure(cell)
     batches = Batches(measured)
-    aims = [replace(aim, what=f"{cell}: {aim.what}") for cell in batches.cells for aim in batches.aims(cell).values()]
+    aims = batches.judged()
     data = {
         "cells": [{"cell": str(cell), **asdict(cell)} for cell in batches.cells],
         "batches": [
@@ -79,7 +82,13 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     }
     shown = drawn_cell(batches)
     pictures = () if shown is None else (Picture("pages", lambda target: draw(target, batches, shown)),)
-    return Result(tuple(tables(batches)), data, tuple(void), pictures, tuple(aims))
+    return Result(
+        tuple(tables(batches)),
+        data,
+        tuple(void),
+        pictures,
+        tuple(replace(aim, what=f"{cell}: {aim.what}") for cell, aim in aims),
+    )
 
 
 def _lacking(cell: Cell) -> str | None:

@@ -198,4 +198,7 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
     """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
-    return choice(options, "variant", VARIANTS)
+    try:
+        return choice(options, "variant", VARIANTS)
+    except ValueError:
+        raise refused("pages", OPTIONS) from None

@@ -1,4 +1,4 @@
-"""What a batch of downloads took, from byte counters and the times of its downloads, and whether that is well. Pure.
+"""What a batch of downloads took, from byte counters and the times of its downloads, and the aims. Pure.
 
 Bytes are those of IP packets towards the client, times seconds on the clock of the samples. The cap is compared with
 what came from the first SYN of the batch to its last byte: nothing of it is left out, whenever a connection began.

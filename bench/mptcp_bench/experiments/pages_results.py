@@ -73,6 +73,11 @@ class Batches:
             return {}
         return judge_cell(*([m.outcome for m in each] for each in (known, fresh, static)))
 
+    def judged(self) -> list[tuple[str, Aim]]:
+        """Return all aims, each with its cell; of no batch at all nothing is shown."""
+        any_at_all = ("all", Aim("batches measured", len(self._measured), least=1))
+        return [any_at_all, *((str(cell), aim) for cell in self.cells for aim in self.aims(cell).values())]
+
 
 def tables(batches: Batches) -> list[Table]:
     """Return what was measured of clients with two paths, and of those with one."""

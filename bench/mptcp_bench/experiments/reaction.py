@@ -19,15 +19,11 @@ from rich.console import Console
 from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError
 from mptcp_lab.testbed.services import PROXY_PORT, start_throttler, write_throttler_config
 
-from ..statistics import median, percentile
 from . import Result
-from .reaction_probe_client import LATE_EVERY
-from .scene import Aim, aims_table, backends, need
+from .reaction_judging import judge
+from .scene import aims_table, backends, need
 
 CONNECTIONS = 200
-LATE_MS = 200.0
-"""Age from which a connection's transfer is well under way."""
-AIM_P99_MS = 5.0
 POLICY = """\
 version: 1
 paths:
@@ -41,29 +37,11 @@ def run(console: Console, seed: int, quick: bool) -> Result:
     """Measure with every backend this kernel offers."""
     need("root", "mptcp", "mptcp-pm", "htb")
     count = 40 if quick else CONNECTIONS
-    aims: list[Aim] = []
     data: dict[str, Any] = {"connections": count, "backends": {}}
-    for backend in backends():
-        samples = measure(backend, count)
-        data["backends"][backend] = samples
-        delays = sorted(sample["delay_ms"] for sample in samples)
-        late = [sample for sample in samples if sample["age_ms"] > LATE_MS]
-        early = [sample for sample in samples if sample not in late]
-        aims += [
-            Aim(f"{backend}: connections whose entry was seen", len(samples), least=count),
-            Aim(f"{backend}: of these, joined in mid-transfer", len(late), least=count // LATE_EVERY),
-            Aim(f"{backend}: third ACK to entry, median", median(delays), " ms"),
-            Aim(f"{backend}: third ACK to entry, p99", percentile(delays, 99), " ms", most=AIM_P99_MS),
-            Aim(f"{backend}: third ACK to entry, greatest", delays[-1], " ms"),
-        ]
-        for when, group in (("joined at once", early), ("joined in mid-transfer", late)):
-            passed = sorted(sample["bytes"] for sample in group)
-            if passed:
-                name = f"{backend}, {when}: passed unthrottled before"
-                aims += [
-                    Aim(f"{name}, median", median(passed), " bytes"),
-                    Aim(f"{name}, p99", percentile(passed, 99), " bytes"),
-                ]
+    offered = backends()
+    for backend in offered:
+        data["backends"][backend] = measure(backend, count)
+    aims = judge(data["backends"], offered, count)
     return Result((aims_table(f"Reaction, {count} connections", aims),), data, aims=tuple(aims))
 
 

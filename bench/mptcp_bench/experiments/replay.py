@@ -1,7 +1,9 @@
-"""Sends the signalling of connections that never were: ``python -m … DEVICE RATE SECONDS SEED FILE``.
+"""Sends the signalling of connections that never were: ``python -m … DEVICE PROXY OUT RATE SECONDS SEED FILE``.
 
 Each connection has two subflows, opened by true MP_CAPABLE and MP_JOIN handshakes (RFC 8684, 3.1 and 3.2) with keys,
-nonces and HMACs of its own, and closed by FINs half a second later. Frames are made before the clock starts.
+nonces and HMACs of its own, and closed by FINs half a second later. What the client says comes in by DEVICE, what the
+proxy says goes out by OUT, a device of the network namespace PROXY: the throttler believes a segment in its own
+direction alone. Frames are made before the clock starts.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+from mptcp_lab.testbed.node import entered
 from mptcp_throttler.mptcp.keys import join_ack_hmac, join_syn_ack_hmac, token
 from mptcp_throttler.shaping.model import Ownership
 
@@ -27,7 +31,11 @@ _FIN_ACK, _SYN, _SYN_ACK, _ACK = 0x11, 0x02, 0x12, 0x10
 _ETHERNET = bytes(12) + b"\x08\x00"
 
 
-def frame(client: bytes, port: int, to_proxy: bool, flags: int, option: bytes = b"") -> bytes:
+Frame = tuple[bool, bytes]
+"""Whether the client sends it, and the frame."""
+
+
+def frame(client: bytes, port: int, to_proxy: bool, flags: int, option: bytes = b"") -> Frame:
     """Return an Ethernet frame with a TCP segment; checksums are zero, as on a NIC that would fill them in."""
     option += b"\x01" * (-len(option) % 4)
     source, destination = (client, PROXY) if to_proxy else (PROXY, client)
@@ -37,10 +45,10 @@ def frame(client: bytes, port: int, to_proxy: bool, flags: int, option: bytes = 
     sequence = number if flags & _SYN else number + 1
     tcp = struct.pack("!HHIIBBHHH", *ports, sequence, answered, (20 + len(option)) << 2, flags, 65535, 0, 0) + option
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0x4000, 64, 6, 0) + source + destination
-    return _ETHERNET + ip + tcp
+    return to_proxy, _ETHERNET + ip + tcp
 
 
-def connection(number: int, draw: random.Random) -> tuple[list[bytes], list[bytes]]:
+def connection(number: int, draw: random.Random) -> tuple[list[Frame], list[Frame]]:
     """Return the frames that open connection *number* and those that close it."""
     first, second = (bytes([10, net, number >> 8 & 255, number & 255]) for net in (81, 82))
     port = 20000 + (number >> 16)
@@ -62,7 +70,7 @@ def connection(number: int, draw: random.Random) -> tuple[list[bytes], list[byte
     return opening, closing
 
 
-def schedule(rate: int, seconds: int, seed: int) -> Iterator[tuple[float, list[bytes]]]:
+def schedule(rate: int, seconds: int, seed: int) -> Iterator[tuple[float, list[Frame]]]:
     """Yield when to send, in seconds from the start, and what."""
     draw = random.Random(seed)
     moments = []
@@ -72,20 +80,25 @@ def schedule(rate: int, seconds: int, seed: int) -> Iterator[tuple[float, list[b
     yield from sorted(moments, key=lambda moment: moment[0])
 
 
-def main(device: str, rate: int, seconds: int, seed: int, report: Path) -> None:
+def main(device: str, proxy: str, out: str, rate: int, seconds: int, seed: int, report: Path) -> None:
     moments = list(schedule(rate, seconds, seed))
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
-        wire.bind((device, 0))
+    with ExitStack() as stack:
+        wires = {True: stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))}
+        wires[True].bind((device, 0))
+        with entered(proxy):
+            wires[False] = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+            wires[False].bind((out, 0))
         started = time.monotonic()
         for moment, frames in moments:
             ahead = started + moment - time.monotonic()
             if ahead > 0.001:
                 time.sleep(ahead)
-            for data in frames:
-                wire.send(data)
+            for to_proxy, data in frames:
+                wires[to_proxy].send(data)
         took = time.monotonic() - started
     report.write_text(json.dumps({"connections": rate * seconds, "seconds": took - LIFETIME}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
+    words = sys.argv
+    main(words[1], words[2], words[3], int(words[4]), int(words[5]), int(words[6]), Path(words[7]))

@@ -34,7 +34,8 @@ from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
 from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
 from .scale_watch import Asking, Entries, answer, memory, tree_cpu_seconds
-from .scene import differences, kernel_state, need
+from .scene import need
+from .system_state import differences, kernel_state
 
 NUMBERS, QUICK_NUMBERS = (100, 1000, 10_000), (20, 100)
 OPTIONS = {
@@ -56,7 +57,6 @@ EARLY = 0.1
 ASKS = 5
 ASK_PAUSE = 0.2
 """Seconds between an answer of the status socket and the next question, where it is asked in a loop."""
-SYSCTLS = ("net.mptcp", "net.ipv4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Examination:
         self._node = testbed["proxy"]
         self._entries = Entries(self._node)
         testbed.scope.callback(self._entries.close)
-        self._before = self._state()
+        self._before = kernel_state(self._node)
 
     def run(self) -> None:
         """Measure everything, first with none held."""
@@ -300,7 +300,7 @@ class Examination:
         except TestbedError:
             process.kill()
         passed = time.monotonic() - begin
-        found = tuple(differences(self._before, self._state()))
+        found = tuple(differences(self._before, kernel_state(self._node)))
         if found or passed >= STOPPED:
             argv = [program("mptcp-throttler"), "cleanup", "--config", str(self._settings)]
             self._node.run(with_mounts(argv, throttler_mounts(self._node)), check=False, timeout=120)
@@ -324,11 +324,6 @@ class Examination:
             self._load(throttler, then)
         time.sleep(after)
         return self._stop(moment, throttler)
-
-    def _state(self) -> dict[str, str]:
-        dumps = kernel_state(self._node)
-        dumps["sysctl"] = self._node.run(["sysctl", *SYSCTLS], check=False).stdout
-        return dumps
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -165,8 +165,8 @@ class Crowd:
         sending = _Member(origin, program, "origin", arguments, testbed.scope)
         target = f"{origin.service_address()}:{ORIGIN_PORT}"
         arguments = [proxy.service_address(), str(PROXY_PORT), target, str(RATE)]
-        holding = _Member(testbed[node], program, "client", arguments, testbed.scope)
-        return cls(testbed, started, holding, sending)
+        clients = _Member(testbed[node], program, "client", arguments, testbed.scope)
+        return cls(testbed, started, clients, sending)
 
     def hold(self, count: int) -> float:
         """Have exactly *count* tunnels; return the seconds that it took. Raises where it takes too long."""

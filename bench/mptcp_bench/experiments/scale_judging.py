@@ -145,7 +145,12 @@ def judge(
     reactions: int,
     asked: int,
 ) -> list[Aim]:
-    """Return all aims. *none* are the reactions with none held, *reactions* and *asked* how many there should be."""
+    """Return all aims. *none* are the reactions with none held, *reactions* and *asked* how many there should be.
+
+    Raises ValueError where nothing was held.
+    """
+    if not rigs:
+        raise ValueError("no tunnels were held")
     aims = [aim for rig in rigs for aim in _rig(rig)]
     if not held:
         return aims

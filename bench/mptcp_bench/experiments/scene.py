@@ -1,4 +1,4 @@
-"""What the experiments share: the payload that a link can carry, kernel dumps, tables of aims."""
+"""What the experiments share: the payload that a link can carry, and tables of aims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import isfinite
 from rich import box
 from rich.table import Table
 
-from mptcp_lab.testbed import LiveNode, TestbedError
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.features import missing
 
 from ..document import AimVerdict, JudgedAim, bounds, judge
@@ -102,31 +102,3 @@ def backends() -> list[str]:
     if not found:
         raise TestbedError("this host has neither legacy iptables with ipset nor nftables")
     return found
-
-
-DUMPS = (
-    "ip -d link show dev wan0",
-    "tc qdisc show",
-    "tc class show dev wan0",
-    "tc filter show dev wan0",
-    "iptables-legacy-save -t mangle",
-    "ip6tables-legacy-save -t mangle",
-    "ipset save",
-    "nft list ruleset",
-)
-
-
-def kernel_state(node: LiveNode) -> dict[str, str]:
-    """Return everything a throttler may change on *node*, as its tools print it, without counters and times."""
-    state = {}
-    for command in DUMPS:
-        lines = node.run(command.split(), check=False).stdout.splitlines()
-        kept = (line for line in lines if not line.startswith("#"))
-        state[command] = "\n".join(line.split(" [")[0] if line.startswith(":") else line for line in kept)
-    return state
-
-
-def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """Return the commands whose output changed, each with both outputs."""
-    changed = [command for command in before if before[command] != after[command]]
-    return [f"{command}:\n--- before\n{before[command]}\n--- after\n{after[command]}" for command in changed]

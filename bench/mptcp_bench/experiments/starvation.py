@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 
 from rich import box
 from rich.console import Console
@@ -30,15 +31,15 @@ from mptcp_lab.testbed.services import (
 )
 
 from . import Result
-from .options import choice, count
+from .options import choice, count, refused
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
 from .scene import need
-from .starvation_judging import Outcome, PathLoad, judge, recovered, together
+from .starvation_judging import UNDER_POLICY, Measured, PathLoad, aims, judge, mean_outcomes, recovered, together
 from .starvation_scenes import OTHERS, SCENES, Scene
 from .two_paths import FILE_SIZE
 
-VARIANTS = ("cap", "link")
+VARIANTS = (UNDER_POLICY, "link")
 """Under the policy; over links as fast as the caps, without one."""
 OPTIONS = {
     "scene": f"{', '.join(SCENES)}; default all but vanished-1000",
@@ -57,37 +58,34 @@ CROWD_GIVEN_UP = 30.0
 """The same of a thousand, each of which had a packet in 2.4 seconds: TCP waits for so long before it tries again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One run."""
-
-    scene: str
-    variant: str
-    outcomes: tuple[Outcome, ...]
-    whole_again: float | None
-    """Seconds after the others vanished until the capped path carries its cap; None if never, or if nobody vanished."""
-
-
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
     """Run the scenes that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
-    usual = [name for name in SCENES if name != "vanished-1000"]
-    scenes = [SCENES[name]() for name in choice(options, "scene", SCENES, usual)]
-    variants = choice(options, "variant", VARIANTS)
-    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
+    try:
+        usual = [name for name in SCENES if name != "vanished-1000"]
+        scenes = [SCENES[name]() for name in choice(options, "scene", SCENES, usual)]
+        variants = choice(options, "variant", VARIANTS)
+        runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
+    except ValueError:
+        raise refused("starvation", OPTIONS) from None
     control = options.get("control", "bbr")
     measured: list[Measured] = []
-    for scene in scenes:
-        for variant in variants:
-            if variant == "link" and (scene.one_link or scene.vanishing):
-                continue
-            with Testbed(scene.topology(variant == "link"), seed=seed) as testbed:
-                site = _Site.built(testbed, scene, variant, control)
-                for number in range(runs):
-                    console.print(f"{scene.name}, {variant}, {number + 1} of {runs}", style="dim", highlight=False)
-                    measured.append(site.run())
-    table, failures = judged(measured)
-    return Result((table,), {"runs": [_as_data(each) for each in measured]}, tuple(failures))
+    planned = [
+        (scene, variant)
+        for scene, variant in product(scenes, variants)
+        if variant == UNDER_POLICY or not (scene.one_link or scene.vanishing)
+    ]
+    for scene, variant in planned:
+        with Testbed(scene.topology(variant == "link"), seed=seed) as testbed:
+            site = _Site.built(testbed, scene, variant, control)
+            for number in range(runs):
+                console.print(f"{scene.name}, {variant}, {number + 1} of {runs}", style="dim", highlight=False)
+                measured.append(site.run())
+    asked = aims(measured, [(scene.name, variant) for scene, variant in planned], runs)
+    data = {
+        "runs": [_as_data(each) for each in measured],
+    }
+    return Result((table_of(measured),), data, aims=tuple(asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ class _Site:
     def built(cls, testbed: Testbed, scene: Scene, variant: str, control: str) -> _Site:
         policy = testbed.directory / "policy.yaml"
         policy.write_text(scene.policy())
-        if variant == "cap":
+        if variant == UNDER_POLICY:
             start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
         crowd = Crowd.built(testbed, scene.vanishing, OTHERS) if scene.vanishing >= CROWDED else None
         proxy = crowd.proxy if crowd else start_proxy(testbed["proxy"], arguments=("--congestion-control", control))
@@ -180,12 +178,11 @@ def _silent(core: LiveNode) -> Iterator[None]:
         yield
 
 
-def judged(measured: Sequence[Measured]) -> tuple[Table, list[str]]:
-    """Return the table, by means over the runs, and which aims were missed under the policy."""
+def table_of(measured: Sequence[Measured]) -> Table:
+    """Return what was measured, by means over the runs."""
     table = Table(title="Who starves beside a low cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title in ("scene", "variant", "runs", "uncapped: worst path", "capped: worst path", "together", "again s"):
         table.add_column(title, justify="left" if title in ("scene", "variant") else "right", no_wrap=True)
-    failures = []
     for scene, variant in dict.fromkeys((m.scene, m.variant) for m in measured):
         runs = [m for m in measured if (m.scene, m.variant) == (scene, variant)]
         means = mean_outcomes(runs)
@@ -204,15 +201,7 @@ def judged(measured: Sequence[Measured]) -> tuple[Table, list[str]]:
             f"{together(means):.3f}",
             again,
         )  # fmt: skip
-        if variant == "cap":
-            failures += [f"{scene}: {each.complaint}" for each in means if each.complaint]
-    return table, failures
-
-
-def mean_outcomes(runs: Sequence[Measured]) -> list[Outcome]:
-    """Return what each path carried, by the mean over *runs* of one scene."""
-    by_path = zip(*(each.outcomes for each in runs), strict=True)
-    return [Outcome(same[0].path, sum(each.share for each in same) / len(same)) for same in by_path]
+    return table
 
 
 def _as_data(measured: Measured) -> dict[str, object]:

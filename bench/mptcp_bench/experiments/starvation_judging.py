@@ -10,12 +10,16 @@ from dataclasses import dataclass
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate
 
+from .scene import Aim
+
 FREE, CAPPED = 0.95, 0.97
 """What a path is to carry, as a share of its link, and a capped one of its cap."""
 MOST = 1.05
-"""A capped one is not to carry more than that share of its cap."""
+"""No path is to carry more than that share: a cap holds, and a link that carries more was not emulated."""
+UNDER_POLICY = "cap"
+"""The variant that is judged."""
 RECOVERY = 1.0
-"""Seconds over which the rate is taken that tells when a share came back."""
+"""Seconds over which the rate is taken that says when a share came back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +46,37 @@ class Outcome:
     share: float
     """As a share of its link or cap."""
 
-    @property
-    def complaint(self) -> str | None:
-        """What is wrong with it."""
+    def aim(self, scene: str) -> Aim:
         what, least = ("link", FREE) if self.path.cap is None else ("cap", CAPPED)
-        if self.share < least:
-            return f"{self.path.name} carries {self.share:.2f} of its {what}, wanted ≥ {least}"
-        if self.path.cap is not None and self.share > MOST:
-            return f"{self.path.name} carries {self.share:.2f} of its cap, wanted ≤ {MOST}"
-        return None
+        return Aim(f"{scene}: {self.path.name}, of its {what}", self.share, least=least, most=MOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run."""
+
+    scene: str
+    variant: str
+    outcomes: tuple[Outcome, ...]
+    whole_again: float | None
+    """Seconds after the others vanished until the capped path carries its cap; None if never, or if nobody vanished."""
+
+
+def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs: int) -> list[Aim]:
+    """Return the aims of the *planned* scenes and variants, by the mean of *runs*; of the yardstick only that it is."""
+    found = []
+    for scene, variant in planned:
+        there = [m for m in measured if (m.scene, m.variant) == (scene, variant)]
+        found.append(Aim(f"{scene}, {variant}: runs", len(there), least=runs))
+        if variant == UNDER_POLICY:
+            found += [each.aim(scene) for each in mean_outcomes(there)]
+    return found
+
+
+def mean_outcomes(runs: Sequence[Measured]) -> list[Outcome]:
+    """Return what each path carried, by the mean over *runs* of one scene."""
+    by_path = zip(*(each.outcomes for each in runs), strict=True)
+    return [Outcome(same[0].path, sum(each.share for each in same) / len(same)) for same in by_path]
 
 
 def judge(samples: Sequence[Sample], paths: Sequence[PathLoad], start: float, end: float) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""Ethernet and Wi-Fi with all services, and what may befall them: where the guard and the steering modes are shown."""
+"""Ethernet and Wi-Fi with all services, and their faults: where the guard and the steering modes are shown."""
 
 from __future__ import annotations
 
@@ -64,12 +64,28 @@ def slow_origin(testbed: Testbed, rate: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class DownloadScene:
-    """A testbed with all services, for one download after another, each under a policy of its own."""
+class TransferScene:
+    """A testbed with a throttler whose policy changes between transfers."""
 
     testbed: Testbed
     throttler: Throttler
     policy: Path
+
+    @property
+    def client(self) -> LiveNode:
+        return self.testbed["client"]
+
+    def load(self, policy_text: str) -> None:
+        """Have another policy for the transfers to come."""
+        wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
+        self.policy.write_text(policy_text)
+        self.throttler.process.signal(signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadScene(TransferScene):
+    """A testbed with all services, for one download after another, each under a policy of its own."""
+
     download: Sequence[str]
 
     @classmethod
@@ -81,16 +97,6 @@ class DownloadScene:
         origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
         download = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url(), origin.url("big")]
         return cls(testbed, throttler, policy, mptcp_command(download))
-
-    @property
-    def client(self) -> LiveNode:
-        return self.testbed["client"]
-
-    def load(self, policy_text: str) -> None:
-        """Have another policy for the downloads to come."""
-        wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
-        self.policy.write_text(policy_text)
-        self.throttler.process.signal(signal.SIGHUP)
 
     @contextmanager
     def downloading(self, *more: str) -> Iterator[tuple[Process, Recorder]]:

@@ -76,7 +76,10 @@ def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: 
 
 
 def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:
-    """Return the longest time, in seconds, in which *devices* together stayed below *floor* bits/s."""
+    """Return the longest time, in seconds, in which *devices* together stayed below *floor* bits/s.
+
+    Raises ValueError where there are no two samples between *start* and *end*: of nothing there is no gap.
+    """
     names = tuple(devices)
     longest = current = 0.0
     previous = start

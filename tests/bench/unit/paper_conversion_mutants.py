@@ -137,7 +137,7 @@ def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> Result:
             cases=cases(),
             runs=runs,
             references=REFERENCES,
-        )  # fmt: skip
+        )
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_bench.experiments.emulation import mean_run, run_lengths
+from mptcp_bench.experiments.emulation_judging import mean_run, run_lengths
 from mptcp_lab.emulation.model import GilbertElliott, UniformLoss
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import pytest
 
 from mptcp_bench.cli import main
-from mptcp_bench.experiments import EXPERIMENTS, control_plane
+from mptcp_bench.experiments import EXPERIMENTS, control_plane, goodput_judging
 from mptcp_bench.experiments.announcement import announced_ports
 from mptcp_bench.experiments.datapath import within_rounds
-from mptcp_bench.experiments.goodput import CASES, Measurement, judge
-from mptcp_bench.experiments.scene import Aim, differences, missed, payload_share
+from mptcp_bench.experiments.scene import Aim, missed, payload_share
+from mptcp_bench.experiments.system_state import differences
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.transfer import Protocol
 from mptcp_throttler.kernel.netlink import attribute
 
-CAP = 5_000_000
-PROTOCOL = Protocol(1, 0, 1, 0)
+PROTOCOL = Protocol(requested=1, fallbacks=0, joins=1, proxy_requested=0)
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
@@ -64,50 +65,25 @@ def test_ratios_compare_within_a_round() -> None:
     assert within_rounds(goodput, 1_000, 0) == [1.0, 0.5]
 
 
-def test_goodput_counts_the_links_that_the_case_may_use() -> None:
-    whole = {4: 130e6 * 1420 / 1514}
-    case = CASES[0]
-    [ratio, equal] = judge(case, [Measurement(case, whole[4], {}, True, PROTOCOL)], CAP)
-    assert ratio.value == pytest.approx(1)
-    assert ratio.met
-    assert equal.met
-    plain = CASES[-1]
-    [ratio, equal] = judge(plain, [Measurement(plain, 0.94 * 100e6 * 1448 / 1514, {}, False, PROTOCOL)], CAP)
-    assert ratio.value == pytest.approx(0.94)
-    assert not ratio.met
-    assert not equal.met
-
-
-def test_the_worst_round_decides_about_a_cap() -> None:
-    case = next(c for c in CASES if c.policy)
-    rounds = [Measurement(case, 1.0, {"eth0": rate, "wlan0": 30e6}, True, PROTOCOL) for rate in (5e6, 4.7e6, 5.1e6)]
-    assert [aim.met for aim in judge(case, rounds, CAP)] == [False, True, True]
-
-
-REPLAYED = {"rate": 1000.0, "opened_less_sent": 0, "activated_less_sent": 0, "lost": 0, "dropped": 0, "cpu": 0.5}
-
-
-def test_a_replay_without_loss_at_its_pace_meets_every_aim() -> None:
-    assert missed(control_plane.judge("x", control_plane.AIM_RATE, REPLAYED)) == ()
-
-
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("protocol", "said"),
     [
-        ("rate", 979.0),
-        ("opened_less_sent", -1),
-        ("opened_less_sent", 1),
-        ("activated_less_sent", -1),
-        ("activated_less_sent", 1),
-        ("lost", 1),
-        ("lost", -1),
-        ("dropped", 1),
-        ("cpu", 1.1),
+        (replace(PROTOCOL, fallbacks=1), "fell back to plain TCP"),
+        (replace(PROTOCOL, proxy_requested=1), "towards the origin"),
+        (replace(PROTOCOL, requested=0), "asked for 0 MPTCP connections"),
+        (replace(PROTOCOL, joins=0), "1 subflows instead of 2"),
     ],
 )
-def test_a_replay_too_slow_or_with_an_event_lost_or_invented_misses_an_aim(key: str, value: float) -> None:
-    assert len(missed(control_plane.judge("x", control_plane.AIM_RATE, {**REPLAYED, key: value}))) == 1
-    assert missed(control_plane.judge("x", control_plane.AIM_RATE + 1, {**REPLAYED, key: value})) == ()
+def test_a_download_of_another_kind_is_void(protocol: Protocol, said: str) -> None:
+    goodput_judging.check(goodput_judging.CASES[0], PROTOCOL)
+    with pytest.raises(TestbedError, match=said):
+        goodput_judging.check(goodput_judging.CASES[0], protocol)
+
+
+def test_beyond_the_aimed_rate_nothing_is_asked_of_a_replay() -> None:
+    slow = {"rate": 1000.0, "opened_less_sent": -1, "activated_less_sent": -1, "lost": 1, "dropped": 1, "cpu": 1.1}
+    aimed = {**dict.fromkeys(slow, 0), "rate": 1000.0, "backend": "x", "asked": control_plane.AIM_RATE}
+    assert missed(control_plane.judge([aimed, {**slow, "backend": "x", "asked": 1500}], ["x"])) == ()
 
 
 def test_an_announced_element_names_its_client_port() -> None:

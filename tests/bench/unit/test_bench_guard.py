@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from mptcp_bench.experiments.guard_judging import CAP, ILL, WELL, Measured, Outcome, judge, judged
+from mptcp_bench.experiments.guard_judging import AFTER, CAP, FAULT, Cell, Measured, Outcome, aims, judge, table_of
+from mptcp_bench.experiments.scene import missed
 from mptcp_lab.testbed.recorder import Sample
 
 MBIT = 1e6
@@ -12,14 +15,14 @@ FAULT_AT = 4.0
 
 
 def recorded(relaxed_after: float | None, capped_after: float) -> list[Sample]:
-    """Wi-Fi gives 30 Mbit/s, nothing while it is ill; Ethernet 5, or 90 while its cap is relaxed."""
+    """Wi-Fi gives 30 Mbit/s, nothing while it has a fault; Ethernet 5, or 90 while its cap is relaxed."""
     samples, octets = [], {"eth0": 0.0, "wlan0": 0.0}
-    for step in range(round((FAULT_AT + ILL + WELL) * 10)):
+    for step in range(round((FAULT_AT + FAULT + AFTER) * 10)):
         now = step / 10
-        ill = FAULT_AT <= now < FAULT_AT + ILL
-        relaxed = relaxed_after is not None and FAULT_AT + relaxed_after <= now < FAULT_AT + ILL + capped_after
+        fault = FAULT_AT <= now < FAULT_AT + FAULT
+        relaxed = relaxed_after is not None and FAULT_AT + relaxed_after <= now < FAULT_AT + FAULT + capped_after
         octets["eth0"] += (90 if relaxed else CAP) * MBIT / 80
-        octets["wlan0"] += 0 if ill else 30 * MBIT / 80
+        octets["wlan0"] += 0 if fault else 30 * MBIT / 80
         samples.append(Sample(now, {name: round(value) for name, value in octets.items()}))
     return samples
 
@@ -31,20 +34,28 @@ def test_what_a_fault_costs() -> None:
     assert guarded.during == pytest.approx(3, rel=0.02)
     assert 3.0 <= guarded.in_force <= 4.1, "the last second in which Ethernet had more than its cap"
     alone = judge(recorded(None, 0.0), FAULT_AT, 0)
-    assert alone.recovered == ILL
+    assert alone.recovered == math.inf
     assert alone.during == pytest.approx(CAP / 30, rel=0.02)
     assert alone.in_force == 0
 
 
-@pytest.mark.parametrize("direction", ["down", "up"])
-def test_what_misses_an_aim_is_said_with_its_direction(direction: str) -> None:
-    def measured(recovered: float, in_force: float) -> list[Measured]:
-        outcome = Outcome(30e6, 1.0, recovered, in_force, 1)
-        return [Measured(direction, 20, "rate", guarded, outcome, FAULT_AT, ()) for guarded in (True, False)]
+def test_a_cap_that_is_not_back_at_the_end_never_was() -> None:
+    assert judge(recorded(1.0, 99), FAULT_AT, 1).in_force == math.inf
 
-    table, failures = judged(measured(1.5, 5.0))
-    assert table.row_count == 2
-    assert not failures
-    _, failures = judged(measured(2.5, 11.0))
-    assert failures[0] == f"{direction}, 20 ms, slows to 5 Mbit/s: recovers within 2.0 s, was 2.50"
-    assert len(failures) == (2 if direction == "down" else 1), "a cap on uploads falls slowly"
+
+@pytest.mark.parametrize("direction", ["down", "up"])
+def test_a_missed_aim_names_its_direction_and_one_run_that_never_recovered_misses_it(direction: str) -> None:
+    def judged(*recovered: float, in_force: float = 5.0) -> tuple[str, ...]:
+        cell = Cell(direction, 20, "rate")
+        outcomes = [(True, Outcome(30e6, 1.0, 2.0, each, in_force, 1)) for each in recovered]
+        outcomes += [(False, Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0))] * len(recovered)
+        measured = [Measured(cell, guarded, each, FAULT_AT, ()) for guarded, each in outcomes]
+        assert table_of(measured).row_count == 2
+        return missed(aims(measured, {"x": 0}, [cell], len(recovered)))
+
+    assert judged(1.5) == ()
+    [late] = judged(2.5)
+    assert late == f"{direction}, 20 ms, slows to 5 Mbit/s: recovers after: 2.5 s, wanted ≤ 2"
+    # As the length of the fault it would be in a mean of 2.0 s.
+    assert "inf" in judged(0.5, 0.5, 0.5, 0.5, math.inf)[0]
+    assert len(judged(1.5, in_force=11.0)) == (1 if direction == "down" else 0), "a cap on uploads falls slowly"

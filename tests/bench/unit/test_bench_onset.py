@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from mptcp_bench.experiments.onset import _missed, _when
-from mptcp_bench.experiments.onset_cells import Cell, cells
-from mptcp_bench.experiments.onset_judging import DOWN, UP, Outcome, Windows, judge
-from mptcp_bench.statistics import mean_interval
+from mptcp_bench.experiments.onset import _when
+from mptcp_bench.experiments.onset_cells import cells
+from mptcp_bench.experiments.onset_judging import DOWN, UP, Outcome, Windows, aims, judge
+from mptcp_bench.experiments.shown import mean
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
@@ -55,13 +57,18 @@ def test_a_download_is_watched_for_three_seconds() -> None:
 def test_the_aims_for_uploads(
     control: str, stalls: list[tuple[float, float]], in_force: float, wanted: set[str]
 ) -> None:
-    cell = Cell(control, 20, 20, 100, 1, "up")
-    outcome = judged(UP, *stalls, in_force=in_force)
-    means = {
-        name: mean_interval([getattr(outcome, name)])
-        for name in ("kept", "worst", "stalled", "in_force", "off", "steady", "rtt")
-    }
-    assert set(_missed(cell, means)) == wanted
+    found = aims([judged(UP, *stalls, in_force=in_force)], 1, UP, control, 0.02)
+    assert {name for name, aim in found.items() if not aim.met} == wanted
+
+
+def test_a_cap_that_never_came_is_in_no_mean_and_meets_no_aim() -> None:
+    never, soon = judged(DOWN, in_force=99), judged(DOWN)
+    assert never.in_force == math.inf
+    found = aims([soon, never], 2, DOWN, "cubic", 0.02)
+    assert not found["in_force"].met
+    assert mean([soon.in_force, never.in_force]) == "never in 1 of 2"
+    assert mean([never.in_force]) == "never"
+    assert mean([1.0, 3.0]).startswith("2.00 ± ")
 
 
 def test_either_path_may_be_the_capped_one() -> None:

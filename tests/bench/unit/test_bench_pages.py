@@ -90,7 +90,7 @@ def test_each_way_to_miss_the_cap_misses_an_aim(broken: Outcome, names: set[str]
     assert missed(broken) == names
 
 
-def test_what_only_the_first_batch_of_a_client_does_wrong_is_told() -> None:
+def test_an_overshoot_of_the_first_batch_alone_misses_an_aim() -> None:
     assert missed(KEPT, NONE) == {"overshoot"}
     assert {n for n, aim in judge_cell([], [NONE], [STATIC]).items() if not aim.met} == {"mean", "worst", "overshoot"}
 

@@ -34,6 +34,8 @@ def test_longest_gap_is_the_longest_not_the_sum() -> None:
     recorded = samples(0, 100, 100, 200, 200, 200, 300, 400)
     assert longest_gap(recorded, ["eth0", "wlan0"], 1.0, 0.0, 1.0) == pytest.approx(0.2)
     assert longest_gap(samples(0, 1, 2, 3), ["eth0"], 1.0, 0.0, 1.0) == 0.0
+    with pytest.raises(ValueError, match="no two samples"):
+        longest_gap(samples(0, 1, 2, 3), ["eth0"], 1.0, 5.0, 6.0)
 
 
 def test_no_samples_are_not_the_same_as_no_gap() -> None:

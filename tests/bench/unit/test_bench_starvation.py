@@ -7,8 +7,17 @@ from dataclasses import replace
 import pytest
 
 from mptcp_bench.experiments.packet_counters import octets, table
-from mptcp_bench.experiments.starvation import Measured, judged, mean_outcomes
-from mptcp_bench.experiments.starvation_judging import Outcome, PathLoad, judge, recovered, together
+from mptcp_bench.experiments.scene import missed
+from mptcp_bench.experiments.starvation_judging import (
+    Measured,
+    Outcome,
+    PathLoad,
+    aims,
+    judge,
+    mean_outcomes,
+    recovered,
+    together,
+)
 from mptcp_bench.experiments.starvation_scenes import SCENES, Scene
 from mptcp_lab.testbed.plan import steps
 from mptcp_lab.testbed.recorder import Sample
@@ -26,10 +35,10 @@ def samples(free: float, capped: float, seconds: float = 10.0) -> list[Sample]:
 
 def complaints(free: float, capped: float) -> list[str]:
     outcomes = judge(samples(free, capped), (FREE, CAPPED), 2.0, 10.0)
-    return [each.complaint for each in outcomes if each.complaint]
+    return list(missed([each.aim("x") for each in outcomes]))
 
 
-def test_all_is_well_where_each_path_carries_what_it_is_to() -> None:
+def test_paths_that_carry_their_share_miss_no_aim() -> None:
     assert not complaints(19.5e6, 1e6)
     outcomes = judge(samples(20e6, 1e6), (FREE, CAPPED), 2.0, 10.0)
     assert together(outcomes) == pytest.approx(1.0)
@@ -38,12 +47,12 @@ def test_all_is_well_where_each_path_carries_what_it_is_to() -> None:
 @pytest.mark.parametrize(
     ("free", "capped", "said"),
     [
-        (18.9e6, 1e6, "a carries 0.94 of its link"),
-        (20e6, 0.96e6, "b carries 0.96 of its cap"),
-        (20e6, 1.06e6, "b carries 1.06 of its cap"),
+        (18.9e6, 1e6, "x: a, of its link: 0.945, wanted"),
+        (20e6, 0.96e6, "x: b, of its cap: 0.96, wanted"),
+        (20e6, 1.06e6, "x: b, of its cap: 1.06, wanted"),
     ],
 )
-def test_a_path_that_starves_and_a_cap_that_does_not_hold_are_told(free: float, capped: float, said: str) -> None:
+def test_a_path_that_starves_and_a_cap_that_does_not_hold_miss_an_aim(free: float, capped: float, said: str) -> None:
     (complaint,) = complaints(free, capped)
     assert complaint.startswith(said)
 
@@ -67,9 +76,10 @@ def test_a_scene_fails_by_the_mean_of_its_runs_and_the_yardstick_never() -> None
 
     good, bad = measured(1.0, "cap"), measured(0.8, "cap")
     assert [each.share for each in mean_outcomes([good, bad])] == [0.9, 1.0]
-    assert not judged([good, good])[1]
-    assert judged([good, bad])[1] == ["three: a carries 0.90 of its link, wanted ≥ 0.95"]
-    assert not judged([replace(bad, variant="link")])[1]
+    assert not missed(aims([good, good], [("three", "cap")], 2))
+    [complaint] = missed(aims([good, bad], [("three", "cap")], 2))
+    assert complaint.startswith("three: a, of its link: 0.9, wanted")
+    assert not missed(aims([replace(bad, variant="link")], [("three", "link")], 1))
 
 
 @pytest.mark.parametrize("scene", [make() for make in SCENES.values()], ids=lambda scene: scene.name)

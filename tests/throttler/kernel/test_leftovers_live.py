@@ -119,8 +119,10 @@ def test_a_download_that_a_killed_throttler_capped_is_as_fast_as_its_path_after_
         wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
         killed(throttler)
         assert site.megabits_per_second(1) < 4
+        assert throttler.socket.exists()
         said = site.cleaned()
         assert "the pacing limit of 1 subflow lifted" in said
+        assert not throttler.socket.exists()
         assert site.limits() == {True: None, False: None}
         wait_until(lambda: site.megabits_per_second(1) > ONE_PATH / 2, "the download has its path again", timeout=20)
 

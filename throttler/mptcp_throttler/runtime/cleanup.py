@@ -27,7 +27,7 @@ LIFT_SECONDS = 3.0
 
 
 async def cleanup(settings: Settings) -> list[str]:
-    """Remove sets, rules and tables of every backend, then put back root qdiscs; return what was done, for people.
+    """Remove sets, rules and tables of every backend, put back root qdiscs; return what was done, for people.
 
     Raises AlreadyRunning while a daemon is at work, KernelError with all that failed, which keeps nothing else
     from being removed.
@@ -67,13 +67,21 @@ async def cleanup(settings: Settings) -> list[str]:
             raise KernelError("; ".join(_keeps(each) for each in kept))
         return f"sockets: the pacing limit of {limited} subflow{'s' * (limited != 1)} lifted" if limited else ""
 
+    async def status_socket() -> str:
+        try:
+            if settings.status_socket.is_socket():
+                settings.status_socket.unlink()
+        except OSError as error:
+            raise KernelError(f"remove status socket {settings.status_socket}: {error.strerror}") from error
+        return ""
+
     with locked(settings.state_directory):
         for backend, error in (await remove_backends(settings.ownership)).items():
             if error is None:
                 done.append(f"{backend}: nothing of ours is left")
             else:
                 failures.append(str(error))
-        for remove in (uploads, path_manager, root_qdiscs, sockets):
+        for remove in (uploads, path_manager, root_qdiscs, sockets, status_socket):
             await attempt(remove)
     if failures:
         raise KernelError("; ".join([*done, *failures]))

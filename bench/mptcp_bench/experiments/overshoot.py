@@ -1,0 +1,268 @@
+"""What passes beyond a cap: first and repeated transfers, ours beside a poller of counters and a class that is there.
+
+Through the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). Each variant has a transfer of 42 s by a
+client that was never seen, then one of 12 s by the same client. Variants: no policy; our cap; our budget, used up when
+the transfer begins; a static class for the client's address on Ethernet, there from the beginning; and a poller, as
+quota tools on routers are: every 30 s it reads the counter of the interface towards the client, and sets that class at
+the first reading that finds a megabyte. The poller's phase is drawn from the seed, one from each part of its period;
+what it lets through by the mean over all phases is computed from those.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command
+from mptcp_lab.testbed.transfer import Added, Protocol
+from mptcp_throttler.policy.model import Share, Throttle
+from mptcp_throttler.shaping.cap import class_spec
+
+from .. import style
+from . import Picture, Result, pages_cells
+from .options import choice, count, refused
+from .overshoot_judging import PERIOD, TRANSFERS, Measured, Paths, aims, expected, first_packet, judge
+from .overshoot_poller import Poller
+from .pages_judging import Octets
+from .pages_scene import Bed, IpRecorder, static_class
+from .scene import aims_table, need
+from .two_paths import DEVICES, two_paths
+
+VARIANTS = ("none", "ours", "budget", "static", "poller")
+OPTIONS = {
+    "variant": f"which of {', '.join(VARIANTS)}, default all",
+    "phases": "of the poller, default 3",
+    "cap": "Mbit/s, default 5",
+    "seconds": "of a first transfer, default 42",
+}
+RATES, RTTS = (50, 20), (20, 20)
+"""Mbit/s and ms of Ethernet and Wi-Fi."""
+SECONDS, REPEATED = 42.0, 12.0
+PHASES, QUICK_PHASES = 3, 1
+SOONEST = 1.0
+"""Seconds after the first packet of which the poller may read."""
+ATTEMPTS = 3
+FIRST_WINDOW = 10 * 1500
+"""Bytes that TCP sends before it has heard anything (RFC 6928)."""
+CAPPED, OTHER = DEVICES
+TITLES = {
+    "none": "no policy", "ours": "ours", "budget": "ours, a used-up budget", "static": "static class",
+    "poller": "poller",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One variant to be run; a poller with its *phase* in seconds."""
+
+    variant: str
+    phase: float | None = None
+
+    def __str__(self) -> str:
+        return self.variant if self.phase is None else f"{self.variant}, reading after {self.phase:.1f} s"
+
+
+def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Order], float, float]:
+    """Return what *options* choose, cap in Mbit/s, and seconds. Raises TestbedError for what makes no sense."""
+    try:
+        variants = choice(options, "variant", VARIANTS)
+        phases = count(options, "phases", QUICK_PHASES if quick else PHASES)
+        cap, seconds = float(options.get("cap", 5)), float(options.get("seconds", SECONDS))
+        if not 0 < cap < RATES[0] or seconds <= PERIOD + REPEATED / 2:
+            raise ValueError
+    except ValueError:
+        raise refused("overshoot", OPTIONS) from None
+    draw = random.Random(seed)
+    # Not before the transfer has brought what a reading must find.
+    parts = [max(SOONEST, PERIOD * (number + draw.random()) / phases) for number in range(phases)]
+    orders = [Order(v, phase) for v in variants for phase in (parts if v == "poller" else [None])]
+    return orders, cap, seconds
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+    """Run what *options* choose, one variant after the other, in two testbeds that stand at the same time."""
+    orders, cap, seconds = plan(options, seed, quick)
+    need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss")
+    topology = paths(two_paths(RATES, RTTS))
+    measured: list[Measured] = []
+    void: list[str] = []
+    with Testbed(topology, seed=seed) as plain, Testbed(topology, seed=seed) as throttled:
+        size = round(sum(RATES) * 1e6 / 8 * (seconds + 5))
+        work = Work(Bed.built(plain, [size]), Bed.built(throttled, [size]), size, cap, seconds)
+        for order in orders:
+            console.print(str(order), style="dim", highlight=False)
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    measured += work.measure(order)
+                    break
+                except (TestbedError, ValueError) as error:
+                    console.print(f"  void, because {error}", style="dim", highlight=False)
+                    if attempt == ATTEMPTS:
+                        void.append(f"{order}: {error}")
+    variants = list(dict.fromkeys(order.variant for order in orders))
+    asked = aims(measured, work.paths, variants, sum(order.variant == "poller" for order in orders))
+    data = {
+        "transfers": [
+            {"variant": m.variant, "transfer": m.transfer, "phase": m.phase, **asdict(m.outcome)} for m in measured
+        ],
+        "expected": expected([m for m in measured if m.variant == "poller"]),
+    }
+    pictures = (Picture("overshoot", lambda target: draw(target, measured, work.paths)),) if measured else ()
+    tables = (table_of(measured, work.paths), aims_table("Overshoot", asked))
+    return Result(tables, data, tuple(void), pictures, tuple(asked))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Both testbeds, and a file of *size* bytes that is more than a transfer of *seconds* brings; *cap* in Mbit/s."""
+
+    plain: Bed
+    throttled: Bed
+    size: int
+    cap: float
+    seconds: float
+
+    @property
+    def paths(self) -> Paths:
+        rate = round(self.cap * 1_000_000)
+        burst = class_spec(1, Throttle(rate, rate, None, Share.PATH)).burst
+        return Paths(rate, RATES[0] * 1_000_000, RATES[1] * 1_000_000, burst + FIRST_WINDOW)
+
+    def measure(self, order: Order) -> list[Measured]:
+        """Return the first and the repeated transfer of a client that nobody knows.
+
+        Raises TestbedError or ValueError where one was not over both paths.
+        """
+        policy = "budget" if order.variant == "budget" else "cap"
+        [cell] = pages_cells.cells({"at_once": "1", "cap": f"{self.cap:g}", "policy": policy})
+        ours = order.variant in ("ours", "budget")
+        bed = self.throttled if ours else self.plain
+        bed.wait_until_quiet()
+        if ours:
+            bed.start_throttler(cell)
+        with bed.set_up(cell, order.variant), self._poller(bed, cell, order) as poller:
+            found = [self._transfer(bed, order, TRANSFERS[0], self.seconds, poller)]
+            bed.wait_until_quiet()
+            found.append(self._transfer(bed, order, TRANSFERS[1], REPEATED, None))
+        return found
+
+    @contextmanager
+    def _poller(self, bed: Bed, cell: pages_cells.Cell, order: Order) -> Iterator[Poller | None]:
+        """Have a poller that is not started yet, and whose class is taken away at the end."""
+        if order.phase is None:
+            yield None
+            return
+        class_, gone = static_class(cell)
+        proxy, router = bed.testbed["proxy"], bed.testbed["hop1"]
+        poller = Poller(
+            lambda: router.interface_bytes("lan").sent, lambda: proxy.run(class_), order.phase, PERIOD
+        )  # fmt: skip
+        try:
+            yield poller
+        finally:
+            poller.stop()
+            if poller.capped_at is not None:
+                proxy.run(gone)
+
+    def _transfer(self, bed: Bed, order: Order, transfer: str, seconds: float, poller: Poller | None) -> Measured:
+        added = Added(bed.client, bed.testbed["proxy"])
+        url = bed.origin.url(str(self.size))
+        proxy = f"http://{bed.proxy_address}:{PROXY_PORT}"
+        argv = ["curl", "-s", "-m", f"{seconds + 30:g}", "-o", "/dev/null", "-x", proxy, url]
+        with IpRecorder(bed.client, DEVICES) as recorder:
+            process = bed.client.popen(mptcp_command(argv))
+            try:
+                while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
+                    if not process.running or recorder.now > seconds:
+                        raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
+                    time.sleep(0.01)
+                begin = first_packet(recorder.samples, CAPPED)
+                if poller is not None:
+                    poller.start(recorder.started + begin)
+                time.sleep(max(0.0, begin + seconds - recorder.now))
+                end = recorder.now
+                if not process.running:
+                    raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
+            finally:
+                process.kill()
+        bed.known = True
+        complaint = Protocol.of(*added.read()).complaint(multipath=True)
+        if complaint is not None:
+            raise TestbedError(complaint)
+        bed.testbed.check_emulation()
+        until = None if poller is None or poller.capped_at is None else poller.capped_at - recorder.started
+        outcome = judge(recorder.samples, CAPPED, OTHER, self.paths.cap, end, until)
+        return Measured(order.variant, transfer, order.phase, outcome, begin, recorder.samples)
+
+
+def table_of(measured: Sequence[Measured], over: Paths) -> Table:
+    """Return what each transfer carried beyond the cap; last, what is expected of a poller."""
+    table = Table(title="What passes beyond a cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    columns = (
+        "variant",
+        "transfer",
+        "× cap",
+        "beyond cap × time, kB",
+        "in seconds of the cap",
+        "above the cap, s",
+        "other, Mbit/s",
+    )
+    for title in columns:
+        table.add_column(title, justify="left" if title in ("variant", "transfer") else "right")
+    for m in measured:
+        name = TITLES[m.variant] + (f", reading after {m.phase:.1f} s" if m.phase is not None else "")
+        o = m.outcome
+        above = f"{o.above:.1f}" if o.above < o.seconds else "never below"
+        table.add_row(
+            name, f"{m.transfer}, {o.seconds:.0f} s", f"{o.mean:.2f}", f"{o.ahead / 1e3:,.0f}",
+            f"{8 * o.ahead / over.cap:.2f}", above, f"{o.other / 1e6:.1f}",
+        )  # fmt: skip
+    pollers = [m for m in measured if m.variant == "poller" and m.transfer == TRANSFERS[0]]
+    if pollers:
+        octets = expected(pollers)
+        table.add_row(
+            "poller, mean over all phases", "first, computed", "", f"{octets / 1e3:,.0f}",
+            f"{8 * octets / over.cap:.2f}",
+            f"{PERIOD / 2:.1f}", "",
+        )  # fmt: skip
+    return table
+
+
+def draw(target: Path, measured: Sequence[Measured], over: Paths) -> None:
+    """Draw what the capped path brought of each first transfer, and what the cap allows."""
+    figure = style.new_figure(11, 4.6)
+    axes = figure.subplots(1, 1)
+    figure.subplots_adjust(left=0.065, right=0.79, top=0.82, bottom=0.13)
+    # What lies on the same line is seen beside it: the first is the widest.
+    looks = {
+        "none": (style.MUTED, 2.0), "ours": (style.ETHERNET.color, 6.0), "budget": (style.THIRD, 3.5),
+        "static": (style.FOURTH, 1.5), "poller": (style.WIFI.color, 2.0),
+    }  # fmt: skip
+    longest = 0.0
+    named: set[str] = set()
+    for m in (m for m in measured if m.transfer == TRANSFERS[0]):
+        total = Octets(m.samples, CAPPED)
+        times = [step / 5 for step in range(int(m.outcome.seconds * 5))]
+        longest = max(longest, m.outcome.seconds)
+        brought = [(total(m.begin + time) - total(m.begin)) / 1e6 for time in times]
+        colour, width = looks[m.variant]
+        name = TITLES[m.variant] if m.variant not in named else None
+        named.add(m.variant)
+        axes.plot(times, brought, color=colour, linewidth=width, label=name, zorder=3)
+    axes.plot([0, longest], [0, over.cap / 8e6 * longest], color=style.INK, linestyle=style.DASHED, label="cap × time")
+    axes.set_xlim(0, longest)
+    axes.set_ylim(bottom=0)
+    style.dress(axes, "seconds since the first packet", "MB over Ethernet")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    heading = f"Ethernet {RATES[0]} Mbit/s, capped at {over.cap / 1e6:g}; first transfers of a client"
+    style.heading(figure, "What passes beyond a cap", heading, left=0.065)
+    style.save(figure, target)

@@ -1,0 +1,189 @@
+"""What a transfer carried beyond a cap, from byte counters, and whether that is little enough. Pure.
+
+Bytes are those of IP packets towards the client; times are seconds since the first packet of the transfer. All that
+came counts against the cap from then on: nothing is left out because no cap could have been there yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mptcp_lab.testbed.recorder import Sample
+
+from .pages_judging import Octets
+from .scene import Aim
+
+PERIOD = 30.0
+"""Seconds between two readings of the poller."""
+EXCESS = 1.05
+"""Multiple of the cap that a rate may have."""
+WINDOW = 1.0
+"""Seconds over which a rate is taken."""
+SECONDS = 1.0
+"""What ours may be ahead of the cap, and above it."""
+LEAST_CAPPED, LEAST_OTHER = 0.85, 0.9
+"""What is to be carried at least: of the cap over the whole transfer, of the other link from ``SLOW_START`` on."""
+SLOW_START = 3.0
+"""Seconds that both paths may take to get full."""
+UNCAPPED = 3.0
+"""Multiple of the cap that the path must carry without one: else there is nothing to cap."""
+LINK = 1.05
+"""Multiple of its link's rate that a path cannot carry where the link is emulated."""
+PREDICTED = 0.25
+"""By what share a poller's overshoot may differ from what its phase predicts."""
+APART = 10.0
+"""How many times as much as ours the poller is expected to let through, at least."""
+FIRST_FLOOR = 200
+"""Bytes on the path with which a transfer begins: more than address resolution takes."""
+OURS = ("ours", "budget")
+TRANSFERS = ("first", "repeated")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One transfer."""
+
+    seconds: float
+    """From its first packet to its end."""
+    mean: float
+    """Of the capped path, as a multiple of the cap."""
+    ahead: float
+    """Bytes beyond cap × time, at the most."""
+    excess: float
+    """The same beyond ``EXCESS`` × cap × time."""
+    above: float
+    """After so many seconds no ``WINDOW`` exceeds the cap by more than ``EXCESS``; infinite if the last one does."""
+    rate: float
+    """Bits/s of the capped path, from ``SLOW_START`` on: until a poller capped it, else to the end."""
+    other: float
+    """Bits/s of the other path from ``SLOW_START`` on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One transfer of one variant, with its samples for the picture. Times on the clock of the samples."""
+
+    variant: str
+    transfer: str
+    phase: float | None
+    """Of a poller: seconds from the first packet of the first transfer to its reading."""
+    outcome: Outcome
+    begin: float
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """What the transfers run over. Bits/s."""
+
+    cap: int
+    link: int
+    """Of the capped path."""
+    other: int
+    burst: int
+    """Bytes: one burst of a class of that rate, and a first window."""
+
+
+def first_packet(samples: Sequence[Sample], device: str) -> float:
+    """Return when the first packet of a transfer came. Raises ValueError where none did."""
+    for before, after in pairwise(samples):
+        if after.octets[device] - samples[0].octets[device] > FIRST_FLOOR:
+            return before.time
+    raise ValueError(f"nothing came over {device}")
+
+
+def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, end: float, until: float | None) -> Outcome:
+    """Judge the transfer in *samples*, which ended at *end* on their clock, against a cap of *cap* bits/s.
+
+    *until* is when a poller set the cap. Raises ValueError where the samples do not hold a transfer.
+    """
+    begin = first_packet(samples, capped)
+    inside = [s.time for s in samples if begin <= s.time <= end]
+    if len(inside) < 2 or inside[-1] - begin < SLOW_START + WINDOW:
+        raise ValueError(f"the transfer is over after {(inside or [begin])[-1] - begin:.1f} s")
+    total, second = Octets(samples, capped), Octets(samples, other)
+    at_begin, last, allowed = total(begin), inside[-1], cap / 8
+    ramped, stop = begin + SLOW_START, last if until is None else min(until, last)
+    start = ramped if stop > ramped + WINDOW else begin
+    windows = [t for t in inside if t + WINDOW <= last]
+    exceeds = [total(t + WINDOW) - total(t) > EXCESS * allowed * WINDOW for t in windows]
+    # The first window after the last one that exceeds the cap.
+    below = len(windows) - next((n for n, over in enumerate(reversed(exceeds)) if over), len(windows))
+    return Outcome(
+        seconds=last - begin,
+        mean=(total(last) - at_begin) / (allowed * (last - begin)),
+        ahead=max(0.0, *(total(t) - at_begin - allowed * (t - begin) for t in inside)),
+        excess=max(0.0, *(total(t) - at_begin - EXCESS * allowed * (t - begin) for t in inside)),
+        above=windows[below] - begin if below < len(windows) else math.inf,
+        rate=8 * (total(stop) - total(start)) / (stop - start),
+        other=8 * (second(last) - second(ramped)) / (last - ramped),
+    )
+
+
+def expected(measured: Sequence[Measured]) -> float:
+    """Return the bytes that a poller lets through of a first transfer, by the mean over all its phases; NaN for none.
+
+    What passes grows with the phase; the measured phases give how fast, and the mean phase is half a period.
+    """
+    there = [(m.outcome.ahead, m.phase) for m in measured if m.transfer == "first" and m.phase]
+    octets, phases = (sum(each) for each in zip(*there, strict=True)) if there else (math.nan, 1.0)
+    return octets / phases * PERIOD / 2
+
+
+def aims(measured: Sequence[Measured], paths: Paths, variants: Sequence[str], phases: int) -> list[Aim]:
+    """Return the aims of *variants*, of each of which there is to be a first and a repeated transfer."""
+
+    def of(variant: str, transfer: str) -> list[Measured]:
+        return [m for m in measured if (m.variant, m.transfer) == (variant, transfer)]
+
+    found = []
+    for variant in variants:
+        for transfer in TRANSFERS:
+            name, there = f"{variant}, {transfer}", of(variant, transfer)
+            found.append(Aim(f"{name}: transfers", len(there), least=phases if variant == "poller" else 1))
+            outcomes = [m.outcome for m in there]
+            if variant in OURS and outcomes:
+                found += _ours(name, outcomes, paths)
+    links = [("none", each) for each in of("none", "first")] + [("poller", each) for each in of("poller", "first")]
+    for variant in dict.fromkeys(variant for variant, _ in links):
+        rates = [each.outcome.rate for v, each in links if v == variant]
+        found += [
+            Aim(f"{variant}: uncapped, × the cap", min(rates) / paths.cap, least=UNCAPPED),
+            Aim(f"{variant}: uncapped, × its link", max(rates) / paths.link, most=LINK),
+        ]
+    found += _poller(of("poller", "first"), of("ours", "first"), paths)
+    return found
+
+
+def _ours(name: str, outcomes: Sequence[Outcome], paths: Paths) -> list[Aim]:
+    ahead = max(each.ahead for each in outcomes)
+    return [
+        Aim(f"{name}: bytes beyond {EXCESS:g} × cap × time", max(e.excess for e in outcomes), " B", most=paths.burst),
+        Aim(f"{name}: ahead of cap × time", ahead / (paths.cap / 8), " s", most=SECONDS),
+        Aim(f"{name}: above the cap for", max(each.above for each in outcomes), " s", most=SECONDS),
+        Aim(f"{name}: capped path, × the cap", min(each.mean for each in outcomes), least=LEAST_CAPPED, most=EXCESS),
+        Aim(
+            f"{name}: other path, × its link",
+            min(e.other for e in outcomes) / paths.other,
+            least=LEAST_OTHER,
+            most=LINK,
+        ),
+    ]
+
+
+def _poller(poller: Sequence[Measured], ours: Sequence[Measured], paths: Paths) -> list[Aim]:
+    found = []
+    for each in poller:
+        assert each.phase is not None
+        predicted = (each.outcome.rate - paths.cap) / 8 * each.phase
+        ratio = each.outcome.ahead / predicted if predicted > 0 else math.nan
+        name = f"poller, reading after {each.phase:.1f} s: overshoot, × what its phase predicts"
+        found.append(Aim(name, ratio, least=1 - PREDICTED, most=1 + PREDICTED))
+    if poller and ours:
+        # One packet at least: a ratio to nothing says nothing.
+        least = max(1500.0, *(each.outcome.ahead for each in ours))
+        found.append(Aim("poller: expected overshoot, × ours", expected(poller) / least, least=APART))
+    return found

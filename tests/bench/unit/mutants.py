@@ -1,0 +1,52 @@
+"""What a verdict must be broken by: sound results of an experiment, and results in which something was wrong.
+
+Each experiment has a ``Verdict``. Its mutants are made-up series and records: a dead throttler, one that caps the wrong
+path, a cap that never comes, a path that nothing uses, no emulation, plain TCP, nothing measured at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mptcp_bench.experiments.scene import Aim
+from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.recorder import Sample
+
+MBIT = 1_000_000
+Load = Callable[[float], float]
+"""Mbit/s at a time, seconds since the begin of a series."""
+VOID = "void"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one experiment judges."""
+
+    sound: Callable[[], Sequence[Aim]]
+    mutants: Mapping[str, Callable[[], Sequence[Aim]]]
+    """What is wrong, and what the experiment makes of it."""
+
+
+def missed(judged: Callable[[], Sequence[Aim]]) -> set[str]:
+    """Return the names of the aims that were missed, or that the experiment refused to judge at all."""
+    try:
+        return {aim.what for aim in judged() if not aim.met}
+    except (ValueError, TestbedError):
+        return {VOID}
+
+
+def constant(rate: float) -> Load:
+    return lambda _: rate
+
+
+def series(loads: Mapping[str, Load], seconds: float, interval: float = 0.1) -> list[Sample]:
+    """Return the byte counters of devices under *loads*."""
+    octets = dict.fromkeys(loads, 0.0)
+    samples = []
+    for step in range(round(seconds / interval) + 1):
+        time = step * interval
+        samples.append(Sample(round(time, 6), {name: round(value) for name, value in octets.items()}))
+        for name, load in loads.items():
+            octets[name] += load(time + interval / 2) * MBIT / 8 * interval
+    return samples

@@ -1,0 +1,213 @@
+"""Sound results and mutants of the experiments onset, guard, pages and starvation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mutants import MBIT, Load, Verdict, constant, series
+
+from mptcp_bench.experiments import guard_judging, onset_judging, starvation_judging
+from mptcp_bench.experiments.guard_judging import FAULT
+from mptcp_bench.experiments.onset_judging import DOWN
+from mptcp_bench.experiments.pages_cells import cells
+from mptcp_bench.experiments.pages_judging import Download, Lead, Outcome, judge, judge_cell, judge_lone
+from mptcp_bench.experiments.pages_results import Batches
+from mptcp_bench.experiments.scene import Aim
+from mptcp_bench.experiments.starvation_judging import PathLoad
+
+ONSET, RTT = 3.5, 0.02
+
+
+def step(at: float, before: float, then: float) -> Load:
+    return lambda time: before if time < at else then
+
+
+COMES = step(ONSET + 0.5, 100, 5)
+WIFI, CAPPED = constant(30), constant(5)
+
+
+def onset(
+    capped: Load = COMES, other: Load = WIFI, *, rtt: float = RTT, runs: int = 3, sound: int = 2
+) -> Callable[[], Sequence[Aim]]:
+    """Judge runs of which the first are sound and the others as said: a cap of 5 of 100 Mbit/s beside 30."""
+
+    def run(ethernet: Load, wifi: Load, measured: float) -> onset_judging.Outcome:
+        samples = series({"eth0": ethernet, "wlan0": wifi}, ONSET + DOWN.end + 0.3)
+        return onset_judging.judge(samples, "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, measured)
+
+    def judged() -> Sequence[Aim]:
+        outcomes = [run(COMES, WIFI, RTT)] * min(sound, runs)
+        outcomes += [run(capped, other, rtt)] * (runs - len(outcomes))
+        return list(onset_judging.aims(outcomes, 3, DOWN, "cubic", RTT).values())
+
+    return judged
+
+
+ONSET_VERDICT = Verdict(
+    onset(),
+    {
+        "the cap never comes in one of three runs": onset(constant(100)),
+        "it comes late": onset(step(ONSET + 6, 100, 5)),
+        "it is let go again": onset(lambda t: 5 if ONSET + 0.5 <= t < ONSET + 3 else 100),
+        "the wrong path is capped": onset(constant(100), step(ONSET + 0.5, 30, 5)),
+        "the other path stalls in one run of three": onset(other=lambda t: 0 if ONSET + 1 <= t < ONSET + 2 else 30),
+        "it does in all": onset(other=lambda t: 0 if ONSET + 1 <= t < ONSET + 2 else 30, sound=0),
+        "it keeps three quarters": onset(other=step(ONSET, 30, 20)),
+        "second path unused": onset(other=constant(0)),
+        "the capped path carries nothing": onset(step(ONSET, 100, 0)),
+        "the link was as slow as the cap": onset(CAPPED, sound=0),
+        "the queue of the cap is long": onset(rtt=0.5),
+        "emulator off": onset(rtt=0.0001, sound=0),
+        "a run is missing": onset(runs=2),
+        "nothing measured": onset(runs=0),
+    },
+)
+
+
+FAULT_AT = 4.0
+CELL = guard_judging.Cell("down", 20, "silence")
+
+
+def transfer(
+    relaxed: float | None, capped: float = 3.0, *, fault: float = 0.0, cap: float = 5, wifi: float = 30, count: int = 1
+) -> guard_judging.Outcome:
+    """Return a transfer whose cap is relaxed so long after the fault, and back so long after its end."""
+    ended = FAULT_AT + FAULT
+
+    def ethernet(time: float) -> float:
+        return 90 if relaxed is not None and FAULT_AT + relaxed <= time < ended + capped else cap
+
+    def second(time: float) -> float:
+        return fault if FAULT_AT <= time < ended else wifi
+
+    samples = series({"eth0": ethernet, "wlan0": second}, ended + guard_judging.AFTER)
+    return guard_judging.judge(samples, FAULT_AT, count)
+
+
+def guarded(
+    with_guard: Callable[[], guard_judging.Outcome] = lambda: transfer(1.0),
+    without: Callable[[], guard_judging.Outcome] = lambda: transfer(None, count=0),
+    *,
+    runs: int = 3,
+    relaxations: int = 0,
+    controls: bool = True,
+) -> Callable[[], Sequence[Aim]]:
+    """Judge three runs of each, of which the last is as said."""
+
+    def judged() -> Sequence[Aim]:
+        on = [transfer(1.0), transfer(1.0), with_guard()][:runs]
+        off = [transfer(None, count=0), transfer(None, count=0), without()][:runs]
+        measured = [
+            guard_judging.Measured(CELL, guard, each, FAULT_AT, ())
+            for guard, outcomes in ((True, on), (False, off))
+            for each in outcomes
+        ]
+        return guard_judging.aims(measured, {"nothing happens": relaxations} if controls else {}, [CELL], 3)
+
+    return judged
+
+
+def unharmed(count: int) -> Callable[[], guard_judging.Outcome]:
+    return lambda: transfer(None, fault=30, count=count)
+
+
+GUARD = Verdict(
+    guarded(),
+    {
+        "the guard does nothing in one of three runs": guarded(lambda: transfer(None, count=0)),
+        "it is late": guarded(lambda: transfer(6.5)),
+        "the cap never comes back": guarded(lambda: transfer(1.0, 99)),
+        "dead throttler: no cap at all": guarded(
+            lambda: transfer(None, cap=100, count=0), lambda: transfer(None, cap=100, count=0)
+        ),
+        "second path hardly used": guarded(lambda: transfer(1.0, wifi=3)),
+        "second path unused": guarded(lambda: transfer(1.0, wifi=0)),
+        "the fault does not happen": lambda: guard_judging.aims(
+            [guard_judging.Measured(CELL, guard, unharmed(0)(), FAULT_AT, ()) for guard in (True, False)], {"x": 0},
+            [CELL], 1,
+        ),
+        "the guard is on where it should be off": guarded(without=lambda: transfer(1.0)),
+        "it relaxes a cap without a fault": guarded(relaxations=1),
+        "no transfer without a fault": guarded(controls=False),
+        "a run is missing": guarded(runs=2),
+        "nothing measured": guarded(runs=0),
+    },
+)  # fmt: skip
+
+
+SECOND_PATH = constant(20)
+
+
+def page(capped: Load, other: Load = SECOND_PATH, seconds: float = 4.0) -> Outcome:
+    samples = series({"eth0": capped, "wlan0": other}, seconds + 1, 0.02)
+    downloads = [Download(0.1, 0.12, 0.3), Download(0.2, 0.22, 0.1 + seconds)]
+    return judge(samples, "eth0", "wlan0", 5 * MBIT, downloads)
+
+
+KEPT, FREE = page(constant(5)), page(constant(45), constant(15), 1.5)
+STATIC = page(constant(5), constant(10), 8.0)
+FAST, LONG = Lead(0.1, 0.12, 0.1), Lead(0.5, 0.7, 0.1)
+
+
+def pages(
+    known: Outcome | None = KEPT, fresh: Outcome | None = KEPT, lone: Lead = FAST, later: Lead = FAST
+) -> Callable[[], Sequence[Aim]]:
+    def judged() -> Sequence[Aim]:
+        two = judge_cell([known] if known else [], [fresh] if fresh else [], [STATIC])
+        one = judge_lone([later], [lone], [FAST])
+        return [*two.values(), *one.values(), *_batches(bool(known or fresh))]
+
+    return judged
+
+
+def _batches(any_at_all: bool) -> Sequence[Aim]:
+    [cell] = cells({"size": "100k"})
+    one: Any = type("Batch", (), {"cell": cell, "variant": "none", "fresh": False})()
+    return [aim for _, aim in Batches([one] if any_at_all else []).judged()]
+
+
+PAGES = Verdict(
+    pages(),
+    {
+        "dead throttler": pages(FREE, FREE),
+        "the wrong path is capped": pages(page(constant(45), constant(5), 3.0)),
+        "the cap never comes for a new client": pages(fresh=FREE),
+        "a burst that the rest makes good": pages(page(lambda t: 20 if t < 0.6 else 2)),
+        "second path unused": pages(page(constant(5), constant(0), 24.0)),
+        "both paths are capped": pages(page(constant(5), constant(5), 12.0)),
+        "a client with one path waits at first": pages(lone=LONG),
+        "it is never released": pages(later=Lead(0.3, 0.3, 0.3)),
+        "nothing measured": pages(None, None),
+    },
+)
+
+SECOND = PathLoad("b", "10.77.2.2", 20 * MBIT)
+FIRST = PathLoad("a", "10.77.1.2", 20 * MBIT, 1 * MBIT)
+PLANNED = (("three", "cap"), ("three", "link"))
+
+
+def starved(first: float = 1, second: float = 20, *, runs: int = 2, variants: int = 2) -> Callable[[], Sequence[Aim]]:
+    """Judge paths that carry so many Mbit/s, of which the first has a cap of 1; both have links of 20."""
+
+    def judged() -> Sequence[Aim]:
+        samples = series({"a": constant(first), "b": constant(second)}, 10)
+        outcomes = tuple(starvation_judging.judge(samples, (FIRST, SECOND), 2.0, 10.0))
+        measured = [starvation_judging.Measured(*each, outcomes, None) for each in PLANNED[:variants]] * runs
+        return starvation_judging.aims(measured, PLANNED, 2)
+
+    return judged
+
+
+STARVATION = Verdict(
+    starved(),
+    {
+        "dead throttler": starved(first=20),
+        "the wrong path is capped": starved(first=20, second=1),
+        "the capped path starves": starved(first=0.9),
+        "second path unused": starved(second=0),
+        "emulator off": starved(second=1000),
+        "no yardstick": starved(variants=1),
+        "nothing measured": starved(runs=0),
+    },
+)

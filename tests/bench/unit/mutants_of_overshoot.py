@@ -1,0 +1,90 @@
+"""A sound result of the experiment overshoot, and its mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mutants import MBIT, Load, Verdict, constant, series
+
+from mptcp_bench.experiments.overshoot_judging import Measured, Outcome, Paths, aims, judge
+from mptcp_bench.experiments.scene import Aim
+
+PATHS = Paths(cap=5 * MBIT, link=50 * MBIT, other=20 * MBIT, burst=18_000)
+BEGIN, SECONDS, REPEATED = 0.5, 42.0, 12.0
+PHASE = 14.0
+VARIANTS = ("none", "ours", "budget", "static", "poller")
+CAPPED, WIFI, FULL = constant(5), constant(20), constant(48)
+
+
+def until(phase: float, before: float = 48, then: float = 5) -> Load:
+    return lambda time: before if time < phase else then
+
+
+def outcome(ethernet: Load, wifi: Load = WIFI, seconds: float = SECONDS, phase: float | None = None) -> Outcome:
+    """Judge a transfer that begins after half a second; loads are of the time since."""
+
+    def begun(load: Load) -> Load:
+        return lambda time: load(time - BEGIN) if time >= BEGIN else 0
+
+    samples = series({"eth0": begun(ethernet), "wlan0": begun(wifi)}, BEGIN + seconds)
+    capped_at = None if phase is None else BEGIN + phase
+    return judge(samples, "eth0", "wlan0", PATHS.cap, BEGIN + seconds, capped_at)
+
+
+def overshoot(
+    *,
+    ours: Load = CAPPED,
+    ours_repeated: Load = CAPPED,
+    budget: Load = CAPPED,
+    budget_repeated: Load = CAPPED,
+    wifi: Load = WIFI,
+    none: Load = FULL,
+    poller: Load | None = None,
+    left_out: str = "",
+) -> Callable[[], Sequence[Aim]]:
+    """Judge one run of each variant; *wifi* is beside ours and our budget."""
+
+    def judged() -> Sequence[Aim]:
+        loads = {
+            "none": (none, none, WIFI),
+            "ours": (ours, ours_repeated, wifi),
+            "budget": (budget, budget_repeated, wifi),
+            "static": (CAPPED, CAPPED, WIFI),
+            "poller": (poller or until(PHASE), CAPPED, WIFI),
+        }
+        found = []
+        for variant, (first, repeated, second) in loads.items():
+            phase = PHASE if variant == "poller" else None
+            found.append(Measured(variant, "first", phase, outcome(first, second, SECONDS, phase), BEGIN, ()))
+            found.append(Measured(variant, "repeated", phase, outcome(repeated, second, REPEATED), BEGIN, ()))
+        there = [m for m in found if left_out not in (m.variant, m.transfer)] if left_out != "all" else []
+        return aims(there, PATHS, VARIANTS, 1)
+
+    return judged
+
+
+def everywhere(load: Load, wifi: Load = WIFI) -> Callable[[], Sequence[Aim]]:
+    return overshoot(ours=load, ours_repeated=load, budget=load, budget_repeated=load, wifi=wifi)
+
+
+OVERSHOOT = Verdict(
+    overshoot(),
+    {
+        "dead throttler: the cap never comes": everywhere(FULL),
+        "the wrong path is capped": everywhere(FULL, constant(5)),
+        "the cap is late for a new client": overshoot(ours=until(1.5), budget=until(1.5)),
+        "it is for a known one": overshoot(ours_repeated=until(1.5), budget_repeated=until(1.5)),
+        "it is a tenth too high": everywhere(constant(5.5)),
+        "a burst that the rest makes good": everywhere(lambda t: 40 if t < 0.5 else 4.6),
+        "a burst in the middle": everywhere(lambda t: 40 if 8 < t < 9.5 else 4.6),
+        "second path unused": everywhere(CAPPED, constant(0)),
+        "the capped path is hardly used": everywhere(constant(3)),
+        "emulator off": overshoot(none=constant(900), poller=until(PHASE, 900), wifi=constant(900)),
+        "the link is as slow as the cap": overshoot(none=CAPPED, poller=CAPPED),
+        "the poller caps later than it says": overshoot(poller=until(2 * PHASE)),
+        "it caps from the beginning": overshoot(poller=until(0.2)),
+        **{f"without {what}": overshoot(left_out=what) for what in (*VARIANTS, "first", "repeated")},
+        "nothing measured": overshoot(left_out="all"),
+        "no byte came": everywhere(constant(0)),
+    },
+)

@@ -1,0 +1,203 @@
+"""Sound results and mutants of the experiments goodput, datapath, reaction, control-plane and recovery."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mutants import MBIT, Load, Verdict, constant, series
+
+from mptcp_bench.experiments import control_plane, datapath, goodput_judging, reaction_judging, recovery_judging
+from mptcp_bench.experiments.goodput_judging import CASES, Case, Measurement
+from mptcp_bench.experiments.recovery_judging import Observed
+from mptcp_bench.experiments.scene import Aim, payload_share
+from mptcp_lab.testbed.transfer import Protocol
+
+CAP = 5 * MBIT
+ROUNDS = 3
+
+
+def capped(case: Case) -> bool:
+    return case.policy and case.multipath and case.subflows == 2
+
+
+def measurement(
+    case: Case,
+    *,
+    ethernet: float = 100,
+    wifi: float = 30,
+    cap: float | None = 5,
+    wifi_cap: float | None = None,
+    digest_ok: bool = True,
+    fallback: bool = False,
+) -> Measurement:
+    """Return a download over links of so many Mbit/s, of which the policy caps Ethernet."""
+    if capped(case):
+        ethernet = ethernet if cap is None else min(ethernet, cap)
+        wifi = wifi if wifi_cap is None else min(wifi, wifi_cap)
+    if case.subflows == 1 or not case.multipath:
+        wifi = 0
+    steady = {"eth0": ethernet * MBIT, "wlan0": wifi * MBIT}
+    payload = (ethernet + wifi) * MBIT * payload_share(case.family, multipath=case.multipath)
+    protocol = Protocol(int(case.multipath), int(fallback), (case.subflows - 1) * case.multipath, 0)
+    goodput_judging.check(case, protocol)
+    return Measurement(case, 0.99 * payload, steady, digest_ok, protocol)
+
+
+def goodput(rounds: int = ROUNDS, **change: Any) -> Callable[[], Sequence[Aim]]:
+    """Judge so many rounds, of which the first is as *change* says."""
+
+    def judged() -> Sequence[Aim]:
+        measured = [measurement(case, **(change if number == 0 else {})) for number in range(rounds) for case in CASES]
+        return goodput_judging.judge(measured, ROUNDS, CAP)
+
+    return judged
+
+
+def goodput_always(**change: Any) -> Callable[[], Sequence[Aim]]:
+    def judged() -> Sequence[Aim]:
+        measured = [measurement(case, **change) for _ in range(ROUNDS) for case in CASES]
+        return goodput_judging.judge(measured, ROUNDS, CAP)
+
+    return judged
+
+
+def lone_capped() -> Sequence[Aim]:
+    measured = [
+        measurement(case) if capped(case) or not case.policy else measurement(case, ethernet=5)
+        for _ in range(ROUNDS)
+        for case in CASES
+    ]
+    return goodput_judging.judge(measured, ROUNDS, CAP)
+
+
+GOODPUT = Verdict(
+    goodput(),
+    {
+        "dead throttler, in one round of three": goodput(cap=None),
+        "the wrong path is capped": goodput(cap=None, wifi_cap=5),
+        "both are": goodput(wifi_cap=5),
+        "the cap is too low": goodput(cap=4.7),
+        "second path unused": goodput_always(wifi=0),
+        "links are not shaped": goodput_always(ethernet=1000, wifi=300),
+        "a connection of one subflow, and one of plain TCP, is capped": lone_capped,
+        "other bytes came": goodput(digest_ok=False),
+        "fallback to TCP": goodput(fallback=True),
+        "a round is missing": goodput(rounds=2),
+        "nothing measured": goodput(rounds=0),
+    },
+)
+
+
+def entries(rounds: int = 30, carried: float = 1.3, **change: float) -> Callable[[], Sequence[Aim]]:
+    """Judge goodput with so many entries, Gbit/s; *change* is by their number."""
+    rates = {"nothing": 10.3, "0 entries": 10.0, "1,000 entries": 10.0, "50,000 entries": 10.0}
+    rates |= {{"few": "1,000 entries", "many": "50,000 entries"}[name]: rate for name, rate in change.items()}
+    found = {"nftables": {name: [rate] * rounds for name, rate in rates.items()}}
+    return lambda: datapath.judge(found, {"nftables": carried}, ["nftables"], 30)
+
+
+DATAPATH = Verdict(
+    entries(),
+    {
+        "1,000 entries slow it down": entries(few=9.7),
+        "50,000 entries do": entries(many=9.7),
+        "dead throttler: nothing of ours is in the way": entries(carried=0.0),
+        "a round is missing": entries(rounds=29),
+        "nothing measured": entries(rounds=0),
+        "an adapter was not measured": lambda: datapath.judge({}, {}, ["nftables"], 30),
+    },
+)
+
+
+def reactions(
+    count: int = 200, late: int = 50, slow: int = 0, offered: Sequence[str] = ("iptables",)
+) -> Callable[[], Sequence[Aim]]:
+    samples = [
+        {"delay_ms": 6.0 if number < slow else 1.5, "age_ms": 400.0 if number < late else 20.0, "bytes": 3000.0}
+        for number in range(count)
+    ]
+    return lambda: reaction_judging.judge({"iptables": samples}, offered, 200)
+
+
+REACTION = Verdict(
+    reactions(),
+    {
+        "dead throttler: no entry ever comes": reactions(count=0),
+        "one connection has none": reactions(count=199),
+        "three are late": reactions(slow=3),
+        "none joined in mid-transfer": reactions(late=0),
+        "an adapter was not measured": reactions(offered=("iptables", "nftables")),
+    },
+)
+
+REPLAYED = {
+    "backend": "x", "asked": control_plane.AIM_RATE, "rate": 1000.0, "opened_less_sent": 0, "activated_less_sent": 0,
+    "lost": 0, "dropped": 0, "cpu": 0.5,
+}  # fmt: skip
+
+
+def replayed(**change: float) -> Callable[[], Sequence[Aim]]:
+    return lambda: control_plane.judge([{**REPLAYED, **change}], ["x"])
+
+
+CONTROL_PLANE = Verdict(
+    replayed(),
+    {
+        "dead throttler": replayed(opened_less_sent=-10_000, activated_less_sent=-20_000, lost=10_000, cpu=0),
+        "too slow a replay": replayed(rate=979.0),
+        "a connection was missed": replayed(opened_less_sent=-1),
+        "one was invented": replayed(opened_less_sent=1),
+        "a subflow was missed": replayed(activated_less_sent=-1),
+        "an entry stayed": replayed(lost=1),
+        "entries of nobody": replayed(lost=-1),
+        "a segment was dropped": replayed(dropped=1),
+        "more than a core": replayed(cpu=1.1),
+        "not at the rate aimed at": replayed(asked=250, rate=250.0),
+        "nothing measured": lambda: control_plane.judge([], ["x"]),
+    },
+)
+
+KILLED, RESTARTED, READY, END = 5.0, 7.0, 8.0, 12.0
+
+
+ETHERNET, WIFI = constant(5), constant(30)
+
+
+def observed(ethernet: Load = ETHERNET, wifi: Load = WIFI, **change: Any) -> Callable[[], Sequence[Aim]]:
+    """Judge a run with a kill after 5 s and a restart after 7 s."""
+    sound = Observed(
+        "x", series({"eth0": ethernet, "wlan0": wifi}, END), KILLED, RESTARTED, READY - 0.3, READY, END,
+        capped=1, installed=5, by_kill=(), by_restart=(),
+    )  # fmt: skip
+    return lambda: recovery_judging.judge(replace(sound, **change), CAP, 30 * MBIT)
+
+
+def between(start: float, end: float, then: float, otherwise: float) -> Load:
+    return lambda time: then if start <= time < end else otherwise
+
+
+RECOVERY = Verdict(
+    observed(),
+    {
+        "dead throttler": observed(ethernet=constant(100), capped=0, installed=0),
+        "the wrong path is capped": observed(ethernet=constant(100), wifi=constant(5)),
+        "second path unused": observed(wifi=constant(0)),
+        "the cap goes with the throttler": observed(ethernet=between(KILLED, RESTARTED, 100, 5)),
+        "the cap never comes back": observed(ethernet=between(RESTARTED, END + 1, 100, 5), same=math.inf),
+        "it is let go for a moment": observed(ethernet=between(RESTARTED, RESTARTED + 0.5, 20, 5)),
+        "nothing arrives for 0.4 s": observed(*(between(7.05, 7.45, 0, rate) for rate in (5, 30))),
+        "slower afterwards": observed(wifi=between(READY, END + 1, 26, 30)),
+        "nothing was capped": observed(capped=0),
+        "nothing was installed": observed(installed=0),
+        "the kill takes something away": observed(by_kill=("tc class",)),
+        "the restart changes something": observed(by_restart=("tc class",)),
+        "cleanup leaves something": observed(after_cleanup=("sysctl",)),
+        "SIGTERM leaves something": observed(after_stop=("files",)),
+        "it ends with an error": observed(exit_code=1),
+        "it does not end": observed(exit_code=None),
+        "nothing measured": observed(samples=()),
+    },
+)

@@ -1,0 +1,102 @@
+"""What the experiment overshoot makes of byte counters, what its poller does, and what can be chosen."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+from mutants import constant, series
+from mutants_of_overshoot import BEGIN, CAPPED, FULL, PATHS, PHASE, outcome, until
+from rich.console import Console
+
+from mptcp_bench.experiments.overshoot import Order, draw, plan, table_of
+from mptcp_bench.experiments.overshoot_judging import Measured, expected, first_packet, judge
+from mptcp_bench.experiments.overshoot_poller import Poller
+from mptcp_lab.testbed import TestbedError
+
+
+def test_a_transfer_under_its_cap_has_no_overshoot() -> None:
+    found = outcome(CAPPED)
+    assert (found.mean, found.rate / 1e6, found.other / 1e6) == pytest.approx((1, 5, 20), rel=0.01)
+    assert found.ahead < 100_000, "an interval of the samples"
+    assert found.excess < PATHS.burst
+    assert found.above == 0
+
+
+def test_what_a_poller_lets_through_grows_with_its_phase() -> None:
+    found = outcome(until(PHASE), phase=PHASE)
+    assert found.ahead == pytest.approx((48 - 5) / 8 * 1e6 * PHASE, rel=0.02)
+    assert found.above == pytest.approx(PHASE, abs=0.2)
+    assert found.rate == pytest.approx(48e6, rel=0.01)
+    measured = [
+        Measured("poller", "first", phase, outcome(until(phase), phase=phase), BEGIN, ()) for phase in (4.0, 26.0)
+    ]
+    assert expected(measured) == pytest.approx((48 - 5) / 8 * 1e6 * 15, rel=0.03)
+    assert math.isnan(expected([]))
+
+
+def test_a_cap_that_never_comes_is_censored() -> None:
+    assert outcome(FULL).above == math.inf
+    assert outcome(lambda t: 5 if t < 40 else 48).above == math.inf
+
+
+def test_a_transfer_begins_with_its_first_packet_not_with_what_was_there_before() -> None:
+    samples = series({"eth0": lambda t: 0.0005 if t < 2 else 5, "wlan0": constant(20)}, 12)
+    assert first_packet(samples, "eth0") == pytest.approx(2.0, abs=0.11)
+    with pytest.raises(ValueError, match="nothing came"):
+        first_packet(series({"eth0": constant(0)}, 2), "eth0")
+    with pytest.raises(ValueError, match="is over after"):
+        judge(samples, "eth0", "wlan0", PATHS.cap, 4.0, None)
+
+
+def test_the_poller_caps_once_and_not_what_is_little() -> None:
+    readings, capped = iter([0, 10, 2_000_000, 9_000_000]), []
+    poller = Poller(lambda: next(readings), lambda: capped.append(time.monotonic()), 0.0, 0.01)
+    begin = time.monotonic()
+    poller.start(begin)
+    while poller.capped_at is None and time.monotonic() < begin + 5:
+        time.sleep(0.005)
+    poller.stop()
+    assert len(capped) == 1
+    assert next(readings) == 9_000_000
+
+
+def test_what_the_poller_cannot_do_is_raised_by_who_stops_it() -> None:
+    def refused() -> None:
+        raise TestbedError("no such device")
+
+    poller = Poller(iter([0, 2_000_000]).__next__, refused, 0.0, 1.0)
+    poller.start(time.monotonic())
+    poller._thread.join(5)  # type: ignore[union-attr]
+    with pytest.raises(TestbedError, match="no such device"):
+        poller.stop()
+
+
+def test_phases_are_one_of_each_part_of_the_period_and_the_same_for_a_seed() -> None:
+    orders, cap, _ = plan({"phases": "3"}, 7, quick=False)
+    phases = [order.phase for order in orders if order.phase is not None]
+    assert [int(phase // 10) for phase in phases] == [0, 1, 2]
+    assert plan({"phases": "3"}, 7, quick=False)[0] == orders
+    assert [order.variant for order in orders][:4] == ["none", "ours", "budget", "static"]
+    assert cap == 5
+    assert plan({"variant": "ours"}, 7, quick=True)[0] == [Order("ours")]
+
+
+@pytest.mark.parametrize("option", ["variant=theirs", "phases=0", "phases=x", "cap=50", "cap=0", "seconds=30"])
+def test_an_option_that_makes_no_sense_is_refused(option: str) -> None:
+    with pytest.raises(TestbedError, match="--set "):
+        plan(dict([option.split("=")]), 1, quick=False)
+
+
+def test_table_and_picture_show_each_variant(tmp_path: Path) -> None:
+    samples = tuple(series({"eth0": constant(5), "wlan0": constant(20)}, 43))
+    measured = [Measured("none", "first", None, outcome(FULL), 0.0, samples)]
+    measured += [Measured("poller", "first", PHASE, outcome(until(PHASE), phase=PHASE), 0.0, samples)]
+    console = Console(width=140, record=True, file=(tmp_path / "shown").open("w"))
+    console.print(table_of(measured, PATHS))
+    shown = console.export_text()
+    assert all(word in shown for word in ("no policy", "never below", "reading after 14.0 s", "mean over all phases"))
+    draw(tmp_path / "overshoot.png", measured, PATHS)
+    assert (tmp_path / "overshoot.png").stat().st_size > 10_000
