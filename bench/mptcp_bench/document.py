@@ -23,6 +23,8 @@ FILE = "result.json"
 
 Scalar = str | int | float | bool | None
 AimVerdict = Literal["met", "missed", "no aim"]
+Judgement = Literal["holds", "fails", "differs", "not judged"]
+"""Of a claim of the paper: ``paper.judging`` says what each means."""
 
 
 class ResultError(Exception):
@@ -48,6 +50,20 @@ class Document:
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     """What was to be measured and was not, or was wrong without an aim that says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A claim of the paper beside what was measured."""
+
+    id: str
+    paper: str
+    """What the paper says, in our words."""
+    measured: str
+    """A sentence with figures."""
+    verdict: Judgement
+    why: str = ""
+    """For ``differs``: the mechanism, which was measured; for ``fails``: what is likely and was not, if anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import get_args
 
 from . import document
-from .document import AimVerdict, Document, ExperimentDocument, ResultError
+from .document import AimVerdict, Document, ExperimentDocument, Judgement, ResultError
 from .experiments import EXPERIMENTS
 from .experiments import section as own_section
 from .paper import scenarios
 from .paper import section as paper_section
-from .paper.results import Judgement, Result
+from .paper.results import Result
 from .paper.verdicts import judged
 from .sections import Section
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from dataclasses import asdict, dataclass
 
-from .document import Document, JudgedAim, Scalar, Table
-from .paper.results import Verdict
+from .document import Document, JudgedAim, Scalar, Table, Verdict
 
 
 @dataclass(frozen=True, slots=True)

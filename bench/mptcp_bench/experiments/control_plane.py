@@ -20,11 +20,12 @@ from typing import Any
 from rich.console import Console
 
 from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
 from mptcp_throttler.views.ask import ask
 
 from . import Result
-from .scene import Aim, aims_table, backends, need
+from .scene import Aim, aims_table, backends
 
 RATES = (250, 500, 1000, 1500)
 """Connections a second."""

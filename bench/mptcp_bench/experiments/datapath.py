@@ -20,12 +20,13 @@ from typing import Any
 from rich.console import Console
 
 from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command, wait_until
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, Ownership
 
 from ..statistics import CONFIDENCE, median_interval
 from . import Result
-from .scene import BACKENDS, Aim, aims_table, backends, need
+from .scene import BACKENDS, Aim, aims_table, backends
 
 COUNTS: tuple[int | None, ...] = (None, 0, 1_000, 50_000)
 """None: nothing of the throttler is installed."""

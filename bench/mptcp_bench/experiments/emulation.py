@@ -23,7 +23,7 @@ from rich.console import Console
 from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, Path, UniformLoss
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.ends import PING_INTERVAL, ends, lost_of, reordered
-from mptcp_lab.testbed.features import missing
+from mptcp_lab.testbed.features import missing, need
 
 from . import Result
 from .control_plane import cpu_seconds
@@ -38,7 +38,7 @@ from .emulation_judging import (
     order,
     repeats,
 )
-from .scene import Aim, aims_table, need
+from .scene import Aim, aims_table
 
 RATE = 100_000_000
 LOADED = 0.8

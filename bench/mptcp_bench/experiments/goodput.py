@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from mptcp_lab.testbed import TWO_PATHS, Testbed, lab_of
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import mean_rate
 from mptcp_lab.testbed.services import (
     Origin,
@@ -31,7 +32,7 @@ from mptcp_lab.testbed.transfer import download
 from ..shipped import POLICY, ethernet_cap
 from . import Result
 from .goodput_judging import CASES, Case, Measurement, check, judge
-from .scene import aims_table, need
+from .scene import aims_table
 
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""

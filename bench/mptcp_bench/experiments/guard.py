@@ -20,6 +20,7 @@ from types import MappingProxyType
 from rich.console import Console
 
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder
 
@@ -43,7 +44,6 @@ from .guard_judging import (
 )
 from .guard_uploads import UploadScene, slow_wifi
 from .options import choice, count, refused
-from .scene import need
 from .two_paths import DownloadScene, hop_shaper, slow_origin, two_paths, wifi_dropping
 
 RTTS = (20, 60)

@@ -23,8 +23,8 @@ from mptcp_lab.testbed.services import (
     write_throttler_config,
 )
 
-from ..upload_recorder import UploadRecorder
 from .two_paths import FILE_SIZE, TransferScene, hop_shaper
+from .upload_recorder import UploadRecorder
 
 CLIENTS = {"eth0": ip_address("10.77.1.2").packed, "wlan0": ip_address("10.77.2.2").packed}
 SLOWING = """

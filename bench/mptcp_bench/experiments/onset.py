@@ -26,6 +26,7 @@ from rich.table import Table
 
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
 from mptcp_lab.testbed.congestion import select
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Recorder, Sample, rates
 from mptcp_lab.testbed.services import (
     Throttler,
@@ -39,14 +40,14 @@ from mptcp_lab.testbed.services import (
 )
 
 from .. import style
-from ..upload_recorder import UploadRecorder, on_the_wire
 from . import Picture, Result, onset_cells
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
 from .onset_judging import Outcome, aims, judge
 from .options import count, refused
-from .scene import Aim, need, payload_share
+from .scene import Aim, payload_share
 from .shown import mean
 from .two_paths import two_paths
+from .upload_recorder import UploadRecorder, on_the_wire
 
 OPTIONS = onset_cells.OPTIONS
 WARM = 3.5

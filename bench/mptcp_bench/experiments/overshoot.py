@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command
 from mptcp_lab.testbed.transfer import Added, Protocol
 from mptcp_throttler.policy.model import Share, Throttle
@@ -34,7 +35,7 @@ from .overshoot_judging import PERIOD, TRANSFERS, Measured, Paths, aims, expecte
 from .overshoot_poller import Poller
 from .pages_judging import Octets
 from .pages_scene import Bed, IpRecorder, static_class
-from .scene import aims_table, need
+from .scene import aims_table
 from .two_paths import DEVICES, two_paths
 
 VARIANTS = ("none", "ours", "budget", "static", "poller")

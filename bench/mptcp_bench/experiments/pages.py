@@ -16,7 +16,7 @@ from itertools import groupby
 from rich.console import Console
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
-from mptcp_lab.testbed.features import missing
+from mptcp_lab.testbed.features import missing, need
 
 from . import Picture, Result
 from .options import count, refused, yes
@@ -24,7 +24,6 @@ from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
 from .pages_results import Batches, Measured, draw, drawn_cell, tables
 from .pages_scene import Batch, Bed
-from .scene import need
 from .two_paths import DEVICES, two_paths
 
 __all__ = ["OPTIONS", "run"]

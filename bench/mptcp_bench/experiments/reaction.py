@@ -17,11 +17,12 @@ from typing import Any
 from rich.console import Console
 
 from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import PROXY_PORT, start_throttler, write_throttler_config
 
 from . import Result
 from .reaction_judging import judge
-from .scene import aims_table, backends, need
+from .scene import aims_table, backends
 
 CONNECTIONS = 200
 POLICY = """\

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import (
     Throttler,
@@ -40,7 +41,7 @@ from mptcp_throttler.views.ask import ask
 from ..shipped import POLICY, ethernet_cap
 from . import Result
 from .recovery_judging import DEVICES, RESTART, Observed, judge
-from .scene import aims_table, backends, need
+from .scene import aims_table, backends
 from .system_state import differences, kernel_state, whole_state
 
 SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import Throttler, program, start_throttler, throttler_mounts, wait_until
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
@@ -34,7 +35,6 @@ from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
 from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
 from .scale_watch import Asking, Entries, answer, memory, tree_cpu_seconds
-from .scene import need
 from .system_state import differences, kernel_state
 
 NUMBERS, QUICK_NUMBERS = (100, 1000, 10_000), (20, 100)

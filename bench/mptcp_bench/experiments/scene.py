@@ -85,13 +85,6 @@ def missed(aims: Sequence[Aim]) -> tuple[str, ...]:
     return tuple(str(aim) for aim in aims if aim.verdict == "missed")
 
 
-def need(*features: str) -> None:
-    """Raise, naming all that this host lacks."""
-    lacking = [reason for reason in map(missing, features) if reason is not None]
-    if lacking:
-        raise TestbedError("this host cannot run the experiment:\n" + "\n".join(f"  - {r}" for r in lacking))
-
-
 BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
 """The throttler's netfilter adapters and what each needs."""
 

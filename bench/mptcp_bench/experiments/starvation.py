@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
     Proxy,
@@ -34,7 +35,6 @@ from . import Result
 from .options import choice, count, refused
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
-from .scene import need
 from .starvation_judging import UNDER_POLICY, Measured, PathLoad, aims, judge, mean_outcomes, recovered, together
 from .starvation_scenes import OTHERS, SCENES, Scene
 from .two_paths import FILE_SIZE

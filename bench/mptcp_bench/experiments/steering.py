@@ -21,13 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
 from mptcp_lab.testbed.services import wait_until
 
 from .. import style
 from ..statistics import mean_interval
 from . import Picture, Result, steering_cells, steering_outages
-from .scene import need
 from .two_paths import DEVICES, DownloadScene, slow_origin, two_paths, wifi_dropping
 
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15

@@ -5,12 +5,24 @@ Medians are compared by those of the repetitions: all segments together would hi
 
 from __future__ import annotations
 
+from ..document import Judgement
 from ..statistics import compare, percentiles
 from .claims import SPARE
 from .conversion import ANSWER, MPTCP, OWN_SYN, REFERENCES, TCP, median
 from .judging import Claims, Finding, Measured, Missing, above, either, explained
 from .quantities import show
-from .results import BULK, DATA, DOWN, IDLE, STREAM, SYN, UP, WHOLE, Judgement, Result, Statistic
+from .results import (
+    BULK,
+    DATA,
+    DOWN,
+    IDLE,
+    STREAM,
+    SYN,
+    UP,
+    WHOLE,
+    Result,
+    Statistic,
+)
 from .summary import pooled
 
 SAME_SIZE = 2.0

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ..document import Judgement, Verdict
 from ..statistics import Comparison, compare, no_less_than
 from .quantities import show
-from .results import Judgement, Result, Statistic, Verdict
+from .results import Result, Statistic
 
 
 class Missing(Exception):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from .. import document
-from ..document import Document, Scalar
+from ..document import Document, Scalar, Verdict
 
 ETHERNET = "ethernet"
 WIFI = "wifi"
@@ -41,7 +41,6 @@ of one that comes faster than the client's paths take it."""
 UP, DOWN = "up", "down"
 """Of a distribution: ``syn up`` is from the client towards the origin, ``data down`` from the origin to the client."""
 
-Judgement = Literal["holds", "fails", "differs", "not judged"]
 Kind = Literal["panel", "baseline", "sweep"]
 
 
@@ -191,20 +190,6 @@ class Statistic:
     high: float | None
     """None where there are fewer than two values."""
     values: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A claim of the paper beside what was measured."""
-
-    id: str
-    paper: str
-    """What the paper says, in our words."""
-    measured: str
-    """A sentence with figures."""
-    verdict: Judgement
-    why: str = ""
-    """For ``differs``: the mechanism, which was measured; for ``fails``: what is likely and was not, if anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mptcp_lab.testbed import Testbed, TestbedError, lab_of
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.topologies import paths
 
 from .. import document, provenance
 from ..document import FILE, write
-from ..experiments.scene import need
 from ..provenance import Provenance
 from ..statistics import percentile
 from . import conversion, engine

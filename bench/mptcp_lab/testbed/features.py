@@ -11,7 +11,7 @@ import socket
 import sys
 from functools import cache
 
-from .commands import run
+from .commands import TestbedError, run
 
 _PROTOCOL = getattr(socket, "IPPROTO_MPTCP", 262)
 
@@ -86,3 +86,10 @@ def missing(feature: str) -> str | None:
 def fails_when_missing() -> bool:
     """In CI a missing feature is a failure: nothing may be skipped unseen."""
     return os.environ.get("CI", "").lower() == "true"
+
+
+def need(*features: str) -> None:
+    """Raise, naming all that this host lacks."""
+    lacking = [reason for reason in map(missing, features) if reason is not None]
+    if lacking:
+        raise TestbedError("this host cannot run the experiment:\n" + "\n".join(f"  - {r}" for r in lacking))

@@ -5,7 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from mptcp_bench.paper.results import Case, Reference, Result, Run, Series, Verdict, share
+from mptcp_bench.document import Verdict
+from mptcp_bench.paper.results import (
+    Case,
+    Reference,
+    Result,
+    Run,
+    Series,
+    share,
+)
 from mptcp_bench.paper.summary import summarise
 from mptcp_bench.provenance import Provenance
 from mptcp_bench.statistics import percentile

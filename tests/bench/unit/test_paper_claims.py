@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from paper_examples import PROVENANCE
 from paper_mutants import PAPER, World, experiment
 
+from mptcp_bench.document import Verdict
 from mptcp_bench.paper import engine
 from mptcp_bench.paper.parameters import Parameters
-from mptcp_bench.paper.results import Cause, Reference, Result, Run, Verdict
+from mptcp_bench.paper.results import (
+    Cause,
+    Reference,
+    Result,
+    Run,
+)
 from mptcp_bench.paper.scenarios import NAMES, SCENARIOS
 from mptcp_bench.paper.verdicts import CLAIMS, judged
 
