@@ -96,7 +96,7 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         module, report = "mptcp_bench.experiments.replay", testbed.directory / "replay.json"
         pid, before = throttler.process.pid, cpu_seconds(throttler.process.pid)
-        argv = [sys.executable, "-m", module, "to-proxy", proxy.namespace, "wan0"]
+        argv = [sys.executable, "-I", "-m", module, "to-proxy", proxy.namespace, "wan0"]
         argv += [str(rate), str(seconds), str(seed), str(report)]
         core.run(argv, timeout=10 * seconds + 60)
         sent = json.loads(Path(report).read_text())

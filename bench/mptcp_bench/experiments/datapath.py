@@ -169,7 +169,7 @@ def prepare(testbed: Testbed, backend: str, count: int | None) -> Testbed:
     proxy = testbed["proxy"]
     if count is not None:
         module = "mptcp_bench.experiments.kernel_entries"
-        argv = [sys.executable, "-m", module, "wan0", backend, str(count), str(testbed.directory)]
+        argv = [sys.executable, "-I", "-m", module, "wan0", backend, str(count), str(testbed.directory)]
         proxy.run(argv, timeout=120)
     process = proxy.popen(python_command(SENDER.format(port=PROXY_PORT)), name="sender")
     address = proxy.address("wan0")

@@ -61,9 +61,9 @@ def probed(testbed: Testbed, backend: str, count: int, port: int = PROXY_PORT) -
     proxy, client = testbed["proxy"], testbed["client"]
     output = testbed.directory / "samples.json"
     module = "mptcp_bench.experiments.reaction_probe"
-    probe = proxy.popen([sys.executable, "-m", module, backend, str(count), str(output), str(port)], name="probe")
+    probe = proxy.popen([sys.executable, "-I", "-m", module, backend, str(count), str(output), str(port)], name="probe")
     ends = [proxy.address("wan0"), str(port), str(count), client.address("wlan0")]
-    client.run([sys.executable, "-m", f"{module}_client", *ends], timeout=count + 60)
+    client.run([sys.executable, "-I", "-m", f"{module}_client", *ends], timeout=count + 60)
     if probe.wait(60) != 0:
         raise TestbedError(f"the probe failed{probe.tail()}")
     samples: list[dict[str, float]] = json.loads(Path(output).read_text())

@@ -129,7 +129,7 @@ class LiveNode:
 
     def agent(self, module: str, *arguments: str) -> list[str]:
         """Return the argv that runs ``mptcp_lab.agent.MODULE``."""
-        return [sys.executable, "-m", f"{counters.__package__}.{module}", *arguments]
+        return [sys.executable, "-I", "-m", f"{counters.__package__}.{module}", *arguments]
 
     def program(self, name: str) -> str:
         """Return the path of one of our own commands."""

@@ -154,7 +154,7 @@ class Receiver:
 
 def send_command(source: str, target: str, port: int, count: int, per_second: int, size: int) -> list[str]:
     """Return the argv of a program that sends *count* numbered datagrams of *size* bytes."""
-    return [sys.executable, "-m", __name__, "send", source, target, *map(str, (port, count, per_second, size))]
+    return [sys.executable, "-I", "-m", __name__, "send", source, target, *map(str, (port, count, per_second, size))]
 
 
 def load_command(source: str, target: str, rate: int, burst: int, seconds: float) -> list[str]:
@@ -162,7 +162,7 @@ def load_command(source: str, target: str, rate: int, burst: int, seconds: float
 
     *rate* is in bits per second as the shapers count, *burst* the packets that are sent at once.
     """
-    return [sys.executable, "-m", __name__, "load", source, target, str(rate), str(burst), str(seconds)]
+    return [sys.executable, "-I", "-m", __name__, "load", source, target, str(rate), str(burst), str(seconds)]
 
 
 def _send(source: str, target: str, port: int, count: int, per_second: int, size: int) -> None:

@@ -299,4 +299,4 @@ def mptcp_command(argv: Sequence[str]) -> list[str]:
 
 def python_command(code: str, *arguments: str) -> list[str]:
     """Return an argv that runs *code* with this interpreter."""
-    return [sys.executable, "-c", code, *arguments]
+    return [sys.executable, "-I", "-c", code, *arguments]
