@@ -130,7 +130,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     done = bench("run", "goodput", "--set", "cap=5mbit")
     assert done.returncode == 1
-    assert done.stderr == "mptcp-bench: run goodput: --set cap: unknown; it can set nothing\n"
+    assert done.stderr == "mptcp-bench: run goodput: --set cap=5mbit: unknown; it can set nothing\n"
 
 
 def test_the_document_on_stdout(tmp_path: Path) -> None:
