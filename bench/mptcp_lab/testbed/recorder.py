@@ -16,9 +16,14 @@ from types import TracebackType
 from typing import Literal, Self
 
 from ..agent.pacing import Paced
+from .commands import TestbedError
 from .node import LiveNode
 
 Direction = Literal["received", "sent"]
+
+
+class TooFewSamples(TestbedError, ValueError):
+    """What was recorded says nothing about the time asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ def mean_rate(samples: Sequence[Sample], device: str, start: float, end: float) 
     times = [sample.time for sample in samples]
     first, last = bisect_left(times, start), bisect_left(times, end) - 1
     if first >= last:
-        raise ValueError(f"no two samples between {start:.2f} s and {end:.2f} s")
+        raise TooFewSamples(f"no two samples between {start:.2f} s and {end:.2f} s")
     octets = samples[last].octets[device] - samples[first].octets[device]
     return 8 * octets / (times[last] - times[first])
 
@@ -71,7 +76,7 @@ def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: 
             octets = within[last].octets[device] - sample.octets[device]
             found.append(8 * octets / (times[last] - sample.time))
     if not found:
-        raise ValueError(f"no {window:g} s of samples between {start:.2f} s and {end:.2f} s")
+        raise TooFewSamples(f"no {window:g} s of samples between {start:.2f} s and {end:.2f} s")
     return max(found)
 
 
@@ -85,7 +90,7 @@ def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float,
     previous = start
     within = rates([s for s in samples if start <= s.time <= end])
     if not within:
-        raise ValueError(f"no two samples between {start:.2f} s and {end:.2f} s")
+        raise TooFewSamples(f"no two samples between {start:.2f} s and {end:.2f} s")
     for rate in within:
         length, previous = rate.time - previous, rate.time
         current = current + length if sum(rate.bits[d] for d in names) < floor else 0.0

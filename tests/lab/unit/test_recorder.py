@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample, greatest_rate, longest_gap, mean_rate, rates
 
 
@@ -32,6 +33,11 @@ def test_longest_gap_is_the_longest_not_the_sum() -> None:
 def test_no_samples_are_not_the_same_as_no_gap() -> None:
     with pytest.raises(ValueError, match="no two samples"):
         longest_gap(samples(0, 1, 2, 3), ["eth0"], 1.0, 5.0, 9.0)
+
+
+def test_a_time_without_samples_is_an_error_for_people_that_a_command_tells() -> None:
+    with pytest.raises(TestbedError, match="no two samples between"):
+        mean_rate(samples(0, 1, 2, 3), "eth0", 5.0, 9.0)
 
 
 def test_greatest_rate_finds_a_burst_that_the_mean_hides() -> None:
