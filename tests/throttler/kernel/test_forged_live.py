@@ -264,10 +264,11 @@ def test_a_real_connection_has_its_cap_where_forged_ones_take_all_room(small: Si
 
         until(lambda: forge() == ROOM * [NOBODY])
         with connected(small, listener):
-            until(lambda: NOBODY in forge() and clients(small.entries()) == ["10.77.1.2"])
+            # An entry of one that was forged, and anticipated to have a second subflow, stays for ten seconds.
+            until(lambda: NOBODY in forge() and "10.77.1.2" in clients(small.entries()))
             before = evicted()
             until(lambda: NOBODY in forge() and evicted() > before + ROOM)
-            assert clients(small.entries()) == ["10.77.1.2"], "those that the kernel has stay"
+            assert "10.77.1.2" in clients(small.entries()), "those that the kernel has stay"
 
 
 @pytest.fixture(scope="module")
