@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -158,7 +159,13 @@ def _experiment(arguments: argparse.Namespace) -> int:
     options = experiment.options(arguments.set)
     target = arguments.output / experiment.name / document.FILE
     document.prepare(target.parent)
-    result = experiment.run(console, arguments.seed, arguments.quick, options)
+    try:
+        result = experiment.run(console, arguments.seed, arguments.quick, options)
+    except BaseException:
+        # Without a result there is to be no directory either; one that holds an earlier result is not empty.
+        with suppress(OSError):
+            target.parent.rmdir()
+        raise
     found = document_of(experiment, result, origin, options, seed=arguments.seed, quick=arguments.quick)
     document.write(found, target)
     for picture in result.pictures:

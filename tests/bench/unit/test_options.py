@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given as drawn
@@ -89,10 +90,11 @@ COUNTED = [name for name, each in EXPERIMENTS.items() if "runs" in getattr(each.
 
 @pytest.mark.parametrize("name", [name for name in COUNTED if name != "steering"])
 def test_a_number_of_runs_that_is_none_is_one_line(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(EXPERIMENTS[name].load(), "need", lambda *_: None)
-    assert main(["run", name, "--set", "runs=ten"]) == 1
+    assert main(["run", name, "--set", "runs=ten", "--output", str(tmp_path / "results")]) == 1
+    assert not list(tmp_path.glob("results/*")), "a refusal leaves no directory"
     told = capsys.readouterr().err
     assert told == f"mptcp-bench: run {name}: --set runs=ten: allowed are whole numbers from 1 on\n"
 
