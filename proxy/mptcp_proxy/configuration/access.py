@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -33,10 +33,9 @@ src_as srcdomain srcdom_regex arp eui64 ident ident_regex proxy_auth proxy_auth_
 user_cert ca_cert external
 """.split()  # noqa: SIM905  many quotation marks less
 )
-_SPECIAL = {"all": EVERYBODY, "0/0": EVERYBODY, "0.0.0.0/0": EVERYBODY, "ipv4": IPV4.all, "ipv6": IPV6.all}
-"""Words for a "src" or "dst"; the first ones mean both families, in spite of what they say (src/acl/Ip.cc)."""
-_EQUAL_TO_ALL = ("0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255", "0.0.0.0-0.0.0.0/0")
-_SPECIAL |= dict.fromkeys(_EQUAL_TO_ALL, EVERYBODY)
+_ALL = ("all", "0/0", "0.0.0.0/0", "0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255", "0.0.0.0-0.0.0.0/0")
+"""What means both families in a "src" or "dst", in spite of what it says (src/acl/Ip.cc)."""
+_SPECIAL = {**dict.fromkeys(_ALL, EVERYBODY), "ipv4": IPV4.all, "ipv6": IPV6.all}
 _LOOPBACK = Addresses.of("127.0.0.0/8", "::1/128")
 _LINK_LOCAL = Addresses.of("169.254.0.0/16", "fe80::/10")
 
@@ -238,4 +237,4 @@ def _addresses(value: str) -> Addresses | None:
 def as_warnings(problems: Iterable[Problem]) -> Iterator[Problem]:
     """Yield *problems* as warnings, for an operator who has said that they are meant."""
     for problem in problems:
-        yield Problem(problem.text, problem.file, problem.line, problem.allowed, warning=True)
+        yield replace(problem, warning=True)

@@ -31,6 +31,9 @@ from mptcp_throttler.mptcp.tracker import Tracker
 
 PROXY, PORT = "192.0.2.1", 3128
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
+OPENED, ACTIVE, CHANGED = "connection-opened", "subflow-active", "subflow-changed"
+CLOSED, REFUSED, ENDED, DISAGREE = "subflow-closed", "join-refused", "connection-closed", "disagreement"
+"""What the tracker tells."""
 
 
 def packed(address: str) -> bytes:
@@ -186,6 +189,13 @@ def feed(tracker: Tracker, *items: Segment | KernelEvent) -> list[Event]:
 def announced(tracker: Tracker, *items: Segment | KernelEvent) -> list[str]:
     """Return the kinds of the events that *items* cause."""
     return kinds(feed(tracker, *items))
+
+
+def opened(tracker: Tracker, host: Host) -> Path:
+    """Open a connection; return its first subflow."""
+    path = host.initial()
+    assert announced(tracker, *path.handshake()) == [OPENED, ACTIVE]
+    return path
 
 
 def kinds(events: Iterable[Event]) -> list[str]:

@@ -11,7 +11,20 @@ import pytest
 from fake_kernel import FakeKernel, four_tuple
 from hypothesis import given
 from hypothesis import strategies as st
-from mptcp_dialogue import ACK, PORT, RST, Host, Path, announced, feed, kinds, states
+from mptcp_dialogue import (
+    ACK,
+    ACTIVE,
+    CHANGED,
+    CLOSED,
+    PORT,
+    RST,
+    Host,
+    Path,
+    announced,
+    feed,
+    kinds,
+    states,
+)
 from test_daemon import CAPPED, running, until
 
 from mptcp_throttler.mptcp.connection_table import CONFIRMED_AFTER
@@ -19,9 +32,6 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelEventKind, Segment, Sub
 from mptcp_throttler.mptcp.options import MpFastclose, MpPrio
 from mptcp_throttler.mptcp.questions import BURST, MAX_WAITING, RATE, Questions
 from mptcp_throttler.mptcp.tracker import Tracker
-
-OPENED, ACTIVE, CHANGED = "connection-opened", "subflow-active", "subflow-changed"
-CLOSED, ENDED = "subflow-closed", "connection-closed"
 
 
 def some(count: int) -> list[FourTuple]:
@@ -151,11 +161,6 @@ class TestQuestions:
             now += 1 / RATE
             asked += first in questions.take(now)
         assert asked == 3
-
-
-@pytest.fixture
-def host() -> Host:
-    return Host()
 
 
 @pytest.fixture

@@ -9,7 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from mptcp_dialogue import PORT, Host, Path, announced, feed, kinds, states
+from mptcp_dialogue import (
+    ACTIVE,
+    CHANGED,
+    CLOSED,
+    DISAGREE,
+    OPENED,
+    PORT,
+    Host,
+    Path,
+    announced,
+    feed,
+    kinds,
+    opened,
+    states,
+)
 from mptcp_invariants import Subscriber, check_tables
 
 from mptcp_throttler.mptcp import connection_table
@@ -18,20 +32,8 @@ from mptcp_throttler.mptcp.model import Event, FourTuple, KernelEventKind, Kerne
 from mptcp_throttler.mptcp.resync import Resync
 from mptcp_throttler.mptcp.tracker import Tracker
 
-OPENED, ACTIVE, CHANGED = "connection-opened", "subflow-active", "subflow-changed"
-CLOSED, ENDED, DISAGREE = "subflow-closed", "connection-closed", "disagreement"
 K = KernelEventKind
 LIMITS = TrackerLimits(max_connections=3, max_subflows_per_connection=3)
-
-
-@pytest.fixture
-def tracker() -> Tracker:
-    return Tracker([PORT])
-
-
-@pytest.fixture
-def host() -> Host:
-    return Host()
 
 
 def finished(resync: Resync, limit: int = 500) -> list[Event]:
@@ -206,12 +208,6 @@ class Kernel(RuleBasedStateMachine):
 
 Kernel.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 TestKernel = Kernel.TestCase
-
-
-def opened(tracker: Tracker, host: Host) -> Path:
-    path = host.initial()
-    feed(tracker, *path.handshake())
-    return path
 
 
 class TestInBetween:

@@ -6,7 +6,24 @@ from dataclasses import replace
 
 import pytest
 from mptcp_capture import IPV4, IPV4_TOKEN, IPV6, IPV6_TOKEN
-from mptcp_dialogue import ACK, FIN, PORT, RST, SYN, Host, Path, announced, feed, packed, states
+from mptcp_dialogue import (
+    ACK,
+    ACTIVE,
+    CHANGED,
+    CLOSED,
+    FIN,
+    OPENED,
+    PORT,
+    REFUSED,
+    RST,
+    SYN,
+    Host,
+    announced,
+    feed,
+    opened,
+    packed,
+    states,
+)
 
 from mptcp_throttler.mptcp.model import EventKind, FourTuple, SubflowState
 from mptcp_throttler.mptcp.options import (
@@ -15,25 +32,6 @@ from mptcp_throttler.mptcp.options import (
 )
 from mptcp_throttler.mptcp.segment import parse_frame
 from mptcp_throttler.mptcp.tracker import Tracker
-
-OPENED, ACTIVE, CHANGED = "connection-opened", "subflow-active", "subflow-changed"
-CLOSED, REFUSED, ENDED = "subflow-closed", "join-refused", "connection-closed"
-
-
-@pytest.fixture
-def tracker() -> Tracker:
-    return Tracker([PORT])
-
-
-@pytest.fixture
-def host() -> Host:
-    return Host()
-
-
-def opened(tracker: Tracker, host: Host) -> Path:
-    path = host.initial()
-    assert announced(tracker, *path.handshake()) == [OPENED, ACTIVE]
-    return path
 
 
 class TestRealConnections:

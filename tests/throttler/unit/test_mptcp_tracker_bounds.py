@@ -7,15 +7,24 @@ from collections import Counter
 from dataclasses import fields, replace
 
 import pytest
-from mptcp_dialogue import PORT, Host, announced, feed, kinds, states
+from mptcp_dialogue import (
+    ACTIVE,
+    CLOSED,
+    ENDED,
+    OPENED,
+    PORT,
+    Host,
+    announced,
+    feed,
+    kinds,
+    states,
+)
 from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.mptcp.model import EventKind, KernelEventKind, SubflowState
 from mptcp_throttler.mptcp.timed_table import TimedTable
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, LIVE, TRANSITIONS, Signal, announcement, as_markdown
-
-OPENED, ACTIVE, CLOSED, ENDED = "connection-opened", "subflow-active", "subflow-closed", "connection-closed"
 
 
 @pytest.fixture

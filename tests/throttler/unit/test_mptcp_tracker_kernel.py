@@ -5,31 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from mptcp_dialogue import ACK, PORT, Host, Path, announced, feed, kinds, states
+from mptcp_dialogue import (
+    ACK,
+    ACTIVE,
+    CHANGED,
+    CLOSED,
+    DISAGREE,
+    ENDED,
+    OPENED,
+    PORT,
+    REFUSED,
+    Host,
+    announced,
+    feed,
+    kinds,
+    opened,
+    states,
+)
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, SubflowState
 from mptcp_throttler.mptcp.options import MpCapable, MpPrio
 from mptcp_throttler.mptcp.tracker import Tracker
 
-OPENED, ACTIVE, CHANGED = "connection-opened", "subflow-active", "subflow-changed"
-CLOSED, REFUSED, ENDED, DISAGREE = "subflow-closed", "join-refused", "connection-closed", "disagreement"
 K = KernelEventKind
-
-
-@pytest.fixture
-def tracker() -> Tracker:
-    return Tracker([PORT])
-
-
-@pytest.fixture
-def host() -> Host:
-    return Host()
-
-
-def opened(tracker: Tracker, host: Host) -> Path:
-    path = host.initial()
-    assert announced(tracker, *path.handshake()) == [OPENED, ACTIVE]
-    return path
 
 
 class TestEvents:

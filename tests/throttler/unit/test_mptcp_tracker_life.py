@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from mptcp_dialogue import ACK, PORT, RST, Host, Path, announced, feed, states
+from mptcp_dialogue import (
+    ACK,
+    ACTIVE,
+    CHANGED,
+    CLOSED,
+    ENDED,
+    OPENED,
+    REFUSED,
+    RST,
+    Host,
+    announced,
+    feed,
+    opened,
+    states,
+)
 
 from mptcp_throttler.mptcp.model import SubflowState
 from mptcp_throttler.mptcp.options import Malformed, MpFastclose, MpPrio, MpTcprst, RemoveAddr
 from mptcp_throttler.mptcp.tracker import Tracker
-
-OPENED, ACTIVE, CHANGED = "connection-opened", "subflow-active", "subflow-changed"
-CLOSED, REFUSED, ENDED = "subflow-closed", "join-refused", "connection-closed"
-
-
-@pytest.fixture
-def tracker() -> Tracker:
-    return Tracker([PORT])
-
-
-@pytest.fixture
-def host() -> Host:
-    return Host()
-
-
-def opened(tracker: Tracker, host: Host) -> Path:
-    path = host.initial()
-    assert announced(tracker, *path.handshake()) == [OPENED, ACTIVE]
-    return path
 
 
 class TestLaterLife:

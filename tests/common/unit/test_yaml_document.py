@@ -1,0 +1,126 @@
+"""Every text that is no YAML document of ours gives its author exact, complete lines."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from mptcp_common.yaml_document import parse_document
+
+
+def problems(text: str) -> list[str]:
+    return [str(problem) for problem in parse_document(text, "file.yaml").problems]
+
+
+BROKEN = {
+    "empty": ("", ["file.yaml:1: the file is empty"]),
+    "only comments": ("# to do\n", ["file.yaml:1: the file is empty"]),
+    "a list": (
+        "\n- name: a\n",
+        ['file.yaml:2: not a mapping; the file must consist of "key: value" lines'],
+    ),
+    "a word": ("policy\n", ['file.yaml:1: not a mapping; the file must consist of "key: value" lines']),
+    "tab": (
+        "version: 1\nrules:\n\t- name: a\n",
+        ["file.yaml:3: not valid YAML: a tab cannot indent a line; use spaces"],
+    ),
+    "two colons": (
+        "version: 1\nrules: name: a\n",
+        ['file.yaml:2: not valid YAML: a second ": " on the line, or a line with wrong indentation'],
+    ),
+    "open bracket": (
+        "version: 1\npaths: [a, b\nrules: []\n",
+        ['file.yaml:3: not valid YAML: a list or mapping in brackets is not closed; a "," or "]" is missing'],
+    ),
+    "open quote": (
+        "version: 1\nrules: 'a\n",
+        ["file.yaml:3: not valid YAML: the text ends in the middle of a value; is a quote left open?"],
+    ),
+    "indentation": (
+        "rules:\n  - name: a\n   paths: [b]\n",
+        ["file.yaml:3: not valid YAML: the indentation differs from that of the lines it belongs to"],
+    ),
+    "unquoted at-sign": (
+        "version: @1\n",
+        ['file.yaml:1: not valid YAML: text that starts with "@" must stand in quotes'],
+    ),
+    "undefined alias": (
+        "version: 1\nrules: *usual\n",
+        ['file.yaml:2: not valid YAML: "*usual" refers to an anchor "&usual" that is not defined above it'],
+    ),
+    "two documents": (
+        "version: 1\nrules: []\n---\nversion: 1\n",
+        ['file.yaml:3: not valid YAML: only one document is allowed; remove the second "---"'],
+    ),
+    "YAML 1.1": (
+        "%YAML 1.1\n---\nversion: 1\nrules: []\n",
+        ["file.yaml:1: YAML 1.1 is not supported; remove this line (YAML 1.2 is used)"],
+    ),
+    "control character": ("version: 1\nrules: \x07\n", ["file.yaml:2: not valid YAML: a control character (U+0007)"]),
+    "too deep for the parser": (
+        "[" * 100_000,
+        ["file.yaml:1: not valid YAML: nested too deeply; at most 32 levels are read"],
+    ),
+    "too large": (
+        "#" * 200_000,
+        ["file.yaml:1: 200000 characters are too many; at most 131072 are read"],
+    ),
+    "key given twice": (
+        "version: 1\nrules: []\nrules: []\n",
+        ["file.yaml:3: rules: given twice; the first is on line 2, keep one"],
+    ),
+    "alias of what it is in": (
+        "version: 1\nrules: &a [*a]\n",
+        ["file.yaml:2: rules[0]: an alias refers to a value that it is itself part of"],
+    ),
+    "merge of what it is in": (
+        "version: 1\nrules: []\npaths: &a {<<: *a}\n",
+        ["file.yaml:3: paths: an alias refers to a value that it is itself part of"],
+    ),
+    "merge of a word": (
+        "version: 1\nrules: []\npaths: {<<: a}\n",
+        ['file.yaml:3: paths: "<<" takes an alias of a mapping, or a list of such aliases'],
+    ),
+    "tag": (
+        "version: 1\nrules: !!python/object:os.system []\n",
+        ['file.yaml:2: rules: the YAML tag "!!python/object:os.system" is not supported; remove it'],
+    ),
+    "list as a key": (
+        "version: 1\nrules: []\n? [a, b]\n: c\n",
+        ["file.yaml:3: a key must be plain text"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_document(case: str) -> None:
+    text, expected = BROKEN[case]
+    assert problems(text) == expected
+
+
+def test_a_document_of_ours_is_read_with_its_positions() -> None:
+    document = parse_document("version: 1\nrules:\n  - {name: on, rate: 010}\n", "file.yaml")
+    assert document.problems == ()
+    assert document.data == {"version": 1, "rules": [{"name": "on", "rate": 10}]}
+    assert (document.key_position(("rules",)).line, document.value_position(("rules", 0, "rate")).line) == (2, 3)
+
+
+def test_aliases_that_expand_without_end_are_bounded() -> None:
+    lines = ["a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]"]
+    for before, after in zip("abcdefgh", "bcdefghi", strict=True):
+        lines.append(f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]")
+    start = time.monotonic()
+    assert problems("\n".join(lines)) == [
+        "file.yaml:1: too many values with all aliases expanded; at most 50000 are read"
+    ]
+    assert time.monotonic() - start < 10
+
+
+def test_merges_that_expand_without_end_are_bounded() -> None:
+    lines = ["a: &a {x: 1}"]
+    for before, after in zip("abcdefgh", "bcdefghi", strict=True):
+        lines.append(f"{after}: &{after} {{<<: [{', '.join([f'*{before}'] * 10)}]}}")
+    assert problems("\n".join(lines)) == [
+        "file.yaml:1: too many values with all aliases expanded; at most 50000 are read"
+    ]
