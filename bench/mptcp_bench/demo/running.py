@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mptcp_lab.agent import processors
 from mptcp_lab.testbed import TWO_PATHS, Host, Testbed, lab_of
-from mptcp_lab.testbed.features import missing
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
@@ -114,12 +114,10 @@ def congestion_control(proxy: Host) -> frozenset[str]:
 def run(output: Path, console: Console) -> None:
     """Run the demo and leave its files in *output*.
 
-    Raises DemoError where something is not as it should be. Where the machine was too busy to judge rates that were
-    missed, that is said, and no error.
+    Raises DemoError where something is not as it should be, TestbedError where this host lacks something for it. Where
+    the machine was too busy to judge rates that were missed, that is said, and no error.
     """
-    lacking = [reason for reason in map(missing, NEEDED) if reason is not None]
-    if lacking:
-        raise DemoError("this host cannot run the demo:\n" + "\n".join(f"  - {reason}" for reason in lacking))
+    need(*NEEDED)
     output.mkdir(parents=True, exist_ok=True)
     for old in (*output.glob("*.log"), *output.glob("demo.json"), *output.glob("*.png"), *output.glob("*.csv")):
         old.unlink()

@@ -1,4 +1,4 @@
-"""Numbers for tables and files: means with their interval, what never happened, and what JSON cannot say. Pure.
+"""Means for tables, with their interval, and what never happened. Pure.
 
 What never happened is infinity: it is no time, it is in no mean, and it meets no aim.
 """

@@ -89,7 +89,7 @@ def fails_when_missing() -> bool:
 
 
 def need(*features: str) -> None:
-    """Raise, naming all that this host lacks."""
+    """Raise TestbedError, naming all that this host lacks."""
     lacking = [reason for reason in map(missing, features) if reason is not None]
     if lacking:
-        raise TestbedError("this host cannot run the experiment:\n" + "\n".join(f"  - {r}" for r in lacking))
+        raise TestbedError("this host cannot run that:\n" + "\n".join(f"  - {r}" for r in lacking))

@@ -19,6 +19,7 @@ from mptcp_bench.demo import running
 from mptcp_bench.demo.judging import Measured
 from mptcp_lab.agent import processors
 from mptcp_lab.agent.processors import Usage
+from mptcp_lab.testbed import features
 from mptcp_lab.testbed.recorder import Sample
 
 Broken = Callable[[Measured], Measured]
@@ -91,7 +92,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     for name, value in {
         "Testbed": lambda topology: scene,
         "Recorder": lambda node, devices: scene,
-        "missing": lambda feature: None,
+        "need": lambda *features: None,
         "start_origin": lambda node, sizes: origin,
         "start_proxy": lambda node: proxy,
         "start_throttler": scene.start_throttler,
@@ -194,7 +195,8 @@ def test_a_part_that_was_good_when_repeated(scene: Scene, tmp_path: Path) -> Non
 def test_what_this_host_lacks_is_told(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(running, "missing", lambda feature: "no HTB" if feature == "htb" else None)
+    monkeypatch.setattr(running, "need", features.need)
+    monkeypatch.setattr(features, "missing", lambda feature: "no HTB" if feature == "htb" else None)
     assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 1
-    assert "this host cannot run the demo:\n  - no HTB" in capsys.readouterr().err
+    assert "this host cannot run that:\nmptcp-bench:   - no HTB" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
