@@ -43,7 +43,7 @@ from .guard_judging import (
     table_of,
 )
 from .guard_uploads import UploadScene, slow_wifi
-from .options import choice, count, refused
+from .options import choice, count, counts
 from .two_paths import DownloadScene, hop_shaper, slow_origin, two_paths, wifi_dropping
 
 RTTS = (20, 60)
@@ -123,15 +123,10 @@ FAULTS = {"loss": _loss, "rate": _rate, "silence": wifi_dropping, "down": _down}
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
     """Run the faults that *options* choose, then the controls."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
-    try:
-        rtts = [
-            int(word) for word in options.get("rtt", str(RTTS[0]) if quick else ",".join(map(str, RTTS))).split(",")
-        ]
-        runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
-        faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
-        scenes = [SCENES[name] for name in choice(options, "direction", SCENES)]
-    except ValueError:
-        raise refused("guard", OPTIONS) from None
+    rtts = counts(options, "rtt", RTTS[:1] if quick else RTTS)
+    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
+    faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
+    scenes = [SCENES[name] for name in choice(options, "direction", SCENES)]
     measured: list[Measured] = []
     controls: dict[str, int] = {}
     for rtt, kind in product(rtts, scenes):

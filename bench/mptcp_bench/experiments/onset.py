@@ -43,7 +43,7 @@ from .. import style
 from . import Picture, Result, onset_cells
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
 from .onset_judging import Outcome, aims, judge
-from .options import count, refused
+from .options import count
 from .scene import Aim, payload_share
 from .shown import mean
 from .two_paths import two_paths
@@ -84,10 +84,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Run the cells that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize")
     chosen, variants = cells(options, quick), variants_of(options)
-    try:
-        runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
-    except ValueError:
-        raise refused("onset", OPTIONS) from None
+    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     measured: list[Measured] = []
     void: list[str] = []
     for number, cell in enumerate(chosen, 1):

@@ -30,7 +30,7 @@ from mptcp_throttler.shaping.cap import class_spec
 
 from .. import style
 from . import Picture, Result, pages_cells
-from .options import choice, count, refused
+from .options import choice, count, positive, refused
 from .overshoot_judging import PERIOD, TRANSFERS, Measured, Paths, aims, expected, first_packet, judge
 from .overshoot_poller import Poller
 from .pages_judging import Octets
@@ -74,14 +74,11 @@ class Order:
 
 def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Order], float, float]:
     """Return what *options* choose, cap in Mbit/s, and seconds. Raises TestbedError for what makes no sense."""
-    try:
-        variants = choice(options, "variant", VARIANTS)
-        phases = count(options, "phases", QUICK_PHASES if quick else PHASES)
-        cap, seconds = float(options.get("cap", 5)), float(options.get("seconds", SECONDS))
-        if not 0 < cap < RATES[0] or seconds <= PERIOD + REPEATED / 2:
-            raise ValueError
-    except ValueError:
-        raise refused("overshoot", OPTIONS) from None
+    variants = choice(options, "variant", VARIANTS)
+    phases = count(options, "phases", QUICK_PHASES if quick else PHASES)
+    cap, seconds = positive(options, "cap", 5), positive(options, "seconds", SECONDS, above=PERIOD + REPEATED / 2)
+    if cap >= RATES[0]:
+        raise refused("overshoot", OPTIONS)
     draw = random.Random(seed)
     # Not before the transfer has brought what a reading must find.
     parts = [max(SOONEST, PERIOD * (number + draw.random()) / phases) for number in range(phases)]

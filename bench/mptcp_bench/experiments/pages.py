@@ -19,7 +19,7 @@ from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import missing, need
 
 from . import Picture, Result
-from .options import count, refused, yes
+from .options import count, yes
 from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
 from .pages_results import Batches, Measured, draw, drawn_cell, tables
@@ -37,15 +37,12 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Run the cells that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss")
     chosen, variants = cells(options, quick), variants_of(options)
-    try:
-        plan = Plan(
-            tuple(variants),
-            count(options, "runs", QUICK_RUNS if quick else RUNS),
-            count(options, "others", 1, least=0),
-            yes(options, "fresh", False),
-        )
-    except (ValueError, KeyError):
-        raise refused("pages", OPTIONS) from None
+    plan = Plan(
+        tuple(variants),
+        count(options, "runs", QUICK_RUNS if quick else RUNS),
+        count(options, "others", 1, least=0),
+        yes(options, "fresh", False),
+    )
     left_out = [f"{cell}: {why}" for cell in chosen if (why := _lacking(cell))]
     for line in left_out:
         console.print(f"left out: {line}", style="dim", highlight=False)

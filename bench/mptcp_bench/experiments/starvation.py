@@ -32,7 +32,7 @@ from mptcp_lab.testbed.services import (
 )
 
 from . import Result
-from .options import choice, count, refused
+from .options import choice, count
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
 from .starvation_judging import UNDER_POLICY, Measured, PathLoad, aims, judge, mean_outcomes, recovered, together
@@ -61,13 +61,10 @@ CROWD_GIVEN_UP = 30.0
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
     """Run the scenes that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
-    try:
-        usual = [name for name in SCENES if name != "vanished-1000"]
-        scenes = [SCENES[name]() for name in choice(options, "scene", SCENES, usual)]
-        variants = choice(options, "variant", VARIANTS)
-        runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
-    except ValueError:
-        raise refused("starvation", OPTIONS) from None
+    usual = [name for name in SCENES if name != "vanished-1000"]
+    scenes = [SCENES[name]() for name in choice(options, "scene", SCENES, usual)]
+    variants = choice(options, "variant", VARIANTS)
+    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     control = options.get("control", "bbr")
     measured: list[Measured] = []
     planned = [

@@ -15,7 +15,7 @@ from typing import Any
 from ..agent.counters import fallbacks
 from .commands import TestbedError
 from .host import Host, Lab, Program
-from .recorder import Rate, Sample, rates
+from .recorder import Sample
 from .services import Proxy, mptcp_command
 
 POLL = 0.1
@@ -105,11 +105,6 @@ class Observation:
     def goodput(self) -> float:
         """Payload bits per second over the whole download."""
         return self.octets * 8 / self.ended
-
-    @property
-    def rates(self) -> tuple[Rate, ...]:
-        """Bits per second on the wire, by path."""
-        return rates(self.samples)
 
     @property
     def protocol(self) -> Protocol:
