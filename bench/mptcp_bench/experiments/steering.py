@@ -28,6 +28,7 @@ from mptcp_lab.testbed.services import wait_until
 from .. import style
 from ..statistics import mean_interval
 from . import Picture, Result, steering_cells, steering_outages
+from .options import choice, count, refused
 from .two_paths import DEVICES, DownloadScene, slow_origin, two_paths, wifi_dropping
 
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
@@ -143,21 +144,19 @@ AIMS: dict[str, dict[str, tuple[float, float]]] = {
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
     """Run what *options* choose: every mode at each RTT, and outages."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
+    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
+    kinds = choice(options, "kind", KINDS, QUICK_KINDS if quick else None, by="|")
+    parts, cells = choice(options, "part", steering_cells.PARTS), steering_cells.cells(options, quick)
     rtts = options.get("rtt", RTTS[0] if quick else ",".join(RTTS)).split(",")
     try:
-        runs = int(options.get("runs", QUICK_RUNS if quick else RUNS))
         each = {rtt: tuple(float(word) for word in rtt.split("/", 1)) for rtt in rtts}
-        kinds = {
-            name: KINDS[name] for name in options.get("kind", "|".join(QUICK_KINDS if quick else KINDS)).split("|")
-        }
-        if any(len(pair) != 2 for pair in each.values()):
-            raise ValueError
-        parts, cells = steering_cells.parts(options), steering_cells.cells(options, quick)
-    except (ValueError, KeyError):
-        raise steering_cells.refused(OPTIONS) from None
+    except ValueError:
+        raise refused("steering", OPTIONS) from None
+    if any(len(pair) != 2 for pair in each.values()):
+        raise refused("steering", OPTIONS)
     results: list[Result] = []
     if "modes" in parts:
-        results.append(_modes(console, seed, runs, each, list(kinds)))
+        results.append(_modes(console, seed, runs, each, kinds))
     if "outages" in parts:
         results.append(steering_outages.run(console, seed, cells, runs))
     return Result(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from mptcp_lab.testbed import TestbedError
+from .options import choice, count, counts, refused
 
 NONE = "none"
 """The mode of a policy without rules."""
@@ -33,6 +33,7 @@ LOADS = {
     "paced": "full speed, so that all paths are open, then what the origin sends: 12 Mbit/s",
     "upload": "to the origin, as fast as it goes",
 }
+CHOICES: dict[str, Mapping[str, object]] = {"mode": MODES, "fault": FAULTS, "load": LOADS}
 PARTS = ("modes", "outages")
 OPTIONS = {
     "part": f"which of {', '.join(PARTS)}, default both",
@@ -91,35 +92,16 @@ class Cell:
 def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
     """Return the cells that *options* choose, those of one fault, outage and load behind each other.
 
-    Raises ValueError for one that makes no sense.
+    Raises TestbedError for one that makes no sense.
     """
     given = {**(QUICK if quick else {}), **options}
-    modes = _chosen(given, "mode", MODES)
-    faults, loads = _chosen(given, "fault", FAULTS), _chosen(given, "load", LOADS)
-    outages = [int(word) for word in given.get("outage", ",".join(map(str, OUTAGES))).split(",")]
-    probe, stale = int(given.get("probe", 0)), int(given.get("stale", 0))
-    losts = _chosen({"lost": "initial", **given}, "lost", PATHS)
-    if min(outages) < 1 or not (probe == 0 or 1000 <= probe <= 120_000) or not 0 <= stale <= 255:
-        raise ValueError("out of range")
+    modes, faults, loads = (choice(given, name, known) for name, known in CHOICES.items())
+    losts = choice(given, "lost", PATHS, ["initial"])
+    outages = counts(given, "outage", OUTAGES)
+    probe, stale = count(given, "probe", 0, least=0), count(given, "stale", 0, least=0)
+    if not (probe == 0 or 1000 <= probe <= 120_000) or stale > 255:
+        raise refused("steering", OPTIONS)
     return [
         Cell(mode, fault, outage, load, lost, probe, stale)
         for load, fault, lost, outage, mode in product(loads, faults, losts, outages, modes)
     ]
-
-
-def parts(options: Mapping[str, str]) -> list[str]:
-    """Return which parts of the experiment are to be run. Raises ValueError for one that there is not."""
-    return _chosen(options, "part", PARTS)
-
-
-def refused(options: Mapping[str, str]) -> TestbedError:
-    """Return what says which *options* there are."""
-    known = "; ".join(f"{name}=… ({what})" for name, what in options.items())
-    return TestbedError(f"run steering: --set takes {known}")
-
-
-def _chosen(options: Mapping[str, str], name: str, known: Mapping[str, object] | Sequence[str]) -> list[str]:
-    chosen = options.get(name, ",".join(known)).split(",")
-    if not set(chosen) <= set(known):
-        raise ValueError(f"there is no such {name}")
-    return chosen

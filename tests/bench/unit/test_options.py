@@ -88,7 +88,7 @@ def test_any_text_is_a_number_or_refused(text: str) -> None:
 COUNTED = [name for name, each in EXPERIMENTS.items() if "runs" in getattr(each.load(), "OPTIONS", {})]
 
 
-@pytest.mark.parametrize("name", [name for name in COUNTED if name != "steering"])
+@pytest.mark.parametrize("name", COUNTED)
 def test_a_number_of_runs_that_is_none_is_one_line(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
