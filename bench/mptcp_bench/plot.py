@@ -82,7 +82,7 @@ def throughput(
     style.dress(axes, "time in seconds", "received by the client, Mbit/s")
     style.heading(figure, title, subtitle, left=0.06)
     axes.legend(
-        loc="upper left", bbox_to_anchor=(bands[1].start, top * 0.99), bbox_transform=axes.transData,
+        loc="upper left", bbox_to_anchor=(bands[:2][-1].start, top * 0.99), bbox_transform=axes.transData,
         frameon=False, fontsize=11, borderpad=0,
     )  # fmt: skip
     style.save(figure, target)
