@@ -100,11 +100,15 @@ class Sockets(NamedTuple):
 
 def sockets(text: str) -> Sockets:
     """Read the output of ``ss -tinH`` for one side of the proxy."""
-    tokens = Counter(_TOKENS.findall(text))
-    return Sockets(sum(1 for count in tokens.values() if count >= 2), len(_PACING_LIMIT.findall(text)))
+    return Sockets(len(two_subflows(text)), len(_PACING_LIMIT.findall(text)))
 
 
-_COUNTERS = struct.Struct("=7Q")
+def two_subflows(text: str) -> set[str]:
+    """Return the tokens of the connections that have two subflows or more in the output of ``ss -tinH``."""
+    return {token for token, count in Counter(_TOKENS.findall(text)).items() if count >= 2}
+
+
+_COUNTERS = struct.Struct("=8Q")
 
 
 class Counters(NamedTuple):
@@ -117,6 +121,7 @@ class Counters(NamedTuple):
     ended: int
     octets: int
     skipped: int
+    churn: int
 
 
 class _Member:
@@ -142,6 +147,9 @@ class _Member:
     def want(self, count: int) -> None:
         struct.pack_into("=Q", self._map, 0, count)
 
+    def churn(self, rate: int) -> None:
+        struct.pack_into("=Q", self._map, _COUNTERS.size - 8, rate)
+
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
@@ -153,8 +161,11 @@ class Crowd:
     origin: _Member
 
     @classmethod
-    def built(cls, testbed: Testbed, most: int, node: str = NODE) -> Self:
-        """Start the proxy and the crowd's programs on *testbed*, for *most* tunnels from *node*; none is opened yet."""
+    def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE) -> Self:
+        """Start the proxy and the crowd's programs on *testbed*, for *most* tunnels from *node*; none is opened yet.
+
+        They will be opened at *rate* a second.
+        """
         program = testbed.directory / "crowd-program"
         run(
             ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-o", str(program), str(SOURCE)], attempt="build the crowd"
@@ -164,7 +175,7 @@ class Crowd:
         arguments = [str(ORIGIN_PORT), str(TRICKLE)]
         sending = _Member(origin, program, "origin", arguments, testbed.scope)
         target = f"{origin.service_address()}:{ORIGIN_PORT}"
-        arguments = [proxy.service_address(), str(PROXY_PORT), target, str(RATE)]
+        arguments = [proxy.service_address(), str(PROXY_PORT), target, str(rate)]
         clients = _Member(testbed[node], program, "client", arguments, testbed.scope)
         return cls(testbed, started, clients, sending)
 
@@ -181,6 +192,10 @@ class Crowd:
             time.sleep(0.05)
         return time.monotonic() - begin
 
+    def churn(self, rate: int) -> None:
+        """Replace *rate* tunnels a second from now on, those first that stood longest; 0 ends that."""
+        self.client.churn(rate)
+
     def joined(self, count: int, within: float = 10.0) -> Sockets:
         """Return the sockets once *count* connections have both subflows, or as they are after *within* seconds."""
         deadline = time.monotonic() + within
@@ -191,8 +206,12 @@ class Crowd:
             time.sleep(0.5)
 
     def sockets(self) -> Sockets:
+        return sockets(self.listed())
+
+    def listed(self) -> str:
+        """Return what ss(8) shows of the established subflows to the proxy."""
         wanted = ["state", "established", "sport", "=", f":{PROXY_PORT}"]
-        return sockets(self.testbed["proxy"].run(["ss", "-tinH", *wanted], timeout=60).stdout)
+        return self.testbed["proxy"].run(["ss", "-tinH", *wanted], timeout=60).stdout
 
     def processor_seconds(self) -> dict[str, float]:
         """Return what proxy, client and origin have used up to now."""

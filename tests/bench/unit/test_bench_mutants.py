@@ -8,6 +8,7 @@ from mutants_of_caps import GUARD, ONSET_VERDICT, PAGES, STARVATION
 from mutants_of_others import EMULATION, SCALE, STEERING
 from mutants_of_overshoot import OVERSHOOT
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
+from mutants_of_soak import SOAK
 
 from mptcp_bench.experiments import EXPERIMENTS
 
@@ -23,6 +24,7 @@ VERDICTS: dict[str, Verdict] = {
     "reaction": REACTION,
     "recovery": RECOVERY,
     "scale": SCALE,
+    "soak": SOAK,
     "starvation": STARVATION,
     "steering": STEERING,
 }

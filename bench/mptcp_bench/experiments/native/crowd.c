@@ -7,14 +7,15 @@
  *
  * The client holds as many tunnels as COUNTERS says are wanted: Multipath TCP to PROXY and PORT, then CONNECT to
  * TARGET (ADDRESS:PORT), at most RATE new ones a second. One that is refused is tried again; one that ended is not, and
- * counts as wanted. Those that are too many it closes.
+ * counts as wanted. Those that are too many it closes, and as many a second as COUNTERS says are to be replaced.
  * The origin sends OCTETS to each connection once a second.
  *
  * Both divide the second into SLOTS; a connection belongs to the slot of its number, so that work is spread evenly. The
  * client reads a tunnel in its slot only and is not woken by what arrives: a wake-up for each segment would cost
  * more than all the rest. epoll(7) is for what opens, and at the origin for what ends.
  *
- * COUNTERS is a file that holds a `struct counters`, mapped, so that it can be read and `wanted` be set at any moment.
+ * COUNTERS is a file that holds a `struct counters`, mapped, so that it can be read, and `wanted` and `churn` be set, at any
+ * moment.
  * "ready" on stdout: it works. SIGTERM ends it.
  */
 
@@ -60,6 +61,7 @@ struct counters {
 	uint64_t ended;    /* after they stood */
 	uint64_t octets;   /* client: received in tunnels; origin: sent */
 	uint64_t skipped;  /* origin: bytes not sent, because the connection had no room for them */
+	uint64_t churn;    /* client: tunnels to be replaced a second; set by whoever holds the file */
 };
 
 enum state { FREE, CONNECTING, ASKING, STANDING };
@@ -190,21 +192,29 @@ static void go_on(uint32_t number, const char *request)
 	counters->standing++;
 }
 
+/* Close the tunnel that stands and was looked at longest ago. */
+static void close_next(void)
+{
+	static uint32_t number;
+
+	if (counters->standing == 0)
+		return;
+	while (connections[number].state != STANDING)
+		number = (number + 1) % MAX_CONNECTIONS;
+	close(connections[number].socket);
+	connections[number].state = FREE;
+	unused[unused_count++] = number;
+	counters->standing--;
+	/* The next one that opens takes this place. */
+	number = (number + 1) % MAX_CONNECTIONS;
+}
+
 static void close_some(void)
 {
-	static uint32_t number; /* from which to look for one that stands */
-
 	for (int closed = 0; closed < CLOSED_AT_ONCE && counters->standing > 0 &&
 			     opening + counters->standing + counters->ended > counters->wanted;
-	     number = (number + 1) % MAX_CONNECTIONS) {
-		if (connections[number].state != STANDING)
-			continue;
-		close(connections[number].socket);
-		connections[number].state = FREE;
-		unused[unused_count++] = number;
-		counters->standing--;
-		closed++;
-	}
+	     closed++)
+		close_next();
 }
 
 /* ---- origin ---- */
@@ -282,7 +292,7 @@ int main(int argc, char **argv)
 	char request[256] = "";
 	int listener = -1;
 	size_t octets = 0;
-	double rate = 0, may_open = 0;
+	double rate = 0, may_open = 0, to_close = 0;
 	int64_t start, tick = 0;
 
 	if (!is_client && !is_origin) {
@@ -337,8 +347,11 @@ int main(int argc, char **argv)
 				else
 					trickle(number, octets);
 			}
-			if (is_client)
+			if (is_client) {
 				close_some();
+				for (to_close += (double)counters->churn / SLOTS; to_close >= 1; to_close -= 1)
+					close_next();
+			}
 			if (may_open < rate / 10)
 				may_open += rate / SLOTS;
 		}

@@ -1,0 +1,191 @@
+"""An hour, or as long as asked, of tunnels that come and go under a cap: nothing grows, no subflow is missed.
+
+The crowd of the experiment ``scale`` holds so many two-subflow tunnels and replaces some of them every second. What the
+throttler knows is compared with the kernel's own list of subflows, its caps with the kernel's entries, and what it and
+Squid have of memory, descriptors, classes, entries and BPF maps is followed over the time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rich.console import Console
+
+from mptcp_lab.agent.processes import descendants
+from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.features import need
+from mptcp_lab.testbed.services import Throttler, start_throttler
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
+
+from . import Result
+from .options import count, positive
+from .scale_crowd import NETWORKS, Crowd, two_subflows, with_crowd
+from .scale_policy import FULL, settings_file
+from .scale_watch import tree_cpu_seconds
+from .scene import aims_table
+from .soak_judging import CHECKED, Process, Sample, Soak, judge, misplaced
+from .system_state import differences, kernel_state
+
+OPTIONS = {
+    "minutes": "that it takes, default 60",
+    "n": "tunnels held, default 1000",
+    "churn": "tunnels replaced a second, default 50",
+}
+SAMPLES = 120
+LEAST_INTERVAL = 5.0
+"""Seconds between two samples."""
+SETTLED = 1.0
+"""Seconds that a connection is there before the throttler must know it, and its entries must stand."""
+HEADROOM = 3
+"""Times as many tunnels as are held: what was closed takes a while to end."""
+STOPPED = 60.0
+"""Seconds after which a throttler that was asked to end is killed."""
+CAPPED = f"10.77.{NETWORKS[0]}."
+"""The addresses of the path that is capped."""
+CROWD = tuple(f"10.77.{network}." for network in NETWORKS)
+_ENTRY = re.compile(r"^add \S+ ([\d.]+),tcp:(\d+),\S+ .*skbprio (\S+)", re.MULTILINE)
+_CLASS = re.compile(r"^class htb (\S+) .* ceil 1Gbit\b", re.MULTILINE)
+_MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+    """Hold tunnels for as long as *options* say; *seed* draws the connections whose caps are compared."""
+    seconds = 60 * positive(options, "minutes", 1 if quick else 60)
+    tunnels = count(options, "n", 50 if quick else 1000)
+    churn = count(options, "churn", 5 if quick else 50, least=0)
+    need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
+    with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
+        before = kernel_state(testbed["proxy"])
+        crowd = Crowd.built(testbed, HEADROOM * tunnels, rate=max(300, 3 * churn))
+        policy = testbed.directory / "policy.yaml"
+        policy.write_text(FULL.text())
+        throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
+        interval = max(seconds / SAMPLES, LEAST_INTERVAL)
+        took = crowd.hold(tunnels)
+        console.print(f"{tunnels:,} tunnels stand after {took:.1f} s", style="dim", highlight=False)
+        ended, used, begin = crowd.client.read().ended, tree_cpu_seconds(throttler.process.pid), time.monotonic()
+        crowd.churn(churn)
+        samples = tuple(_samples(testbed, crowd, throttler, seconds, interval, Random(seed), console))
+        cores = (tree_cpu_seconds(throttler.process.pid) - used) / (time.monotonic() - begin)
+        crowd.churn(0)
+        ended = crowd.client.read().ended - ended
+        soak = Soak(seconds, interval, tunnels, churn, samples, ended, cores, _stopped(testbed, throttler, before))
+    aims = judge(soak)
+    return Result((aims_table("Soak", aims),), asdict(soak), aims=tuple(aims))
+
+
+def _samples(
+    testbed: Testbed,
+    crowd: Crowd,
+    throttler: Throttler,
+    seconds: float,
+    interval: float,
+    draw: Random,
+    console: Console,
+) -> Iterator[Sample]:
+    begin = time.monotonic()
+    due = interval
+    while due <= seconds:
+        time.sleep(max(0.0, begin + due - time.monotonic()))
+        try:
+            yield _sample(testbed, crowd, throttler, time.monotonic() - begin, draw)
+        except (TestbedError, ValueError) as error:
+            console.print(f"{due:.0f} s: {error}", style="dim", highlight=False)
+            if not throttler.process.running:
+                return
+        due += interval
+
+
+def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Sample:
+    """Raise TestbedError or ValueError where the throttler does not answer."""
+    proxy = testbed["proxy"]
+    before = two_subflows(crowd.listed())
+    time.sleep(SETTLED)
+    status = throttler.status()
+    saved = proxy.run(["ipset", "save"], timeout=60).stdout
+    listed = crowd.listed()
+    after, somewhere = two_subflows(listed), before | set(re.findall(r"/([0-9a-f]+)\(id:", listed))
+    classes = proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
+    cap = _CLASS.findall(classes)
+    subflows = shown(status)
+    entries = {f"{address}:{port}": classid for address, port, classid in _ENTRY.findall(saved)}
+    there = before & after & subflows.keys()
+    checked = set(draw.sample(sorted(there), min(CHECKED, len(there))))
+    counters = crowd.client.read()
+    squid = crowd.proxy.process.pid
+    return Sample(
+        time=now,
+        standing=counters.standing,
+        opened=counters.opened,
+        daemon=process(throttler.process.pid),
+        proxy=process(squid, *descendants(squid)),
+        bpf=bpf_bytes(throttler.process.pid),
+        entries=len(entries),
+        classes=len(classes.splitlines()),
+        shown=len(status["connections"]),
+        missed=len((before & after) - subflows.keys()),
+        invented=len(subflows.keys() - somewhere),
+        checked=len(checked),
+        wrong=misplaced(checked, subflows, entries, "capped", cap[0] if cap else ""),
+    )
+
+
+def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:
+    """Return the active subflows of the crowd's connections that *status* shows with two or more, by token.
+
+    Each is its remote end, and ``capped`` or ``other``.
+    """
+    found = {}
+    for connection in status["connections"]:
+        remotes = [each["remote"] for each in connection["subflows"] if each["state"] == "active"]
+        if len(remotes) >= 2 and remotes[0].startswith(CROWD):
+            # As ss(8) writes it.
+            found[f"{int(connection['token'], 16):04x}"] = [
+                (remote, "capped" if remote.startswith(CAPPED) else "other") for remote in remotes
+            ]
+    return found
+
+
+def process(*pids: int) -> Process:
+    """Return what *pids* have together; what has ended has nothing. Not a number where the first one has ended."""
+    resident = descriptors = 0
+    for number, pid in enumerate(pids):
+        try:
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            descriptors += len(os.listdir(f"/proc/{pid}/fd"))
+        except OSError:
+            if number == 0:
+                return Process()
+            continue
+        resident += pages * os.sysconf("SC_PAGESIZE")
+    return Process(resident / 1e6, descriptors)
+
+
+def bpf_bytes(pid: int) -> float:
+    """Return the bytes of the BPF maps and programs that *pid* has, as /proc/PID/fdinfo says; proc(5)."""
+    total = 0
+    try:
+        found = os.listdir(f"/proc/{pid}/fdinfo")
+    except OSError:
+        return math.nan
+    for number in found:
+        # It may be closed meanwhile.
+        with suppress(OSError):
+            total += sum(map(int, _MEMLOCK.findall(Path(f"/proc/{pid}/fdinfo/{number}").read_text())))
+    return total
+
+
+def _stopped(testbed: Testbed, throttler: Throttler, before: Mapping[str, str]) -> tuple[str, ...]:
+    """End the throttler; return what is left of it."""
+    code = throttler.process.stop(STOPPED)
+    found = tuple(differences(dict(before), kernel_state(testbed["proxy"])))
+    return found if code == 0 else (*found, f"exit code {code}")

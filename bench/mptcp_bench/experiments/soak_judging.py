@@ -1,0 +1,161 @@
+"""Whether a throttler grew, missed a subflow or capped a wrong one over a long time. Pure.
+
+What cannot be read of a throttler that is dead is not a number, and misses its aim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from ..statistics import median
+from .scene import Aim
+
+GROWTH = 0.05
+"""From the second third of the time to the last, as a share; the first third is warm-up."""
+PROXY_GROWTH = 0.1
+"""The same of Squid, whose pools of memory are not ours."""
+CHECKED = 500
+"""Connections drawn at each sample, whose caps are compared with the kernel's."""
+STANDING = 0.95
+"""Of the tunnels asked for, in the sample that has the fewest."""
+REPLACED = 0.9
+"""Of the tunnels that were to be replaced: below it nothing was churned, and what did not grow proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What a process has."""
+
+    resident: float = math.nan
+    """MB (10^6)."""
+    descriptors: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What there was at one moment."""
+
+    time: float
+    """Seconds since the first tunnel was to be replaced."""
+    standing: int
+    """Tunnels."""
+    opened: int
+    """Tunnels, since the start."""
+    daemon: Process
+    proxy: Process
+    bpf: float
+    """Bytes of the BPF maps that the throttler has."""
+    entries: int
+    """Of the throttler's sets."""
+    classes: int
+    shown: int
+    """Connections in ``status``."""
+    missed: int
+    """Connections that had two subflows in the kernel before and after, and did not have them in ``status``."""
+    invented: int
+    """The other way round."""
+    checked: int
+    """Connections whose entries were compared with what they should be."""
+    wrong: int
+    """Those of them with a subflow in the wrong class, or in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """All that was measured."""
+
+    seconds: float
+    """That it was to take."""
+    interval: float
+    """Seconds between two samples."""
+    tunnels: int
+    churn: int
+    """Tunnels to be replaced a second."""
+    samples: tuple[Sample, ...]
+    ended: int
+    """Tunnels that the proxy ended."""
+    cores: float
+    """Processor share of the throttler."""
+    left: tuple[str, ...]
+    """Dumps that differ after SIGTERM from those before the start, and an exit code that is not 0."""
+
+
+def misplaced(
+    checked: Set[str],
+    subflows: Mapping[str, Sequence[tuple[str, str]]],
+    entries: Mapping[str, str],
+    capped: str,
+    cap: str,
+) -> int:
+    """Return how many of *checked* connections have a subflow that is not where the policy wants it.
+
+    *subflows* has the remote end (ADDRESS:PORT) and the path of each subflow by token, *entries* the class of each
+    remote end, *capped* is the path that is capped, and *cap* its class.
+    """
+    return sum(
+        any((entries.get(remote) == cap) is not (path == capped) for remote, path in subflows.get(token, ()))
+        or not subflows.get(token)
+        for token in checked
+    )
+
+
+def growth(samples: Sequence[Sample], value: Callable[[Sample], float]) -> float:
+    """Return by what share the median of *value* grew from the second third of the time to the last.
+
+    Not a number where too few samples are there for thirds, or where one has no such value.
+    """
+    third = len(samples) // 3
+    middle, last = samples[third : 2 * third], samples[2 * third :]
+    found = [value(each) for each in (*middle, *last)]
+    if not middle or not all(map(math.isfinite, found)):
+        return math.nan
+    before, after = median([value(each) for each in middle]), median([value(each) for each in last])
+    # What is one at a time, such as a class, may be one more.
+    return (after - before) / max(before, 1.0)
+
+
+def judge(soak: Soak) -> list[Aim]:
+    """Return the aims."""
+    samples = soak.samples
+    wanted = int(soak.seconds / soak.interval)
+    replaced = (samples[-1].opened - samples[0].opened) / (samples[-1].time - samples[0].time) if samples[1:] else 0.0
+    # While status and the kernel are read, some tunnels are replaced: these are not compared.
+    least = min(CHECKED, soak.tunnels // 2)
+    kinds: tuple[tuple[str, float, Callable[[Sample], float]], ...] = (
+        ("throttler's resident memory", GROWTH, lambda each: each.daemon.resident),
+        ("throttler's descriptors", GROWTH, lambda each: each.daemon.descriptors),
+        ("throttler's BPF maps", GROWTH, lambda each: each.bpf),
+        ("set entries", GROWTH, lambda each: each.entries),
+        ("classes", GROWTH, lambda each: each.classes),
+        ("connections in status", GROWTH, lambda each: each.shown),
+        ("proxy's resident memory", PROXY_GROWTH, lambda each: each.proxy.resident),
+        ("proxy's descriptors", PROXY_GROWTH, lambda each: each.proxy.descriptors),
+    )
+    return [
+        Aim("samples", len(samples), least=max(3, round(0.9 * wanted))),
+        Aim(
+            "tunnels, in the sample with the fewest",
+            min((s.standing for s in samples), default=0),
+            least=STANDING * soak.tunnels,
+        ),
+        Aim("tunnels replaced, /s", replaced, least=REPLACED * soak.churn),
+        Aim("tunnels that the proxy ended", soak.ended, most=0),
+        Aim(
+            "subflows: connections missed, most in a sample", max((s.missed for s in samples), default=math.inf), most=0
+        ),
+        Aim(
+            "subflows: connections invented, most in a sample",
+            max((s.invented for s in samples), default=math.inf),
+            most=0,
+        ),
+        Aim(
+            "caps: connections compared, fewest in a sample", min((s.checked for s in samples), default=0), least=least
+        ),
+        Aim("caps: wrong, most in a sample", max((s.wrong for s in samples), default=math.inf), most=0),
+        *(Aim(f"growth of {name}", growth(samples, value), most=most) for name, most, value in kinds),
+        Aim("throttler's resident memory at the end", samples[-1].daemon.resident if samples else math.nan, " MB"),
+        Aim("throttler's processor share", soak.cores, " cores"),
+        Aim("SIGTERM: dumps that differ", len(soak.left), most=0),
+    ]
