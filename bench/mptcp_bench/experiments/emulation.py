@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, Path, UniformLoss
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.ends import PING_INTERVAL, ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing, need
@@ -50,10 +50,10 @@ UNIFORM = UniformLoss(0.01)
 BURSTS = GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
 
 
-def symmetric(name: str, delay: int, jitter: int = 0, loss: Loss | None = None) -> Path:
+def symmetric(name: str, delay: int, jitter: int = 0, loss: Loss | None = None) -> EmulatedPath:
     """Return a path with the same in both directions; times in microseconds."""
     direction = Direction(RATE, delay, jitter, loss)
-    return Path(name, direction, direction)
+    return EmulatedPath(name, direction, direction)
 
 
 TIMED = (symmetric("1 ms", 1_000), symmetric("8 ms", 8_000), symmetric("30 ms", 30_000))

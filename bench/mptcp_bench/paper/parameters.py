@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mptcp_common.units import parse_rate
-from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, PathError, UniformLoss
-from mptcp_lab.emulation.model import Path as EmulatedPath
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, PathError, UniformLoss
 
 MILLISECOND = 1_000
 """Microseconds."""

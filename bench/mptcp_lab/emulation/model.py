@@ -101,7 +101,7 @@ class Direction:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class EmulatedPath:
     """A path between client and core, with a router of its own that does to packets what *down* and *up* say."""
 
     name: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import ip_interface
 
-from ..emulation.model import Direction, Path
+from ..emulation.model import Direction, EmulatedPath
 
 MAX_DEVICE_NAME = 15
 """IFNAMSIZ - 1, linux/if.h."""
@@ -117,7 +117,7 @@ class Hop:
     """The router of an emulated path, between client and core: it does to packets what *path* says."""
 
     node: str
-    path: Path
+    path: EmulatedPath
     client_device: str
     """Of the node ``client``: where the path begins."""
     down: str = "lan"

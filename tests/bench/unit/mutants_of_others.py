@@ -17,7 +17,7 @@ from mptcp_bench.experiments.scale_judging import Held, Rig, Stop, Window
 from mptcp_bench.experiments.scene import Aim
 from mptcp_bench.experiments.steering_cells import Cell
 from mptcp_bench.experiments.steering_judging import Outcome
-from mptcp_lab.emulation.model import Direction, Path, UniformLoss
+from mptcp_lab.emulation.model import Direction, EmulatedPath, UniformLoss
 
 REACTIONS, ASKED = 200, 100
 NONE = (1.0,) * REACTIONS
@@ -121,7 +121,7 @@ SCALE = Verdict(
 )
 
 RATE = 100_000_000
-PATH = Path("8 ms", Direction(RATE, 8_000, 0), Direction(RATE, 8_000, 0))
+PATH = EmulatedPath("8 ms", Direction(RATE, 8_000, 0), Direction(RATE, 8_000, 0))
 LOSS = UniformLoss(0.01)
 COUNT = 20_000
 

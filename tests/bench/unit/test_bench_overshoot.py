@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from mutants import constant, series
-from mutants_of_overshoot import BEGIN, CAPPED, FULL, PATHS, PHASE, outcome, until
+from mutants_of_overshoot import BEGIN, CAPPED, FULL, RATES, PHASE, outcome, until
 from rich.console import Console
 
 from mptcp_bench.experiments.overshoot import Order, draw, plan, table_of
@@ -21,7 +21,7 @@ def test_a_transfer_under_its_cap_has_no_overshoot() -> None:
     found = outcome(CAPPED)
     assert (found.mean, found.rate / 1e6, found.other / 1e6) == pytest.approx((1, 5, 20), rel=0.01)
     assert found.ahead < 100_000, "an interval of the samples"
-    assert found.excess < PATHS.burst
+    assert found.excess < RATES.burst
     assert found.above == 0
 
 
@@ -48,7 +48,7 @@ def test_a_transfer_begins_with_its_first_packet_not_with_what_was_there_before(
     with pytest.raises(ValueError, match="nothing came"):
         first_packet(series({"eth0": constant(0)}, 2), "eth0")
     with pytest.raises(ValueError, match="is over after"):
-        judge(samples, "eth0", "wlan0", PATHS.cap, 4.0, None)
+        judge(samples, "eth0", "wlan0", RATES.cap, 4.0, None)
 
 
 def test_the_poller_caps_once_and_not_what_is_little() -> None:
@@ -95,8 +95,8 @@ def test_table_and_picture_show_each_variant(tmp_path: Path) -> None:
     measured = [Measured("none", "first", None, outcome(FULL), 0.0, samples)]
     measured += [Measured("poller", "first", PHASE, outcome(until(PHASE), phase=PHASE), 0.0, samples)]
     console = Console(width=140, record=True, file=(tmp_path / "shown").open("w"))
-    console.print(table_of(measured, PATHS))
+    console.print(table_of(measured, RATES))
     shown = console.export_text()
     assert all(word in shown for word in ("no policy", "never below", "reading after 14.0 s", "mean over all phases"))
-    draw(tmp_path / "overshoot.png", measured, PATHS)
+    draw(tmp_path / "overshoot.png", measured, RATES)
     assert (tmp_path / "overshoot.png").stat().st_size > 10_000
