@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"mptcp-bench: {line}", file=sys.stderr)
         return 1
     except OSError as error:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        print(f"mptcp-bench: {place}{error.strerror or error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"mptcp-bench: {where}{error.strerror or error}", file=sys.stderr)
         return 1
     return code
 

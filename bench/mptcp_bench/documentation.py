@@ -113,15 +113,15 @@ def _lines(text: str, kept: Mapping[str, ExperimentDocument], page: str) -> Iter
             raise ResultError(f"{page}:{number}: {line}: no {END} behind it")
 
 
-def _table(found: ExperimentDocument, key: str, words: str, place: str) -> Table:
+def _table(found: ExperimentDocument, key: str, words: str, where: str) -> Table:
     tables = {table.key: table for table in found.tables}
     if found.aims:
         tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), tuple(map(_row, found.aims)))
     if key not in tables:
-        raise ResultError(f"{place}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
+        raise ResultError(f"{where}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
     rows = tuple(row for row in tables[key].rows if any(words in cell for cell in row))
     if not rows:
-        raise ResultError(f"{place}: no row of {found.experiment}.{key} has {words!r} in it")
+        raise ResultError(f"{where}: no row of {found.experiment}.{key} has {words!r} in it")
     return replace(tables[key], rows=rows)
 
 

@@ -128,10 +128,10 @@ def _capacity(testbed: Testbed, seconds: float) -> tuple[list[Aim], dict[str, An
         elapsed = time.monotonic() - start
         cost = (sum(map(cpu_seconds, emulators)) - cost) / elapsed
     shares = {}
-    for place in both:
-        for name, side, device in (("down", 0, place.device), ("up", 1, place.far_device)):
+    for path_ends in both:
+        for name, side, device in (("down", 0, path_ends.device), ("up", 1, path_ends.far_device)):
             octets = after[side][device].received - before[side][device].received
-            shares[f"{place.device} {name}"] = octets * 8 / elapsed / RATE
+            shares[f"{path_ends.device} {name}"] = octets * 8 / elapsed / RATE
     return capacity(shares), {"shares": shares, "processors": cost if emulators else None}
 
 

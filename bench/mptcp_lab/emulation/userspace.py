@@ -143,7 +143,7 @@ def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts
         fields = line.split()
         dropped[int(fields[0])] = int(fields[5]) + int(fields[6])
     result: dict[str, Counts] = {}
-    for place, name in enumerate(impaired(path)):
-        seen, lost, passed, late, full = _COUNTERS.unpack_from(counters, place * _COUNTERS.size)
+    for number, name in enumerate(impaired(path)):
+        seen, lost, passed, late, full = _COUNTERS.unpack_from(counters, number * _COUNTERS.size)
         result[name] = Counts(seen, lost, passed, late, full + dropped.get(QUEUES[name], 0))
     return result

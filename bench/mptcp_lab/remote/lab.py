@@ -64,7 +64,7 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
             raise TestbedError("the hosts are not ready:\n" + "\n".join(f"  {problem}" for problem in problems))
         client, proxy, origin = (hosts[part.name] for part in inventory.parts)
         stack.enter_context(_set_up_proxy(proxy))
-        script = ["sh", str(client.place(MULTIPATH))]
+        script = ["sh", str(client.provide(MULTIPATH))]
         devices = [path.device for path in inventory.paths]
         stack.enter_context(client.changed([*script, "up", *devices], [*script, "down"]))
         _check_first_path(inventory, client, proxy)

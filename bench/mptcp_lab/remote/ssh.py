@@ -195,7 +195,7 @@ class SshHost(AbstractContextManager["SshHost"]):
             raise TestbedError(f"[{self.name}] write {target}: {reason}") from None
         return target
 
-    def place(self, file: Path) -> Path:
+    def provide(self, file: Path) -> Path:
         if file.is_relative_to(self.directory):
             return file
         return self.write(f"{self.name}-{file.name}", file.read_text())

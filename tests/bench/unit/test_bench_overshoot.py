@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from mutants import constant, series
-from mutants_of_overshoot import BEGIN, CAPPED, FULL, RATES, PHASE, outcome, until
+from mutants_of_overshoot import BEGIN, CAPPED, FULL, PHASE, RATES, outcome, until
 from rich.console import Console
 
 from mptcp_bench.experiments.overshoot import Order, draw, plan, table_of

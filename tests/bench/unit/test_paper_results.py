@@ -56,10 +56,10 @@ def test_a_file_that_is_missing_is_one_line(tmp_path: Path) -> None:
 def changed(*path: str | int, to: object) -> str:
     """Return the text of a result in which one value is another."""
     whole = json.loads(document.to_json(fig3()))
-    place = whole
+    inner = whole
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = to
+        inner = inner[key]
+    inner[path[-1]] = to
     return json.dumps(whole)
 
 

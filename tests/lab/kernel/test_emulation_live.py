@@ -115,9 +115,9 @@ def connect_refused(testbed: Testbed) -> bool:
 
 
 def test_loss_is_of_the_direction_that_was_asked(emulated: Emulated) -> None:
-    place = ends(emulated(EmulatedPath("p", down=Direction(delay=1_000, loss=UniformLoss(1.0)))))["p"]
-    assert len(place.arrivals("up", 500)) == 500
-    assert place.arrivals("down", 500) == []
+    path_ends = ends(emulated(EmulatedPath("p", down=Direction(delay=1_000, loss=UniformLoss(1.0)))))["p"]
+    assert len(path_ends.arrivals("up", 500)) == 500
+    assert path_ends.arrivals("down", 500) == []
 
 
 @pytest.mark.parametrize("direction", ["down", "up"])
@@ -154,9 +154,9 @@ def test_the_emulator_counts_what_it_does(user_space: None) -> None:
 
 def test_the_mtu_of_each_direction_holds(emulated: Emulated) -> None:
     testbed = emulated(EmulatedPath("p", down=Direction(delay=1_000, mtu=1000), up=Direction(mtu=1500)))
-    place = ends(testbed)["p"]
-    assert path_mtu(testbed["client"], place.client, place.core) == 1500
-    assert path_mtu(testbed["core"], place.core, place.client) == 1000
+    path_ends = ends(testbed)["p"]
+    assert path_mtu(testbed["client"], path_ends.client, path_ends.core) == 1500
+    assert path_mtu(testbed["core"], path_ends.core, path_ends.client) == 1000
 
 
 def path_mtu(node: LiveNode, source: str, target: str) -> int:
@@ -188,8 +188,8 @@ def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emul
     ping.run(20, 0.001, linger=0.05)
     with hop.link_down("lan"):
         time.sleep(0.3)
-    for place in ends(testbed).values():
-        assert min(Ping(testbed["client"], place.client, place.core).run(5, 0.01)) >= 200
+    for path_ends in ends(testbed).values():
+        assert min(Ping(testbed["client"], path_ends.client, path_ends.core).run(5, 0.01)) >= 200
     testbed.check_emulation()
 
 
@@ -215,8 +215,11 @@ def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> No
     slow = Direction(delay=10_000_000)
     testbed = Testbed(paths((EmulatedPath("p", slow, slow),)), emulator="user space")
     with testbed:
-        place = ends(testbed)["p"]
-        for node, source, target in (("client", place.client, place.core), ("core", place.core, place.client)):
+        path_ends = ends(testbed)["p"]
+        for node, source, target in (
+            ("client", path_ends.client, path_ends.core),
+            ("core", path_ends.core, path_ends.client),
+        ):
             send(testbed[node], source, target, 70_000)
         with void("path p, down: .* dropped and not asked to be.*; path p, up: .* dropped and not asked to be"):
             testbed.check_emulation()
@@ -230,13 +233,13 @@ def test_an_emulator_that_is_held_up_voids_the_run_in_which_it_was(
     monkeypatch.delenv(TOLERANCE)
     testbed = Testbed(paths((EmulatedPath("p", up=Direction(delay=300_000)),)), emulator="user space")
     with testbed:
-        place, emulator = ends(testbed)["p"], testbed.emulation.processes["p"]
-        ping = Ping(testbed["client"], place.client, place.core)
+        path_ends, emulator = ends(testbed)["p"], testbed.emulation.processes["p"]
+        ping = Ping(testbed["client"], path_ends.client, path_ends.core)
         ping.run(1, 0.01)
         # Only what it has got hold of can be late by its own account. On a slow machine it takes more than one try to
         # stop it with enough in its hands.
         for _ in range(20):
-            send(testbed["client"], place.client, place.core, 500)
+            send(testbed["client"], path_ends.client, path_ends.core, 500)
             wait_until(lambda: in_hands(testbed) > 0, "it has got hold of packets")
             emulator.signal(signal.SIGSTOP)
             wait_until(lambda: stopped(emulator.pid), "it is stopped")
@@ -290,12 +293,12 @@ def test_the_emulator_is_clean_under_the_sanitizers(user_space: None, monkeypatc
     shaky = Direction(100 * MBIT, 5_000, 5_000, GilbertElliott(0.1, 0.3, 0.8, 0.01))
     testbed = Testbed(paths((EmulatedPath("p", shaky, shaky),)), emulator="user space")
     with void("the emulator ended with 0"), testbed:
-        place = ends(testbed)["p"]
-        with place.loaded(50 * MBIT, seconds=3):
-            assert 1_000 < len(place.arrivals("down", 5_000)) < 5_000
+        path_ends = ends(testbed)["p"]
+        with path_ends.loaded(50 * MBIT, seconds=3):
+            assert 1_000 < len(path_ends.arrivals("down", 5_000)) < 5_000
             with testbed["hop1"].link_down("wan"):
                 time.sleep(0.1)
-            assert 1_000 < len(place.arrivals("up", 5_000)) < 5_000
+            assert 1_000 < len(path_ends.arrivals("up", 5_000)) < 5_000
         # Not checked for lateness: a sanitized emulator is slow.
         assert all(count.dropped == 0 for count in testbed.emulation.counts()["p"].values())
         emulator = testbed.emulation.processes["p"]

@@ -134,7 +134,7 @@ def test_the_emulator_is_told_of_impaired_directions_only() -> None:
 
 def test_the_emulators_words() -> None:
     words = userspace.arguments(WIFI, seed=4)
-    seeds = [str(seed_of(4, "wifi", *place)) for place in (("down", "loss"), ("down", "delay"), ("up", "loss"))]
+    seeds = [str(seed_of(4, "wifi", *names)) for names in (("down", "loss"), ("down", "delay"), ("up", "loss"))]
     assert words == (
         *("queue", "0", "gemodel", "0.01", "0.3", "0.7", "0.001", seeds[0], "delay", "8000", "2000", seeds[1]),
         *("queue", "1", "random", "0.005", seeds[2]),
