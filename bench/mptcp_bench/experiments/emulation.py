@@ -25,7 +25,7 @@ from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.ends import PING_INTERVAL, ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing, need
 
-from . import Result
+from .aims import Aim, aims_table
 from .control_plane import cpu_seconds
 from .emulation_judging import (
     OVERLOAD,
@@ -38,7 +38,7 @@ from .emulation_judging import (
     order,
     repeats,
 )
-from .scene import Aim, aims_table
+from .findings import Findings
 
 RATE = 100_000_000
 LOADED = 0.8
@@ -135,7 +135,7 @@ def _capacity(testbed: Testbed, seconds: float) -> tuple[list[Aim], dict[str, An
     return capacity(shares), {"shares": shares, "processors": cost if emulators else None}
 
 
-def run(console: Console, seed: int, quick: bool) -> Result:
+def run(console: Console, seed: int, quick: bool) -> Findings:
     """Measure everything; *quick* means fewer echo requests and a shorter time at full rate."""
     need("root", "namespaces", "veth", "tbf", "ethtool")
     if missing("netem") is not None:
@@ -160,7 +160,7 @@ def run(console: Console, seed: int, quick: bool) -> Result:
     groups = {"Delay": delays, "Order": order, "Loss": losses, "Seed": repeats, "Full rate": capacity}
     cost = capacity_data["processors"]
     title = f"Full rate, {kind}" + (f": {cost:.2f} processors for both emulators" if cost is not None else "")
-    return Result(
+    return Findings(
         tables=tuple(aims_table(title if n == "Full rate" else n, aims) for n, aims in groups.items() if aims),
         data={
             "emulator": kind,

@@ -12,7 +12,7 @@ from mptcp_lab.emulation.model import EmulatedPath, Loss, UniformLoss
 from mptcp_lab.testbed.ends import lost_of, reordered
 
 from ..statistics import median, percentile
-from .scene import Aim
+from .aims import Aim
 
 MEDIAN_WITHIN, P99_WITHIN = 0.5, 2.0
 """Milliseconds."""

@@ -29,13 +29,14 @@ from mptcp_throttler.policy.model import Share, Throttle
 from mptcp_throttler.shaping.cap import class_spec
 
 from .. import style
-from . import Picture, Result, pages_cells
+from . import pages_cells
+from .aims import aims_table
+from .findings import Findings, Picture
 from .options import choice, count, positive, refused
 from .overshoot_judging import PERIOD, TRANSFERS, Measured, Rates, aims, expected, first_packet, judge
 from .overshoot_poller import Poller
 from .pages_judging import Octets
 from .pages_scene import Bed, IpRecorder, static_class
-from .scene import aims_table
 from .two_paths import DEVICES, two_paths
 
 VARIANTS = ("none", "ours", "budget", "static", "poller")
@@ -86,7 +87,7 @@ def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Order
     return orders, cap, seconds
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Run what *options* choose, one variant after the other, in two testbeds that stand at the same time."""
     orders, cap, seconds = plan(options, seed, quick)
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss")
@@ -116,7 +117,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     }
     pictures = (Picture("overshoot", lambda target: draw(target, measured, work.rates)),) if measured else ()
     tables = (table_of(measured, work.rates), aims_table("Overshoot", asked))
-    return Result(tables, data, tuple(void), pictures, tuple(asked))
+    return Findings(tables, data, tuple(void), pictures, tuple(asked))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from mptcp_lab.testbed.recorder import Sample
 
+from .aims import Aim
 from .pages_judging import Octets
-from .scene import Aim
 
 PERIOD = 30.0
 """Seconds between two readings of the poller."""

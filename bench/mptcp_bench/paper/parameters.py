@@ -208,6 +208,6 @@ class Parameters:
         bandwidth = sum(path.down.rate or 0 for path in paths) / 8
         return 2 * bandwidth * max(path.rtt for path in paths) / 1e6
 
-    def document(self) -> dict[str, str]:
+    def as_text(self) -> dict[str, str]:
         """Return what the result file says of them."""
         return {p.name: self.texts[p.name] for p in PARAMETERS if p.name in self.known}

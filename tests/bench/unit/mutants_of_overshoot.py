@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mutants import MBIT, Load, Verdict, constant, series
+from mutants import MBIT, Judge, Load, constant, series
 
+from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.overshoot_judging import Measured, Outcome, Rates, aims, judge
-from mptcp_bench.experiments.scene import Aim
 
 RATES = Rates(cap=5 * MBIT, link=50 * MBIT, other=20 * MBIT, burst=18_000)
 BEGIN, SECONDS, REPEATED = 0.5, 42.0, 12.0
@@ -67,7 +67,7 @@ def everywhere(load: Load, wifi: Load = WIFI) -> Callable[[], Sequence[Aim]]:
     return overshoot(ours=load, ours_repeated=load, budget=load, budget_repeated=load, wifi=wifi)
 
 
-OVERSHOOT = Verdict(
+OVERSHOOT = Judge(
     overshoot(),
     {
         "dead throttler: the cap never comes": everywhere(FULL),

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from mutants_of_others import ASKED, NONE, REACTIONS, held, rig
 
-from mptcp_bench.document import finite
+from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.scale import plan, shown
 from mptcp_bench.experiments.scale_crowd import NODE, sockets, with_crowd
 from mptcp_bench.experiments.scale_judging import Held, Rig, judge, judge_soft, nothing, table
 from mptcp_bench.experiments.scale_policy import CAPPED, FULL, UNCAPPED
-from mptcp_bench.experiments.scene import missed
+from mptcp_bench.result_file import finite
 from mptcp_lab.testbed import TWO_PATHS, TestbedError
 from mptcp_lab.testbed.plan import steps
 from mptcp_throttler.policy.load import load_policy
