@@ -22,6 +22,7 @@ from mptcp_lab.testbed.ownership import remove_stale, runs
 from . import provenance, result_file
 from .experiments import EXPERIMENTS
 from .experiments.findings import result_of
+from .experiments.options import OptionError
 from .paper import parameters, scenarios
 
 INTERRUPTED = 130
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mptcp-bench: interrupted; everything it made is removed", file=sys.stderr)
         return INTERRUPTED
-    except (TestbedError, parameters.ParameterError, result_file.ResultError) as error:
+    except (TestbedError, OptionError, parameters.ParameterError, result_file.ResultError) as error:
         for line in str(error).splitlines():
             print(f"mptcp-bench: {line}", file=sys.stderr)
         return 1

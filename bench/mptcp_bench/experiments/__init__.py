@@ -14,8 +14,6 @@ from types import ModuleType
 
 from rich.console import Console
 
-from mptcp_lab.testbed import TestbedError
-
 from .findings import Findings
 from .options import OptionError, given
 
@@ -32,14 +30,15 @@ class Experiment:
         return import_module(f"{__name__}.{self.module}")
 
     def options(self, settings: Iterable[str]) -> dict[str, str]:
-        """Return *settings*, each ``NAME=VALUE``, by name. Raises TestbedError, one line, for one that is unknown."""
+        """Return *settings*, each ``NAME=VALUE``, by name. Raises OptionError, one line, for one that is unknown."""
         with self._named():
             return given(settings, getattr(self.load(), "OPTIONS", {}))
 
     def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
         """Run it.
 
-        :raises TestbedError: it cannot be run here, or one of *options* makes no sense to it (one line)
+        :raises OptionError: one of *options* makes no sense to it, in one line
+        :raises TestbedError: it cannot be run here
         """
         module = self.load()
         more = (options,) if hasattr(module, "OPTIONS") else ()
@@ -53,7 +52,7 @@ class Experiment:
         try:
             yield
         except OptionError as error:
-            raise TestbedError(f"run {self.name}: {error}") from None
+            raise OptionError(f"run {self.name}: {error}") from None
 
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -74,12 +74,12 @@ class Order:
 
 
 def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Order], float, float]:
-    """Return what *options* choose, cap in Mbit/s, and seconds. Raises TestbedError for what makes no sense."""
+    """Return what *options* choose, cap in Mbit/s, and seconds. Raises OptionError for what makes no sense."""
     variants = choice(options, "variant", VARIANTS)
     phases = count(options, "phases", QUICK_PHASES if quick else PHASES)
     cap, seconds = positive(options, "cap", 5), positive(options, "seconds", SECONDS, above=PERIOD + REPEATED / 2)
     if cap >= RATES[0]:
-        raise refused("overshoot", OPTIONS)
+        raise refused(OPTIONS)
     draw = random.Random(seed)
     # Not before the transfer has brought what a reading must find.
     parts = [max(SOONEST, PERIOD * (number + draw.random()) / phases) for number in range(phases)]

@@ -86,7 +86,7 @@ class Found:
 
 
 def plan(options: Mapping[str, str], quick: bool) -> Plan:
-    """Read *options*. Raises TestbedError for one that makes no sense."""
+    """Read *options*. Raises OptionError for one that makes no sense."""
     numbers = counts(options, "n", QUICK_NUMBERS if quick else NUMBERS)
     if numbers != sorted(set(numbers)):
         raise OptionError(f"--set n={options['n']}: allowed are numbers of which each is greater than the one before")

@@ -152,9 +152,9 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     try:
         each = {rtt: tuple(float(word) for word in rtt.split("/", 1)) for rtt in rtts}
     except ValueError:
-        raise refused("steering", OPTIONS) from None
+        raise refused(OPTIONS) from None
     if any(len(pair) != 2 for pair in each.values()):
-        raise refused("steering", OPTIONS)
+        raise refused(OPTIONS)
     results: list[Findings] = []
     if "modes" in parts:
         results.append(_modes(console, seed, runs, each, kinds))
