@@ -19,9 +19,10 @@ from rich.console import Console
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.ownership import remove_stale, runs
 
-from . import document, provenance
+from . import provenance, result_file
 from .experiments import EXPERIMENTS
-from .experiments.documents import document_of
+from .experiments.findings import result_of
+from .experiments.options import OptionError
 from .paper import parameters, scenarios
 
 INTERRUPTED = 130
@@ -40,13 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mptcp-bench: interrupted; everything it made is removed", file=sys.stderr)
         return INTERRUPTED
-    except (TestbedError, parameters.ParameterError, document.ResultError) as error:
+    except (TestbedError, OptionError, parameters.ParameterError, result_file.ResultError) as error:
         for line in str(error).splitlines():
             print(f"mptcp-bench: {line}", file=sys.stderr)
         return 1
     except OSError as error:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        print(f"mptcp-bench: {place}{error.strerror or error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"mptcp-bench: {where}{error.strerror or error}", file=sys.stderr)
         return 1
     return code
 
@@ -71,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("name", choices=names, metavar="NAME", help=f"one of mptcp-bench list; {ALL}: the paper's seven")
     run.add_argument("--seed", type=int, default=1, help="for whatever is drawn at random: order, losses, jitter")
     run.add_argument("--quick", action="store_true", help="less of everything: to see that it works")
-    run.add_argument("--json", action="store_true", help="the JSON document on stdout, the tables on stderr")
+    run.add_argument("--json", action="store_true", help="the result as JSON on stdout, the tables on stderr")
     run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the experiment")
     run.add_argument("--inventory", type=Path, metavar="FILE", help="real hosts, by ssh, in place of namespaces")
@@ -138,12 +139,12 @@ def _paper(arguments: argparse.Namespace) -> int:
         hosts,
     )
     names = scenarios.NAMES if arguments.name == ALL else (arguments.name,)
-    documents: list[Any] = []
+    results: list[Any] = []
     try:
-        failures = session.run_all(names, order, documents)
+        failures = session.run_all(names, order, results)
     finally:
         if arguments.json:
-            json.dump(documents, sys.stdout, indent=1)
+            json.dump(results, sys.stdout, indent=1)
             print()
     for failure in failures:
         print(f"mptcp-bench run {failure}", file=sys.stderr)
@@ -157,29 +158,31 @@ def _experiment(arguments: argparse.Namespace) -> int:
         console.width = max(console.width, _FILE_WIDTH)
     origin = provenance.collect(arguments.seed)
     options = experiment.options(arguments.set)
-    target = arguments.output / experiment.name / document.FILE
-    document.prepare(target.parent)
+    target = arguments.output / experiment.name / result_file.FILE
+    result_file.prepare(target.parent)
     try:
-        result = experiment.run(console, arguments.seed, arguments.quick, options)
+        findings = experiment.run(console, arguments.seed, arguments.quick, options)
     except BaseException:
         # Without a result there is to be no directory either; one that holds an earlier result is not empty.
         with suppress(OSError):
             target.parent.rmdir()
         raise
-    found = document_of(experiment, result, origin, options, seed=arguments.seed, quick=arguments.quick)
-    document.write(found, target)
-    for picture in result.pictures:
+    result = result_of(
+        experiment.name, experiment.summary, findings, origin, options, seed=arguments.seed, quick=arguments.quick
+    )
+    result_file.write(result, target)
+    for picture in findings.pictures:
         for ending in ("png", "svg"):
             picture.draw(target.parent / f"{picture.name}.{ending}")
-    for table in result.tables:
+    for table in findings.tables:
         console.print(table)
     if arguments.json:
-        sys.stdout.write(document.to_json(found))
+        sys.stdout.write(result_file.to_json(result))
     else:
         console.print(f"Numbers: {target}", highlight=False, soft_wrap=True)
-    for line in result.wrong:
+    for line in findings.wrong:
         print(f"mptcp-bench run {experiment.name}: {line}", file=sys.stderr)
-    return 1 if result.wrong else 0
+    return 1 if findings.wrong else 0
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -196,11 +199,11 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _docs(arguments: argparse.Namespace) -> int:
-    from . import documentation
+    from . import doc_tables
 
     for name in arguments.docs:
-        documentation.keep(name, arguments.directory)
-    for page in documentation.write_pages():
+        doc_tables.keep(name, arguments.directory)
+    for page in doc_tables.write_pages():
         print(page)
     return 0
 

@@ -26,7 +26,7 @@ PLAIN_INTERVAL = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class DisplayedPath:
     """How a path is shown."""
 
     device: str
@@ -52,7 +52,7 @@ def bar(share: float, width: int) -> str:
 class View(AbstractContextManager["View"]):
     """Shows one download after the other."""
 
-    def __init__(self, console: Console, recorder: Recorder, paths: Sequence[Path]) -> None:
+    def __init__(self, console: Console, recorder: Recorder, paths: Sequence[DisplayedPath]) -> None:
         self._console = console
         self._recorder = recorder
         self._paths = tuple(paths)

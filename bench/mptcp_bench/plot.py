@@ -9,7 +9,7 @@ from pathlib import Path
 from mptcp_lab.testbed.recorder import Sample, rates
 
 from . import style
-from .live import Path as NetworkPath
+from .live import DisplayedPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Level:
 def throughput(
     target: Path,
     samples: Sequence[Sample],
-    paths: Sequence[NetworkPath],
+    paths: Sequence[DisplayedPath],
     *,
     bands: Sequence[Band],
     levels: Sequence[Level],

@@ -73,6 +73,6 @@ def collect(seed: int | None = None) -> Provenance:
     )
 
 
-def document(provenance: Provenance, results: dict[str, Any]) -> str:
+def to_json(provenance: Provenance, results: dict[str, Any]) -> str:
     """Return *results* with their provenance as JSON text."""
     return json.dumps({"provenance": asdict(provenance), **results}, indent=2) + "\n"

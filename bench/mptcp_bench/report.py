@@ -1,8 +1,7 @@
 """One HTML page of all results, the paper's and ours: verdicts, figures, tables, and where it all comes from.
 
 The page holds everything (style, figures as SVG in data URLs) and fetches nothing, so that it can be sent and kept.
-What is shown of a result is put into words by ``paper/section.py`` and ``experiments/section.py``; the template only
-arranges it, and escapes every text.
+A result of the paper is put into words by ``paper/chapter.py``; the template only arranges words, and escapes them all.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from . import document
-from .document import AimVerdict, Document, ExperimentDocument, Judgement, ResultError
+from . import result_file
 from .experiments import EXPERIMENTS
-from .experiments import section as own_section
+from .paper import chapter as paper_chapter
 from .paper import scenarios
-from .paper import section as paper_section
-from .paper.results import Result
+from .paper.results import PaperResult
 from .paper.verdicts import judged
-from .sections import Section
+from .report_model import Chapter, Figure, word
+from .result_file import AimVerdict, ExperimentResult, Judgement, Result, ResultError
 
 TEMPLATE = "report.html.jinja"
 ORDER = (*scenarios.NAMES, *EXPERIMENTS)
@@ -33,24 +31,24 @@ ORDER = (*scenarios.NAMES, *EXPERIMENTS)
 class Found:
     """A result file."""
 
-    document: Document
+    result: Result
     directory: Path
     """Where its pictures are."""
 
 
-def load(source: Path) -> Document:
+def load(source: Path) -> Result:
     """Read a result of the paper's or of ours, as its ``experiment`` says.
 
     :raises ResultError: one line for people: file, key, value
     """
-    text = document.read_bytes(source)
+    text = result_file.read_bytes(source)
     name = None
     with suppress(ValueError, AttributeError):
         name = json.loads(text).get("experiment")
     if name in scenarios.NAMES:
         # By today's claims, whatever was judged when it was run.
-        return judged(document.from_json(text, str(source), Result))
-    return document.from_json(text, str(source), ExperimentDocument)
+        return judged(result_file.from_json(text, str(source), PaperResult))
+    return result_file.from_json(text, str(source), ExperimentResult)
 
 
 def read(directory: Path) -> list[Found]:
@@ -59,7 +57,7 @@ def read(directory: Path) -> list[Found]:
     :raises ResultError: there is none, or files are wrong: one line for each
     """
     found, wrong = [], []
-    for source in document.find(directory):
+    for source in result_file.find(directory):
         try:
             found.append(Found(load(source), source.parent))
         except ResultError as error:
@@ -67,20 +65,40 @@ def read(directory: Path) -> list[Found]:
     if wrong:
         raise ResultError("\n".join(wrong))
     if not found:
-        raise ResultError(f"{directory}: no NAME/{document.FILE} in it; mptcp-bench run NAME makes one")
-    return sorted(found, key=lambda each: _position(each.document.experiment))
+        raise ResultError(f"{directory}: no NAME/{result_file.FILE} in it; mptcp-bench run NAME makes one")
+    return sorted(found, key=lambda each: _position(each.result.experiment))
 
 
 def _position(name: str) -> int:
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
-def section(found: Found) -> Section:
+def chapter(found: Found) -> Chapter:
     """Return a result in words."""
-    if isinstance(found.document, Result):
-        return paper_section.section(found.document)
-    assert isinstance(found.document, ExperimentDocument)
-    return own_section.section(found.document, found.directory)
+    if isinstance(found.result, PaperResult):
+        return paper_chapter.chapter(found.result)
+    assert isinstance(found.result, ExperimentResult)
+    return _own_chapter(found.result, found.directory)
+
+
+def _own_chapter(found: ExperimentResult, directory: Path) -> Chapter:
+    """Return *found* in words, with its pictures, which are in *directory*."""
+    figures, warnings = [], []
+    for name in found.pictures:
+        picture = directory / f"{Path(name).name}.svg"
+        try:
+            figures.append(Figure(picture.read_bytes(), f"{found.experiment}: {found.title}"))
+        except OSError as error:
+            warnings.append(f"The picture {picture.name} cannot be shown: {error.strerror}.")
+    return Chapter(
+        result=found,
+        label=found.experiment,
+        aims=found.aims,
+        figures=tuple(figures),
+        warnings=tuple(warnings),
+        tables=found.tables,
+        parameters=tuple((name, word(value)) for name, value in found.parameters.items()),
+    )
 
 
 def missing(there: Iterable[str]) -> tuple[str, ...]:
@@ -100,13 +118,13 @@ def report(found: Sequence[Found]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    sections = [(f"{each.document.experiment}-{n}", section(each)) for n, each in enumerate(found)]
-    claims = Counter(claim.verdict for _, each in sections for claim in each.claims)
-    aims = Counter(aim.verdict for _, each in sections for aim in each.aims)
+    chapters = [(f"{each.result.experiment}-{n}", chapter(each)) for n, each in enumerate(found)]
+    claims = Counter(claim.verdict for _, each in chapters for claim in each.claims)
+    aims = Counter(aim.verdict for _, each in chapters for aim in each.aims)
     return environment.get_template(TEMPLATE).render(
-        papers=[each for each in sections if isinstance(each[1].document, Result)],
-        ours=[each for each in sections if not isinstance(each[1].document, Result)],
-        missing=missing(each.document.experiment for each in found),
+        papers=[each for each in chapters if isinstance(each[1].result, PaperResult)],
+        ours=[each for each in chapters if not isinstance(each[1].result, PaperResult)],
+        missing=missing(each.result.experiment for each in found),
         claims=[(verdict, claims[verdict]) for verdict in get_args(Judgement)],
         aims=[(verdict, aims[verdict]) for verdict in get_args(AimVerdict)],
     )
@@ -124,4 +142,4 @@ def write_report(directory: Path, target: Path) -> tuple[str, ...]:
     page = report(found)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(page)
-    return missing(each.document.experiment for each in found)
+    return missing(each.result.experiment for each in found)

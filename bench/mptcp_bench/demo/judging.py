@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.transfer import Protocol
 
-from ..live import Path
+from ..live import DisplayedPath
 from .parts import PATHS, Part
 
 FILLED = 0.8
@@ -106,7 +106,7 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
     return Outcome(measured, expected, tuple(wrong), tuple(missed))
 
 
-def _fault(part: Part, path: Path, rate: float) -> str | None:
+def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
     """Return what is wrong with *rate* on any machine."""
     allowed = part.allowed.get(path.device)
     if allowed is None:
@@ -119,7 +119,7 @@ def _fault(part: Part, path: Path, rate: float) -> str | None:
     return None
 
 
-def _source(part: Part, path: Path, expected: float) -> str:
+def _source(part: Part, path: DisplayedPath, expected: float) -> str:
     allowed = part.allowed[path.device]
     if expected < allowed:
         return f"the {expected / 1e6:.1f} that plain TCP got over it"

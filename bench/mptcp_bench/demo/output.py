@@ -96,7 +96,7 @@ def save(directory: Path, samples: Sequence[Sample], verdict: Verdict) -> None:
         "warning": verdict.warning,
         "downloads": [_numbers(outcome) for outcome in verdict.outcomes],
     }
-    (directory / "demo.json").write_text(provenance.document(provenance.collect(), results))
+    (directory / "demo.json").write_text(provenance.to_json(provenance.collect(), results))
     with (directory / "samples.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["seconds", *(f"{path.device}_bytes" for path in PATHS)])

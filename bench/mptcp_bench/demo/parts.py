@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from .. import style
-from ..live import Path
+from ..live import DisplayedPath
 
-ETHERNET = Path("eth0", style.ETHERNET.label, style.ETHERNET.color, ETHERNET_RATE)
-WIFI = Path("wlan0", style.WIFI.label, style.WIFI.color, WIFI_RATE)
+ETHERNET = DisplayedPath("eth0", style.ETHERNET.label, style.ETHERNET.color, ETHERNET_RATE)
+WIFI = DisplayedPath("wlan0", style.WIFI.label, style.WIFI.color, WIFI_RATE)
 PATHS = (ETHERNET, WIFI)
 PAYLOAD_SHARE = 0.94
 """Payload in what the links carry: only for choosing how long a download takes."""

@@ -1,52 +1,21 @@
 """The experiments behind the project's claims, one module each: ``mptcp-bench run NAME``.
 
-A module has ``run(console, seed, quick) -> Result``; it is entered in ``EXPERIMENTS`` and loaded on use. One that can
+A module has ``run(console, seed, quick) -> Findings``; it is entered in ``EXPERIMENTS`` and loaded on use. One that can
 be told what to run takes ``options`` too, and has ``OPTIONS``: what each is, by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from mptcp_lab.testbed import TestbedError
-
+from .findings import Findings
 from .options import OptionError, given
-from .scene import Aim, missed
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A figure, and what draws it into a file whose ending says in which format."""
-
-    name: str
-    draw: Callable[[Path], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What an experiment measured."""
-
-    tables: tuple[Table, ...]
-    data: dict[str, Any]
-    """The same and more, for the JSON file."""
-    failures: tuple[str, ...] = field(default=())
-    """What was to be measured and was not, or was wrong without an aim that says so."""
-    pictures: tuple[Picture, ...] = ()
-    aims: tuple[Aim, ...] = ()
-
-    @property
-    def wrong(self) -> tuple[str, ...]:
-        """Why the experiment fails: aims that were missed, and failures."""
-        return (*missed(self.aims), *self.failures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +30,20 @@ class Experiment:
         return import_module(f"{__name__}.{self.module}")
 
     def options(self, settings: Iterable[str]) -> dict[str, str]:
-        """Return *settings*, each ``NAME=VALUE``, by name. Raises TestbedError, one line, for one that is unknown."""
+        """Return *settings*, each ``NAME=VALUE``, by name. Raises OptionError, one line, for one that is unknown."""
         with self._named():
             return given(settings, getattr(self.load(), "OPTIONS", {}))
 
-    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
         """Run it.
 
-        :raises TestbedError: it cannot be run here, or one of *options* makes no sense to it (one line)
+        :raises OptionError: one of *options* makes no sense to it, in one line
+        :raises TestbedError: it cannot be run here
         """
         module = self.load()
         more = (options,) if hasattr(module, "OPTIONS") else ()
         with self._named():
-            result: Result = module.run(console, seed, quick, *more)
+            result: Findings = module.run(console, seed, quick, *more)
         return result
 
     @contextmanager
@@ -82,7 +52,7 @@ class Experiment:
         try:
             yield
         except OptionError as error:
-            raise TestbedError(f"run {self.name}: {error}") from None
+            raise OptionError(f"run {self.name}: {error}") from None
 
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -24,8 +24,8 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
 from mptcp_throttler.views.ask import ask
 
-from . import Result
-from .scene import Aim, aims_table, backends
+from .aims import Aim, aims_table, backends
+from .findings import Findings
 
 RATES = (250, 500, 1000, 1500)
 """Connections a second."""
@@ -45,7 +45,7 @@ rules:
 """
 
 
-def run(console: Console, seed: int, quick: bool) -> Result:
+def run(console: Console, seed: int, quick: bool) -> Findings:
     """Replay at each rate with every backend this kernel offers."""
     need("root", "mptcp", "htb")
     seconds = 3 if quick else SECONDS
@@ -57,7 +57,7 @@ def run(console: Console, seed: int, quick: bool) -> Result:
             data["runs"].append({"backend": backend, "asked": rate, **sample})
             console.print(f"{backend}, {rate}/s: {sample}", highlight=False)
     aims = judge(data["runs"], offered)
-    return Result((aims_table("Control plane, two-subflow connections", aims),), data, aims=tuple(aims))
+    return Findings((aims_table("Control plane, two-subflow connections", aims),), data, aims=tuple(aims))
 
 
 def judge(runs: Sequence[Mapping[str, Any]], offered: Sequence[str]) -> list[Aim]:

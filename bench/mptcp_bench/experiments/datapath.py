@@ -25,8 +25,8 @@ from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command, wait
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, Ownership
 
 from ..statistics import CONFIDENCE, median_interval
-from . import Result
-from .scene import BACKENDS, Aim, aims_table, backends
+from .aims import BACKENDS, Aim, aims_table, backends
+from .findings import Findings
 
 COUNTS: tuple[int | None, ...] = (None, 0, 1_000, 50_000)
 """None: nothing of the throttler is installed."""
@@ -68,7 +68,7 @@ print(received * 8 / (now - start))
 """
 
 
-def run(console: Console, seed: int, quick: bool) -> Result:
+def run(console: Console, seed: int, quick: bool) -> Findings:
     """Measure every number of entries with every backend this kernel offers."""
     need("root", "htb")
     offered = backends()
@@ -110,7 +110,7 @@ def run(console: Console, seed: int, quick: bool) -> Result:
     }
     for what, (low, high) in data["intervals"].items():
         console.print(f"{what}: {CONFIDENCE:.0%} interval of the median {low:.3f} to {high:.3f}", highlight=False)
-    return Result((aims_table(f"Ratios of goodput, median of {rounds} rounds", aims),), data, aims=tuple(aims))
+    return Findings((aims_table(f"Ratios of goodput, median of {rounds} rounds", aims),), data, aims=tuple(aims))
 
 
 def compared(backend: str, goodput: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

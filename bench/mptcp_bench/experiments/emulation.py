@@ -20,12 +20,12 @@ from typing import Any
 
 from rich.console import Console
 
-from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, Path, UniformLoss
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.ends import PING_INTERVAL, ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing, need
 
-from . import Result
+from .aims import Aim, aims_table
 from .control_plane import cpu_seconds
 from .emulation_judging import (
     OVERLOAD,
@@ -38,7 +38,7 @@ from .emulation_judging import (
     order,
     repeats,
 )
-from .scene import Aim, aims_table
+from .findings import Findings
 
 RATE = 100_000_000
 LOADED = 0.8
@@ -50,10 +50,10 @@ UNIFORM = UniformLoss(0.01)
 BURSTS = GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
 
 
-def symmetric(name: str, delay: int, jitter: int = 0, loss: Loss | None = None) -> Path:
+def symmetric(name: str, delay: int, jitter: int = 0, loss: Loss | None = None) -> EmulatedPath:
     """Return a path with the same in both directions; times in microseconds."""
     direction = Direction(RATE, delay, jitter, loss)
-    return Path(name, direction, direction)
+    return EmulatedPath(name, direction, direction)
 
 
 TIMED = (symmetric("1 ms", 1_000), symmetric("8 ms", 8_000), symmetric("30 ms", 30_000))
@@ -128,14 +128,14 @@ def _capacity(testbed: Testbed, seconds: float) -> tuple[list[Aim], dict[str, An
         elapsed = time.monotonic() - start
         cost = (sum(map(cpu_seconds, emulators)) - cost) / elapsed
     shares = {}
-    for place in both:
-        for name, side, device in (("down", 0, place.device), ("up", 1, place.far_device)):
+    for path_ends in both:
+        for name, side, device in (("down", 0, path_ends.device), ("up", 1, path_ends.far_device)):
             octets = after[side][device].received - before[side][device].received
-            shares[f"{place.device} {name}"] = octets * 8 / elapsed / RATE
+            shares[f"{path_ends.device} {name}"] = octets * 8 / elapsed / RATE
     return capacity(shares), {"shares": shares, "processors": cost if emulators else None}
 
 
-def run(console: Console, seed: int, quick: bool) -> Result:
+def run(console: Console, seed: int, quick: bool) -> Findings:
     """Measure everything; *quick* means fewer echo requests and a shorter time at full rate."""
     need("root", "namespaces", "veth", "tbf", "ethtool")
     if missing("netem") is not None:
@@ -160,7 +160,7 @@ def run(console: Console, seed: int, quick: bool) -> Result:
     groups = {"Delay": delays, "Order": order, "Loss": losses, "Seed": repeats, "Full rate": capacity}
     cost = capacity_data["processors"]
     title = f"Full rate, {kind}" + (f": {cost:.2f} processors for both emulators" if cost is not None else "")
-    return Result(
+    return Findings(
         tables=tuple(aims_table(title if n == "Full rate" else n, aims) for n, aims in groups.items() if aims),
         data={
             "emulator": kind,

@@ -8,11 +8,11 @@ from itertools import pairwise
 from math import nan, sqrt
 from statistics import fmean
 
-from mptcp_lab.emulation.model import Loss, Path, UniformLoss
+from mptcp_lab.emulation.model import EmulatedPath, Loss, UniformLoss
 from mptcp_lab.testbed.ends import lost_of, reordered
 
 from ..statistics import median, percentile
-from .scene import Aim
+from .aims import Aim
 
 MEDIAN_WITHIN, P99_WITHIN = 0.5, 2.0
 """Milliseconds."""
@@ -38,7 +38,7 @@ class Distribution:
         return Distribution(median(values), percentile(values, 99), max(values), len(values))
 
 
-def asked(path: Path) -> Distribution:
+def asked(path: EmulatedPath) -> Distribution:
     """Return the round trip that *path* asks for, idle: twice a delay drawn evenly has a triangular distribution."""
     jitter = path.down.jitter
     middle = path.rtt / 1e3
@@ -74,7 +74,7 @@ def _within(what: str, value: float, middle: float, margin: float, unit: str) ->
     return Aim(what, value, unit, least=round(middle - margin, 3), most=round(middle + margin, 3))
 
 
-def delays(path: Path, idle: Distribution, loaded: Distribution) -> list[Aim]:
+def delays(path: EmulatedPath, idle: Distribution, loaded: Distribution) -> list[Aim]:
     """Return the aims for round trips on *path*, idle and with 80 % load in both directions."""
     want, name = asked(path), f"{path.name} each way"
     # With jitter a packet between others waits for the one before: the median nears the longest delay.

@@ -30,9 +30,9 @@ from mptcp_lab.testbed.services import (
 from mptcp_lab.testbed.transfer import download
 
 from ..shipped import POLICY, ethernet_cap
-from . import Result
-from .goodput_judging import CASES, Case, Measurement, check, judge
-from .scene import aims_table
+from .aims import aims_table
+from .findings import Findings
+from .goodput_judging import CELLS, Cell, Measurement, check, judge
 
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
@@ -40,8 +40,8 @@ FILES = {"both": 120_000_000, "capped": 60_000_000, "ethernet": 75_000_000}
 """Bytes; each download takes 6 to 15 seconds."""
 
 
-def run(console: Console, seed: int, quick: bool) -> Result:
-    """Measure every case, in an order drawn anew for each round."""
+def run(console: Console, seed: int, quick: bool) -> Findings:
+    """Measure every cell, in an order drawn anew for each round."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize")
     rounds = 1 if quick else 3
     cap = ethernet_cap()
@@ -51,20 +51,20 @@ def run(console: Console, seed: int, quick: bool) -> Result:
         origin = start_origin(testbed["origin"], FILES)
         proxy = start_proxy(testbed["proxy"])
         for number in range(rounds):
-            cases = draw.sample(CASES, len(CASES))
+            cells = draw.sample(CELLS, len(CELLS))
             # One start and stop of the throttler for each round, and both orders of with and without.
             for policy in (number % 2 == 1, number % 2 == 0):
                 with throttled(testbed) if policy else ExitStack():
-                    for case in cases:
-                        if case.policy is policy:
-                            measured.append(measure(testbed, origin, proxy, case))
+                    for cell in cells:
+                        if cell.policy is policy:
+                            measured.append(measure(testbed, origin, proxy, cell))
                             show(console, number + 1, measured[-1])
     aims = judge(measured, rounds, cap)
     data: dict[str, Any] = {
         "rounds": rounds,
         "measurements": [asdict(m) for m in measured],
     }
-    return Result((aims_table(f"Goodput, {rounds} rounds", aims),), data, aims=tuple(aims))
+    return Findings((aims_table(f"Goodput, {rounds} rounds", aims),), data, aims=tuple(aims))
 
 
 @contextmanager
@@ -85,23 +85,23 @@ def one_subflow(testbed: Testbed) -> Iterator[None]:
         yield
 
 
-def measure(testbed: Testbed, origin: Origin, proxy: Proxy, case: Case) -> Measurement:
+def measure(testbed: Testbed, origin: Origin, proxy: Proxy, cell: Cell) -> Measurement:
     """Run one download."""
-    url = origin.url(case.file, family=case.family, port=443 if case.connect else 80)
-    argv = ["curl", "-sSf", "-x", proxy.url(case.family), *(["--proxytunnel"] if case.connect else []), url]
-    if case.multipath:
+    url = origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
+    argv = ["curl", "-sSf", "-x", proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
+    if cell.multipath:
         argv = mptcp_command(argv)
     with ExitStack() as stack:
-        if case.subflows == 1:
+        if cell.subflows == 1:
             stack.enter_context(one_subflow(testbed))
         lab = lab_of(testbed)
         seen = download(lab, argv, timeout=120)
-    check(case, seen.protocol)
-    start = SETTLE if case.policy else 1.0
+    check(cell, seen.protocol)
+    start = SETTLE if cell.policy else 1.0
     steady = {path.device: mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths}
-    return Measurement(case, seen.goodput, steady, seen.sha256 == origin.digests[case.file], seen.protocol)
+    return Measurement(cell, seen.goodput, steady, seen.sha256 == origin.digests[cell.file], seen.protocol)
 
 
 def show(console: Console, number: int, m: Measurement) -> None:
     rates = ", ".join(f"{device} {rate / 1e6:.2f}" for device, rate in m.steady.items())
-    console.print(f"round {number}: {m.case.name}: {m.goodput / 1e6:.1f} Mbit/s ({rates})", highlight=False)
+    console.print(f"round {number}: {m.cell.name}: {m.goodput / 1e6:.1f} Mbit/s ({rates})", highlight=False)

@@ -11,14 +11,14 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from mptcp_lab.testbed.transfer import Protocol
 
 from ..statistics import median
-from .scene import Aim, payload_share
+from .aims import Aim, payload_share
 
 LEAST, MOST = 0.95, 1.05
 """Of a link or a cap. More than the link has is no good news: then nothing shaped it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Cell:
     """One kind of download."""
 
     name: str
@@ -30,16 +30,16 @@ class Case:
     subflows: int = 2
 
 
-def _two_subflows(policy: bool, connect: bool, family: int) -> Case:
+def _two_subflows(policy: bool, connect: bool, family: int) -> Cell:
     name = f"{'CONNECT' if connect else 'GET'}, IPv{family}"
     file = "capped" if policy else "both"
-    return Case(f"policy, {name}" if policy else name, file, family, connect, policy)
+    return Cell(f"policy, {name}" if policy else name, file, family, connect, policy)
 
 
-CASES = (
+CELLS = (
     *starmap(_two_subflows, product((False, True), (False, True), (4, 6))),
-    Case("policy, one subflow", "ethernet", policy=True, subflows=1),
-    Case("policy, plain TCP client", "ethernet", policy=True, multipath=False),
+    Cell("policy, one subflow", "ethernet", policy=True, subflows=1),
+    Cell("policy, plain TCP client", "ethernet", policy=True, multipath=False),
 )
 
 
@@ -47,48 +47,48 @@ CASES = (
 class Measurement:
     """One download: payload rate over the whole of it, and each path's rate on the wire once it was steady. Bits/s."""
 
-    case: Case
+    cell: Cell
     goodput: float
     steady: dict[str, float]
     digest_ok: bool
     protocol: Protocol
 
 
-def check(case: Case, seen: Protocol) -> None:
+def check(cell: Cell, seen: Protocol) -> None:
     """Raise TestbedError where a download was not of the kind it should be: its rate would say nothing."""
     if seen.proxy_requested or seen.fallbacks:
-        raise TestbedError(f"{case.name}: {seen.complaint(multipath=True)}")
-    if seen.requested != (1 if case.multipath else 0):
-        raise TestbedError(f"{case.name}: the client asked for {seen.requested} MPTCP connections")
-    if case.multipath and seen.joins != case.subflows - 1:
-        raise TestbedError(f"{case.name}: {1 + seen.joins} subflows instead of {case.subflows}")
+        raise TestbedError(f"{cell.name}: {seen.complaint(multipath=True)}")
+    if seen.requested != (1 if cell.multipath else 0):
+        raise TestbedError(f"{cell.name}: the client asked for {seen.requested} MPTCP connections")
+    if cell.multipath and seen.joins != cell.subflows - 1:
+        raise TestbedError(f"{cell.name}: {1 + seen.joins} subflows instead of {cell.subflows}")
 
 
 def judge(measured: Sequence[Measurement], rounds: int, cap: int) -> list[Aim]:
     """Return the aims of all cases after so many *rounds*; *cap* is Ethernet's, bits/s."""
     aims = []
-    for case in CASES:
-        there = [m for m in measured if m.case == case]
-        aims.append(Aim(f"{case.name}: downloads", len(there), least=rounds))
-        aims += _judge(case, there, cap) if there else []
+    for cell in CELLS:
+        there = [m for m in measured if m.cell == cell]
+        aims.append(Aim(f"{cell.name}: downloads", len(there), least=rounds))
+        aims += _judge(cell, there, cap) if there else []
     return aims
 
 
-def _judge(case: Case, measured: Sequence[Measurement], cap: int) -> list[Aim]:
-    share = payload_share(case.family, multipath=case.multipath)
+def _judge(cell: Cell, measured: Sequence[Measurement], cap: int) -> list[Aim]:
+    share = payload_share(cell.family, multipath=cell.multipath)
     goodput = median([m.goodput for m in measured])
-    equal = Aim(f"{case.name}: SHA-256 equal", float(all(m.digest_ok for m in measured)), least=1)
-    if case.policy and case.subflows == 2 and case.multipath:
+    equal = Aim(f"{cell.name}: SHA-256 equal", float(all(m.digest_ok for m in measured)), least=1)
+    if cell.policy and cell.subflows == 2 and cell.multipath:
         # Rates of the worst round, not the median: a cap holds or it does not.
         ethernet, wifi = (
             max((m.steady[device] / due for m in measured), key=lambda ratio: abs(ratio - 1))
             for device, due in (("eth0", cap), ("wlan0", WIFI_RATE))
         )
         return [
-            Aim(f"{case.name}: Ethernet / its cap", ethernet, least=LEAST, most=MOST),
-            Aim(f"{case.name}: Wi-Fi / its link", wifi, least=LEAST, most=MOST),
+            Aim(f"{cell.name}: Ethernet / its cap", ethernet, least=LEAST, most=MOST),
+            Aim(f"{cell.name}: Wi-Fi / its link", wifi, least=LEAST, most=MOST),
             equal,
         ]
-    links = ETHERNET_RATE + (WIFI_RATE if case.subflows == 2 and case.multipath else 0)
+    links = ETHERNET_RATE + (WIFI_RATE if cell.subflows == 2 and cell.multipath else 0)
     ratio = goodput / (links * share)
-    return [Aim(f"{case.name}: goodput / payload of the links", ratio, least=LEAST, most=MOST), equal]
+    return [Aim(f"{cell.name}: goodput / payload of the links", ratio, least=LEAST, most=MOST), equal]

@@ -24,7 +24,7 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder
 
-from . import Picture, Result
+from .findings import Findings, Picture
 from .guard_judging import (
     CAP,
     ETHERNET,
@@ -120,7 +120,7 @@ def _rate_up(testbed: Testbed) -> Iterator[None]:
 FAULTS = {"loss": _loss, "rate": _rate, "silence": wifi_dropping, "down": _down}
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Run the faults that *options* choose, then the controls."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
     rtts = counts(options, "rtt", RTTS[:1] if quick else RTTS)
@@ -158,7 +158,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "controls": controls,
     }
     pictures = (Picture("guard", lambda target: draw(target, measured)),) if measured else ()
-    return Result((table_of(measured), controls_table(controls)), data, pictures=pictures, aims=tuple(asked))
+    return Findings((table_of(measured), controls_table(controls)), data, pictures=pictures, aims=tuple(asked))
 
 
 @dataclass(frozen=True, slots=True)

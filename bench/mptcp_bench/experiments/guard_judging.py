@@ -15,7 +15,7 @@ from rich.table import Table
 from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
 
 from .. import style
-from .scene import Aim
+from .aims import Aim
 from .shown import mean
 from .two_paths import DEVICES
 

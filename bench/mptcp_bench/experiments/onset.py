@@ -40,11 +40,12 @@ from mptcp_lab.testbed.services import (
 )
 
 from .. import style
-from . import Picture, Result, onset_cells
+from . import onset_cells
+from .aims import Aim, payload_share
+from .findings import Findings, Picture
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
 from .onset_judging import Outcome, aims, judge
 from .options import count
-from .scene import Aim, payload_share
 from .shown import mean
 from .two_paths import two_paths
 from .upload_recorder import UploadRecorder, on_the_wire
@@ -80,7 +81,7 @@ class Measured:
     samples: tuple[Sample, ...]
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Run the cells that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize")
     chosen, variants = cells(options, quick), variants_of(options)
@@ -103,7 +104,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     }
     drawn = measured and {"at-once", "soft"} <= set(variants)
     pictures = (Picture("onset", lambda target: draw(target, measured)),) if drawn else ()
-    return Result((table,), data, tuple(void), pictures, named)
+    return Findings((table,), data, tuple(void), pictures, named)
 
 
 def measured_again(cell: Cell, runs: int, seed: int, console: Console, variants: Sequence[str]) -> list[Measured]:

@@ -75,7 +75,7 @@ class Cell:
 
 
 def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
-    """Return the cells that *options* choose. Raises TestbedError for one that makes no sense."""
+    """Return the cells that *options* choose. Raises OptionError for one that makes no sense."""
     controls = options.get("cc", "bbr,cubic").split(",")
     rtts = options.get("rtt", "20/20" if quick else ",".join(RTTS)).split(",")
     found = []
@@ -85,12 +85,12 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
         try:
             found += [_cell(*each, direction) for each in product(controls, rtts, caps)]
         except ValueError:
-            raise refused("onset", OPTIONS) from None
+            raise refused(OPTIONS) from None
     return found
 
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
-    """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
+    """Return the variants that *options* choose. Raises OptionError for one that there is not."""
     return choice(options, "variant", VARIANTS)
 
 

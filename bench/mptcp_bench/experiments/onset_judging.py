@@ -13,7 +13,7 @@ from statistics import fmean
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate
 
-from .scene import Aim
+from .aims import Aim
 
 BEFORE = 2.0
 """Of the transfer before the onset: what the other path is compared with."""

@@ -1,21 +1,18 @@
-"""What ``--set NAME=VALUE`` gives an experiment of ours: read, and what is wrong told in one line. Pure."""
+"""What ``--set NAME=VALUE`` gives an experiment of ours: read, and what is wrong, in one line. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from mptcp_lab.testbed import TestbedError
 
-
-class OptionError(TestbedError):
+class OptionError(Exception):
     """An option, its value and what is allowed, in one line."""
 
 
-def refused(experiment: str, options: Mapping[str, str]) -> TestbedError:
+def refused(options: Mapping[str, str]) -> OptionError:
     """Return the error that names all *options*, each with what it is, where more than one value may be wrong."""
-    known = "; ".join(f"{name}=… ({what})" for name, what in options.items())
-    return TestbedError(f"run {experiment}: --set takes {known}")
+    return OptionError("--set takes " + "; ".join(f"{name}=… ({what})" for name, what in options.items()))
 
 
 def given(settings: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:

@@ -29,13 +29,14 @@ from mptcp_throttler.policy.model import Share, Throttle
 from mptcp_throttler.shaping.cap import class_spec
 
 from .. import style
-from . import Picture, Result, pages_cells
+from . import pages_cells
+from .aims import aims_table
+from .findings import Findings, Picture
 from .options import choice, count, positive, refused
-from .overshoot_judging import PERIOD, TRANSFERS, Measured, Paths, aims, expected, first_packet, judge
+from .overshoot_judging import PERIOD, TRANSFERS, Measured, Rates, aims, expected, first_packet, judge
 from .overshoot_poller import Poller
 from .pages_judging import Octets
 from .pages_scene import Bed, IpRecorder, static_class
-from .scene import aims_table
 from .two_paths import DEVICES, two_paths
 
 VARIANTS = ("none", "ours", "budget", "static", "poller")
@@ -73,12 +74,12 @@ class Order:
 
 
 def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Order], float, float]:
-    """Return what *options* choose, cap in Mbit/s, and seconds. Raises TestbedError for what makes no sense."""
+    """Return what *options* choose, cap in Mbit/s, and seconds. Raises OptionError for what makes no sense."""
     variants = choice(options, "variant", VARIANTS)
     phases = count(options, "phases", QUICK_PHASES if quick else PHASES)
     cap, seconds = positive(options, "cap", 5), positive(options, "seconds", SECONDS, above=PERIOD + REPEATED / 2)
     if cap >= RATES[0]:
-        raise refused("overshoot", OPTIONS)
+        raise refused(OPTIONS)
     draw = random.Random(seed)
     # Not before the transfer has brought what a reading must find.
     parts = [max(SOONEST, PERIOD * (number + draw.random()) / phases) for number in range(phases)]
@@ -86,7 +87,7 @@ def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Order
     return orders, cap, seconds
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Run what *options* choose, one variant after the other, in two testbeds that stand at the same time."""
     orders, cap, seconds = plan(options, seed, quick)
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss")
@@ -107,16 +108,16 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                     if attempt == ATTEMPTS:
                         void.append(f"{order}: {error}")
     variants = list(dict.fromkeys(order.variant for order in orders))
-    asked = aims(measured, work.paths, variants, sum(order.variant == "poller" for order in orders))
+    asked = aims(measured, work.rates, variants, sum(order.variant == "poller" for order in orders))
     data = {
         "transfers": [
             {"variant": m.variant, "transfer": m.transfer, "phase": m.phase, **asdict(m.outcome)} for m in measured
         ],
         "expected": expected([m for m in measured if m.variant == "poller"]),
     }
-    pictures = (Picture("overshoot", lambda target: draw(target, measured, work.paths)),) if measured else ()
-    tables = (table_of(measured, work.paths), aims_table("Overshoot", asked))
-    return Result(tables, data, tuple(void), pictures, tuple(asked))
+    pictures = (Picture("overshoot", lambda target: draw(target, measured, work.rates)),) if measured else ()
+    tables = (table_of(measured, work.rates), aims_table("Overshoot", asked))
+    return Findings(tables, data, tuple(void), pictures, tuple(asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +131,10 @@ class Work:
     seconds: float
 
     @property
-    def paths(self) -> Paths:
+    def rates(self) -> Rates:
         rate = round(self.cap * 1_000_000)
         burst = class_spec(1, Throttle(rate, rate, None, Share.PATH)).burst
-        return Paths(rate, RATES[0] * 1_000_000, RATES[1] * 1_000_000, burst + FIRST_WINDOW)
+        return Rates(rate, RATES[0] * 1_000_000, RATES[1] * 1_000_000, burst + FIRST_WINDOW)
 
     def measure(self, order: Order) -> list[Measured]:
         """Return the first and the repeated transfer of a client that nobody knows.
@@ -198,11 +199,11 @@ class Work:
             raise TestbedError(complaint)
         bed.testbed.check_emulation()
         until = None if poller is None or poller.capped_at is None else poller.capped_at - recorder.started
-        outcome = judge(recorder.samples, CAPPED, OTHER, self.paths.cap, end, until)
+        outcome = judge(recorder.samples, CAPPED, OTHER, self.rates.cap, end, until)
         return Measured(order.variant, transfer, order.phase, outcome, begin, recorder.samples)
 
 
-def table_of(measured: Sequence[Measured], over: Paths) -> Table:
+def table_of(measured: Sequence[Measured], over: Rates) -> Table:
     """Return what each transfer carried beyond the cap; last, what is expected of a poller."""
     table = Table(title="What passes beyond a cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     columns = (
@@ -235,7 +236,7 @@ def table_of(measured: Sequence[Measured], over: Paths) -> Table:
     return table
 
 
-def draw(target: Path, measured: Sequence[Measured], over: Paths) -> None:
+def draw(target: Path, measured: Sequence[Measured], over: Rates) -> None:
     """Draw what the capped path brought of each first transfer, and what the cap allows."""
     figure = style.new_figure(11, 4.6)
     axes = figure.subplots(1, 1)

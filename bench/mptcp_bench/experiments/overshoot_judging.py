@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from mptcp_lab.testbed.recorder import Sample
 
+from .aims import Aim
 from .pages_judging import Octets
-from .scene import Aim
 
 PERIOD = 30.0
 """Seconds between two readings of the poller."""
@@ -76,7 +76,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
+class Rates:
     """What the transfers run over. Bits/s."""
 
     cap: int
@@ -133,7 +133,7 @@ def expected(measured: Sequence[Measured]) -> float:
     return octets / phases * PERIOD / 2
 
 
-def aims(measured: Sequence[Measured], paths: Paths, variants: Sequence[str], phases: int) -> list[Aim]:
+def aims(measured: Sequence[Measured], over: Rates, variants: Sequence[str], phases: int) -> list[Aim]:
     """Return the aims of *variants*, of each of which there is to be a first and a repeated transfer."""
 
     def of(variant: str, transfer: str) -> list[Measured]:
@@ -146,39 +146,39 @@ def aims(measured: Sequence[Measured], paths: Paths, variants: Sequence[str], ph
             found.append(Aim(f"{name}: transfers", len(there), least=phases if variant == "poller" else 1))
             outcomes = [m.outcome for m in there]
             if variant in OURS and outcomes:
-                found += _ours(name, outcomes, paths)
+                found += _ours(name, outcomes, over)
     links = [("none", each) for each in of("none", "first")] + [("poller", each) for each in of("poller", "first")]
     for variant in dict.fromkeys(variant for variant, _ in links):
         rates = [each.outcome.rate for v, each in links if v == variant]
         found += [
-            Aim(f"{variant}: uncapped, × the cap", min(rates) / paths.cap, least=UNCAPPED),
-            Aim(f"{variant}: uncapped, × its link", max(rates) / paths.link, most=LINK),
+            Aim(f"{variant}: uncapped, × the cap", min(rates) / over.cap, least=UNCAPPED),
+            Aim(f"{variant}: uncapped, × its link", max(rates) / over.link, most=LINK),
         ]
-    found += _poller(of("poller", "first"), of("ours", "first"), paths)
+    found += _poller(of("poller", "first"), of("ours", "first"), over)
     return found
 
 
-def _ours(name: str, outcomes: Sequence[Outcome], paths: Paths) -> list[Aim]:
+def _ours(name: str, outcomes: Sequence[Outcome], over: Rates) -> list[Aim]:
     ahead = max(each.ahead for each in outcomes)
     return [
-        Aim(f"{name}: bytes beyond {EXCESS:g} × cap × time", max(e.excess for e in outcomes), " B", most=paths.burst),
-        Aim(f"{name}: ahead of cap × time", ahead / (paths.cap / 8), " s", most=SECONDS),
+        Aim(f"{name}: bytes beyond {EXCESS:g} × cap × time", max(e.excess for e in outcomes), " B", most=over.burst),
+        Aim(f"{name}: ahead of cap × time", ahead / (over.cap / 8), " s", most=SECONDS),
         Aim(f"{name}: above the cap for", max(each.above for each in outcomes), " s", most=SECONDS),
         Aim(f"{name}: capped path, × the cap", min(each.mean for each in outcomes), least=LEAST_CAPPED, most=EXCESS),
         Aim(
             f"{name}: other path, × its link",
-            min(e.other for e in outcomes) / paths.other,
+            min(e.other for e in outcomes) / over.other,
             least=LEAST_OTHER,
             most=LINK,
         ),
     ]
 
 
-def _poller(poller: Sequence[Measured], ours: Sequence[Measured], paths: Paths) -> list[Aim]:
+def _poller(poller: Sequence[Measured], ours: Sequence[Measured], over: Rates) -> list[Aim]:
     found = []
     for each in poller:
         assert each.phase is not None
-        predicted = (each.outcome.rate - paths.cap) / 8 * each.phase
+        predicted = (each.outcome.rate - over.cap) / 8 * each.phase
         ratio = each.outcome.ahead / predicted if predicted > 0 else math.nan
         name = f"poller, reading after {each.phase:.1f} s: overshoot, × what its phase predicts"
         found.append(Aim(name, ratio, least=1 - PREDICTED, most=1 + PREDICTED))

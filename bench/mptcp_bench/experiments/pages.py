@@ -18,7 +18,7 @@ from rich.console import Console
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import missing, need
 
-from . import Picture, Result
+from .findings import Findings, Picture
 from .options import count, yes
 from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
@@ -33,7 +33,7 @@ ATTEMPTS = 3
 CAPPED, OTHER = DEVICES
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Run the cells that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss")
     chosen, variants = cells(options, quick), variants_of(options)
@@ -78,7 +78,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     }
     shown = drawn_cell(batches)
     pictures = () if shown is None else (Picture("pages", lambda target: draw(target, batches, shown)),)
-    return Result(
+    return Findings(
         tuple(tables(batches)),
         data,
         tuple(void),

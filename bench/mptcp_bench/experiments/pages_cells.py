@@ -158,7 +158,7 @@ def octets_of(size: str) -> int:
 def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
     """Return the cells that *options* choose, where they choose none a selection of all.
 
-    Raises TestbedError for one that makes no sense.
+    Raises OptionError for one that makes no sense.
     """
     chosen = (
         [options] if set(options) & set(CHOICES) else [{**options, **each} for each in (QUICK if quick else SELECTION)]
@@ -170,7 +170,7 @@ def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
             for combined in product(*(each.get(name, default).split(",") for name, default in CHOICES.items()))
         ]
     except ValueError:
-        raise refused("pages", OPTIONS) from None
+        raise refused(OPTIONS) from None
     # Those of one testbed behind each other; sorting keeps the order otherwise.
     scenes = list(dict.fromkeys(cell.scene for cell in found))
     return sorted(found, key=lambda cell: scenes.index(cell.scene))
@@ -197,5 +197,5 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
 
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
-    """Return the variants that *options* choose. Raises TestbedError for one that there is not."""
+    """Return the variants that *options* choose. Raises OptionError for one that there is not."""
     return choice(options, "variant", VARIANTS)

@@ -14,9 +14,9 @@ from rich.table import Table
 from mptcp_lab.testbed.recorder import Sample, rates
 
 from .. import style
+from .aims import Aim
 from .pages_cells import Cell
 from .pages_judging import Lead, Octets, Outcome, ideal_seconds, judge_cell, judge_lone
-from .scene import Aim
 from .two_paths import DEVICES
 
 COLUMNS = (

@@ -20,9 +20,9 @@ from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import PROXY_PORT, start_throttler, write_throttler_config
 
-from . import Result
+from .aims import aims_table, backends
+from .findings import Findings
 from .reaction_judging import judge
-from .scene import aims_table, backends
 
 CONNECTIONS = 200
 POLICY = """\
@@ -34,7 +34,7 @@ rules:
 """
 
 
-def run(console: Console, seed: int, quick: bool) -> Result:
+def run(console: Console, seed: int, quick: bool) -> Findings:
     """Measure with every backend this kernel offers."""
     need("root", "mptcp", "mptcp-pm", "htb")
     count = 40 if quick else CONNECTIONS
@@ -43,7 +43,7 @@ def run(console: Console, seed: int, quick: bool) -> Result:
     for backend in offered:
         data["backends"][backend] = measure(backend, count)
     aims = judge(data["backends"], offered, count)
-    return Result((aims_table(f"Reaction, {count} connections", aims),), data, aims=tuple(aims))
+    return Findings((aims_table(f"Reaction, {count} connections", aims),), data, aims=tuple(aims))
 
 
 def measure(backend: str, count: int) -> list[dict[str, float]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..statistics import percentile
+from .aims import Aim
 from .reaction_probe_client import LATE_EVERY
-from .scene import Aim
 
 LATE_MS = 200.0
 """Age from which a connection's transfer is well under way."""

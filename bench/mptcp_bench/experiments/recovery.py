@@ -39,9 +39,9 @@ from mptcp_lab.testbed.transfer import Added, Protocol, wget
 from mptcp_throttler.views.ask import ask
 
 from ..shipped import POLICY, ethernet_cap
-from . import Result
+from .aims import aims_table, backends
+from .findings import Findings
 from .recovery_judging import DEVICES, RESTART, Observed, judge
-from .scene import aims_table, backends
 from .system_state import differences, kernel_state, whole_state
 
 SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0
@@ -51,7 +51,7 @@ FILE_SIZE = 200_000_000
 COUNTERS = re.compile(r"\s(packets|bytes) \d+")
 
 
-def run(console: Console, seed: int, quick: bool) -> Result:
+def run(console: Console, seed: int, quick: bool) -> Findings:
     """Run it with every backend that this kernel offers; nothing in it is drawn at random."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "wget", "mptcpize")
     offered = backends()
@@ -78,7 +78,7 @@ def run(console: Console, seed: int, quick: bool) -> Result:
         "rates": {seen.backend: seen.rates() for seen in found},
         "differences": changed,
     }
-    return Result((aims_table("Recovery", aims),), data, aims=tuple(aims))
+    return Findings((aims_table("Recovery", aims),), data, aims=tuple(aims))
 
 
 def examine(testbed: Testbed, backend: str) -> Observed:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mptcp_lab.testbed.recorder import Sample, greatest_rate, longest_gap, mean_rate
 
-from .scene import Aim
+from .aims import Aim
 
 DEVICES = ("eth0", "wlan0")
 BEFORE = 2.0

@@ -28,7 +28,8 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import Throttler, program, start_throttler, throttler_mounts, wait_until
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
-from . import Result, scale_soft
+from . import scale_soft
+from .findings import Findings
 from .options import OptionError, count, counts, positive, yes
 from .reaction import probed
 from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
@@ -85,7 +86,7 @@ class Found:
 
 
 def plan(options: Mapping[str, str], quick: bool) -> Plan:
-    """Read *options*. Raises TestbedError for one that makes no sense."""
+    """Read *options*. Raises OptionError for one that makes no sense."""
     numbers = counts(options, "n", QUICK_NUMBERS if quick else NUMBERS)
     if numbers != sorted(set(numbers)):
         raise OptionError(f"--set n={options['n']}: allowed are numbers of which each is greater than the one before")
@@ -99,7 +100,7 @@ def plan(options: Mapping[str, str], quick: bool) -> Plan:
     )
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Hold each number, then download beside some; nothing but the emulated paths is drawn from *seed*."""
     asked = plan(options, quick)
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
@@ -131,7 +132,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "held": [asdict(each) for each in found.held],
         "soft": asdict(kept),
     }
-    return Result(tuple(tables), data, aims=tuple(aims))
+    return Findings(tuple(tables), data, aims=tuple(aims))
 
 
 def rig(crowd: Crowd, number: int, pid: int | None, seconds: float, console: Console) -> Rig:

@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 
 from ..statistics import median, percentile
-from .scene import Aim
+from .aims import Aim
 
 RELOAD = 5.0
 """Seconds to the last set entry."""

@@ -31,7 +31,7 @@ from mptcp_lab.testbed.services import (
     write_throttler_config,
 )
 
-from . import Result
+from .findings import Findings
 from .options import choice, count
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
@@ -58,7 +58,7 @@ CROWD_GIVEN_UP = 30.0
 """The same of a thousand, each of which had a packet in 2.4 seconds: TCP waits for so long before it tries again."""
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Run the scenes that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
     usual = [name for name in SCENES if name != "vanished-1000"]
@@ -82,7 +82,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     data = {
         "runs": [_as_data(each) for each in measured],
     }
-    return Result((table_of(measured),), data, aims=tuple(asked))
+    return Findings((table_of(measured),), data, aims=tuple(asked))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate
 
-from .scene import Aim
+from .aims import Aim
 
 FREE, CAPPED = 0.95, 0.97
 """What a path is to carry, as a share of its link, and a capped one of its cap."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mptcp_lab.emulation.model import Direction
-from mptcp_lab.emulation.model import Path as EmulatedPath
+from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import paths
 from mptcp_lab.testbed.model import End, Endpoint, Link, Node, Route, RoutingRule, Topology
 from mptcp_lab.testbed.topologies import PATH_NETWORKS

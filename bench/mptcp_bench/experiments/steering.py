@@ -27,7 +27,8 @@ from mptcp_lab.testbed.services import wait_until
 
 from .. import style
 from ..statistics import mean_interval
-from . import Picture, Result, steering_cells, steering_outages
+from . import steering_cells, steering_outages
+from .findings import Findings, Picture
 from .options import choice, count, refused
 from .two_paths import DEVICES, DownloadScene, slow_origin, two_paths, wifi_dropping
 
@@ -141,7 +142,7 @@ AIMS: dict[str, dict[str, tuple[float, float]]] = {
 """Least and most of each finding's mean."""
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Run what *options* choose: every mode at each RTT, and outages."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
@@ -151,15 +152,15 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     try:
         each = {rtt: tuple(float(word) for word in rtt.split("/", 1)) for rtt in rtts}
     except ValueError:
-        raise refused("steering", OPTIONS) from None
+        raise refused(OPTIONS) from None
     if any(len(pair) != 2 for pair in each.values()):
-        raise refused("steering", OPTIONS)
-    results: list[Result] = []
+        raise refused(OPTIONS)
+    results: list[Findings] = []
     if "modes" in parts:
         results.append(_modes(console, seed, runs, each, kinds))
     if "outages" in parts:
         results.append(steering_outages.run(console, seed, cells, runs))
-    return Result(
+    return Findings(
         tuple(table for result in results for table in result.tables),
         {name: value for result in results for name, value in result.data.items()},
         tuple(failure for result in results for failure in result.failures),
@@ -169,7 +170,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 def _modes(
     console: Console, seed: int, runs: int, each: Mapping[str, tuple[float, ...]], kinds: Sequence[str]
-) -> Result:
+) -> Findings:
     measured: list[Measured] = []
     for rtt, pair in each.items():
         with Testbed(paths(two_paths((ETHERNET, WIFI), pair)), seed=seed) as testbed:
@@ -179,7 +180,7 @@ def _modes(
                 measured += [scene.run(rtt, kind) for _ in range(runs)]
     table, failures = judged(measured)
     data = {"runs": [{"rtt": m.rtt, "kind": m.kind, **m.findings()} for m in measured]}
-    return Result((table,), data, tuple(failures), (Picture("steering", lambda target: draw(target, measured)),))
+    return Findings((table,), data, tuple(failures), (Picture("steering", lambda target: draw(target, measured)),))
 
 
 class Scene(DownloadScene):

@@ -92,7 +92,7 @@ class Cell:
 def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
     """Return the cells that *options* choose, those of one fault, outage and load behind each other.
 
-    Raises TestbedError for one that makes no sense.
+    Raises OptionError for one that makes no sense.
     """
     given = {**(QUICK if quick else {}), **options}
     modes, faults, loads = (choice(given, name, known) for name, known in CHOICES.items())
@@ -100,7 +100,7 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
     outages = counts(given, "outage", OUTAGES)
     probe, stale = count(given, "probe", 0, least=0), count(given, "stale", 0, least=0)
     if not (probe == 0 or 1000 <= probe <= 120_000) or stale > 255:
-        raise refused("steering", OPTIONS)
+        raise refused(OPTIONS)
     return [
         Cell(mode, fault, outage, load, lost, probe, stale)
         for load, fault, lost, outage, mode in product(loads, faults, losts, outages, modes)

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from mptcp_lab.testbed.recorder import Sample, longest_gap, mean_rate, rates
 
-from .scene import Aim
+from .aims import Aim
 from .steering_cells import BY_ORDER, Cell
 
 APPLICATION = "application"

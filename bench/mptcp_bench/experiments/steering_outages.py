@@ -23,8 +23,8 @@ from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command, start_sink, wait_until
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
-from . import Result
-from .scene import missed
+from .aims import missed
+from .findings import Findings
 from .steering_cells import NONE, PATHS, POLICY, Cell
 from .steering_judging import APPLICATION, Outcome, Watched, judge, outcome
 from .two_paths import DEVICES, FILE_SIZE, DownloadScene, slow_origin, two_paths
@@ -137,7 +137,7 @@ def with_upload(scene: Scene) -> Scene:
     return Scene(scene.testbed, scene.throttler, scene.policy, scene.download, mptcp_command([*upload, url]))
 
 
-def run(console: Console, seed: int, cells: Sequence[Cell], runs: int) -> Result:
+def run(console: Console, seed: int, cells: Sequence[Cell], runs: int) -> Findings:
     """Run *cells*, each *runs* times."""
     measured: list[tuple[Cell, Outcome]] = []
     void: list[str] = []
@@ -162,7 +162,7 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int) -> Result
     return judged(measured, void)
 
 
-def judged(measured: Iterable[tuple[Cell, Outcome]], void: Sequence[str] = ()) -> Result:
+def judged(measured: Iterable[tuple[Cell, Outcome]], void: Sequence[str] = ()) -> Findings:
     """Return the table and which aims were missed."""
     found: dict[Cell, list[Outcome]] = {}
     for cell, one in measured:
@@ -192,4 +192,4 @@ def judged(measured: Iterable[tuple[Cell, Outcome]], void: Sequence[str] = ()) -
             for each in outcomes
         ]
     }
-    return Result((table,), data, tuple(failures))
+    return Findings((table,), data, tuple(failures))

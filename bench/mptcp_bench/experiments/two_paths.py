@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from mptcp_lab.emulation.model import Direction
-from mptcp_lab.emulation.model import Path as EmulatedPath
+from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.plan import tbf
 from mptcp_lab.testbed.process import Process

@@ -43,7 +43,7 @@ HARDLY = 0.0005
 """Share of segments sent twice below which nothing to speak of was lost."""
 HEADERS_LEAVE = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
 """Payload with MTU 1000 against 1500: IPv4 and TCP headers with timestamps and DSS are 80 bytes, and the shapers count
-14 of Ethernet (experiments/scene.py)."""
+14 of Ethernet (experiments/aims.py)."""
 FULL = 0.4
 """Of a receive buffer: what is held when the window is used up, by samples 0.1 s apart. The kernel's memory for packets
 counts, of which payload, and so the window, is about half."""

@@ -5,7 +5,7 @@ Medians are compared by those of the repetitions: all segments together would hi
 
 from __future__ import annotations
 
-from ..document import Judgement
+from ..result_file import Judgement
 from ..statistics import compare, percentiles
 from .claims import SPARE
 from .conversion import ANSWER, MPTCP, OWN_SYN, REFERENCES, TCP, median
@@ -20,7 +20,7 @@ from .results import (
     SYN,
     UP,
     WHOLE,
-    Result,
+    PaperResult,
     Statistic,
 )
 from .summary import pooled
@@ -32,7 +32,7 @@ PERCENTILES = (50, 95, 99)
 CLAIMS = Claims()
 
 
-def _values(result: Result, kind: str, direction: str, case: str = MPTCP) -> tuple[float, ...]:
+def _values(result: PaperResult, kind: str, direction: str, case: str = MPTCP) -> tuple[float, ...]:
     values = pooled(result, f"{kind} {direction}", case)
     if not values:
         raise Missing(f"{kind} {direction} of {result.case(case).title} was not measured")

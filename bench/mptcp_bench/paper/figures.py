@@ -22,7 +22,7 @@ from .results import (
     RETRANSMISSION_SHARE,
     RETRANSMISSIONS,
     Case,
-    Result,
+    PaperResult,
 )
 from .summary import representative
 
@@ -65,7 +65,7 @@ class Picture:
     legend: bool = True
 
 
-def _panels(result: Result, until: float | None = None) -> tuple[Part, ...]:
+def _panels(result: PaperResult, until: float | None = None) -> tuple[Part, ...]:
     """Return a panel for each case, or, *until* that many seconds, for each that has a cap.
 
     Panels with a cap have one scale, those without have one: a cap would leave nothing to see on the others'.
@@ -88,7 +88,7 @@ def _in_rows(parts: Sequence[Part], height: float) -> tuple[Row, ...]:
     return tuple(Row(height, tuple(parts[i : i + 2])) for i in range(0, len(parts), 2))
 
 
-def _wire(result: Result) -> str:
+def _wire(result: PaperResult) -> str:
     """Return the line below the title."""
     runs = [run for case in result.of_kind("panel") if (run := representative(result.valid(case.key)))]
     steps = [b - a for run in runs if run.series for a, b in zip(run.series.times, run.series.times[1:], strict=False)]
@@ -96,12 +96,12 @@ def _wire(result: Result) -> str:
     return f"Bytes on the wire at the client{mean}. Bold: the run of median goodput; faint: the other runs."
 
 
-def throughput(result: Result) -> Picture:
+def throughput(result: PaperResult) -> Picture:
     """Return throughput over time, a panel for each case."""
     return Picture(_wire(result), _in_rows(_panels(result), 2.6))
 
 
-def transfers(result: Result) -> Picture:
+def transfers(result: PaperResult) -> Picture:
     """Return throughput over time, how long the transfers took, and a close look at the caps taking hold."""
     done = Part(lambda axes: bars(axes, result, result.of_kind("panel"), DURATION))
     rows = _in_rows((*_panels(result), done), 2.2)
@@ -110,7 +110,7 @@ def transfers(result: Result) -> Picture:
     return Picture(_wire(result), rows)
 
 
-def buffers(result: Result) -> Picture:
+def buffers(result: PaperResult) -> Picture:
     """Return throughput and the receiver's memory over time, retransmissions, and goodput against buffer size."""
     cases = result.of_kind("panel")
     rows = list(_in_rows(_panels(result), 2.4))
@@ -129,7 +129,7 @@ def buffers(result: Result) -> Picture:
     return Picture(_wire(result), (*rows, Row(2.3 if len(last) > 1 else 1.5, tuple(last))))
 
 
-def conversion(result: Result) -> Picture:
+def conversion(result: PaperResult) -> Picture:
     """Return the distributions of delays, a row for each kind of segment."""
     kinds = dict.fromkeys(name.split()[0] for run in result.runs if run.valid for name in run.distributions)
 
@@ -140,7 +140,7 @@ def conversion(result: Result) -> Picture:
     return Picture("From packet timestamps on both sides of the proxy. Dots: median, p95, p99.", rows, legend=False)
 
 
-FIGURES: dict[str, Callable[[Result], Picture]] = {
+FIGURES: dict[str, Callable[[PaperResult], Picture]] = {
     "fig2": throughput,
     "fig3": throughput,
     "fig4": buffers,
@@ -151,7 +151,7 @@ FIGURES: dict[str, Callable[[Result], Picture]] = {
 }
 
 
-def figure(result: Result) -> Any:
+def figure(result: PaperResult) -> Any:
     """Return the matplotlib figure of *result*; a scenario that is not listed is drawn as throughput over time."""
     picture = FIGURES.get(result.experiment, throughput)(result)
     # Drawn twice: how much room the legend takes is known only when all axes are.
@@ -163,7 +163,7 @@ def figure(result: Result) -> Any:
     return drawn
 
 
-def _compose(result: Result, picture: Picture, below: float) -> Any:
+def _compose(result: PaperResult, picture: Picture, below: float) -> Any:
     """Return heading and rows, with *below* inches of nothing at the bottom."""
     height = HEADING + sum(CAPTIONS + row.height + AXIS for row in picture.rows) + below
     drawn = style.new_figure(WIDTH, height)
@@ -206,14 +206,14 @@ def _legend(drawn: Any, top: float) -> None:
     )  # fmt: skip
 
 
-def svg(result: Result) -> bytes:
+def svg(result: PaperResult) -> bytes:
     """Return the picture as SVG."""
     target = BytesIO()
     style.save(figure(result), target)
     return target.getvalue()
 
 
-def draw(result: Result, directory: Path) -> tuple[Path, Path]:
+def draw(result: PaperResult, directory: Path) -> tuple[Path, Path]:
     """Write ``figure.png`` and ``figure.svg`` into *directory*, and return where they are.
 
     :raises OSError: as the file system says

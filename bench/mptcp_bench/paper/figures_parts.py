@@ -11,7 +11,7 @@ from .. import style
 from ..statistics import percentiles
 from .figures_time import caption, nothing
 from .quantities import scale, show
-from .results import BULK, DATA, DOWN, GOODPUT, STREAM, SYN, UP, WHOLE, Case, Result, Statistic, metric
+from .results import BULK, DATA, DOWN, GOODPUT, STREAM, SYN, UP, WHOLE, Case, PaperResult, Statistic, metric
 from .summary import pooled
 
 BAR = "#c3c9d3"
@@ -41,7 +41,7 @@ LEAST_SHARE = 0.001
 """Where an axis of shares ends at the least: next to nothing shall look like it."""
 
 
-def bars(axes: Any, result: Result, cases: Sequence[Case], name: str) -> None:
+def bars(axes: Any, result: PaperResult, cases: Sequence[Case], name: str) -> None:
     """Draw the means of metric *name* with their intervals; a dot for every run."""
     known = metric(name)
     found = [(case, s) for case in cases if (s := result.statistic(case.key, name))]
@@ -78,7 +78,7 @@ def bars(axes: Any, result: Result, cases: Sequence[Case], name: str) -> None:
     axes.set_xlim(0, 1.1 * top / factor or 1)
 
 
-def sweep(axes: Any, result: Result) -> None:
+def sweep(axes: Any, result: PaperResult) -> None:
     """Draw goodput against size of the receive buffer, and what the formula asks for."""
     found = sorted(
         (case.at / 1e6, s)
@@ -113,7 +113,7 @@ def _sparse(sizes: Sequence[float]) -> list[str]:
     return labels
 
 
-def delays(axes: Any, result: Result, kind: str) -> None:
+def delays(axes: Any, result: PaperResult, kind: str) -> None:
     """Draw how the delays of segments of *kind* are distributed, each direction and case a line."""
     caption(axes, KINDS.get(kind, kind), "share of segments that took no longer")
     style.dress(axes, "milliseconds", "per cent")
@@ -147,7 +147,7 @@ def delays(axes: Any, result: Result, kind: str) -> None:
     )  # fmt: skip
 
 
-def _delay_range(result: Result) -> tuple[float, float]:
+def _delay_range(result: PaperResult) -> tuple[float, float]:
     """Return from where to where all delays and references lie, in milliseconds: one axis for every kind."""
     seconds = [v for run in result.runs if run.valid for values in run.distributions.values() for v in values]
     seconds += [reference.value for reference in result.references]

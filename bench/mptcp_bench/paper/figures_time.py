@@ -11,7 +11,7 @@ from mptcp_common.units import format_rate
 from .. import style
 from ..statistics import mean_interval
 from .quantities import show
-from .results import GOODPUT, JOINED, TIME_TO_THROTTLE, Case, Result, Run, Series, metric, rate
+from .results import GOODPUT, JOINED, TIME_TO_THROTTLE, Case, PaperResult, Run, Series, metric, rate
 from .summary import representative
 
 COMPARABLE = 3.0
@@ -36,7 +36,9 @@ class Scales:
     """Mbit/s, or kB."""
 
     @classmethod
-    def of(cls, result: Result, cases: Iterable[Case], extra: str | None = None, *, beginnings: bool = True) -> Scales:
+    def of(
+        cls, result: PaperResult, cases: Iterable[Case], extra: str | None = None, *, beginnings: bool = True
+    ) -> Scales:
         """Return the scales for throughput, or for the series *extra*.
 
         Without *beginnings* what passed before a cap was in force may leave the panel: it has a closer look of its own.
@@ -58,7 +60,7 @@ class Scales:
         axes.set_ylim(0, self.greatest)
 
 
-def _runs(result: Result, case: Case) -> tuple[Run, ...]:
+def _runs(result: PaperResult, case: Case) -> tuple[Run, ...]:
     return tuple(run for run in result.valid(case.key) if run.series is not None and run.series.times)
 
 
@@ -87,7 +89,7 @@ def _top(case: Case, series: Series, since: float) -> float:
     return max((total for time, total in totals if time >= since), default=0.0)
 
 
-def _levels(result: Result) -> Iterator[tuple[str, str, float]]:
+def _levels(result: PaperResult) -> Iterator[tuple[str, str, float]]:
     """Yield label, colour and Mbit/s on the wire of every baseline that was measured."""
     for case in result.of_kind("baseline"):
         means = []
@@ -126,7 +128,7 @@ def nothing(axes: Any) -> None:
     axes.set_yticks([])
 
 
-def _outcome(result: Result, case: Case, runs: Sequence[Run]) -> str:
+def _outcome(result: PaperResult, case: Case, runs: Sequence[Run]) -> str:
     values = result.values(case.key, GOODPUT)
     count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
     if not values:
@@ -135,7 +137,7 @@ def _outcome(result: Result, case: Case, runs: Sequence[Run]) -> str:
     return f"{show(found.mean, 'bit/s', found.half)} of payload, {count}"
 
 
-def beginning(result: Result, cases: Iterable[Case]) -> float | None:
+def beginning(result: PaperResult, cases: Iterable[Case]) -> float | None:
     """Return until when, in seconds, to look closely for a cap to be seen taking hold; None where there is no need."""
     runs = [run for case in cases for run in _runs(result, case)]
     taken = [run.values[JOINED] + run.values[TIME_TO_THROTTLE] for run in runs if TIME_TO_THROTTLE in run.values]
@@ -145,7 +147,7 @@ def beginning(result: Result, cases: Iterable[Case]) -> float | None:
     return until if COMPARABLE * until < max(run.end for run in runs) else None
 
 
-def over_time(axes: Any, result: Result, case: Case, scales: Scales, until: float | None = None) -> None:
+def over_time(axes: Any, result: PaperResult, case: Case, scales: Scales, until: float | None = None) -> None:
     """Draw the throughput of each path of *case*, all of it or *until* that many seconds."""
     runs = _runs(result, case)
     if until is None:
@@ -189,7 +191,7 @@ def _marks(axes: Any, run: Run) -> None:
     axes.axvline(joined + taken, color=style.FOURTH, linewidth=1.2, label="cap in force")
 
 
-def held(axes: Any, result: Result, case: Case, name: str, scales: Scales) -> None:
+def held(axes: Any, result: PaperResult, case: Case, name: str, scales: Scales) -> None:
     """Draw the series *name*, bytes at the receiver, of *case*."""
     runs = [run for run in _runs(result, case) if run.series is not None and name in run.series.extra]
     values = result.values(case.key, name)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..document import Judgement, Verdict
+from ..result_file import JudgedClaim, Judgement
 from ..statistics import Comparison, compare, no_less_than
 from .quantities import show
-from .results import Result, Statistic
+from .results import PaperResult, Statistic
 
 
 class Missing(Exception):
@@ -53,7 +53,7 @@ class Claims(dict[str, list[Claim]]):
 
         return enter
 
-    def judge(self, result: Result) -> tuple[Verdict, ...]:
+    def judge(self, result: PaperResult) -> tuple[JudgedClaim, ...]:
         """Return a verdict for each claim about the scenario of *result*."""
         measured = Measured(result)
         verdicts = []
@@ -62,14 +62,14 @@ class Claims(dict[str, list[Claim]]):
                 found = claim.find(measured)
             except Missing as missing:
                 found = Finding(f"{missing}.", "not judged")
-            verdicts.append(Verdict(claim.id, claim.paper, found.measured, found.verdict, found.why))
+            verdicts.append(JudgedClaim(claim.id, claim.paper, found.measured, found.verdict, found.why))
         return tuple(verdicts)
 
 
 class Measured:
     """The summary of a result, for claims to ask."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: PaperResult) -> None:
         self.result = result
 
     def __call__(self, case: str, metric: str) -> Statistic:

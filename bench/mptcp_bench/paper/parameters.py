@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mptcp_common.units import parse_rate
-from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, PathError, UniformLoss
-from mptcp_lab.emulation.model import Path as EmulatedPath
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, PathError, UniformLoss
 
 MILLISECOND = 1_000
 """Microseconds."""
@@ -209,6 +208,6 @@ class Parameters:
         bandwidth = sum(path.down.rate or 0 for path in paths) / 8
         return 2 * bandwidth * max(path.rtt for path in paths) / 1e6
 
-    def document(self) -> dict[str, str]:
+    def as_text(self) -> dict[str, str]:
         """Return what the result file says of them."""
         return {p.name: self.texts[p.name] for p in PARAMETERS if p.name in self.known}

@@ -1,4 +1,4 @@
-"""What one experiment of the paper measured, as frozen dataclasses: the document with all that is the paper's own.
+"""What one experiment of the paper measured, as frozen dataclasses: the result with all that is the paper's own.
 
 A run that is no data point stays in it with the reason.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from .. import document
-from ..document import Document, Scalar, Verdict
+from .. import result_file
+from ..result_file import JudgedClaim, Result, Scalar
 
 ETHERNET = "ethernet"
 WIFI = "wifi"
@@ -203,7 +203,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result(Document):
+class PaperResult(Result):
     """One experiment of the paper, rerun."""
 
     paper: str
@@ -213,7 +213,7 @@ class Result(Document):
     cases: tuple[Case, ...]
     runs: tuple[Run, ...]
     summary: tuple[Statistic, ...] = ()
-    claims: tuple[Verdict, ...] = ()
+    claims: tuple[JudgedClaim, ...] = ()
     references: tuple[Reference, ...] = ()
 
     def __post_init__(self) -> None:
@@ -251,6 +251,6 @@ class Result(Document):
         return next((s for s in self.summary if (s.case, s.metric) == (case, metric)), None)
 
 
-def load(source: Path) -> Result:
+def load(source: Path) -> PaperResult:
     """Read a result of the paper's; ResultError, one line with file, key and value, where it is none."""
-    return document.load(source, Result)
+    return result_file.load(source, PaperResult)

@@ -21,14 +21,14 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.topologies import paths
 
-from .. import document, provenance
-from ..document import FILE, write
+from .. import provenance, result_file
 from ..provenance import Provenance
+from ..result_file import FILE, write
 from ..statistics import percentile
 from . import conversion, engine
 from .figures import draw
 from .parameters import Parameters
-from .results import ETHERNET, GOODPUT, WIFI, Reference, Result, Run, rate
+from .results import ETHERNET, GOODPUT, WIFI, PaperResult, Reference, Run, rate
 from .scenarios import SCENARIOS, TABLE
 from .verdicts import judged
 
@@ -150,7 +150,7 @@ def said(run: Run) -> str:
 class Rerun:
     """One experiment of the paper, ready to be run."""
 
-    result: Result
+    result: PaperResult
     """Before anything was run."""
     seconds: float
     """About how long it takes."""
@@ -175,7 +175,7 @@ def prepare(name: str, order: Order) -> Rerun:
     common: dict[str, Any] = {
         "provenance": provenance.collect(order.seed),
         "experiment": name,
-        "parameters": dict(parameters.document()),
+        "parameters": dict(parameters.as_text()),
         "seed": order.seed,
         "complete": False,
         "quick": order.quick,
@@ -184,7 +184,7 @@ def prepare(name: str, order: Order) -> Rerun:
     if name == TABLE:
         repetitions = parameters.repetitions or conversion.rounds(quick=order.quick)
         return Rerun(
-            Result(
+            PaperResult(
                 title="Protocol conversion delay",
                 paper="Table 1",
                 repetitions=repetitions,
@@ -209,7 +209,7 @@ def prepare(name: str, order: Order) -> Rerun:
     needed = parameters.receive_buffer_needed()
     swept = any(trial.kind == "sweep" for trial in scenario.trials)
     return Rerun(
-        Result(
+        PaperResult(
             title=scenario.title,
             paper=scenario.figure,
             repetitions=len(planned.rounds),
@@ -226,7 +226,7 @@ def prepare(name: str, order: Order) -> Rerun:
     )
 
 
-def run(name: str, order: Order) -> Result:
+def run(name: str, order: Order) -> PaperResult:
     """Run the paper's experiment *name*, leave its files, and return the result.
 
     Raises TestbedError where it cannot be run, OSError where its files cannot be written; KeyboardInterrupt passes.
@@ -234,7 +234,7 @@ def run(name: str, order: Order) -> Result:
     """
     rerun = prepare(name, order)
     result, directory = rerun.result, order.output / name
-    document.prepare(directory)
+    result_file.prepare(directory)
     try:
         with checked_lab(order) as where, Shown(order.console, name, rerun.seconds) as shown:
             result = replace(result, notes=where.notes, provenance=where.provenance(result.provenance))
@@ -259,10 +259,10 @@ def _forget_figures(directory: Path) -> None:
         figure.unlink()
 
 
-def run_all(names: Sequence[str], order: Order, documents: list[Any]) -> list[str]:
+def run_all(names: Sequence[str], order: Order, results: list[Any]) -> list[str]:
     """Run the experiments *names* one after another, say what each showed, and go on after one that failed.
 
-    Each result document is appended to *documents* when it is there. Return a line for each experiment that has no data
+    Each result is appended to *results* when it is there. Return a line for each experiment that has no data
     point in some case. A claim of the paper that does not hold is a result, not a failure.
     """
     failures = []
@@ -272,7 +272,7 @@ def run_all(names: Sequence[str], order: Order, documents: list[Any]) -> list[st
         except TestbedError as error:
             failures.append(f"{name}: {error}")
             continue
-        documents.append(asdict(result))
+        results.append(asdict(result))
         for verdict in result.claims:
             color = {"holds": "green", "differs": "yellow"}.get(verdict.verdict, "red")
             order.console.print(f"  [{color}]{verdict.verdict}[/] {verdict.paper}", highlight=False, soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..statistics import mean_interval
-from .results import GOODPUT, METRICS, Case, Result, Run, Statistic, metric
+from .results import GOODPUT, METRICS, Case, PaperResult, Run, Statistic, metric
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -30,7 +30,7 @@ def summed_up(case: str, name: str, values: Sequence[float]) -> Statistic:
     return Statistic(case, name, metric(name).unit, found.n, found.mean, found.low, found.high, tuple(values))
 
 
-def pooled(result: Result, distribution: str, case: str | None = None) -> tuple[float, ...]:
+def pooled(result: PaperResult, distribution: str, case: str | None = None) -> tuple[float, ...]:
     """Return the values of *distribution* of all valid runs, or of those of *case*."""
     runs = [run for run in result.runs if run.valid and case in (None, run.case)]
     return tuple(value for run in runs for value in run.distributions.get(distribution, ()))

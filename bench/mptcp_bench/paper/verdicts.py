@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from . import claims, conversion_claims, throttling_claims
 from .judging import Claims
-from .results import Result
+from .results import PaperResult
 from .summary import summarise
 
 CLAIMS = Claims({**claims.CLAIMS, **throttling_claims.CLAIMS, **conversion_claims.CLAIMS})
 
 
-def judged(result: Result) -> Result:
+def judged(result: PaperResult) -> PaperResult:
     """Return *result* with summary and verdicts as its runs have them."""
     result = replace(result, summary=summarise(result.cases, result.runs))
     return replace(result, claims=CLAIMS.judge(result))

@@ -77,9 +77,9 @@ class Fetcher:
         reader, writer = streams or await self._connect(host)
         try:
             entry["connected"] = time.monotonic()
-            place = f"/{name}" if tunnelled else f"http://{host}/{name}"
+            request_target = f"/{name}" if tunnelled else f"http://{host}/{name}"
             kept = "close" if self._order["kind"] == "close" else "keep-alive"
-            writer.write(f"GET {place} HTTP/1.1\r\nHost: {host}\r\nConnection: {kept}\r\n\r\n".encode())
+            writer.write(f"GET {request_target} HTTP/1.1\r\nHost: {host}\r\nConnection: {kept}\r\n\r\n".encode())
             length = await _answer(reader, 200)
             entry["first"] = time.monotonic()
             if length != size:

@@ -61,7 +61,7 @@ class Refused(Exception):
     """A request that failed, in words for the driver."""
 
 
-def place() -> dict[str, str]:
+def boot_and_network() -> dict[str, str]:
     """Return what tells this boot and this network namespace from all others, as far as anything does."""
     return {"boot": BOOT_ID.read_text().strip(), "network": os.readlink("/proc/self/ns/net")}
 
@@ -135,7 +135,7 @@ class Holder:
         self._count = 0
         self._journal = (directory / JOURNAL).open("a")
         fcntl.flock(self._journal, fcntl.LOCK_EX)
-        self._note({"run": run_id, "pid": os.getpid(), **place()})
+        self._note({"run": run_id, "pid": os.getpid(), **boot_and_network()})
 
     def answer(self, line: dict[str, Any]) -> None:
         with self._writing, suppress(OSError):  # nobody may be left to listen

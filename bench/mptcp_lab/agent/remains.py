@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .hold import GRACE, JOURNAL, MARK, UNDOING, Refused, place, undo
+from .hold import GRACE, JOURNAL, MARK, UNDOING, Refused, boot_and_network, undo
 from .hold import remove as remove_directory
 from .processes import marked
 
@@ -84,7 +84,7 @@ def remove(directory: Path, noted: list[dict[str, Any]]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     parent, prefix, run_id = arguments
-    here = place()
+    here = boot_and_network()
     removed: list[str] = []
     left: list[str] = []
     live: list[int] = []

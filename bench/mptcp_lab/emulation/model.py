@@ -101,7 +101,7 @@ class Direction:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class EmulatedPath:
     """A path between client and core, with a router of its own that does to packets what *down* and *up* say."""
 
     name: str
@@ -120,10 +120,10 @@ class Path:
         return max(self.down.mtu, self.up.mtu)
 
 
-def seed_of(seed: int, *place: str) -> int:
-    """Return the seed, 64 bits, of one generator: *place* says of which path, direction and impairment.
+def seed_of(seed: int, *names: str) -> int:
+    """Return the seed, 64 bits, of one generator: *names* says of which path, direction and impairment.
 
     Each has its own, so that what one path loses does not depend on what crosses another.
     """
-    text = "/".join((str(seed), *place))
+    text = "/".join((str(seed), *names))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import astuple, dataclass
-from pathlib import Path as File
+from pathlib import Path
 
-from .model import Direction, GilbertElliott, Path, seed_of
+from .model import Direction, EmulatedPath, GilbertElliott, seed_of
 
-SOURCES = tuple(sorted((File(__file__).parent / "native").glob("*.c")))
+SOURCES = tuple(sorted((Path(__file__).parent / "native").glob("*.c")))
 COMPILER_FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
 LIBRARIES = ("-lnetfilter_queue", "-lmnl")
 QUEUES = {"down": 0, "up": 1}
@@ -83,12 +83,12 @@ def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str
     return tuple(words)
 
 
-def impaired(path: Path) -> dict[str, Direction]:
+def impaired(path: EmulatedPath) -> dict[str, Direction]:
     """Return the directions that need the emulator, in the order in which it counts them."""
     return {name: d for name, d in (("down", path.down), ("up", path.up)) if d.impaired}
 
 
-def arguments(path: Path, seed: int) -> tuple[str, ...]:
+def arguments(path: EmulatedPath, seed: int) -> tuple[str, ...]:
     """Return the emulator's arguments behind the name of its counters' file."""
     words: list[str] = []
     for name, direction in impaired(path).items():
@@ -132,7 +132,7 @@ def rules(devices: dict[str, str]) -> tuple[Rules, ...]:
     return (_nftables(devices), _iptables("-legacy", devices), _iptables("", devices))
 
 
-def counts(path: Path, counters: bytes, kernel: str) -> dict[str, Counts]:
+def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts]:
     """Read the emulator's counters, and the kernel's from the text of /proc/net/netfilter/nfnetlink_queue.
 
     That file has a line for each queue: number, port id, waiting, copy mode, copy range, dropped because the queue
@@ -143,7 +143,7 @@ def counts(path: Path, counters: bytes, kernel: str) -> dict[str, Counts]:
         fields = line.split()
         dropped[int(fields[0])] = int(fields[5]) + int(fields[6])
     result: dict[str, Counts] = {}
-    for place, name in enumerate(impaired(path)):
-        seen, lost, passed, late, full = _COUNTERS.unpack_from(counters, place * _COUNTERS.size)
+    for number, name in enumerate(impaired(path)):
+        seen, lost, passed, late, full = _COUNTERS.unpack_from(counters, number * _COUNTERS.size)
         result[name] = Counts(seen, lost, passed, late, full + dropped.get(QUEUES[name], 0))
     return result

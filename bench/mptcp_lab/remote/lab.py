@@ -64,7 +64,7 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
             raise TestbedError("the hosts are not ready:\n" + "\n".join(f"  {problem}" for problem in problems))
         client, proxy, origin = (hosts[part.name] for part in inventory.parts)
         stack.enter_context(_set_up_proxy(proxy))
-        script = ["sh", str(client.place(MULTIPATH))]
+        script = ["sh", str(client.provide(MULTIPATH))]
         devices = [path.device for path in inventory.paths]
         stack.enter_context(client.changed([*script, "up", *devices], [*script, "down"]))
         _check_first_path(inventory, client, proxy)
@@ -147,7 +147,7 @@ def _problems(inventory: Inventory, part: Part, host: SshHost) -> Iterator[str]:
 
 
 def _interface_problems(inventory: Inventory, part: Part, host: SshHost) -> Iterator[str]:
-    links = host.links()
+    devices = host.devices()
     keys = {
         "client": {path.device: f"client.paths.{path.name}" for path in inventory.paths},
         "proxy": {device: f"proxy.interfaces[{i}]" for i, device in enumerate(inventory.proxy.devices)},
@@ -155,12 +155,12 @@ def _interface_problems(inventory: Inventory, part: Part, host: SshHost) -> Iter
     }[part.name]
     for device, key in keys.items():
         where = inventory.at(key)
-        if device not in links:
-            there = ", ".join(sorted(set(links) - {"lo"})) or "none"
+        if device not in devices:
+            there = ", ".join(sorted(set(devices) - {"lo"})) or "none"
             yield f"{where}: {part.login.destination} has no interface {device}; it has {there}"
-        elif not links[device].up:
+        elif not devices[device].up:
             yield f"{where}: {device} of {part.login.destination} is down or not connected"
-        elif links[device].address(4) is None:
+        elif devices[device].address(4) is None:
             yield f"{where}: {device} of {part.login.destination} has no IPv4 address"
 
 

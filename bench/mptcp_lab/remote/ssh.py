@@ -15,7 +15,7 @@ from typing import Any, Self
 from ..agent import counters
 from ..testbed.commands import TestbedError, said
 from .connection import Connection, Login, Refused, exchange
-from .links import Link, parse_links
+from .devices import Device, parse_devices
 
 PIECE = 1 << 20
 """Bytes of a file that are read at a time."""
@@ -195,7 +195,7 @@ class SshHost(AbstractContextManager["SshHost"]):
             raise TestbedError(f"[{self.name}] write {target}: {reason}") from None
         return target
 
-    def place(self, file: Path) -> Path:
+    def provide(self, file: Path) -> Path:
         if file.is_relative_to(self.directory):
             return file
         return self.write(f"{self.name}-{file.name}", file.read_text())
@@ -214,13 +214,13 @@ class SshHost(AbstractContextManager["SshHost"]):
             if len(piece) < PIECE:
                 return b"".join(pieces)
 
-    def links(self) -> dict[str, Link]:
+    def devices(self) -> dict[str, Device]:
         """Return the host's interfaces by name, as ``ip address`` shows them now."""
-        return parse_links(self.run(["ip", "-j", "address", "show"]).stdout)
+        return parse_devices(self.run(["ip", "-j", "address", "show"]).stdout)
 
     def address(self, device: str, family: int = 4) -> str:
-        link = self.links().get(device)
-        found = link.address(family) if link is not None else None
+        there = self.devices().get(device)
+        found = there.address(family) if there is not None else None
         if found is None:
             raise KeyError(f"{self.name}:{device} has no IPv{family} address")
         return found
@@ -228,9 +228,9 @@ class SshHost(AbstractContextManager["SshHost"]):
     def service_address(self, family: int = 4) -> str:
         if family in self._addresses:
             return self._addresses[family]
-        links = self.links()
+        devices = self.devices()
         for device in self._devices:
-            found = links[device].address(family) if device in links else None
+            found = devices[device].address(family) if device in devices else None
             if found is not None:
                 return found
         raise KeyError(f"{self.name} has no IPv{family} address on {', '.join(self._devices)}")

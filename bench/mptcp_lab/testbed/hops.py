@@ -1,8 +1,7 @@
 """Running a topology's path emulation: netem where the kernel has it, else our emulator, one process for each hop.
 
-Both follow the same ``emulation.model.Path``. Ours is not silent about failing: where it ended, dropped packets that
-were not to be lost, or let too many go late, :meth:`Emulation.check` raises; so does the end of the testbed, unless
-that was told before.
+Both follow the same ``emulation.model.EmulatedPath``. Where ours ended, dropped packets that were not to be lost, or
+let too many go late, :meth:`Emulation.check` raises; so does the end of the testbed, unless it was raised before.
 """
 
 from __future__ import annotations

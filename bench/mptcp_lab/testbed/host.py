@@ -78,7 +78,7 @@ class Host(Protocol):
         """Write *text* to file *name* below :attr:`directory`, with the directories above it."""
         ...
 
-    def place(self, file: Path) -> Path:
+    def provide(self, file: Path) -> Path:
         """Return where *file* of this machine is there, copied below :attr:`directory` if need be.
 
         What is below :attr:`directory` already is on that host.

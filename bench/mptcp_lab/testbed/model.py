@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import ip_interface
 
-from ..emulation.model import Direction, Path
+from ..emulation.model import Direction, EmulatedPath
 
 MAX_DEVICE_NAME = 15
 """IFNAMSIZ - 1, linux/if.h."""
@@ -117,7 +117,7 @@ class Hop:
     """The router of an emulated path, between client and core: it does to packets what *path* says."""
 
     node: str
-    path: Path
+    path: EmulatedPath
     client_device: str
     """Of the node ``client``: where the path begins."""
     down: str = "lan"
@@ -165,9 +165,9 @@ class Topology:
         for node in self.nodes:
             self._check_node(node, seen)
         for hop in self.hops:
-            for place in (("client", hop.client_device), (hop.node, hop.down), (hop.node, hop.up)):
-                if place not in seen:
-                    raise TopologyError(f"topology {self.name}, path {hop.path.name}: no device {':'.join(place)}")
+            for device in (("client", hop.client_device), (hop.node, hop.down), (hop.node, hop.up)):
+                if device not in seen:
+                    raise TopologyError(f"topology {self.name}, path {hop.path.name}: no device {':'.join(device)}")
             if [h.path.name for h in self.hops].count(hop.path.name) > 1:
                 raise TopologyError(f"topology {self.name}: two paths are called {hop.path.name!r}")
         for link in self.links:

@@ -142,7 +142,7 @@ class LiveNode:
         target.write_text(text)
         return target
 
-    def place(self, file: Path) -> Path:
+    def provide(self, file: Path) -> Path:
         """Return *file*: namespaces share the file system."""
         return file
 

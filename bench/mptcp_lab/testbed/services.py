@@ -211,7 +211,7 @@ def start_proxy(
         # Two Squids on a host collide on /dev/shm/squid-*.
         "/dev/shm": TMPFS,
     }
-    argv = [host.program("mptcp-proxy"), "run", "--config", str(host.place(config)), *arguments]
+    argv = [host.program("mptcp-proxy"), "run", "--config", str(host.provide(config)), *arguments]
     process = host.popen(argv, name="proxy", mounts=mounts, env=env)
     # Squid's orderly end waits for its clients, and nobody waits for it: all its state goes with the testbed.
     host.at_end(process.kill_tree)
@@ -261,7 +261,7 @@ def start_throttler(host: Host, config: Path = THROTTLER_CONFIG, *, arguments: S
     state = Path(mounts["/run/mptcp-throttler"])
     socket = state / STATUS_SOCKET
     host.run(["rm", "-f", str(socket)])
-    settings = host.place(config)
+    settings = host.provide(config)
     argv = [host.program("mptcp-throttler"), "run", "--config", str(settings), *arguments]
     process = host.popen(argv, name="throttler", mounts=mounts)
     wait_until(
@@ -284,7 +284,7 @@ def write_throttler_config(
     values: dict[str, object] = {
         "interfaces": list(interfaces),
         "listen_ports": [PROXY_PORT],
-        "policy": str(host.place(policy)),
+        "policy": str(host.provide(policy)),
         **(settings or {}),
     }
     # JSON is YAML.

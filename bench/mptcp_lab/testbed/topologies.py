@@ -6,7 +6,7 @@
                    ├── core (routes, shapes) ┤
     client ─wlan0──┘                        └── origin (eth0)
 
-A path that is given as ``emulation.model.Path`` has a router of its own, a hop, which shapes, delays and loses::
+An ``emulation.model.EmulatedPath`` has a router of its own, a hop, which shapes, delays and loses::
 
     client ──eth0── lan hop1 wan ── core
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..emulation.model import Path
+from ..emulation.model import EmulatedPath
 from .model import End, Endpoint, Hop, Link, Node, Route, RoutingRule, Topology, TopologyError
 
 MBIT = 1_000_000
@@ -74,7 +74,7 @@ def _plain_link(i: int, rate: PathRate | int | None, queue_ms: int, offloads: bo
     )
 
 
-def _hop_parts(i: int, path: Path) -> tuple[Hop, Node, tuple[Link, Link], tuple[Route, ...]]:
+def _hop_parts(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link], tuple[Route, ...]]:
     """Return the hop of path *i*, its node, its links to client and core, and the core's routes to the client."""
     hop, between = Hop(f"hop{i}", path, _device(i)), 32 + i
     links = (
@@ -99,7 +99,7 @@ def _hop_parts(i: int, path: Path) -> tuple[Hop, Node, tuple[Link, Link], tuple[
 
 
 def paths(
-    rates: Sequence[Path | PathRate | int | None],
+    rates: Sequence[EmulatedPath | PathRate | int | None],
     *,
     proxy_interfaces: bool = False,
     offloads: bool = False,
@@ -107,7 +107,7 @@ def paths(
     name: str | None = None,
 ) -> Topology:
     """Return client, core, proxy and origin with one path for each of *rates* (an int holds for both ways,
-    and is shaped where it leaves the sender; a :class:`Path` gets a hop, and its own *queue_ms* hold there).
+    and is shaped where it leaves the sender; a :class:`EmulatedPath` gets a hop, and its own *queue_ms* hold there).
 
     The first path is where the client's connections open, the others are joined. With *proxy_interfaces*
     the proxy keeps its one address but has an interface for each path (wan0, wan1, …), and traffic of path
@@ -123,7 +123,7 @@ def paths(
     core_routes: list[Route] = []
     client_mtu: dict[int, int] = {}
     for i, rate in zip(numbers, rates, strict=True):
-        if not isinstance(rate, Path):
+        if not isinstance(rate, EmulatedPath):
             links.append(_plain_link(i, rate, queue_ms, offloads))
             continue
         hop, node, hop_links, to_client = _hop_parts(i, rate)

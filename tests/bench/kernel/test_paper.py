@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mptcp_bench.document import FILE
 from mptcp_bench.paper import engine, session
 from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.results import load
 from mptcp_bench.paper.scenarios import SCENARIOS
 from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.result_file import FILE
 from mptcp_lab.testbed import Testbed, TestbedError, Topology, lab_of, ownership
 from mptcp_lab.testbed.installed import program
 from mptcp_lab.testbed.services import Throttler, start_throttler
@@ -136,8 +136,8 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 def test_the_document_on_stdout(tmp_path: Path) -> None:
     done = bench("run", "fig2", *ONCE, "--json", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    (document,) = json.loads(done.stdout)
-    assert document["experiment"] == "fig2"
+    (result,) = json.loads(done.stdout)
+    assert result["experiment"] == "fig2"
     assert os.stat(tmp_path / "fig2" / FILE).st_mode & 0o044
 
 

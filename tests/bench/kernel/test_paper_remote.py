@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ssh_hosts import PARTS, SshHosts, plain, start
 
-from mptcp_bench.document import FILE
 from mptcp_bench.paper.results import load
+from mptcp_bench.result_file import FILE
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.installed import program
 from mptcp_lab.testbed.services import wait_until

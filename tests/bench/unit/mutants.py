@@ -1,6 +1,6 @@
 """What a verdict must be broken by: sound results of an experiment, and results in which something was wrong.
 
-Each experiment has a ``Verdict``. Its mutants are made-up series and records: a dead throttler, one that caps the wrong
+Each experiment has a ``Judge``. Its mutants are made-up series and records: a dead throttler, one that caps the wrong
 path, a cap that never comes, a path that nothing uses, no emulation, plain TCP, nothing measured at all.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mptcp_bench.experiments.scene import Aim
+from mptcp_bench.experiments.aims import Aim
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
@@ -20,7 +20,7 @@ VOID = "void"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judge:
     """How one experiment judges."""
 
     sound: Callable[[], Sequence[Aim]]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mutants import MBIT, Load, Verdict, constant, series
+from mutants import MBIT, Judge, Load, constant, series
 
 from mptcp_bench.experiments import guard_judging, onset_judging, starvation_judging
+from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.guard_judging import FAULT
 from mptcp_bench.experiments.onset_judging import DOWN
 from mptcp_bench.experiments.pages_cells import cells
 from mptcp_bench.experiments.pages_judging import Download, Lead, Outcome, judge, judge_cell, judge_lone
 from mptcp_bench.experiments.pages_results import Batches
-from mptcp_bench.experiments.scene import Aim
 from mptcp_bench.experiments.starvation_judging import PathLoad
 
 ONSET, RTT = 3.5, 0.02
@@ -44,7 +44,7 @@ def onset(
     return judged
 
 
-ONSET_VERDICT = Verdict(
+ONSET_JUDGE = Judge(
     onset(),
     {
         "the cap never comes in one of three runs": onset(constant(100)),
@@ -112,7 +112,7 @@ def unharmed(count: int) -> Callable[[], guard_judging.Outcome]:
     return lambda: transfer(None, fault=30, count=count)
 
 
-GUARD = Verdict(
+GUARD = Judge(
     guarded(),
     {
         "the guard does nothing in one of three runs": guarded(lambda: transfer(None, count=0)),
@@ -167,7 +167,7 @@ def _batches(any_at_all: bool) -> Sequence[Aim]:
     return [aim for _, aim in Batches([one] if any_at_all else []).judged()]
 
 
-PAGES = Verdict(
+PAGES = Judge(
     pages(),
     {
         "dead throttler": pages(FREE, FREE),
@@ -199,7 +199,7 @@ def starved(first: float = 1, second: float = 20, *, runs: int = 2, variants: in
     return judged
 
 
-STARVATION = Verdict(
+STARVATION = Judge(
     starved(),
     {
         "dead throttler": starved(first=20),

@@ -9,15 +9,15 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from mutants import Verdict
+from mutants import Judge
 
 from mptcp_bench.experiments import emulation_judging, scale_judging, steering_judging
+from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.emulation_judging import Distribution
 from mptcp_bench.experiments.scale_judging import Held, Rig, Stop, Window
-from mptcp_bench.experiments.scene import Aim
 from mptcp_bench.experiments.steering_cells import Cell
 from mptcp_bench.experiments.steering_judging import Outcome
-from mptcp_lab.emulation.model import Direction, Path, UniformLoss
+from mptcp_lab.emulation.model import Direction, EmulatedPath, UniformLoss
 
 REACTIONS, ASKED = 200, 100
 NONE = (1.0,) * REACTIONS
@@ -83,7 +83,7 @@ def grown() -> Sequence[Aim]:
 
 
 WRONG = ("tc",)
-SCALE = Verdict(
+SCALE = Judge(
     scaled(),
     {
         "dead throttler": dead,
@@ -121,7 +121,7 @@ SCALE = Verdict(
 )
 
 RATE = 100_000_000
-PATH = Path("8 ms", Direction(RATE, 8_000, 0), Direction(RATE, 8_000, 0))
+PATH = EmulatedPath("8 ms", Direction(RATE, 8_000, 0), Direction(RATE, 8_000, 0))
 LOSS = UniformLoss(0.01)
 COUNT = 20_000
 
@@ -169,7 +169,7 @@ def emulated(
     return judged
 
 
-EMULATION = Verdict(
+EMULATION = Judge(
     emulated(),
     {
         "emulator off": emulated(0.1, 0.05, share=0.0, full=9.0),
@@ -197,7 +197,7 @@ def steered(**change: Any) -> Callable[[], Sequence[Aim]]:
     return lambda: steering_judging.judge(STEERED, [replace(GOOD, **change)], [replace(GOOD, flips=0)])
 
 
-STEERING = Verdict(
+STEERING = Judge(
     steered(),
     {
         "dead throttler, second path unused": steered(during=0, still=8),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mutants import MBIT, Load, Verdict, constant, series
+from mutants import MBIT, Judge, Load, constant, series
 
-from mptcp_bench.experiments.overshoot_judging import Measured, Outcome, Paths, aims, judge
-from mptcp_bench.experiments.scene import Aim
+from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.overshoot_judging import Measured, Outcome, Rates, aims, judge
 
-PATHS = Paths(cap=5 * MBIT, link=50 * MBIT, other=20 * MBIT, burst=18_000)
+RATES = Rates(cap=5 * MBIT, link=50 * MBIT, other=20 * MBIT, burst=18_000)
 BEGIN, SECONDS, REPEATED = 0.5, 42.0, 12.0
 PHASE = 14.0
 VARIANTS = ("none", "ours", "budget", "static", "poller")
@@ -28,7 +28,7 @@ def outcome(ethernet: Load, wifi: Load = WIFI, seconds: float = SECONDS, phase: 
 
     samples = series({"eth0": begun(ethernet), "wlan0": begun(wifi)}, BEGIN + seconds)
     capped_at = None if phase is None else BEGIN + phase
-    return judge(samples, "eth0", "wlan0", PATHS.cap, BEGIN + seconds, capped_at)
+    return judge(samples, "eth0", "wlan0", RATES.cap, BEGIN + seconds, capped_at)
 
 
 def overshoot(
@@ -58,7 +58,7 @@ def overshoot(
             found.append(Measured(variant, "first", phase, outcome(first, second, SECONDS, phase), BEGIN, ()))
             found.append(Measured(variant, "repeated", phase, outcome(repeated, second, REPEATED), BEGIN, ()))
         there = [m for m in found if left_out not in (m.variant, m.transfer)] if left_out != "all" else []
-        return aims(there, PATHS, VARIANTS, 1)
+        return aims(there, RATES, VARIANTS, 1)
 
     return judged
 
@@ -67,7 +67,7 @@ def everywhere(load: Load, wifi: Load = WIFI) -> Callable[[], Sequence[Aim]]:
     return overshoot(ours=load, ours_repeated=load, budget=load, budget_repeated=load, wifi=wifi)
 
 
-OVERSHOOT = Verdict(
+OVERSHOOT = Judge(
     overshoot(),
     {
         "dead throttler: the cap never comes": everywhere(FULL),

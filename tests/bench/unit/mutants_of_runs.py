@@ -7,24 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mutants import MBIT, Load, Verdict, constant, series
+from mutants import MBIT, Judge, Load, constant, series
 
 from mptcp_bench.experiments import control_plane, datapath, goodput_judging, reaction_judging, recovery_judging
-from mptcp_bench.experiments.goodput_judging import CASES, Case, Measurement
+from mptcp_bench.experiments.aims import Aim, payload_share
+from mptcp_bench.experiments.goodput_judging import CELLS, Cell, Measurement
 from mptcp_bench.experiments.recovery_judging import Observed
-from mptcp_bench.experiments.scene import Aim, payload_share
 from mptcp_lab.testbed.transfer import Protocol
 
 CAP = 5 * MBIT
 ROUNDS = 3
 
 
-def capped(case: Case) -> bool:
-    return case.policy and case.multipath and case.subflows == 2
+def capped(cell: Cell) -> bool:
+    return cell.policy and cell.multipath and cell.subflows == 2
 
 
 def measurement(
-    case: Case,
+    cell: Cell,
     *,
     ethernet: float = 100,
     wifi: float = 30,
@@ -34,23 +34,23 @@ def measurement(
     fallback: bool = False,
 ) -> Measurement:
     """Return a download over links of so many Mbit/s, of which the policy caps Ethernet."""
-    if capped(case):
+    if capped(cell):
         ethernet = ethernet if cap is None else min(ethernet, cap)
         wifi = wifi if wifi_cap is None else min(wifi, wifi_cap)
-    if case.subflows == 1 or not case.multipath:
+    if cell.subflows == 1 or not cell.multipath:
         wifi = 0
     steady = {"eth0": ethernet * MBIT, "wlan0": wifi * MBIT}
-    payload = (ethernet + wifi) * MBIT * payload_share(case.family, multipath=case.multipath)
-    protocol = Protocol(int(case.multipath), int(fallback), (case.subflows - 1) * case.multipath, 0)
-    goodput_judging.check(case, protocol)
-    return Measurement(case, 0.99 * payload, steady, digest_ok, protocol)
+    payload = (ethernet + wifi) * MBIT * payload_share(cell.family, multipath=cell.multipath)
+    protocol = Protocol(int(cell.multipath), int(fallback), (cell.subflows - 1) * cell.multipath, 0)
+    goodput_judging.check(cell, protocol)
+    return Measurement(cell, 0.99 * payload, steady, digest_ok, protocol)
 
 
 def goodput(rounds: int = ROUNDS, **change: Any) -> Callable[[], Sequence[Aim]]:
     """Judge so many rounds, of which the first is as *change* says."""
 
     def judged() -> Sequence[Aim]:
-        measured = [measurement(case, **(change if number == 0 else {})) for number in range(rounds) for case in CASES]
+        measured = [measurement(cell, **(change if number == 0 else {})) for number in range(rounds) for cell in CELLS]
         return goodput_judging.judge(measured, ROUNDS, CAP)
 
     return judged
@@ -58,7 +58,7 @@ def goodput(rounds: int = ROUNDS, **change: Any) -> Callable[[], Sequence[Aim]]:
 
 def goodput_always(**change: Any) -> Callable[[], Sequence[Aim]]:
     def judged() -> Sequence[Aim]:
-        measured = [measurement(case, **change) for _ in range(ROUNDS) for case in CASES]
+        measured = [measurement(cell, **change) for _ in range(ROUNDS) for cell in CELLS]
         return goodput_judging.judge(measured, ROUNDS, CAP)
 
     return judged
@@ -66,14 +66,14 @@ def goodput_always(**change: Any) -> Callable[[], Sequence[Aim]]:
 
 def lone_capped() -> Sequence[Aim]:
     measured = [
-        measurement(case) if capped(case) or not case.policy else measurement(case, ethernet=5)
+        measurement(cell) if capped(cell) or not cell.policy else measurement(cell, ethernet=5)
         for _ in range(ROUNDS)
-        for case in CASES
+        for cell in CELLS
     ]
     return goodput_judging.judge(measured, ROUNDS, CAP)
 
 
-GOODPUT = Verdict(
+GOODPUT = Judge(
     goodput(),
     {
         "dead throttler, in one round of three": goodput(cap=None),
@@ -99,7 +99,7 @@ def entries(rounds: int = 30, carried: float = 1.3, **change: float) -> Callable
     return lambda: datapath.judge(found, {"nftables": carried}, ["nftables"], 30)
 
 
-DATAPATH = Verdict(
+DATAPATH = Judge(
     entries(),
     {
         "1,000 entries slow it down": entries(few=9.7),
@@ -122,7 +122,7 @@ def reactions(
     return lambda: reaction_judging.judge({"iptables": samples}, offered, 200)
 
 
-REACTION = Verdict(
+REACTION = Judge(
     reactions(),
     {
         "dead throttler: no entry ever comes": reactions(count=0),
@@ -143,7 +143,7 @@ def replayed(**change: float) -> Callable[[], Sequence[Aim]]:
     return lambda: control_plane.judge([{**REPLAYED, **change}], ["x"])
 
 
-CONTROL_PLANE = Verdict(
+CONTROL_PLANE = Judge(
     replayed(),
     {
         "dead throttler": replayed(opened_less_sent=-10_000, activated_less_sent=-20_000, lost=10_000, cpu=0),
@@ -179,7 +179,7 @@ def between(start: float, end: float, then: float, otherwise: float) -> Load:
     return lambda time: then if start <= time < end else otherwise
 
 
-RECOVERY = Verdict(
+RECOVERY = Judge(
     observed(),
     {
         "dead throttler": observed(ethernet=constant(100), capped=0, installed=0),

@@ -25,7 +25,7 @@ from mptcp_bench.paper.conversion import (
     run_of,
 )
 from mptcp_bench.paper.conversion_analysis import Exchange
-from mptcp_bench.paper.results import Result
+from mptcp_bench.paper.results import PaperResult
 from mptcp_bench.paper.verdicts import judged
 
 EACH = 20
@@ -116,7 +116,7 @@ UNEXPLAINED: dict[str, Change] = {
 """Changes of ``TODAY`` after which a claim that differs must not do so any more: the mechanism named is not there."""
 
 
-def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> Result:
+def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> PaperResult:
     """Measure *proxy* and judge it."""
     draw = random.Random(seed)
     runs = tuple(
@@ -125,7 +125,7 @@ def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> Result:
         for protocol in (MPTCP, TCP)
     )
     return judged(
-        Result(
+        PaperResult(
             provenance=PROVENANCE,
             experiment="table1",
             title="",
@@ -141,5 +141,5 @@ def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> Result:
     )
 
 
-def verdicts(result: Result) -> dict[str, str]:
+def verdicts(result: PaperResult) -> dict[str, str]:
     return {verdict.id: verdict.verdict for verdict in result.claims}

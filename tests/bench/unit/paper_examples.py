@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from mptcp_bench.document import Verdict
 from mptcp_bench.paper.results import (
     Case,
+    PaperResult,
     Reference,
-    Result,
     Run,
     Series,
     share,
 )
 from mptcp_bench.paper.summary import summarise
 from mptcp_bench.provenance import Provenance
+from mptcp_bench.result_file import JudgedClaim
 from mptcp_bench.statistics import percentile
 
 INTERVAL = 0.1
@@ -78,12 +78,12 @@ def result(
     seed: int = 7,
     title: str = "",
     references: tuple[Reference, ...] = (),
-) -> Result:
+) -> PaperResult:
     """Draw a whole experiment."""
     draw = random.Random(seed)
     runs = tuple(run(draw, case, number, octets) for number in range(1, repetitions + 1) for case in cases)
     paper = f"Figure {scenario.removeprefix('fig')}" if scenario.startswith("fig") else "Table 1"
-    return Result(
+    return PaperResult(
         provenance=PROVENANCE, experiment=scenario, title=title or f"Title of {scenario}", paper=paper,
         parameters={"file_bytes": int(octets), "squid_cache": "off"}, seed=seed, complete=True,
         repetitions=repetitions, cases=cases, runs=runs, summary=summarise(cases, runs), references=references,
@@ -94,12 +94,12 @@ TCP_ETHERNET = Case("tcp-ethernet", "TCP over Ethernet", kind="baseline", path="
 TCP_WIFI = Case("tcp-wifi", "TCP over Wi-Fi", kind="baseline", path="wifi")
 
 
-def fig2() -> Result:
+def fig2() -> PaperResult:
     cases = (replace(TCP_ETHERNET, kind="panel"), replace(TCP_WIFI, kind="panel"))
     return result("fig2", cases, title="TCP without the proxy: one path at a time")
 
 
-def fig4() -> Result:
+def fig4() -> PaperResult:
     swept = [Case(f"buffer-{kb}", f"buffer {kb / 1000:g} MB", kind="sweep", at=1e3 * kb) for kb in SWEPT]
     cases = (Case("small", "(a) receive buffer 0.18 MB"), Case("large", "(b) receive buffer 0.72 MB"), *swept)
     needed = Reference("sweep", 0.48e6, "2 × sum of bandwidth × greatest RTT: 0.48 MB")
@@ -112,11 +112,11 @@ def fig4() -> Result:
     return replace(drawn, runs=tuple(runs), summary=summarise(cases, runs))
 
 
-def fig5() -> Result:
+def fig5() -> PaperResult:
     return result("fig5", (Case("mtu-1500", "MTU 1500"), Case("mtu-1000", "MTU 1000")), title="MTU 1000 against 1500")
 
 
-def fig6() -> Result:
+def fig6() -> PaperResult:
     caps = {"ethernet": 5e6}
     cases = (
         Case("free", "not throttled"),
@@ -126,7 +126,7 @@ def fig6() -> Result:
     return result("fig6", cases, title="Throttled Ethernet, a file of 5 MB, first and repeated", octets=9e6)
 
 
-def fig7() -> Result:
+def fig7() -> PaperResult:
     cases = (
         TCP_WIFI,
         Case("free", "Multipath TCP, not throttled"),
@@ -135,7 +135,7 @@ def fig7() -> Result:
     return result("fig7", cases, title="Throttled Ethernet, a file of 200 MB", octets=1e8, repetitions=3)
 
 
-def table1() -> Result:
+def table1() -> PaperResult:
     draw = random.Random(7)
     cases = (Case("mptcp", "Multipath TCP"), Case("tcp", "plain TCP"))
     typical = {"syn up": -7.9, "data up": -7.2, "data down": -7.8, "stream up": -7.4, "stream down": -7.6}
@@ -148,7 +148,7 @@ def table1() -> Result:
         return Run(case.key, number, True, values=values, distributions=drawn)
 
     runs = tuple(one(case, number) for number in (1, 2, 3) for case in cases)
-    return Result(
+    return PaperResult(
         provenance=PROVENANCE, experiment="table1", title="Protocol conversion delay", paper="Table 1",
         parameters={"cap": "5 Mbit/s"}, seed=7, complete=True, repetitions=3, cases=cases, runs=runs,
         summary=summarise(cases, runs),
@@ -156,22 +156,22 @@ def table1() -> Result:
     )  # fmt: skip
 
 
-def incomplete() -> Result:
+def incomplete() -> PaperResult:
     """Return one that was interrupted, with hostile texts and no data point."""
     hostile = '<script>alert(1)</script> & "quoted"'
     return replace(
         fig2(), complete=False, title=hostile, runs=(Run("tcp-wifi", 1, False, hostile),), summary=(), notes=(hostile,),
-        claims=(Verdict("x", hostile, hostile, "not judged", hostile),),
+        claims=(JudgedClaim("x", hostile, hostile, "not judged", hostile),),
     )  # fmt: skip
 
 
-def fig3() -> Result:
+def fig3() -> PaperResult:
     drawn = result(
         "fig3", (Case("mptcp", "MPTCP through the proxy"), TCP_ETHERNET, TCP_WIFI), title="MPTCP through the proxy"
     )
     claims = (
-        Verdict("capacity", "MPTCP gives no less than TCP on the better path.", "113 against 92 Mbit/s.", "holds"),
-        Verdict("idle-wifi", "Wi-Fi stays almost unused.", "Wi-Fi carried 20 %.", "differs",
+        JudgedClaim("capacity", "MPTCP gives no less than TCP on the better path.", "113 against 92 Mbit/s.", "holds"),
+        JudgedClaim("idle-wifi", "Wi-Fi stays almost unused.", "Wi-Fi carried 20 %.", "differs",
                 "The kernel's scheduler fills every path whose window has room."),
     )  # fmt: skip
     failed = Run("mptcp", 6, False, "fell back to plain TCP")

@@ -15,7 +15,7 @@ from paper_examples import PROVENANCE
 
 from mptcp_bench.paper import engine
 from mptcp_bench.paper.parameters import Parameters
-from mptcp_bench.paper.results import Reference, Result, Run
+from mptcp_bench.paper.results import PaperResult, Reference, Run
 from mptcp_bench.paper.scenarios import SCENARIOS, Trial
 from mptcp_bench.paper.verdicts import judged
 from mptcp_lab.testbed.recorder import Sample
@@ -212,7 +212,7 @@ UNEXPLAINED: dict[tuple[str, str], Change] = {
 """Changes of ``TODAY`` after which a claim that differs must not do so any more: the mechanism named is not there."""
 
 
-def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> Result:
+def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> PaperResult:
     """Run scenario *key* in *world* and judge it."""
     scenario, draw = SCENARIOS[key], random.Random(seed)
     planned = engine.plan(scenario, PARAMETERS, seed, False)
@@ -228,12 +228,12 @@ def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -
     needed = PARAMETERS.receive_buffer_needed()
     assert needed is not None
     return judged(
-        Result(
+        PaperResult(
             provenance=PROVENANCE,
             experiment=key,
             title=scenario.title,
             paper=scenario.figure,
-            parameters=dict(PARAMETERS.document()),
+            parameters=dict(PARAMETERS.as_text()),
             seed=seed,
             complete=True,
             repetitions=repetitions,
@@ -244,5 +244,5 @@ def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -
     )
 
 
-def verdicts(result: Result) -> dict[str, str]:
+def verdicts(result: PaperResult) -> dict[str, str]:
     return {verdict.id: verdict.verdict for verdict in result.claims}

@@ -9,9 +9,9 @@ import pytest
 
 from mptcp_bench.cli import main
 from mptcp_bench.experiments import EXPERIMENTS, control_plane, goodput_judging
+from mptcp_bench.experiments.aims import Aim, missed, payload_share
 from mptcp_bench.experiments.announcement import announced_ports
 from mptcp_bench.experiments.datapath import within_rounds
-from mptcp_bench.experiments.scene import Aim, missed, payload_share
 from mptcp_bench.experiments.system_state import differences
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.transfer import Protocol
@@ -75,9 +75,9 @@ def test_ratios_compare_within_a_round() -> None:
     ],
 )
 def test_a_download_of_another_kind_is_void(protocol: Protocol, said: str) -> None:
-    goodput_judging.check(goodput_judging.CASES[0], PROTOCOL)
+    goodput_judging.check(goodput_judging.CELLS[0], PROTOCOL)
     with pytest.raises(TestbedError, match=said):
-        goodput_judging.check(goodput_judging.CASES[0], protocol)
+        goodput_judging.check(goodput_judging.CELLS[0], protocol)
 
 
 def test_beyond_the_aimed_rate_nothing_is_asked_of_a_replay() -> None:

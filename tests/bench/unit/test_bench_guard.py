@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.guard_judging import AFTER, CAP, FAULT, Cell, Measured, Outcome, aims, judge, table_of
-from mptcp_bench.experiments.scene import missed
 from mptcp_lab.testbed.recorder import Sample
 
 MBIT = 1e6

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mutants import Verdict, missed
-from mutants_of_caps import GUARD, ONSET_VERDICT, PAGES, STARVATION
+from mutants import Judge, missed
+from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
 from mutants_of_others import EMULATION, SCALE, STEERING
 from mutants_of_overshoot import OVERSHOOT
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
@@ -12,13 +12,13 @@ from mutants_of_soak import SOAK
 
 from mptcp_bench.experiments import EXPERIMENTS
 
-VERDICTS: dict[str, Verdict] = {
+JUDGES: dict[str, Judge] = {
     "control-plane": CONTROL_PLANE,
     "datapath": DATAPATH,
     "emulation": EMULATION,
     "goodput": GOODPUT,
     "guard": GUARD,
-    "onset": ONSET_VERDICT,
+    "onset": ONSET_JUDGE,
     "overshoot": OVERSHOOT,
     "pages": PAGES,
     "reaction": REACTION,
@@ -31,22 +31,22 @@ VERDICTS: dict[str, Verdict] = {
 
 
 def test_every_experiment_has_mutants() -> None:
-    assert sorted(VERDICTS) == sorted(EXPERIMENTS)
+    assert sorted(JUDGES) == sorted(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_what_is_sound_misses_nothing(name: str) -> None:
-    assert missed(VERDICTS[name].sound) == set()
+    assert missed(JUDGES[name].sound) == set()
 
 
-@pytest.mark.parametrize(("name", "mutant"), [(name, m) for name, v in sorted(VERDICTS.items()) for m in v.mutants])
+@pytest.mark.parametrize(("name", "mutant"), [(name, m) for name, v in sorted(JUDGES.items()) for m in v.mutants])
 def test_each_mutant_misses_an_aim(name: str, mutant: str) -> None:
-    assert missed(VERDICTS[name].mutants[mutant])
+    assert missed(JUDGES[name].mutants[mutant])
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_each_aim_is_missed_by_a_mutant(name: str) -> None:
-    verdict = VERDICTS[name]
+    verdict = JUDGES[name]
     aims = {aim.what for aim in verdict.sound() if aim.least is not None or aim.most is not None}
     found = set().union(*(missed(judged) for judged in verdict.mutants.values()))
     assert aims - found == set()

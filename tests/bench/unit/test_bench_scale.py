@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from mutants_of_others import ASKED, NONE, REACTIONS, held, rig
 
-from mptcp_bench.document import finite
+from mptcp_bench.experiments.aims import missed
+from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.scale import plan, shown
 from mptcp_bench.experiments.scale_crowd import NODE, sockets, with_crowd
 from mptcp_bench.experiments.scale_judging import Held, Rig, judge, judge_soft, nothing, table
 from mptcp_bench.experiments.scale_policy import CAPPED, FULL, UNCAPPED
-from mptcp_bench.experiments.scene import missed
-from mptcp_lab.testbed import TWO_PATHS, TestbedError
+from mptcp_bench.result_file import finite
+from mptcp_lab.testbed import TWO_PATHS
 from mptcp_lab.testbed.plan import steps
 from mptcp_throttler.policy.load import load_policy
 
@@ -114,7 +115,7 @@ def test_the_crowd_has_two_paths_of_its_own_and_leaves_the_client_as_it_was() ->
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None:
     [(name, value)] = options.items()
-    with pytest.raises(TestbedError, match=f"^--set {name}={value}: allowed "):
+    with pytest.raises(OptionError, match=f"^--set {name}={value}: allowed "):
         plan(options, quick=False)
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.packet_counters import octets, table
-from mptcp_bench.experiments.scene import missed
 from mptcp_bench.experiments.starvation_judging import (
     Measured,
     Outcome,

@@ -50,7 +50,7 @@ def test_picture_is_a_png(tmp_path: Path) -> None:
 
 
 def test_every_result_says_where_it_comes_from() -> None:
-    document = json.loads(provenance.document(provenance.collect(seed=7), {"value": 1}))
-    assert document["value"] == 1
-    assert document["provenance"]["seed"] == 7
-    assert all(document["provenance"][key] for key in ("command", "commit", "kernel", "processors", "python"))
+    written = json.loads(provenance.to_json(provenance.collect(seed=7), {"value": 1}))
+    assert written["value"] == 1
+    assert written["provenance"]["seed"] == 7
+    assert all(written["provenance"][key] for key in ("command", "commit", "kernel", "processors", "python"))

@@ -69,7 +69,7 @@ def test_words_are_chosen_of_those_there_are() -> None:
 
 
 def test_a_refusal_names_every_option() -> None:
-    assert str(refused("x", {"a": "one", "b": "two"})) == "run x: --set takes a=… (one); b=… (two)"
+    assert str(refused({"a": "one", "b": "two"})) == "--set takes a=… (one); b=… (two)"
 
 
 def test_yes_is_yes_or_no() -> None:
@@ -102,3 +102,15 @@ def test_a_number_of_runs_that_is_none_is_one_line(
 def test_an_option_that_an_experiment_does_not_have_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "goodput", "--set", "runs=3"]) == 1
     assert capsys.readouterr().err == "mptcp-bench: run goodput: --set runs=3: unknown; it can set nothing\n"
+
+
+@pytest.mark.parametrize("name", ["onset", "overshoot", "pages", "steering"])
+def test_options_that_make_no_sense_together_are_one_line(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(EXPERIMENTS[name].load(), "need", lambda *_: None)
+    wrong = {"onset": "rtt=20", "overshoot": "cap=900", "pages": "rtt=20", "steering": "rtt=20"}[name]
+    assert main(["run", name, "--set", wrong, "--output", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"mptcp-bench: run {name}: --set takes ")
+    assert told.count("\n") == 1

@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from paper_examples import PROVENANCE
 from paper_mutants import PAPER, World, experiment
 
-from mptcp_bench.document import Verdict
 from mptcp_bench.paper import engine
 from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.results import (
     Cause,
+    PaperResult,
     Reference,
-    Result,
     Run,
 )
 from mptcp_bench.paper.scenarios import NAMES, SCENARIOS
 from mptcp_bench.paper.verdicts import CLAIMS, judged
+from mptcp_bench.result_file import JudgedClaim
 
 Values = dict[str, float]
 
 
-def verdicts(key: str, values: dict[str, Values], runs_each: int = 3) -> dict[str, Verdict]:
+def verdicts(key: str, values: dict[str, Values], runs_each: int = 3) -> dict[str, JudgedClaim]:
     """Judge scenario *key* where the runs of each case have about these *values*."""
     scenario, parameters = SCENARIOS[key], Parameters.of()
     planned = engine.plan(scenario, parameters, 1, False)
@@ -38,9 +38,9 @@ def verdicts(key: str, values: dict[str, Values], runs_each: int = 3) -> dict[st
         for case, found in values.items()
         for number in range(runs_each)
     )
-    result = Result(
+    result = PaperResult(
         provenance=PROVENANCE, experiment=key, title=scenario.title, paper=scenario.figure,
-        parameters=dict(parameters.document()), seed=1, complete=True, repetitions=3,
+        parameters=dict(parameters.as_text()), seed=1, complete=True, repetitions=3,
         cases=engine.cases(scenario, planned, parameters), runs=runs,
         references=(Reference("sweep", 480_000, "needed"),),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from paper_examples import EXAMPLES, fig2, fig3, fig4, fig6, fig7, incomplete, t
 
 from mptcp_bench import style
 from mptcp_bench.paper.figures import draw, figure, svg
-from mptcp_bench.paper.results import Result, Run
+from mptcp_bench.paper.results import PaperResult, Run
 from mptcp_bench.paper.summary import representative
 
 
@@ -23,7 +23,7 @@ def lines(axes: Any, label: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("make", EXAMPLES)
-def test_files_are_pictures_and_the_same_each_time(make: Callable[[], Result], tmp_path: Path) -> None:
+def test_files_are_pictures_and_the_same_each_time(make: Callable[[], PaperResult], tmp_path: Path) -> None:
     png, vector = draw(make(), tmp_path / "new")
     assert png.read_bytes().startswith(b"\x89PNG\r\n")
     assert vector.read_bytes().startswith(b"<?xml")
@@ -33,7 +33,7 @@ def test_files_are_pictures_and_the_same_each_time(make: Callable[[], Result], t
 
 
 @pytest.mark.parametrize("make", EXAMPLES)
-def test_no_words_leave_the_canvas_or_lie_on_others(make: Callable[[], Result]) -> None:
+def test_no_words_leave_the_canvas_or_lie_on_others(make: Callable[[], PaperResult]) -> None:
     drawn = figure(make())
     drawn.draw_without_rendering()
     legends = [*drawn.legends, *(axes.get_legend() for axes in drawn.axes if axes.get_legend())]
@@ -143,7 +143,7 @@ def test_conversion_has_a_row_for_each_kind_and_the_papers_values() -> None:
 
 
 @pytest.mark.parametrize("make", EXAMPLES)
-def test_a_result_of_one_valid_run_is_drawn(make: Callable[[], Result]) -> None:
+def test_a_result_of_one_valid_run_is_drawn(make: Callable[[], PaperResult]) -> None:
     full = make()
     lonely = replace(full, runs=full.runs[:1], summary=(), complete=False)
     drawn = figure(lonely)

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from paper_mutants import BREAKS, FIGURE_MUTANTS, PAPER, TODAY, UNEXPLAINED, World, experiment, verdicts
 
-from mptcp_bench.paper.results import Cause, Result
+from mptcp_bench.paper.results import Cause, PaperResult
 from mptcp_bench.paper.scenarios import SCENARIOS
 from mptcp_bench.paper.verdicts import CLAIMS
 
@@ -15,7 +15,7 @@ CLAIMED = [(key, claim.id) for key in SCENARIOS for claim in CLAIMS[key]]
 
 
 @cache
-def found(name: str, key: str) -> Result:
+def found(name: str, key: str) -> PaperResult:
     """Return scenario *key* in the paper's world, in today's, or in a mutant of the paper's."""
     worlds = {"paper": PAPER, "today": TODAY}
     return experiment(worlds[name] if name in worlds else FIGURE_MUTANTS[name](PAPER), key)

@@ -78,15 +78,15 @@ def test_real_hosts_have_the_links_they_have() -> None:
     with pytest.raises(ParameterError, match="real hosts have the links they have"):
         Parameters.of(["wifi.loss=1%"], emulated=False)
     unknown = Parameters.of(["cap=2 Mbit/s"], emulated=False)
-    assert unknown.document()["cap"] == "2 Mbit/s"
-    assert "wifi.rate" not in unknown.document()
+    assert unknown.as_text()["cap"] == "2 Mbit/s"
+    assert "wifi.rate" not in unknown.as_text()
     assert unknown.receive_buffer_needed() is None
 
 
 def test_what_real_links_are_can_be_told() -> None:
     told = ["ethernet.rate=94mbit", "ethernet.rtt=1ms", "wifi.rate=30mbit", "wifi.rtt=20 ms"]
     parameters = Parameters.of(told, emulated=False)
-    assert parameters.document()["wifi.rate"] == "30mbit"
+    assert parameters.as_text()["wifi.rate"] == "30mbit"
     assert parameters.receive_buffer_needed() == 2 * 124e6 / 8 * 0.02
 
 

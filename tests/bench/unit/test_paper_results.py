@@ -1,4 +1,4 @@
-"""The result document: what is written is what is read, what is wrong is told in one line, nothing is half written."""
+"""A result of the paper: what is written is what is read, what is wrong is one line, nothing is half written."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from pathlib import Path
 import pytest
 from paper_examples import EXAMPLES, fig2, fig3, incomplete
 
-from mptcp_bench import document
-from mptcp_bench.document import ResultError, from_json
+from mptcp_bench import result_file
 from mptcp_bench.paper import results
-from mptcp_bench.paper.results import Result, Series, metric, share
+from mptcp_bench.paper.results import PaperResult, Series, metric, share
+from mptcp_bench.result_file import ResultError, from_json
 
 
 @pytest.mark.parametrize("make", [*EXAMPLES, incomplete])
-def test_what_is_written_is_what_is_read(make: Callable[[], Result], tmp_path: Path) -> None:
-    target = tmp_path / "new" / document.FILE
-    document.write(make(), target)
+def test_what_is_written_is_what_is_read(make: Callable[[], PaperResult], tmp_path: Path) -> None:
+    target = tmp_path / "new" / result_file.FILE
+    result_file.write(make(), target)
     assert results.load(target) == make()
-    assert list(document.find(tmp_path)) == [target]
+    assert list(result_file.find(tmp_path)) == [target]
 
 
 def test_everybody_may_read_a_result(tmp_path: Path) -> None:
-    document.write(fig2(), tmp_path / "r.json")
+    result_file.write(fig2(), tmp_path / "r.json")
     assert stat.S_IMODE((tmp_path / "r.json").stat().st_mode) == 0o644
 
 
 def test_a_number_that_is_none_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     good = fig2()
-    document.write(good, tmp_path / "r.json")
+    result_file.write(good, tmp_path / "r.json")
     bad = replace(good, runs=(replace(good.runs[0], values={"goodput": float("nan")}),))
     with pytest.raises(ResultError, match="fig2: a number that is not finite"):
-        document.write(bad, tmp_path / "r.json")
+        result_file.write(bad, tmp_path / "r.json")
     assert results.load(tmp_path / "r.json") == good
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 
@@ -44,7 +44,7 @@ def test_a_number_that_is_none_leaves_the_file_as_it_was(tmp_path: Path) -> None
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "r.json").mkdir()
     with pytest.raises(OSError, match="directory"):
-        document.write(fig2(), tmp_path / "r.json")
+        result_file.write(fig2(), tmp_path / "r.json")
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 
 
@@ -55,11 +55,11 @@ def test_a_file_that_is_missing_is_one_line(tmp_path: Path) -> None:
 
 def changed(*path: str | int, to: object) -> str:
     """Return the text of a result in which one value is another."""
-    whole = json.loads(document.to_json(fig3()))
-    place = whole
+    whole = json.loads(result_file.to_json(fig3()))
+    inner = whole
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = to
+        inner = inner[key]
+    inner[path[-1]] = to
     return json.dumps(whole)
 
 
@@ -80,13 +80,13 @@ def changed(*path: str | int, to: object) -> str:
 )
 def test_what_is_no_result_is_told_in_one_line(text: str, told: str) -> None:
     with pytest.raises(ResultError) as error:
-        from_json(text, "f", Result)
+        from_json(text, "f", PaperResult)
     assert str(error.value).startswith(told)
     assert "\n" not in str(error.value)
 
 
 def test_a_key_of_a_later_version_is_no_error() -> None:
-    assert from_json(changed("later", to=1), "f", Result) == fig3()
+    assert from_json(changed("later", to=1), "f", PaperResult) == fig3()
 
 
 def test_a_failed_run_is_no_data_point() -> None:
@@ -107,7 +107,7 @@ def test_an_unknown_metric_keeps_its_name() -> None:
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 def test_what_is_not_finite_is_refused(constant: str) -> None:
-    text = re.sub(r'"mean": [\d.]+', f'"mean": {constant}', document.to_json(fig3()), count=1)
+    text = re.sub(r'"mean": [\d.]+', f'"mean": {constant}', result_file.to_json(fig3()), count=1)
     assert constant in text
     with pytest.raises(ResultError, match=f"some.json: {constant} is no number"):
-        from_json(text, "some.json", Result)
+        from_json(text, "some.json", PaperResult)

@@ -12,14 +12,14 @@ import pytest
 from paper_examples import EXAMPLES, PROVENANCE, fig2, fig3, fig4, incomplete, table1
 from rich.table import Table as RichTable
 
-from mptcp_bench import document
+from mptcp_bench import result_file
 from mptcp_bench.cli import main
-from mptcp_bench.document import Document, ExperimentDocument, ResultError
-from mptcp_bench.experiments import EXPERIMENTS, Result
-from mptcp_bench.experiments.documents import document_of
-from mptcp_bench.experiments.scene import Aim
+from mptcp_bench.experiments import EXPERIMENTS
+from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.findings import Findings, result_of
 from mptcp_bench.paper.scenarios import NAMES
 from mptcp_bench.report import Found, report, write_report
+from mptcp_bench.result_file import ExperimentResult, Result, ResultError
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
@@ -65,17 +65,17 @@ class Page(HTMLParser):
         return re.sub(r"\s+", " ", " ".join(self.words))
 
 
-def own(name: str, failures: tuple[str, ...] = (), pictures: tuple[str, ...] = ()) -> ExperimentDocument:
+def own(name: str, failures: tuple[str, ...] = (), pictures: tuple[str, ...] = ()) -> ExperimentResult:
     """Return a result of one of our experiments: an aim met, one missed, a figure without one, a table."""
     aims = (Aim("share", 0.97, least=0.95), Aim("gap", 0.5, " s", most=0.25), Aim("greatest", 12, " ms"))
     table = RichTable("cell", "kept", title="Kept")
     table.add_row("bbr <20 ms>", "[green]0.99[/]")
-    result = Result((table,), {}, failures, aims=aims)
-    found = document_of(EXPERIMENTS[name], result, PROVENANCE, {"runs": "3"}, seed=1, quick=False)
+    result = Findings((table,), {}, failures, aims=aims)
+    found = result_of(name, EXPERIMENTS[name].summary, result, PROVENANCE, {"runs": "3"}, seed=1, quick=False)
     return replace(found, pictures=pictures)
 
 
-def page(*shown: Document) -> Page:
+def page(*shown: Result) -> Page:
     text = report([Found(result, Path()) for result in shown])
     assert text.lower().startswith("<!doctype html>")
     read = Page(text)
@@ -163,9 +163,9 @@ def test_missing_experiments_are_named() -> None:
 
 def test_files_are_found_put_in_order_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, result in (("a", table1()), ("b", fig3()), ("c", fig2())):
-        document.write(result, tmp_path / name / document.FILE)
+        result_file.write(result, tmp_path / name / result_file.FILE)
     (tmp_path / "goodput.json").write_text("{}")
-    document.write(own("onset"), tmp_path / "onset" / document.FILE)
+    result_file.write(own("onset"), tmp_path / "onset" / result_file.FILE)
     assert write_report(tmp_path, tmp_path / "out" / "r.html") == (
         "fig4",
         "fig5",
@@ -190,7 +190,7 @@ def test_every_file_that_is_wrong_is_told_and_no_page_is_written(
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / document.FILE).write_text("{")
+        (tmp_path / name / result_file.FILE).write_text("{")
     assert main(["report", str(tmp_path)]) == 1
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(": Invalid JSON")[0] for line in told] == [
@@ -224,7 +224,7 @@ def test_ours_are_told_by_their_aims_and_tables() -> None:
 
 def test_our_pictures_are_those_beside_the_result(tmp_path: Path) -> None:
     for directory in ("onset", "guard"):
-        document.write(own(directory, pictures=("drawn",)), tmp_path / directory / document.FILE)
+        result_file.write(own(directory, pictures=("drawn",)), tmp_path / directory / result_file.FILE)
     (tmp_path / "onset" / "drawn.svg").write_text("<svg/>")
     write_report(tmp_path, tmp_path / "r.html")
     read = Page((tmp_path / "r.html").read_text())
@@ -236,7 +236,7 @@ def test_our_pictures_are_those_beside_the_result(tmp_path: Path) -> None:
 def test_the_papers_come_first_then_ours_in_their_order(tmp_path: Path) -> None:
     for name in ("emulation", "goodput", "fig3"):
         found = fig3() if name in NAMES else own(name)
-        document.write(found, tmp_path / name / document.FILE)
+        result_file.write(found, tmp_path / name / result_file.FILE)
     write_report(tmp_path, tmp_path / "r.html")
     ids = Page((tmp_path / "r.html").read_text()).ids
     assert [each.partition("-")[0] for each in ids] == ["fig3", "goodput", "emulation"]
@@ -245,6 +245,6 @@ def test_the_papers_come_first_then_ours_in_their_order(tmp_path: Path) -> None:
 def test_a_file_of_neither_kind_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a").mkdir()
     for text, told in (("[]", "Input should be an object"), ('{"experiment": "onset"}', "provenance: Field required")):
-        (tmp_path / "a" / document.FILE).write_text(text)
+        (tmp_path / "a" / result_file.FILE).write_text(text)
         assert main(["report", str(tmp_path)]) == 1
         assert capsys.readouterr().err.startswith(f"mptcp-bench: {tmp_path}/a/result.json: {told}")

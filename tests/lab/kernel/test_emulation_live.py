@@ -11,13 +11,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path as File
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mptcp_lab.emulation import userspace
-from mptcp_lab.emulation.model import Direction, GilbertElliott, Path, UniformLoss
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, UniformLoss
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, lab_of, paths
 from mptcp_lab.testbed.ends import ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing
@@ -47,7 +47,7 @@ def emulated(request: pytest.FixtureRequest, require: Require) -> Iterator[Emula
         require("nfqueue", "gcc")
     with ExitStack() as stack:
 
-        def make(*profiles: Path, seed: int = 1) -> Testbed:
+        def make(*profiles: EmulatedPath, seed: int = 1) -> Testbed:
             return stack.enter_context(Testbed(paths(profiles), seed=seed, emulator=kind))
 
         yield make
@@ -88,8 +88,8 @@ def connect_time(testbed: Testbed, family: int, source: str, target: tuple[Any, 
 
 
 def test_each_path_has_its_own_delay_in_both_families(emulated: Emulated) -> None:
-    near = Path("ethernet", Direction(100 * MBIT, 1_000), Direction(100 * MBIT, 1_000))
-    far = Path("wifi", Direction(20 * MBIT, 30_000, 5_000), Direction(20 * MBIT, 10_000))
+    near = EmulatedPath("ethernet", Direction(100 * MBIT, 1_000), Direction(100 * MBIT, 1_000))
+    far = EmulatedPath("wifi", Direction(20 * MBIT, 30_000, 5_000), Direction(20 * MBIT, 10_000))
     testbed = emulated(near, far)
     for family, address in CORE_FAMILIES:
         version = 4 if family == socket.AF_INET else 6
@@ -100,7 +100,7 @@ def test_each_path_has_its_own_delay_in_both_families(emulated: Emulated) -> Non
 
 
 def test_a_scenario_finds_the_paths_by_name(user_space: None) -> None:
-    with Testbed(paths((Path("wifi"), Path("ethernet")))) as testbed:
+    with Testbed(paths((EmulatedPath("wifi"), EmulatedPath("ethernet")))) as testbed:
         assert [(p.name, p.device) for p in lab_of(testbed).paths] == [("wifi", "eth0"), ("ethernet", "wlan0")]
         assert testbed.emulation.kind is None
         assert connect_refused(testbed)
@@ -115,21 +115,21 @@ def connect_refused(testbed: Testbed) -> bool:
 
 
 def test_loss_is_of_the_direction_that_was_asked(emulated: Emulated) -> None:
-    place = ends(emulated(Path("p", down=Direction(delay=1_000, loss=UniformLoss(1.0)))))["p"]
-    assert len(place.arrivals("up", 500)) == 500
-    assert place.arrivals("down", 500) == []
+    path_ends = ends(emulated(EmulatedPath("p", down=Direction(delay=1_000, loss=UniformLoss(1.0)))))["p"]
+    assert len(path_ends.arrivals("up", 500)) == 500
+    assert path_ends.arrivals("down", 500) == []
 
 
 @pytest.mark.parametrize("direction", ["down", "up"])
 def test_jitter_keeps_the_order_and_loses_nothing(emulated: Emulated, direction: str) -> None:
     shaky = Direction(100 * MBIT, 10_000, 10_000)
-    numbers = ends(emulated(Path("p", shaky, shaky)))["p"].arrivals(direction, 5_000)
+    numbers = ends(emulated(EmulatedPath("p", shaky, shaky)))["p"].arrivals(direction, 5_000)
     assert len(numbers) == 5_000
     assert reordered(numbers) == 0
 
 
 def test_a_seed_decides_what_is_lost(user_space: None) -> None:
-    lossy = Path("p", Direction(loss=GilbertElliott(0.02, 0.5)), Direction(loss=UniformLoss(0.05)))
+    lossy = EmulatedPath("p", Direction(loss=GilbertElliott(0.02, 0.5)), Direction(loss=UniformLoss(0.05)))
 
     def lost(seed: int) -> list[list[int]]:
         with Testbed(paths((lossy,)), seed=seed, emulator="user space") as testbed:
@@ -144,7 +144,7 @@ def test_a_seed_decides_what_is_lost(user_space: None) -> None:
 
 
 def test_the_emulator_counts_what_it_does(user_space: None) -> None:
-    lossy = Path("p", down=Direction(delay=1_000), up=Direction(loss=UniformLoss(0.1)))
+    lossy = EmulatedPath("p", down=Direction(delay=1_000), up=Direction(loss=UniformLoss(0.1)))
     with Testbed(paths((lossy,)), emulator="user space") as testbed:
         arrived = len(ends(testbed)["p"].arrivals("up", 1_000))
         counts = testbed.emulation.counts()["p"]["up"]
@@ -153,10 +153,10 @@ def test_the_emulator_counts_what_it_does(user_space: None) -> None:
 
 
 def test_the_mtu_of_each_direction_holds(emulated: Emulated) -> None:
-    testbed = emulated(Path("p", down=Direction(delay=1_000, mtu=1000), up=Direction(mtu=1500)))
-    place = ends(testbed)["p"]
-    assert path_mtu(testbed["client"], place.client, place.core) == 1500
-    assert path_mtu(testbed["core"], place.core, place.client) == 1000
+    testbed = emulated(EmulatedPath("p", down=Direction(delay=1_000, mtu=1000), up=Direction(mtu=1500)))
+    path_ends = ends(testbed)["p"]
+    assert path_mtu(testbed["client"], path_ends.client, path_ends.core) == 1500
+    assert path_mtu(testbed["core"], path_ends.core, path_ends.client) == 1000
 
 
 def path_mtu(node: LiveNode, source: str, target: str) -> int:
@@ -182,19 +182,19 @@ def path_mtu(node: LiveNode, source: str, target: str) -> int:
 
 def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emulated) -> None:
     slow = Direction(delay=100_000)
-    testbed = emulated(Path("a", slow, slow), Path("b", slow, slow))
+    testbed = emulated(EmulatedPath("a", slow, slow), EmulatedPath("b", slow, slow))
     hop = testbed["hop2"]
     ping = Ping(testbed["client"], testbed["client"].address("wlan0"), testbed["core"].address("to-wlan0"))
     ping.run(20, 0.001, linger=0.05)
     with hop.link_down("lan"):
         time.sleep(0.3)
-    for place in ends(testbed).values():
-        assert min(Ping(testbed["client"], place.client, place.core).run(5, 0.01)) >= 200
+    for path_ends in ends(testbed).values():
+        assert min(Ping(testbed["client"], path_ends.client, path_ends.core).run(5, 0.01)) >= 200
     testbed.check_emulation()
 
 
 def test_an_emulator_that_dies_voids_the_run(user_space: None) -> None:
-    testbed = Testbed(paths((Path("p", down=Direction(delay=1_000)),)), emulator="user space")
+    testbed = Testbed(paths((EmulatedPath("p", down=Direction(delay=1_000)),)), emulator="user space")
     with void("path p: the emulator ended with -9; the run is void"), testbed:
         testbed.check_emulation()
         testbed.emulation.processes["p"].kill()
@@ -204,7 +204,7 @@ def test_an_emulator_that_dies_voids_the_run(user_space: None) -> None:
 
 
 def test_an_error_of_the_run_is_not_hidden_by_the_emulators(user_space: None) -> None:
-    testbed = Testbed(paths((Path("p", down=Direction(delay=1_000)),)), emulator="user space")
+    testbed = Testbed(paths((EmulatedPath("p", down=Direction(delay=1_000)),)), emulator="user space")
     error = RuntimeError("mine")
     with pytest.raises(RuntimeError, match="mine"), testbed:  # noqa: PT012
         testbed.emulation.processes["p"].kill()
@@ -213,10 +213,13 @@ def test_an_error_of_the_run_is_not_hidden_by_the_emulators(user_space: None) ->
 
 def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> None:
     slow = Direction(delay=10_000_000)
-    testbed = Testbed(paths((Path("p", slow, slow),)), emulator="user space")
+    testbed = Testbed(paths((EmulatedPath("p", slow, slow),)), emulator="user space")
     with testbed:
-        place = ends(testbed)["p"]
-        for node, source, target in (("client", place.client, place.core), ("core", place.core, place.client)):
+        path_ends = ends(testbed)["p"]
+        for node, source, target in (
+            ("client", path_ends.client, path_ends.core),
+            ("core", path_ends.core, path_ends.client),
+        ):
             send(testbed[node], source, target, 70_000)
         with void("path p, down: .* dropped and not asked to be.*; path p, up: .* dropped and not asked to be"):
             testbed.check_emulation()
@@ -228,15 +231,15 @@ def test_an_emulator_that_is_held_up_voids_the_run_in_which_it_was(
     user_space: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(TOLERANCE)
-    testbed = Testbed(paths((Path("p", up=Direction(delay=300_000)),)), emulator="user space")
+    testbed = Testbed(paths((EmulatedPath("p", up=Direction(delay=300_000)),)), emulator="user space")
     with testbed:
-        place, emulator = ends(testbed)["p"], testbed.emulation.processes["p"]
-        ping = Ping(testbed["client"], place.client, place.core)
+        path_ends, emulator = ends(testbed)["p"], testbed.emulation.processes["p"]
+        ping = Ping(testbed["client"], path_ends.client, path_ends.core)
         ping.run(1, 0.01)
         # Only what it has got hold of can be late by its own account. On a slow machine it takes more than one try to
         # stop it with enough in its hands.
         for _ in range(20):
-            send(testbed["client"], place.client, place.core, 500)
+            send(testbed["client"], path_ends.client, path_ends.core, 500)
             wait_until(lambda: in_hands(testbed) > 0, "it has got hold of packets")
             emulator.signal(signal.SIGSTOP)
             wait_until(lambda: stopped(emulator.pid), "it is stopped")
@@ -270,7 +273,7 @@ def in_hands(testbed: Testbed) -> int:
 
 
 def stopped(pid: int) -> bool:
-    return (File("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_a_missing_header_is_told_with_the_packages_to_install(
@@ -279,7 +282,7 @@ def test_a_missing_header_is_told_with_the_packages_to_install(
     monkeypatch.setattr(userspace, "LIBRARIES", ("-lno-such-library",))
     with (
         pytest.raises(TestbedError, match="libnetfilter-queue-dev libmnl-dev"),
-        Testbed(paths((Path("p", up=Direction(delay=1)),)), emulator="user space"),
+        Testbed(paths((EmulatedPath("p", up=Direction(delay=1)),)), emulator="user space"),
     ):
         pass
 
@@ -288,14 +291,14 @@ def test_the_emulator_is_clean_under_the_sanitizers(user_space: None, monkeypatc
     flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Werror")
     monkeypatch.setattr(userspace, "COMPILER_FLAGS", (*userspace.COMPILER_FLAGS, *flags))
     shaky = Direction(100 * MBIT, 5_000, 5_000, GilbertElliott(0.1, 0.3, 0.8, 0.01))
-    testbed = Testbed(paths((Path("p", shaky, shaky),)), emulator="user space")
+    testbed = Testbed(paths((EmulatedPath("p", shaky, shaky),)), emulator="user space")
     with void("the emulator ended with 0"), testbed:
-        place = ends(testbed)["p"]
-        with place.loaded(50 * MBIT, seconds=3):
-            assert 1_000 < len(place.arrivals("down", 5_000)) < 5_000
+        path_ends = ends(testbed)["p"]
+        with path_ends.loaded(50 * MBIT, seconds=3):
+            assert 1_000 < len(path_ends.arrivals("down", 5_000)) < 5_000
             with testbed["hop1"].link_down("wan"):
                 time.sleep(0.1)
-            assert 1_000 < len(place.arrivals("up", 5_000)) < 5_000
+            assert 1_000 < len(path_ends.arrivals("up", 5_000)) < 5_000
         # Not checked for lateness: a sanitized emulator is slow.
         assert all(count.dropped == 0 for count in testbed.emulation.counts()["p"].values())
         emulator = testbed.emulation.processes["p"]

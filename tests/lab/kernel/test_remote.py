@@ -125,9 +125,9 @@ def test_files_come_and_go(origin_host: SshHost, tmp_path: Path) -> None:
     origin_host.run(["sh", "-c", 'python3 -c "$0" >big', made])
     assert origin_host.read(origin_host.directory / "big") == octets
     (tmp_path / "own.conf").write_text("x")
-    placed = origin_host.place(tmp_path / "own.conf")
-    assert origin_host.read(placed) == b"x"
-    assert origin_host.place(placed) == placed
+    provided = origin_host.provide(tmp_path / "own.conf")
+    assert origin_host.read(provided) == b"x"
+    assert origin_host.provide(provided) == provided
     with pytest.raises(TestbedError, match=r"read /no/such/file: .*No such file"):
         origin_host.read(Path("/no/such/file"))
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_lab.emulation import netem, userspace
-from mptcp_lab.emulation.model import Direction, GilbertElliott, Path, PathError, UniformLoss, seed_of
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, PathError, UniformLoss, seed_of
 from mptcp_lab.testbed import End, Topology, TopologyError, paths
 from mptcp_lab.testbed.ends import reordered
 from mptcp_lab.testbed.model import Hop
 from mptcp_lab.testbed.plan import steps
 
 MBIT = 1_000_000
-ETHERNET = Path("ethernet", Direction(100 * MBIT, 1_000), Direction(100 * MBIT, 1_000))
-WIFI = Path(
+ETHERNET = EmulatedPath("ethernet", Direction(100 * MBIT, 1_000), Direction(100 * MBIT, 1_000))
+WIFI = EmulatedPath(
     "wifi",
     down=Direction(20 * MBIT, 8_000, 2_000, GilbertElliott(0.01, 0.3, 0.7, 0.001)),
     up=Direction(10 * MBIT, loss=UniformLoss(0.005), queue_ms=100),
@@ -91,7 +91,7 @@ def test_links_of_a_hop_have_no_offloads_whatever_the_others_have() -> None:
 def test_the_mtu_of_each_direction_is_that_of_its_sender() -> None:
     small = Direction(mtu=1000)
     both, down, up = (
-        paths((Path("p", d, u),)) for d, u in ((small, small), (small, Direction()), (Direction(), small))
+        paths((EmulatedPath("p", d, u),)) for d, u in ((small, small), (small, Direction()), (Direction(), small))
     )
     assert "ip link add eth0 index 1001 mtu 1000 type veth peer name lan mtu 1000 netns hop1" in commands(
         both, "client"
@@ -109,7 +109,7 @@ def test_the_mtu_of_each_direction_is_that_of_its_sender() -> None:
 
 def test_a_shaper_lets_the_largest_packet_of_its_direction_pass() -> None:
     jumbo = Direction(rate=8_000, mtu=9000)
-    words = qdiscs(paths((Path("p", jumbo, jumbo),)), "hop1")[0].split()
+    words = qdiscs(paths((EmulatedPath("p", jumbo, jumbo),)), "hop1")[0].split()
     assert int(words[words.index("burst") + 1]) >= 9014
 
 
@@ -125,13 +125,16 @@ def test_a_hop_needs_its_devices() -> None:
 
 
 def test_the_emulator_is_told_of_impaired_directions_only() -> None:
-    assert userspace.arguments(Path("p", Direction(MBIT), Direction(MBIT, delay=5)), seed=1)[:2] == ("queue", "1")
-    assert userspace.arguments(Path("p", Direction(MBIT), Direction(MBIT)), seed=1) == ()
+    assert userspace.arguments(EmulatedPath("p", Direction(MBIT), Direction(MBIT, delay=5)), seed=1)[:2] == (
+        "queue",
+        "1",
+    )
+    assert userspace.arguments(EmulatedPath("p", Direction(MBIT), Direction(MBIT)), seed=1) == ()
 
 
 def test_the_emulators_words() -> None:
     words = userspace.arguments(WIFI, seed=4)
-    seeds = [str(seed_of(4, "wifi", *place)) for place in (("down", "loss"), ("down", "delay"), ("up", "loss"))]
+    seeds = [str(seed_of(4, "wifi", *names)) for names in (("down", "loss"), ("down", "delay"), ("up", "loss"))]
     assert words == (
         *("queue", "0", "gemodel", "0.01", "0.3", "0.7", "0.001", seeds[0], "delay", "8000", "2000", seeds[1]),
         *("queue", "1", "random", "0.005", seeds[2]),

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_lab.remote.connection import Login, packed_agent, ssh_command
+from mptcp_lab.remote.devices import parse_devices
 from mptcp_lab.remote.inventory import InventoryError, load_inventory, read_inventory
-from mptcp_lab.remote.links import parse_links
 from mptcp_lab.testbed.installed import REPOSITORY
 
 EXAMPLE = REPOSITORY / "bench" / "rpi" / "inventory.yaml"
@@ -183,7 +183,7 @@ def test_addresses_that_others_cannot_use_are_passed_over() -> None:
         {"ifname": "eth0", "flags": ["NO-CARRIER", "BROADCAST", "UP"]},
         {"ifname": "eth1", "flags": ["BROADCAST"], "addr_info": []},
     ]
-    links = parse_links(json.dumps(shown))
-    assert links["wlan0"].addresses == ((4, "192.0.2.7"), (6, "2001:db8::3"))
-    assert {name: link.up for name, link in links.items()} == {"wlan0": True, "eth0": False, "eth1": False}
-    assert links["eth1"].address(4) is None
+    devices = parse_devices(json.dumps(shown))
+    assert devices["wlan0"].addresses == ((4, "192.0.2.7"), (6, "2001:db8::3"))
+    assert {name: each.up for name, each in devices.items()} == {"wlan0": True, "eth0": False, "eth1": False}
+    assert devices["eth1"].address(4) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from dataclasses import asdict, dataclass
 
-from .document import Document, JudgedAim, Scalar, Table, Verdict
+from .result_file import JudgedAim, JudgedClaim, Result, Scalar, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,15 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Chapter:
     """One experiment, in words."""
 
-    document: Document
+    result: Result
     label: str
     """``Figure 3``, or the name of the command."""
     done: str = ""
     """How much of what was planned."""
-    claims: tuple[Verdict, ...] = ()
+    claims: tuple[JudgedClaim, ...] = ()
     aims: tuple[JudgedAim, ...] = ()
     figures: tuple[Figure, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Section:
 
     @property
     def provenance(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, word(value)) for name, value in asdict(self.document.provenance).items())
+        return tuple((name, word(value)) for name, value in asdict(self.result.provenance).items())
 
 
 def word(value: Scalar) -> str:

@@ -15,12 +15,12 @@ from paper_examples import PROVENANCE
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from mptcp_bench import document
+from mptcp_bench import result_file
 from mptcp_bench.cli import main
-from mptcp_bench.document import ExperimentDocument, JudgedAim, ResultError, Table, from_json, to_json
-from mptcp_bench.experiments import EXPERIMENTS, Picture, Result
-from mptcp_bench.experiments.documents import document_of, tables_of
-from mptcp_bench.experiments.scene import Aim, aims_table, missed
+from mptcp_bench.experiments import EXPERIMENTS
+from mptcp_bench.experiments.aims import Aim, aims_table, missed
+from mptcp_bench.experiments.findings import Findings, Picture, result_of, tables_of
+from mptcp_bench.result_file import ExperimentResult, JudgedAim, ResultError, Table, from_json, to_json
 
 AIMS = (
     Aim("a: share", 0.97, least=0.95, most=1.05),
@@ -37,13 +37,13 @@ def rich_table(title: str = "Many, many downloads") -> RichTable:
     return table
 
 
-def measured(aims: Sequence[Aim] = AIMS, failures: tuple[str, ...] = ()) -> Result:
+def measured(aims: Sequence[Aim] = AIMS, failures: tuple[str, ...] = ()) -> Findings:
     data = {"runs": ({"kept": 0.5, "never": math.inf},), "by": {4: (1, 2)}}
-    return Result((rich_table(), aims_table("Aims", aims)), data, failures, aims=tuple(aims))
+    return Findings((rich_table(), aims_table("Aims", aims)), data, failures, aims=tuple(aims))
 
 
-def made() -> ExperimentDocument:
-    return document_of(EXPERIMENTS["onset"], measured(), PROVENANCE, {"runs": "3"}, seed=7, quick=True)
+def made() -> ExperimentResult:
+    return result_of("onset", EXPERIMENTS["onset"].summary, measured(), PROVENANCE, {"runs": "3"}, seed=7, quick=True)
 
 
 @pytest.mark.parametrize(
@@ -108,15 +108,15 @@ def test_two_tables_of_one_title_have_two_keys() -> None:
 
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
-    target = tmp_path / "onset" / document.FILE
-    document.write(made(), target)
-    assert document.load(target, ExperimentDocument) == made()
-    assert list(document.find(tmp_path)) == [target]
+    target = tmp_path / "onset" / result_file.FILE
+    result_file.write(made(), target)
+    assert result_file.load(target, ExperimentResult) == made()
+    assert list(result_file.find(tmp_path)) == [target]
 
 
 def test_a_number_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match=r"^onset: a number that is not finite"):
-        document.write(replace(made(), data={"x": math.nan}), tmp_path / "r.json")
+        result_file.write(replace(made(), data={"x": math.nan}), tmp_path / "r.json")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -132,43 +132,43 @@ def test_a_number_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
 def test_what_is_no_result_is_told_in_one_line(key: str, value: object, told: str) -> None:
     text = json.dumps(json.loads(to_json(made())) | {key: value})
     with pytest.raises(ResultError) as error:
-        from_json(text, "f", ExperimentDocument)
+        from_json(text, "f", ExperimentResult)
     assert str(error.value) == told
 
 
 @pytest.fixture
-def recovery(monkeypatch: pytest.MonkeyPatch) -> list[Result]:
+def recovery(monkeypatch: pytest.MonkeyPatch) -> list[Findings]:
     """The experiment *recovery* without a testbed: it returns what is put into the list."""
-    results: list[Result] = []
+    results: list[Findings] = []
     monkeypatch.setattr(EXPERIMENTS["recovery"].load(), "run", lambda console, seed, quick: results[0])
     return results
 
 
 def test_a_run_leaves_its_result_and_its_pictures(
-    recovery: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recovery: list[Findings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = Picture("drawn", lambda target: target.write_text("a picture") and None)
     recovery.append(replace(measured(AIMS[:1]), pictures=(picture,)))
     assert main(["run", "recovery", "--output", str(tmp_path), "--seed", "3"]) == 0
     directory = tmp_path / "recovery"
-    assert {path.name for path in directory.iterdir()} == {document.FILE, "drawn.png", "drawn.svg"}
-    found = document.load(directory / document.FILE, ExperimentDocument)
+    assert {path.name for path in directory.iterdir()} == {result_file.FILE, "drawn.png", "drawn.svg"}
+    found = result_file.load(directory / result_file.FILE, ExperimentResult)
     assert (found.experiment, found.seed, found.provenance.seed, found.pictures) == ("recovery", 3, 3, ("drawn",))
-    assert str(directory / document.FILE) in capsys.readouterr().out
+    assert str(directory / result_file.FILE) in capsys.readouterr().out
 
 
 def test_a_run_that_misses_an_aim_says_so_and_fails(
-    recovery: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recovery: list[Findings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recovery.append(measured())
     assert main(["run", "recovery", "--output", str(tmp_path), "--json"]) == 1
     out, err = capsys.readouterr()
-    assert json.loads(out) == json.loads((tmp_path / "recovery" / document.FILE).read_text())
+    assert json.loads(out) == json.loads((tmp_path / "recovery" / result_file.FILE).read_text())
     assert "mptcp-bench run recovery: b: gap: 0.5 s, wanted ≤ 0.25\n" in err
 
 
 def test_a_directory_that_cannot_be_written_is_told_before_anything_is_measured(
-    recovery: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recovery: list[Findings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "recovery").write_text("a file")
     assert main(["run", "recovery", "--output", str(tmp_path)]) == 1

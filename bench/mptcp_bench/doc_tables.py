@@ -15,11 +15,11 @@ from pathlib import Path
 
 from mptcp_lab.testbed.services import REPOSITORY
 
-from . import document
-from .document import Document, ExperimentDocument, JudgedAim, ResultError, Table
-from .paper import section as paper_section
-from .paper.results import Result
+from . import result_file
+from .paper import chapter as paper_chapter
+from .paper.results import PaperResult
 from .report import load
+from .result_file import ExperimentResult, JudgedAim, Result, ResultError, Table
 
 DOCS = REPOSITORY / "docs"
 KEPT = "results"
@@ -29,15 +29,15 @@ END = "<!-- end -->"
 SIGNS = {"met": "met", "missed": "**missed**", "no aim": ""}
 
 
-def summary(found: Document) -> ExperimentDocument:
+def summary(found: Result) -> ExperimentResult:
     """Return what the documentation keeps of *found*."""
-    if isinstance(found, ExperimentDocument):
+    if isinstance(found, ExperimentResult):
         return replace(found, data={}, pictures=())
-    assert isinstance(found, Result)
+    assert isinstance(found, PaperResult)
     rows = tuple((each.paper, each.measured, each.verdict) for each in found.claims)
     claims = Table("claims", "", ("the paper says", "measured", "verdict"), rows)
-    common = {each.name: getattr(found, each.name) for each in fields(Document)}
-    return ExperimentDocument(**common, tables=(claims, *paper_section.section(found).tables))
+    common = {each.name: getattr(found, each.name) for each in fields(Result)}
+    return ExperimentResult(**common, tables=(claims, *paper_chapter.chapter(found).tables))
 
 
 def keep(name: str, results: Path, docs: Path = DOCS) -> None:
@@ -45,12 +45,12 @@ def keep(name: str, results: Path, docs: Path = DOCS) -> None:
 
     :raises ResultError: it is not there, or is no result
     """
-    document.write(summary(load(results / name / document.FILE)), docs / KEPT / f"{name}.json")
+    result_file.write(summary(load(results / name / result_file.FILE)), docs / KEPT / f"{name}.json")
 
 
-def read_kept(docs: Path = DOCS) -> dict[str, ExperimentDocument]:
+def read_kept(docs: Path = DOCS) -> dict[str, ExperimentResult]:
     """Return all results that are kept, by name. Raises ResultError for a file that is none."""
-    return {source.stem: document.load(source, ExperimentDocument) for source in sorted((docs / KEPT).glob("*.json"))}
+    return {source.stem: result_file.load(source, ExperimentResult) for source in sorted((docs / KEPT).glob("*.json"))}
 
 
 def pages(docs: Path = DOCS) -> dict[Path, str]:
@@ -78,7 +78,7 @@ def write_pages(docs: Path = DOCS) -> list[Path]:
     return [page for page, _ in stale]
 
 
-def generated(text: str, kept: Mapping[str, ExperimentDocument], page: str) -> str:
+def generated(text: str, kept: Mapping[str, ExperimentResult], page: str) -> str:
     """Return *text*, of the *page* of that name, with every table as *kept* has it.
 
     :raises ResultError: page, line, and what there is
@@ -86,7 +86,7 @@ def generated(text: str, kept: Mapping[str, ExperimentDocument], page: str) -> s
     return "\n".join(_lines(text, kept, page))
 
 
-def _lines(text: str, kept: Mapping[str, ExperimentDocument], page: str) -> Iterator[str]:
+def _lines(text: str, kept: Mapping[str, ExperimentResult], page: str) -> Iterator[str]:
     lines = iter(enumerate(text.split("\n"), 1))
     for number, line in lines:
         yield line
@@ -113,15 +113,15 @@ def _lines(text: str, kept: Mapping[str, ExperimentDocument], page: str) -> Iter
             raise ResultError(f"{page}:{number}: {line}: no {END} behind it")
 
 
-def _table(found: ExperimentDocument, key: str, words: str, place: str) -> Table:
+def _table(found: ExperimentResult, key: str, words: str, where: str) -> Table:
     tables = {table.key: table for table in found.tables}
     if found.aims:
         tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), tuple(map(_row, found.aims)))
     if key not in tables:
-        raise ResultError(f"{place}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
+        raise ResultError(f"{where}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
     rows = tuple(row for row in tables[key].rows if any(words in cell for cell in row))
     if not rows:
-        raise ResultError(f"{place}: no row of {found.experiment}.{key} has {words!r} in it")
+        raise ResultError(f"{where}: no row of {found.experiment}.{key} has {words!r} in it")
     return replace(tables[key], rows=rows)
 
 
@@ -139,7 +139,7 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def origin(found: Document) -> str:
+def origin(found: Result) -> str:
     """Return where a table comes from, in a line."""
     here = found.provenance
     processors = "1 processor" if here.processors == 1 else f"{here.processors} processors"

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paper_examples import PROVENANCE, fig3
 
-from mptcp_bench import document, documentation
+from mptcp_bench import doc_tables, result_file
 from mptcp_bench.cli import main
-from mptcp_bench.document import ExperimentDocument, JudgedAim, ResultError, Table
-from mptcp_bench.documentation import DOCS, END, generated, keep, markdown, pages, read_kept, summary, write_pages
+from mptcp_bench.doc_tables import DOCS, END, generated, keep, markdown, pages, read_kept, summary, write_pages
+from mptcp_bench.result_file import ExperimentResult, JudgedAim, ResultError, Table
 
-FOUND = ExperimentDocument(
+FOUND = ExperimentResult(
     provenance=PROVENANCE,
     experiment="recovery",
     title="",
@@ -52,7 +52,7 @@ def test_the_pages_say_what_the_results_say() -> None:
 
 
 def test_what_is_kept_is_small() -> None:
-    for source in (DOCS / documentation.KEPT).iterdir():
+    for source in (DOCS / doc_tables.KEPT).iterdir():
         assert source.stat().st_size < 50_000, f"{source}: summaries alone"
 
 
@@ -107,7 +107,7 @@ def test_any_cell_stays_in_its_column(rows: list[tuple[str, ...]]) -> None:
 
 def test_results_are_kept_and_pages_written(tmp_path: Path) -> None:
     docs, results = tmp_path / "docs", tmp_path / "results"
-    document.write(FOUND, results / "recovery" / document.FILE)
+    result_file.write(FOUND, results / "recovery" / result_file.FILE)
     docs.mkdir()
     (docs / "p.md").write_text(PAGE)
     keep("recovery", results, docs)
@@ -121,7 +121,7 @@ def test_results_are_kept_and_pages_written(tmp_path: Path) -> None:
 
 
 def test_a_result_that_no_page_shows_is_told(tmp_path: Path) -> None:
-    document.write(FOUND, tmp_path / documentation.KEPT / "recovery.json")
+    result_file.write(FOUND, tmp_path / doc_tables.KEPT / "recovery.json")
     with pytest.raises(ResultError, match=r"results: no page shows recovery$"):
         pages(tmp_path)
 
@@ -130,16 +130,16 @@ def test_of_the_papers_results_claims_and_statistics_are_kept() -> None:
     kept = summary(fig3())
     assert [table.key for table in kept.tables] == ["claims", "statistics"]
     assert [row[2] for row in kept.tables[0].rows] == ["holds", "differs"]
-    assert len(document.to_json(kept)) < 10_000
-    assert document.from_json(document.to_json(kept), "f", ExperimentDocument) == kept
+    assert len(result_file.to_json(kept)) < 10_000
+    assert result_file.from_json(result_file.to_json(kept), "f", ExperimentResult) == kept
 
 
 def test_the_command_keeps_and_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[tuple[str, Path]] = []
-    monkeypatch.setattr(documentation, "keep", lambda name, results: kept.append((name, results)))
-    monkeypatch.setattr(documentation, "write_pages", lambda: [tmp_path / "p.md"])
+    monkeypatch.setattr(doc_tables, "keep", lambda name, results: kept.append((name, results)))
+    monkeypatch.setattr(doc_tables, "write_pages", lambda: [tmp_path / "p.md"])
     assert main(["report", str(tmp_path), "--docs", "recovery"]) == 0
     assert kept == [("recovery", tmp_path)]
     assert capsys.readouterr().out == f"{tmp_path / 'p.md'}\n"

@@ -11,7 +11,7 @@ _FAMILIES = {"inet": 4, "inet6": 6}
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Device:
     """One interface and the addresses by which others can reach it."""
 
     name: str
@@ -24,17 +24,17 @@ class Link:
         return next((text for kind, text in self.addresses if kind == family), None)
 
 
-def parse_links(text: str) -> dict[str, Link]:
+def parse_devices(text: str) -> dict[str, Device]:
     """Return the interfaces by name."""
     # Older versions of ip(8) leave an empty object for what they do not show.
-    return {link["ifname"]: _link(link) for link in json.loads(text) if "ifname" in link}
+    return {each["ifname"]: _device(each) for each in json.loads(text) if "ifname" in each}
 
 
-def _link(shown: Mapping[str, Any]) -> Link:
+def _device(shown: Mapping[str, Any]) -> Device:
     usable = (
         address
         for address in shown.get("addr_info", [])
         if address.get("scope") == "global" and not address.get("temporary") and not address.get("deprecated")
     )
     addresses = tuple((_FAMILIES[a["family"]], a["local"]) for a in usable if a.get("family") in _FAMILIES)
-    return Link(shown["ifname"], "UP" in shown["flags"] and "NO-CARRIER" not in shown["flags"], addresses)
+    return Device(shown["ifname"], "UP" in shown["flags"] and "NO-CARRIER" not in shown["flags"], addresses)

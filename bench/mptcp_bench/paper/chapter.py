@@ -6,12 +6,12 @@ from collections import Counter
 
 from mptcp_common.units import format_rate
 
-from ..document import Table
-from ..sections import Figure, Section, word
+from ..report_model import Chapter, Figure, word
+from ..result_file import Table
 from ..statistics import percentiles
 from .figures import svg
 from .quantities import show
-from .results import DOWN, GOODPUT, UP, Case, Result, Statistic, metric
+from .results import DOWN, GOODPUT, UP, Case, PaperResult, Statistic, metric
 from .summary import in_order, pooled
 
 ARROWS = {UP: "client → origin", DOWN: "origin → client"}
@@ -29,7 +29,7 @@ def _cell(found: Statistic | None) -> str:
     return f"{show(found.mean, found.unit, half)} (n = {found.n})"
 
 
-def _statistics(result: Result) -> list[Table]:
+def _statistics(result: PaperResult) -> list[Table]:
     """Return metrics by case, and the sweep's points one below the other."""
     tables = []
     caption = "Measured: mean ± 95 % confidence interval (Student's t), n runs"
@@ -47,7 +47,7 @@ def _statistics(result: Result) -> list[Table]:
     return tables
 
 
-def _distributions(result: Result) -> list[Table]:
+def _distributions(result: PaperResult) -> list[Table]:
     """Return percentiles of every distribution, each case a row, beside what the paper has."""
     rows = []
     for name in dict.fromkeys(n for run in result.runs if run.valid for n in run.distributions):
@@ -62,13 +62,13 @@ def _distributions(result: Result) -> list[Table]:
     return [Table("delays", "Delays of all runs together", head, tuple(rows))] if rows else []
 
 
-def _failed(result: Result) -> tuple[str, ...]:
+def _failed(result: PaperResult) -> tuple[str, ...]:
     """Return how often each reason, and of which case."""
     counts = Counter((result.case(run.case).title, run.reason) for run in result.failed())
     return tuple(f"{count} × {title}: {reason or 'no reason given'}" for (title, reason), count in counts.items())
 
 
-def _parameters(result: Result) -> tuple[tuple[str, str], ...]:
+def _parameters(result: PaperResult) -> tuple[tuple[str, str], ...]:
     """Return the settings of the experiment, then of each case what is its own."""
     common = [(name.replace("_", " "), word(value)) for name, value in result.parameters.items()]
     return (*common, *((case.title, own) for case in result.cases if (own := _own(case))))
@@ -80,18 +80,18 @@ def _own(case: Case) -> str:
     return ", ".join(parts)
 
 
-def _done(result: Result) -> str:
+def _done(result: PaperResult) -> str:
     planned = result.repetitions * len(result.cases)
     valid, failed = sum(run.valid for run in result.runs), len(result.failed())
     text = f"{_count(valid, 'data point')} of {planned} planned"
     return f"{text}; {_count(failed, 'run')} failed" if failed else text
 
 
-def section(result: Result) -> Section:
+def chapter(result: PaperResult) -> Chapter:
     """Return *result* in words, with its figure drawn."""
     drawn = any(run.valid for run in result.runs)
-    return Section(
-        document=result,
+    return Chapter(
+        result=result,
         label=result.paper,
         done=_done(result),
         claims=result.claims,
@@ -103,7 +103,7 @@ def section(result: Result) -> Section:
     )
 
 
-def _alternative(result: Result) -> str:
+def _alternative(result: PaperResult) -> str:
     """Return what the figure shows, for those who do not see it."""
     found = [(case.title, result.statistic(case.key, GOODPUT)) for case in result.of_kind("panel")]
     means = "; ".join(f"{title}: {show(s.mean, s.unit)}" for title, s in found if s is not None)

@@ -12,7 +12,7 @@ from rich.table import Table
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.features import missing
 
-from ..document import AimVerdict, JudgedAim, bounds, judge
+from ..result_file import AimVerdict, JudgedAim, bounds, judge
 
 FRAME = 1514
 """Bytes of a full packet as the shapers count it: an MTU of 1500 and the Ethernet header."""

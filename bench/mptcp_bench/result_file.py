@@ -32,7 +32,7 @@ class ResultError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Result:
     """What every experiment says of itself."""
 
     provenance: Provenance
@@ -53,7 +53,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JudgedClaim:
     """A claim of the paper beside what was measured."""
 
     id: str
@@ -118,7 +118,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentDocument(Document):
+class ExperimentResult(Result):
     """One of our experiments."""
 
     aims: tuple[JudgedAim, ...] = ()
@@ -130,7 +130,7 @@ class ExperimentDocument(Document):
     """All that was measured, in a form of the experiment's own."""
 
 
-D = TypeVar("D", bound=Document)
+D = TypeVar("D", bound=Result)
 
 
 def finite(value: Any) -> Any:
@@ -142,19 +142,19 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def to_json(document: Document) -> str:
-    """Return *document* as JSON text.
+def to_json(result: Result) -> str:
+    """Return *result* as JSON text.
 
     :raises ResultError: where a number is not finite: JSON has no word for it, and no measurement gives one
     """
     try:
-        return json.dumps(asdict(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(asdict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     except ValueError as error:
-        raise ResultError(f"{document.experiment}: a number that is not finite cannot be written ({error})") from None
+        raise ResultError(f"{result.experiment}: a number that is not finite cannot be written ({error})") from None
 
 
 def from_json(text: str | bytes, name: str, kind: type[D]) -> D:
-    """Return the document of *kind* in *text*, which is called *name* in errors.
+    """Return the result of *kind* in *text*, which is called *name* in errors.
 
     :raises ResultError: one line: name, key, value, what is allowed
     """
@@ -184,13 +184,13 @@ def prepare(directory: Path) -> None:
     tempfile.TemporaryFile(dir=directory).close()
 
 
-def write(document: Document, target: Path) -> None:
-    """Replace *target* by *document* in one step; the directory is made where it is missing.
+def write(result: Result, target: Path) -> None:
+    """Replace *target* by *result* in one step; the directory is made where it is missing.
 
     :raises ResultError: a number is not finite
     :raises OSError: as the file system says
     """
-    text = to_json(document)
+    text = to_json(result)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
@@ -213,7 +213,7 @@ def read_bytes(source: Path) -> bytes:
 
 
 def load(source: Path, kind: type[D]) -> D:
-    """Read a document of *kind*.
+    """Read a result of *kind*.
 
     :raises ResultError: one line for people: file, key, value
     """

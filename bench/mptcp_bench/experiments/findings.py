@@ -1,0 +1,95 @@
+"""What an experiment of ours returns, and the result file that it becomes. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from ..provenance import Provenance
+from ..result_file import ExperimentResult, Table, finite
+from .aims import Aim, AimsTable, missed
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure, and what draws it into a file whose ending says in which format."""
+
+    name: str
+    draw: Callable[[Path], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What an experiment measured."""
+
+    tables: tuple[RichTable, ...]
+    data: dict[str, Any]
+    """The same and more, for the JSON file."""
+    failures: tuple[str, ...] = field(default=())
+    """What was to be measured and was not, or was wrong without an aim that says so."""
+    pictures: tuple[Picture, ...] = ()
+    aims: tuple[Aim, ...] = ()
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Why the experiment fails: aims that were missed, and failures."""
+        return (*missed(self.aims), *self.failures)
+
+
+def result_of(
+    name: str,
+    title: str,
+    findings: Findings,
+    provenance: Provenance,
+    options: Mapping[str, str],
+    *,
+    seed: int,
+    quick: bool,
+) -> ExperimentResult:
+    """Return the result of a run of the experiment *name* with *options*."""
+    # What the aims say already is not said twice.
+    besides = (table for table in findings.tables if not (findings.aims and isinstance(table, AimsTable)))
+    return ExperimentResult(
+        provenance=provenance,
+        experiment=name,
+        title=title,
+        parameters=dict(options),
+        seed=seed,
+        complete=True,
+        quick=quick,
+        failures=findings.failures,
+        aims=tuple(aim.judged() for aim in findings.aims),
+        tables=tables_of(besides),
+        pictures=tuple(picture.name for picture in findings.pictures),
+        data=finite(findings.data),
+    )
+
+
+def tables_of(tables: Iterable[RichTable]) -> tuple[Table, ...]:
+    """Return *tables* as words, each with a key: the title's first words, and a number where two are equal."""
+    found: dict[str, Table] = {}
+    for table in tables:
+        caption = _words(table.title)
+        first = re.split("[,:]", caption)[0].lower()
+        key = stem = re.sub("[^a-z0-9]+", "-", first).strip("-") or "table"
+        number = 1
+        while key in found:
+            number += 1
+            key = f"{stem}-{number}"
+        columns = [[_words(cell) for cell in column.cells] for column in table.columns]
+        rows = tuple(zip(*columns, strict=True))
+        found[key] = Table(key, caption, tuple(_words(column.header) for column in table.columns), rows)
+    return tuple(found.values())
+
+
+def _words(text: object) -> str:
+    """Return *text* without the markup that colours it in a terminal."""
+    if text is None:
+        return ""
+    return text.plain if isinstance(text, Text) else Text.from_markup(str(text)).plain
