@@ -26,12 +26,12 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import Throttler, start_throttler
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
-from . import Result
+from .aims import aims_table
+from .findings import Findings
 from .options import count, positive
 from .scale_crowd import NETWORKS, Crowd, two_subflows, with_crowd
 from .scale_policy import FULL, settings_file
 from .scale_watch import tree_cpu_seconds
-from .scene import aims_table
 from .soak_judging import CHECKED, Process, Sample, Soak, judge, misplaced
 from .system_state import differences, kernel_state
 
@@ -57,7 +57,7 @@ _CLASS = re.compile(r"^class htb (\S+) .* ceil 1Gbit\b", re.MULTILINE)
 _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Result:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Hold tunnels for as long as *options* say; *seed* draws the connections whose caps are compared."""
     seconds = 60 * positive(options, "minutes", 1 if quick else 60)
     tunnels = count(options, "n", 50 if quick else 1000)
@@ -80,7 +80,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         ended = crowd.client.read().ended - ended
         soak = Soak(seconds, interval, tunnels, churn, samples, ended, cores, _stopped(testbed, throttler, before))
     aims = judge(soak)
-    return Result((aims_table("Soak", aims),), asdict(soak), aims=tuple(aims))
+    return Findings((aims_table("Soak", aims),), asdict(soak), aims=tuple(aims))
 
 
 def _samples(

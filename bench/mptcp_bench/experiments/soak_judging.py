@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from ..statistics import median
-from .scene import Aim
+from .aims import Aim
 
 GROWTH = 0.05
 """From the second third of the time to the last, as a share; the first third is warm-up."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mutants import Verdict
+from mutants import Judge
 
-from mptcp_bench.experiments.scene import Aim
+from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.soak_judging import Process, Sample, Soak, judge
 
 TUNNELS, CHURN, INTERVAL, COUNT = 1_000, 50, 30.0, 120
@@ -53,7 +53,7 @@ def growing(number: int, value: float) -> float:
     return value * (1 + 0.006 * number)
 
 
-SOAK = Verdict(
+SOAK = Judge(
     judged(),
     {
         "dead throttler": judged(samples=()),
