@@ -35,8 +35,8 @@ from .findings import Findings, Picture
 from .options import choice, count, positive, refused
 from .overshoot_judging import PERIOD, TRANSFERS, Measured, Rates, aims, expected, first_packet, judge
 from .overshoot_poller import Poller
+from .pages_bed import Bed, IpRecorder, static_class
 from .pages_judging import Octets
-from .pages_scene import Bed, IpRecorder, static_class
 from .two_paths import DEVICES, two_paths
 
 VARIANTS = ("none", "ours", "budget", "static", "poller")

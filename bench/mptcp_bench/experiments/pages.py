@@ -20,10 +20,10 @@ from mptcp_lab.testbed.features import missing, need
 
 from .findings import Findings, Picture
 from .options import count, yes
+from .pages_bed import Batch, Bed
 from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
 from .pages_results import Batches, Measured, draw, drawn_cell, tables
-from .pages_scene import Batch, Bed
 from .two_paths import DEVICES, two_paths
 
 __all__ = ["OPTIONS", "run"]
@@ -48,9 +48,9 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         console.print(f"left out: {line}", style="dim", highlight=False)
     measured: list[Measured] = []
     void: list[str] = []
-    for _, group in groupby([cell for cell in chosen if not _lacking(cell)], lambda cell: cell.scene):
+    for _, group in groupby([cell for cell in chosen if not _lacking(cell)], lambda cell: cell.paths):
         together = list(group)
-        topology = paths(two_paths(*together[0].scene))
+        topology = paths(two_paths(*together[0].paths))
         sizes = sorted({size for cell in together for size in cell.sizes})
         with Testbed(topology, seed=seed) as plain, Testbed(topology, seed=seed) as throttled:
             tls = any(cell.kind == "tls" for cell in together)

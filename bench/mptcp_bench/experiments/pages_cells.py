@@ -118,7 +118,7 @@ class Cell:
         return self.client != "two"
 
     @property
-    def scene(self) -> tuple[tuple[int, int], tuple[float, float]]:
+    def paths(self) -> tuple[tuple[int, int], tuple[float, float]]:
         """What cells must have in common to be measured in one testbed."""
         return self.rates, self.rtts
 
@@ -172,8 +172,8 @@ def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
     except ValueError:
         raise refused(OPTIONS) from None
     # Those of one testbed behind each other; sorting keeps the order otherwise.
-    scenes = list(dict.fromkeys(cell.scene for cell in found))
-    return sorted(found, key=lambda cell: scenes.index(cell.scene))
+    together = list(dict.fromkeys(cell.paths for cell in found))
+    return sorted(found, key=lambda cell: together.index(cell.paths))
 
 
 def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:

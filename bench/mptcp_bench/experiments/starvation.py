@@ -2,7 +2,7 @@
 
 A download under the policy, over paths of which some have low caps; shown is what each path carried once all is
 steady, as a share of its link or cap. Beside it, as the yardstick, the same download without a policy over links that
-really are as slow as the caps. In the scenes ``vanished-N`` as many other downloads share the cap, and fall silent on
+really are as slow as the caps. In the layouts ``vanished-N`` as many other downloads share the cap, and fall silent on
 both their paths.
 """
 
@@ -36,13 +36,13 @@ from .options import choice, count
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
 from .starvation_judging import UNDER_POLICY, Measured, PathLoad, aims, judge, mean_outcomes, recovered, together
-from .starvation_scenes import OTHERS, SCENES, Scene
+from .starvation_layouts import LAYOUTS, OTHERS, Layout
 from .two_paths import FILE_SIZE
 
 VARIANTS = (UNDER_POLICY, "link")
 """Under the policy; over links as fast as the caps, without one."""
 OPTIONS = {
-    "scene": f"{', '.join(SCENES)}; default all but vanished-1000",
+    "layout": f"{', '.join(LAYOUTS)}; default all but vanished-1000",
     "variant": f"{', '.join(VARIANTS)}; default both",
     "runs": "of each, default 3",
     "control": "congestion control towards clients, default bbr",
@@ -59,26 +59,26 @@ CROWD_GIVEN_UP = 30.0
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run the scenes that *options* choose."""
+    """Run the layouts that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
-    usual = [name for name in SCENES if name != "vanished-1000"]
-    scenes = [SCENES[name]() for name in choice(options, "scene", SCENES, usual)]
+    usual = [name for name in LAYOUTS if name != "vanished-1000"]
+    layouts = [LAYOUTS[name]() for name in choice(options, "layout", LAYOUTS, usual)]
     variants = choice(options, "variant", VARIANTS)
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     control = options.get("control", "bbr")
     measured: list[Measured] = []
     planned = [
-        (scene, variant)
-        for scene, variant in product(scenes, variants)
-        if variant == UNDER_POLICY or not (scene.one_link or scene.vanishing)
+        (layout, variant)
+        for layout, variant in product(layouts, variants)
+        if variant == UNDER_POLICY or not (layout.one_link or layout.vanishing)
     ]
-    for scene, variant in planned:
-        with Testbed(scene.topology(variant == "link"), seed=seed) as testbed:
-            site = _Site.built(testbed, scene, variant, control)
+    for layout, variant in planned:
+        with Testbed(layout.topology(variant == "link"), seed=seed) as testbed:
+            site = _Site.built(testbed, layout, variant, control)
             for number in range(runs):
-                console.print(f"{scene.name}, {variant}, {number + 1} of {runs}", style="dim", highlight=False)
+                console.print(f"{layout.name}, {variant}, {number + 1} of {runs}", style="dim", highlight=False)
                 measured.append(site.run())
-    asked = aims(measured, [(scene.name, variant) for scene, variant in planned], runs)
+    asked = aims(measured, [(layout.name, variant) for layout, variant in planned], runs)
     data = {
         "runs": [_as_data(each) for each in measured],
     }
@@ -88,40 +88,40 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 @dataclass(frozen=True, slots=True)
 class _Site:
     testbed: Testbed
-    scene: Scene
+    layout: Layout
     variant: str
     proxy: Proxy
     download: Sequence[str]
     crowd: Crowd | None
 
     @classmethod
-    def built(cls, testbed: Testbed, scene: Scene, variant: str, control: str) -> _Site:
+    def built(cls, testbed: Testbed, layout: Layout, variant: str, control: str) -> _Site:
         policy = testbed.directory / "policy.yaml"
-        policy.write_text(scene.policy())
+        policy.write_text(layout.policy())
         if variant == UNDER_POLICY:
             start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
-        crowd = Crowd.built(testbed, scene.vanishing, OTHERS) if scene.vanishing >= CROWDED else None
+        crowd = Crowd.built(testbed, layout.vanishing, OTHERS) if layout.vanishing >= CROWDED else None
         proxy = crowd.proxy if crowd else start_proxy(testbed["proxy"], arguments=("--congestion-control", control))
         origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
         # An IPv4 address as an IPv6 one: Linux joins by IPv6 only what was opened on an IPv6 socket.
         address = testbed["proxy"].service_address()
-        through = f"http://[::ffff:{address}]:{PROXY_PORT}" if scene.mapped else proxy.url()
+        through = f"http://[::ffff:{address}]:{PROXY_PORT}" if layout.mapped else proxy.url()
         download = ["curl", "-s", "-m", "90", "-o", "/dev/null", "-x", through, origin.url("big")]
-        return cls(testbed, scene, variant, proxy, mptcp_command(download), crowd)
+        return cls(testbed, layout, variant, proxy, mptcp_command(download), crowd)
 
     def run(self) -> Measured:
         """Download once. Raises TestbedError where not all paths have a subflow."""
         client = self.testbed["client"]
         wait_until(lambda: not self._subflows(), "the last download's subflows are gone", timeout=30)
-        with self._others(), _counting(client, self.scene.loads) as counters:
+        with self._others(), _counting(client, self.layout.loads) as counters:
             process = client.popen(self.download)
             try:
                 counters.wait(WARM)
                 subflows = self._subflows()
-                if any(load.address not in subflows for load in self.scene.loads):
-                    raise TestbedError(f"{self.scene.name}: there are subflows from {', '.join(subflows)} alone")
+                if any(load.address not in subflows for load in self.layout.loads):
+                    raise TestbedError(f"{self.layout.name}: there are subflows from {', '.join(subflows)} alone")
                 begin, vanished_at = counters.now, None
-                if self.scene.vanishing:
+                if self.layout.vanishing:
                     vanished_at = begin
                     with _silent(self.testbed["core"]):
                         begin += CROWD_GIVEN_UP if self.crowd else GIVEN_UP
@@ -132,20 +132,20 @@ class _Site:
             finally:
                 process.kill()
             samples = counters.samples
-        outcomes = judge(samples, self.scene.loads, begin, begin + MEASURED)
-        again = None if vanished_at is None else recovered(samples, self.scene.loads[0], vanished_at)
-        return Measured(self.scene.name, self.variant, tuple(outcomes), again)
+        outcomes = judge(samples, self.layout.loads, begin, begin + MEASURED)
+        again = None if vanished_at is None else recovered(samples, self.layout.loads[0], vanished_at)
+        return Measured(self.layout.name, self.variant, tuple(outcomes), again)
 
     @contextmanager
     def _others(self) -> Iterator[None]:
         """The other clients download."""
         if self.crowd is not None:
-            self.crowd.hold(self.scene.vanishing)
-            self.crowd.joined(self.scene.vanishing)
+            self.crowd.hold(self.layout.vanishing)
+            self.crowd.joined(self.layout.vanishing)
             yield
             return
-        node = self.testbed[OTHERS] if self.scene.vanishing else None
-        processes = [node.popen(self.download, name="other") for _ in range(self.scene.vanishing)] if node else []
+        node = self.testbed[OTHERS] if self.layout.vanishing else None
+        processes = [node.popen(self.download, name="other") for _ in range(self.layout.vanishing)] if node else []
         try:
             time.sleep(WARM if processes else 0)
             yield
@@ -178,10 +178,10 @@ def _silent(core: LiveNode) -> Iterator[None]:
 def table_of(measured: Sequence[Measured]) -> Table:
     """Return what was measured, by means over the runs."""
     table = Table(title="Who starves beside a low cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("scene", "variant", "runs", "uncapped: worst path", "capped: worst path", "together", "again s"):
-        table.add_column(title, justify="left" if title in ("scene", "variant") else "right", no_wrap=True)
-    for scene, variant in dict.fromkeys((m.scene, m.variant) for m in measured):
-        runs = [m for m in measured if (m.scene, m.variant) == (scene, variant)]
+    for title in ("layout", "variant", "runs", "uncapped: worst path", "capped: worst path", "together", "again s"):
+        table.add_column(title, justify="left" if title in ("layout", "variant") else "right", no_wrap=True)
+    for layout, variant in dict.fromkeys((m.layout, m.variant) for m in measured):
+        runs = [m for m in measured if (m.layout, m.variant) == (layout, variant)]
         means = mean_outcomes(runs)
         worst = {
             capped: min((each for each in means if (each.path.cap is not None) is capped), key=lambda o: o.share)
@@ -189,11 +189,11 @@ def table_of(measured: Sequence[Measured]) -> Table:
         }
         again = (
             ""
-            if SCENES[scene]().vanishing == 0
+            if LAYOUTS[layout]().vanishing == 0
             else " ".join("never" if m.whole_again is None else f"{m.whole_again:.1f}" for m in runs)
         )
         table.add_row(
-            scene, variant, str(len(runs)),
+            layout, variant, str(len(runs)),
             *(f"{worst[c].path.name} {worst[c].share:.3f}" if c in worst else "" for c in (False, True)),
             f"{together(means):.3f}",
             again,
@@ -204,7 +204,7 @@ def table_of(measured: Sequence[Measured]) -> Table:
 def _as_data(measured: Measured) -> dict[str, object]:
     shares = {each.path.name: each.share for each in measured.outcomes}
     return {
-        "scene": measured.scene,
+        "layout": measured.layout,
         "variant": measured.variant,
         "shares": shares,
         "whole_again": measured.whole_again,

@@ -24,7 +24,7 @@ RECOVERY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PathLoad:
-    """One path of a scene. Rates in bits/s."""
+    """One path of a layout. Rates in bits/s."""
 
     name: str
     address: str
@@ -46,16 +46,16 @@ class Outcome:
     share: float
     """As a share of its link or cap."""
 
-    def aim(self, scene: str) -> Aim:
+    def aim(self, layout: str) -> Aim:
         what, least = ("link", FREE) if self.path.cap is None else ("cap", CAPPED)
-        return Aim(f"{scene}: {self.path.name}, of its {what}", self.share, least=least, most=MOST)
+        return Aim(f"{layout}: {self.path.name}, of its {what}", self.share, least=least, most=MOST)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One run."""
 
-    scene: str
+    layout: str
     variant: str
     outcomes: tuple[Outcome, ...]
     whole_again: float | None
@@ -63,18 +63,18 @@ class Measured:
 
 
 def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs: int) -> list[Aim]:
-    """Return the aims of the *planned* scenes and variants, by the mean of *runs*; of the yardstick only that it is."""
+    """Return the aims of the *planned* layouts and variants, by the mean of *runs*; real links need only have run."""
     found = []
-    for scene, variant in planned:
-        there = [m for m in measured if (m.scene, m.variant) == (scene, variant)]
-        found.append(Aim(f"{scene}, {variant}: runs", len(there), least=runs))
+    for layout, variant in planned:
+        there = [m for m in measured if (m.layout, m.variant) == (layout, variant)]
+        found.append(Aim(f"{layout}, {variant}: runs", len(there), least=runs))
         if variant == UNDER_POLICY:
-            found += [each.aim(scene) for each in mean_outcomes(there)]
+            found += [each.aim(layout) for each in mean_outcomes(there)]
     return found
 
 
 def mean_outcomes(runs: Sequence[Measured]) -> list[Outcome]:
-    """Return what each path carried, by the mean over *runs* of one scene."""
+    """Return what each path carried, by the mean over *runs* of one layout."""
     by_path = zip(*(each.outcomes for each in runs), strict=True)
     return [Outcome(same[0].path, sum(each.share for each in same) / len(same)) for same in by_path]
 

@@ -8,14 +8,12 @@ proxy has made backup, every 0.1 s.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
 from mptcp_lab.testbed.process import Process
@@ -23,10 +21,9 @@ from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command, start_sink, wait_until
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
-from .aims import missed
 from .findings import Findings
 from .steering_cells import NONE, PATHS, POLICY, Cell
-from .steering_judging import APPLICATION, Outcome, Watched, judge, outcome
+from .steering_outages_judging import APPLICATION, Outcome, Watched, aims, outcome, table_of
 from .two_paths import DEVICES, FILE_SIZE, DownloadScene, slow_origin, two_paths
 
 LOST, OTHER, PACE, RTT = 30, 20, 12, 20
@@ -159,37 +156,5 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int) -> Findin
         except TestbedError as error:
             # What was measured must not be lost; the verdicts say that this host was too busy for it.
             void.append(str(error))
-    return judged(measured, void)
-
-
-def judged(measured: Iterable[tuple[Cell, Outcome]], void: Sequence[str] = ()) -> Findings:
-    """Return the table and which aims were missed."""
-    found: dict[Cell, list[Outcome]] = {}
-    for cell, one in measured:
-        found.setdefault(cell, []).append(one)
-    table = Table(title="Outages under the steering modes", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("load", "fault", "outage s", "mode", "Mbit/s before", "in it", "stands still s", "back s", "flips"):
-        table.add_column(title, justify="left" if title in ("load", "fault", "mode") else "right", no_wrap=True)
-    failures = list(void)
-    for cell, outcomes in found.items():
-        failures += missed(judge(cell, outcomes, found.get(cell.unsteered, ())))
-        count = len(outcomes)
-        table.add_row(
-            cell.load,
-            cell.fault,
-            str(cell.outage),
-            cell.mode,
-            f"{sum(each.before for each in outcomes) / count:.1f}",
-            f"{sum(each.during for each in outcomes) / count:.1f}",
-            f"{sum(each.still for each in outcomes) / count:.1f}",
-            f"{sum(each.back for each in outcomes) / count:.1f}",
-            "" if cell.mode == NONE else str(max(each.flips for each in outcomes)),
-        )
-    data = {
-        "outages": [
-            {"cell": str(cell), **{name: getattr(each, name) for name in Outcome.__slots__}}
-            for cell, outcomes in found.items()
-            for each in outcomes
-        ]
-    }
-    return Findings((table,), data, tuple(failures))
+    data = {"outages": [{"cell": str(cell), **asdict(each)} for cell, each in measured]}
+    return Findings((table_of(measured),), data, tuple(void), aims=tuple(aims(measured, cells, runs)))

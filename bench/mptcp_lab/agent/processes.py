@@ -1,6 +1,6 @@
 """Processes of this host: the mounts that one of them alone sees, and who descends from whom.
 
-Used by the testbed's namespaces and by ``hold`` on hosts reached by ssh, so that a program finds the same on both.
+Used by the testbed's namespaces and by ``server`` on hosts reached by ssh, so that a program finds the same on both.
 """
 
 from __future__ import annotations

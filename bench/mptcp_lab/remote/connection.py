@@ -2,7 +2,7 @@
 
 It is the OpenSSH client that connects, so the user's configuration, keys, agent, jump hosts and known hosts hold. The
 agent's folder is sent as the session's first line and unpacked into a directory made by mkdtemp(3); from then on
-``agent.hold`` answers. When this process ends, however it ends, the session's input ends, and the agent takes back
+``agent.server`` answers. When this process ends, however it ends, the session's input ends, and the agent takes back
 what it did.
 """
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from ..agent import hold
+from ..agent import server
 from ..testbed.commands import TestbedError
 
 PREFIX = "mptcp-bench-"
@@ -58,8 +58,8 @@ os.chmod(directory, 0o755)
 zipfile.ZipFile(io.BytesIO(base64.b64decode(folder))).extractall(directory)
 os.chdir(directory)
 sys.path.insert(0, directory)
-from agent import hold
-hold.main(directory, sys.argv[1])
+from agent import server
+server.main(directory, sys.argv[1])
 """
 _ADVICE = (
     (r"Host key verification failed", "connect once by hand and confirm the host's key"),
@@ -87,7 +87,7 @@ def packed_agent() -> bytes:
     """Return the agent's folder as a ZIP archive."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
-        for module in sorted(files(hold.__package__).iterdir(), key=lambda file: file.name):
+        for module in sorted(files(server.__package__).iterdir(), key=lambda file: file.name):
             if module.name.endswith(".py"):
                 packed.writestr(f"agent/{module.name}", module.read_bytes())
     return archive.getvalue()
@@ -126,7 +126,7 @@ class Connection:
         self._sending = threading.Lock()
         self._answers: dict[int, dict[str, Any]] = {}
         self._exits: dict[int, int] = {}
-        self._held: dict[str, Any] | None = None
+        self._ready: dict[str, Any] | None = None
         self._left: list[str] | None = None
         self._lost = False
         self._count = 0
@@ -143,11 +143,11 @@ class Connection:
         self._send(base64.b64encode(packed_agent()))
         with self._changed:
             timeout = CONNECTING + _seconds(self.login.options.get("ConnectTimeout", ""), 10)
-            self._changed.wait_for(lambda: self._held is not None or self._lost, timeout)
-            held = self._held
-        if held is None:
+            self._changed.wait_for(lambda: self._ready is not None or self._lost, timeout)
+            ready = self._ready
+        if ready is None:
             raise TestbedError(self._why_not(timeout))
-        self.directory: str = held["held"]
+        self.directory: str = ready["ready"]
 
     def _why_not(self, timeout: float) -> str:
         """Return why the agent does not answer: one line with what to do."""
@@ -201,8 +201,8 @@ class Connection:
                     self._answers[answer["id"]] = answer
                 elif "ended" in answer:
                     self._exits[answer["ended"]] = answer["code"]
-                elif "held" in answer:
-                    self._held = answer
+                elif "ready" in answer:
+                    self._ready = answer
                 elif "left" in answer:
                     self._left = answer["left"]
                 self._changed.notify_all()
@@ -257,7 +257,7 @@ class Connection:
         was_lost = self._lost
         with suppress(OSError):
             self._ssh.stdin.close()
-        limit = hold.GRACE + hold.UNDOING + ANSWERING
+        limit = server.GRACE + server.UNDOING + ANSWERING
         deadline = time.monotonic() + limit
         self._reader.join(limit)
         try:

@@ -52,13 +52,13 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
     with ExitStack() as stack:
         hosts = {part.name: stack.enter_context(_host(part, run_id)) for part in inventory.parts}
         for host in hosts.values():
-            remains = _remains(host)
+            leftovers = _leftovers(host)
             # Another run there would be disturbed by this one, and this one by it.
-            if remains.live:
-                raise TestbedError(remains.in_the_way())
+            if leftovers.live:
+                raise TestbedError(leftovers.in_the_way())
             # Nor would it measure what the host is without the earlier run.
-            if remains.left:
-                raise TestbedError("\n".join(remains.not_undone()))
+            if leftovers.left:
+                raise TestbedError("\n".join(leftovers.not_undone()))
         problems = [problem for part in inventory.parts for problem in _problems(inventory, part, hosts[part.name])]
         if problems:
             raise TestbedError("the hosts are not ready:\n" + "\n".join(f"  {problem}" for problem in problems))
@@ -82,11 +82,11 @@ def cleanup(inventory: Inventory) -> Cleaned:
     for part in inventory.parts:
         try:
             with _host(part, secrets.token_hex(6)) as host:
-                remains = _remains(host)
-                done += [f"{host.name}: removed what a killed run left in {path}" for path in remains.removed]
-                left += remains.not_undone()
-                if remains.live:
-                    done.append(remains.in_the_way())
+                leftovers = _leftovers(host)
+                done += [f"{host.name}: removed what a killed run left in {path}" for path in leftovers.removed]
+                left += leftovers.not_undone()
+                if leftovers.live:
+                    done.append(leftovers.in_the_way())
         except TestbedError as error:
             left.append(str(error))
     return Cleaned(tuple(done), tuple(left))
@@ -103,8 +103,8 @@ def _host(part: Part, run_id: str) -> SshHost:
     )
 
 
-class _Remains:
-    """What ``agent.remains`` found on a host, and took back."""
+class _Leftovers:
+    """What ``agent.leftovers`` found on a host, and took back."""
 
     def __init__(self, host: SshHost, removed: list[str], left: list[str], live: list[int]) -> None:
         self.host, self.removed, self.left, self.live = host, removed, left, live
@@ -120,9 +120,9 @@ class _Remains:
         )
 
 
-def _remains(host: SshHost) -> _Remains:
-    asked = host.run(host.agent("remains", str(host.directory.parent), PREFIX, host.run_id), timeout=300)
-    return _Remains(host, **json.loads(asked.stdout))
+def _leftovers(host: SshHost) -> _Leftovers:
+    asked = host.run(host.agent("leftovers", str(host.directory.parent), PREFIX, host.run_id), timeout=300)
+    return _Leftovers(host, **json.loads(asked.stdout))
 
 
 def _problems(inventory: Inventory, part: Part, host: SshHost) -> Iterator[str]:

@@ -6,7 +6,7 @@ path, a cap that never comes, a path that nothing uses, no emulation, plain TCP,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mptcp_bench.experiments.aims import Aim
@@ -17,6 +17,9 @@ MBIT = 1_000_000
 Load = Callable[[float], float]
 """Mbit/s at a time, seconds since the begin of a series."""
 VOID = "void"
+REFUSALS = (ValueError, TestbedError)
+Bound = tuple[str, str]
+"""The name of an aim, and ``least`` or ``most``."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,29 @@ def missed(judged: Callable[[], Sequence[Aim]]) -> set[str]:
     """Return the names of the aims that were missed, or that the experiment refused to judge at all."""
     try:
         return {aim.what for aim in judged() if not aim.met}
-    except (ValueError, TestbedError):
+    except REFUSALS:
         return {VOID}
+
+
+def bounds(aims: Iterable[Aim]) -> set[Bound]:
+    """Return the bounds that there are."""
+    sides = ((aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None)
+    return set(sides)
+
+
+def broken(aims: Iterable[Aim]) -> set[Bound]:
+    """Return the bounds beyond which a value is; one that is no number is beyond none."""
+    there = list(aims)
+    low = {(aim.what, "least") for aim in there if aim.least is not None and aim.value < aim.least}
+    return low | {(aim.what, "most") for aim in there if aim.most is not None and aim.value > aim.most}
+
+
+def judged_by(judged: Callable[[], Sequence[Aim]]) -> Sequence[Aim]:
+    """Return the aims of a result; none where the experiment refuses to judge it."""
+    try:
+        return judged()
+    except REFUSALS:
+        return ()
 
 
 def constant(rate: float) -> Load:

@@ -1,4 +1,4 @@
-"""Sound results and mutants of the experiments scale, emulation and steering."""
+"""Sound results and mutants of the experiments scale and emulation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any
 
 from mutants import Judge
 
-from mptcp_bench.experiments import emulation_judging, scale_judging, steering_judging
+from mptcp_bench.experiments import emulation_judging, scale_judging
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.emulation_judging import Distribution
 from mptcp_bench.experiments.scale_judging import Held, Rig, Stop, Window
-from mptcp_bench.experiments.steering_cells import Cell
-from mptcp_bench.experiments.steering_judging import Outcome
 from mptcp_lab.emulation.model import Direction, EmulatedPath, UniformLoss
 
 REACTIONS, ASKED = 200, 100
@@ -112,6 +110,7 @@ SCALE = Judge(
         "they do not under caps": scaled({"busy": replace(QUIET, trickled=0.5)}),
         "tunnels end": scaled({"ended": 1}),
         "too large": scaled({"resident": 151.0}),
+        "no memory at all: it is dead": scaled({"resident": 0.0}),
         "late stops": scaled({"stops": (Stop("idle", 3.1, ()), Stop("in mid-reload", math.inf, ()))}),
         "something is left": scaled({"stops": (Stop("idle", 0.1, WRONG), Stop("in mid-reload", 0.1, WRONG))}),
         "a soft cap slows the other path down": scaled(soft=(0.9,)),
@@ -174,6 +173,7 @@ EMULATION = Judge(
     {
         "emulator off": emulated(0.1, 0.05, share=0.0, full=9.0),
         "delays vary": emulated(spread=3.0),
+        "paths are too long": emulated(rtt=17.0),
         "load makes them longer": emulated(loaded=20.0),
         "it loses twice as much": emulated(share=0.02),
         "it loses in bursts": emulated(bursts=2),
@@ -186,24 +186,5 @@ EMULATION = Judge(
         "links are not shaped": emulated(full=1.03),
         "nothing arrives": emulated(share=1.0, full=0.0),
         "nothing measured": emulated(directions=0),
-    },
-)
-
-STEERED = Cell("active-standby", "silent", 8, "full")
-GOOD = Outcome(before=28, during=19, still=0.6, back=3, after=28, flips=2)
-
-
-def steered(**change: Any) -> Callable[[], Sequence[Aim]]:
-    return lambda: steering_judging.judge(STEERED, [replace(GOOD, **change)], [replace(GOOD, flips=0)])
-
-
-STEERING = Judge(
-    steered(),
-    {
-        "dead throttler, second path unused": steered(during=0, still=8),
-        "slower than without a mode": steered(during=15),
-        "it stands still": steered(still=1.4),
-        "flags change all the time": steered(flips=3),
-        "nothing measured": lambda: steering_judging.judge(STEERED, [], [GOOD]),
     },
 )

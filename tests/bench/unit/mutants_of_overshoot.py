@@ -83,6 +83,8 @@ OVERSHOOT = Judge(
         "the link is as slow as the cap": overshoot(none=CAPPED, poller=CAPPED),
         "the poller caps later than it says": overshoot(poller=until(2 * PHASE)),
         "it caps from the beginning": overshoot(poller=until(0.2)),
+        "it caps sooner than it says": overshoot(poller=until(PHASE / 2)),
+        "little came before its reading": overshoot(poller=lambda t: 0.1 if t < 10 else 48 if t < PHASE else 5),
         **{f"without {what}": overshoot(left_out=what) for what in (*VARIANTS, "first", "repeated")},
         "nothing measured": overshoot(left_out="all"),
         "no byte came": everywhere(constant(0)),

@@ -1,16 +1,24 @@
-"""No verdict that cannot fail: each aim of each experiment is missed by a mutant, and each mutant misses an aim."""
+"""No verdict that cannot fail: each bound of each aim is broken by a mutant, and each mutant misses an aim."""
 
 from __future__ import annotations
 
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
-from mutants import Judge, missed
+from mutants import Judge, bounds, broken, judged_by, missed
 from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
-from mutants_of_others import EMULATION, SCALE, STEERING
+from mutants_of_others import EMULATION, SCALE
 from mutants_of_overshoot import OVERSHOOT
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
 from mutants_of_soak import SOAK
+from mutants_of_steering import STEERING
 
+from mptcp_bench import experiments
 from mptcp_bench.experiments import EXPERIMENTS
+from mptcp_bench.experiments.aims import Aim
 
 JUDGES: dict[str, Judge] = {
     "control-plane": CONTROL_PLANE,
@@ -45,8 +53,34 @@ def test_each_mutant_misses_an_aim(name: str, mutant: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
-def test_each_aim_is_missed_by_a_mutant(name: str) -> None:
-    verdict = JUDGES[name]
-    aims = {aim.what for aim in verdict.sound() if aim.least is not None or aim.most is not None}
-    found = set().union(*(missed(judged) for judged in verdict.mutants.values()))
-    assert aims - found == set()
+def test_each_bound_of_each_aim_is_broken_by_a_mutant(name: str) -> None:
+    """An aim that no mutant misses says nothing, and neither does a bound beyond which no mutant is."""
+    judge = JUDGES[name]
+    found = set().union(*(broken(judged_by(judged)) for judged in judge.mutants.values()))
+    assert bounds(judge.sound()) - found == set()
+
+
+def test_no_aim_is_made_without_a_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aim that no sound result here has is found where it is made: by the calls of ``Aim`` in the source."""
+    made: dict[tuple[str, int], list[Aim]] = {}
+    construct = Aim.__init__
+
+    def recorded(self: Aim, *values: Any, **named: Any) -> None:
+        construct(self, *values, **named)
+        caller = sys._getframe(1)
+        made.setdefault((caller.f_code.co_filename, caller.f_lineno), []).append(self)
+
+    monkeypatch.setattr(Aim, "__init__", recorded)
+    for judge in JUDGES.values():
+        for judged in (judge.sound, *judge.mutants.values()):
+            judged_by(judged)
+    for source in sorted(Path(experiments.__file__).parent.glob("*.py")):
+        for call in ast.walk(ast.parse(source.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Aim":
+                lines = range(call.lineno, (call.end_lineno or call.lineno) + 1)
+                there = [aim for line in lines for aim in made.get((str(source), line), ())]
+                assert there, f"{source.name}:{call.lineno}: no sound result and no mutant has this aim"
+                judged_aims = [aim for aim in there if aim.verdict != "no aim"]
+                assert not judged_aims or any(not aim.met for aim in judged_aims), (
+                    f"{source.name}:{call.lineno}: no mutant misses this aim"
+                )

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.pages import Plan, check_joins
+from mptcp_bench.experiments.pages_bed import Batch, ip_octets, plain, static_class, timed
 from mptcp_bench.experiments.pages_browser import answers
 from mptcp_bench.experiments.pages_cells import MIXED, OPTIONS, PAGE, Cell, cells, variants_of
 from mptcp_bench.experiments.pages_judging import (
@@ -24,7 +25,6 @@ from mptcp_bench.experiments.pages_judging import (
     lead,
 )
 from mptcp_bench.experiments.pages_results import Batches, Measured, draw, drawn_cell, resampled, tables
-from mptcp_bench.experiments.pages_scene import Batch, ip_octets, plain, static_class, timed
 from mptcp_lab.agent import fetch
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
@@ -158,7 +158,7 @@ def test_headers_of_the_link_are_not_counted() -> None:
 def test_cells_are_every_combination_of_what_is_listed() -> None:
     found = cells({"size": "20k,2M", "cap": "1,5", "rtt": "20/20,20/80", "number": "7"})
     assert len(found) == len(set(found)) == 8
-    assert [cell.scene for cell in found] == sorted((cell.scene for cell in found), key=str)
+    assert [cell.paths for cell in found] == sorted((cell.paths for cell in found), key=str)
     assert {sum(cell.sizes) for cell in found} == {140_000, 14_000_000}
 
 

@@ -1,4 +1,4 @@
-"""The verdicts of the experiment ``starvation``, on made-up counters; its scenes can be built."""
+"""The verdicts of the experiment ``starvation``, on made-up counters; its layouts can be built."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_bench.experiments.starvation_judging import (
     recovered,
     together,
 )
-from mptcp_bench.experiments.starvation_scenes import SCENES, Scene
+from mptcp_bench.experiments.starvation_layouts import LAYOUTS, Layout
 from mptcp_lab.testbed.plan import steps
 from mptcp_lab.testbed.recorder import Sample
 from mptcp_throttler.policy.load import load_policy
@@ -82,13 +82,13 @@ def test_a_scene_fails_by_the_mean_of_its_runs_and_the_yardstick_never() -> None
     assert not missed(aims([replace(bad, variant="link")], [("three", "link")], 1))
 
 
-@pytest.mark.parametrize("scene", [make() for make in SCENES.values()], ids=lambda scene: scene.name)
-def test_every_scene_can_be_built_and_its_policy_caps_what_it_says(scene: Scene) -> None:
+@pytest.mark.parametrize("layout", [make() for make in LAYOUTS.values()], ids=lambda layout: layout.name)
+def test_every_scene_can_be_built_and_its_policy_caps_what_it_says(layout: Layout) -> None:
     for physical in (False, True):
-        topology = scene.topology(physical)
+        topology = layout.topology(physical)
         assert steps(topology, {node.name: node.name for node in topology.nodes})
-    policy = load_policy(scene.policy(), scene.name)
-    capped = {load.name: load.cap for load in scene.loads if load.cap is not None}
+    policy = load_policy(layout.policy(), layout.name)
+    capped = {load.name: load.cap for load in layout.loads if load.cap is not None}
     assert {rule.name: rule.throttle.rate for rule in policy.rules if rule.throttle} == capped
 
 

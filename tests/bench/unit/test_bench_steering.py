@@ -1,20 +1,26 @@
-"""Outages in the experiment steering: what is chosen, what samples say, and that each verdict can be missed."""
+"""The experiment steering: what is chosen, and what samples say of modes and of outages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from mutants import constant, series
+from mutants_of_steering import END, SOUND
 
+from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.steering_cells import MODES, NONE, Cell, cells
-from mptcp_bench.experiments.steering_judging import APPLICATION, Outcome, Watched, judge, outcome
-from mptcp_bench.experiments.steering_outages import judged
+from mptcp_bench.experiments.steering_modes_judging import WARM, Measured, by_cell
+from mptcp_bench.experiments.steering_modes_judging import table_of as modes_table
+from mptcp_bench.experiments.steering_outages_judging import APPLICATION, Outcome, Watched, aims, outcome, table_of
 from mptcp_lab.testbed.recorder import Sample
 
 FAILED, OUTAGE, AFTER = 8.0, 8.0, 12.0
 CELL = Cell("active-standby", "silent", 8, "full")
+STANDBY, ACTIVE = SOUND["active-standby"]
 GOOD = Outcome(before=28, during=19, still=0.6, back=3, after=28, flips=2)
 
 
@@ -50,8 +56,8 @@ def test_flips_before_the_failure_do_not_count() -> None:
     assert outcome(watched(flips=(1.0, 2.0, 3.0, 8.7))).flips == 1
 
 
-def test_a_path_that_never_comes_back_counts_to_the_end() -> None:
-    assert outcome(watched(back=100)).back == pytest.approx(AFTER, abs=0.11)
+def test_a_path_that_never_comes_back_has_no_time_for_it() -> None:
+    assert outcome(watched(back=100)).back == math.inf
 
 
 def test_a_burst_on_the_lost_path_is_no_return() -> None:
@@ -63,33 +69,50 @@ def test_a_burst_on_the_lost_path_is_no_return() -> None:
     assert outcome(replace(before, samples=tuple(bumped))).back == pytest.approx(3.0, abs=0.11)
 
 
-@pytest.mark.parametrize(
-    ("spoilt", "what"),
-    [
-        (replace(GOOD, during=5), "Mbit/s"),
-        (replace(GOOD, still=1.4), "stands still"),
-        (replace(GOOD, flips=3), "flips"),
-    ],
-)
-def test_each_verdict_can_be_missed(spoilt: Outcome, what: str) -> None:
-    unsteered = [replace(GOOD, flips=0)]
-    assert all(aim.met for aim in judge(CELL, [GOOD], unsteered))
-    (missed,) = [aim for aim in judge(CELL, [spoilt], unsteered) if not aim.met]
-    assert what in missed.what
-
-
 def test_a_mode_that_leaves_all_to_the_kernel_may_stand_still_for_as_long_as_without_it() -> None:
     cell = replace(CELL, mode="smallest-delay")
     slow = replace(GOOD, still=1.4)
-    assert not all(aim.met for aim in judge(cell, [slow], [GOOD]))
-    assert all(aim.met for aim in judge(cell, [slow], [slow]))
+    assert missed(aims([(cell, slow), (cell.unsteered, GOOD)], [cell], 1))
+    assert not missed(aims([(cell, slow), (cell.unsteered, slow)], [cell], 1))
 
 
-def test_a_missed_aim_and_a_void_run_are_both_told() -> None:
-    result = judged([(CELL, replace(GOOD, flips=9)), (CELL.unsteered, GOOD)], ["void"])
-    assert result.failures[0] == "void"
-    assert "flips: 9, wanted ≤ 2" in result.failures[1]
-    assert len(result.data["outages"]) == 2
+def test_a_mode_without_an_outage_to_compare_it_with_is_not_compared() -> None:
+    assert [aim.what.rpartition(": ")[2] for aim in aims([(CELL, GOOD)], [CELL], 1)] == [
+        "runs", "stands still for s", "flips",
+    ]  # fmt: skip
+
+
+def test_the_table_has_a_row_for_each_cell() -> None:
+    table = table_of([(CELL, GOOD), (CELL, replace(GOOD, back=math.inf)), (CELL.unsteered, GOOD)])
+    assert [list(column.cells) for column in table.columns][-3:] == [
+        ["0.6 ± 0.0", "0.6"],
+        ["never in 1 of 2", "3.0"],
+        ["2", ""],
+    ]
+
+
+def test_what_a_mode_is_measured_by() -> None:
+    found = by_cell([Measured("20/20", "active-standby", WARM, tuple(series({"eth0": STANDBY, "wlan0": ACTIVE}, END)))])
+    assert found["20/20", "active-standby"] == {
+        "standby's share before": [0],
+        "taken over after s": [pytest.approx(0.6)],
+        "back after s": [pytest.approx(1.1)],
+        "standby's share after": [0],
+    }
+
+
+def test_what_never_happened_has_no_time() -> None:
+    samples = tuple(series({"eth0": constant(0), "wlan0": constant(0)}, END))
+    found = Measured("20/20", "active-standby", WARM, samples).findings()
+    assert (found["taken over after s"], found["back after s"]) == (math.inf, math.inf)
+
+
+def test_modes_are_shown_by_means() -> None:
+    samples = tuple(series({"eth0": constant(60), "wlan0": constant(40)}, END))
+    table = modes_table([Measured("20/20", "no rule", WARM, samples)] * 2)
+    assert [list(column.cells) for column in table.columns] == [
+        ["20/20", ""], ["no rule", ""], ["Ethernet's share", "Mbit/s"], ["0.600 ± 0.000", "100.000 ± 0.000"],
+    ]  # fmt: skip
 
 
 def test_cells_are_chosen_and_mistakes_refused() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import sys
+import textwrap
 from dataclasses import replace
+from types import FrameType
 
 import pytest
 from demo_parts import BUSY, FREE, IDLE, MUTANTS, PARTS, PLAIN, POLICY, SLOW, Mutant, good, with_rates
 
+from mptcp_bench.demo import judging
 from mptcp_bench.demo.judging import Measured, Outcome, Verdict, judge, perform
 from mptcp_bench.demo.parts import Part
 from mptcp_lab.agent.processors import Usage
+from mptcp_lab.testbed.transfer import Protocol
 
 
 @pytest.mark.parametrize("processors", [IDLE, BUSY], ids=["idle", "busy"])
@@ -43,6 +50,38 @@ def test_a_missed_rate_fails_unless_the_machine_was_busy(mutant: Mutant) -> None
     assert verdict.failure is None
     assert verdict.warning is not None
     assert f"too busy to judge the rates of: {mutant.part.title} (processors idle 0%" in verdict.warning
+
+
+def complaints() -> set[tuple[str, int]]:
+    """Return where the judge complains: function and line of each ``append``, and of each return of some words."""
+    found = set()
+    for judges in (judging.judge, judging._fault, Protocol.complaint):
+        source, first = inspect.getsourcelines(judges)
+        for node in ast.walk(ast.parse(textwrap.dedent("".join(source)))):
+            said = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append"
+            returned = isinstance(node, ast.Return) and judges is not judging.judge
+            if said or (returned and ast.unparse(node) != "return None"):
+                found.add((judges.__name__, first + node.lineno - 1))
+    return found
+
+
+def test_every_complaint_has_a_mutant() -> None:
+    reached: set[tuple[str, int]] = set()
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        reached.add((frame.f_code.co_name, frame.f_lineno))
+        return trace
+
+    before = sys.gettrace()
+    for mutant in (*MUTANTS.values(), *SLOW.values()):
+        measured = mutant.broken(good(mutant.part))
+        sys.settrace(trace)
+        try:
+            judge(measured, PLAIN)
+        finally:
+            sys.settrace(before)
+    assert complaints(), "the judge complains of nothing"
+    assert complaints() - reached == set()
 
 
 def test_links_are_what_plain_tcp_got_over_them() -> None:

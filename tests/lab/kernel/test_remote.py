@@ -217,7 +217,7 @@ def test_cleanup_takes_back_what_even_the_agent_could_not(hosts: SshHosts) -> No
     process.signal(signal.SIGSTOP)
     for part in PARTS:
         for pid, line in hosts.processes_by_id(part).items():
-            if "from agent import hold" in line:
+            if "from agent import server" in line:
                 os.kill(pid, signal.SIGKILL)
     process.kill()
     assert set(hosts.changes()) == {"client", "proxy"}

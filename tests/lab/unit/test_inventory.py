@@ -159,7 +159,7 @@ def test_the_login_shell_hands_code_and_arguments_on_unchanged(tmp_path: Path, s
 def test_the_agent_runs_from_its_own_folder_alone(tmp_path: Path) -> None:
     """What is sent to a host imports nothing but itself and the standard library."""
     (tmp_path / "agent.zip").write_bytes(packed_agent())
-    for module in ("hold", "remains", "files", "answers", "transfer", "counters", "processes"):
+    for module in ("server", "leftovers", "files", "answers", "transfer", "counters", "processes"):
         argv = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, 'agent.zip'); import agent.{module}"]
         done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")

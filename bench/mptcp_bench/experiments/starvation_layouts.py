@@ -1,4 +1,4 @@
-"""The scenes of the experiment ``starvation``: topologies with low caps on some of their paths, as data. Pure."""
+"""The layouts of the experiment ``starvation``: topologies with low caps on some of their paths, as data. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = "abcdefgh"
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Layout:
     """A topology, what each path is to carry, and who vanishes."""
 
     name: str
@@ -91,7 +91,7 @@ def _with_address(topology: Topology, node: str, device: str, address: str) -> T
     return replace(topology, links=links)
 
 
-def eight() -> Scene:
+def eight() -> Layout:
     """Eight paths as a tester had them, with three low caps."""
     loads = _loads((10, 10, 10, 10, 6, 6, 6, 6), (7.3, 1, None, None, 0.7, None, None, None))
 
@@ -102,16 +102,16 @@ def eight() -> Scene:
         ends = [Endpoint(load.address, device, number) for number, (load, device) in enumerate(joins, 2)]
         return _with_endpoints(topology, "client", *ends)
 
-    return Scene("eight", loads, build, _networks(8))
+    return Layout("eight", loads, build, _networks(8))
 
 
-def three() -> Scene:
+def three() -> Layout:
     """Three paths of different lengths with a cap on one that is neither the shortest nor the longest."""
     loads = _loads((20, 20, 20), (None, 1, None))
-    return Scene("three", loads, lambda rates: paths(_emulated(rates, (10, 40, 60))), _networks(3))
+    return Layout("three", loads, lambda rates: paths(_emulated(rates, (10, 40, 60))), _networks(3))
 
 
-def families() -> Scene:
+def families() -> Layout:
     """An IPv6 join with a cap beside IPv4: the proxy announces its IPv6 address."""
     first, join = _loads((30, 20), (None, 3))
     join = replace(join, address="fd77:2::2")
@@ -121,10 +121,10 @@ def families() -> Scene:
         topology = _with_endpoints(topology, "client", Endpoint("fd77:2::2", "wlan0", 4, ("subflow", "fullmesh")))
         return _with_endpoints(topology, "proxy", Endpoint("fd77:8::2", "wan0", 2, ("signal",)))
 
-    return Scene("families", (first, join), build, (("10.77.1.0/24",), ('"fd77:2::/64"',)), mapped=True)
+    return Layout("families", (first, join), build, (("10.77.1.0/24",), ('"fd77:2::/64"',)), mapped=True)
 
 
-def fullmesh() -> Scene:
+def fullmesh() -> Layout:
     """Two addresses of the client, two of the proxy, four subflows: two share a cap."""
     loads = _loads((30, 20), (None, 3))
 
@@ -137,10 +137,10 @@ def fullmesh() -> Scene:
         topology = _with_address(topology, "proxy", "wan0", f"{SECOND_PROXY_ADDRESS}/24")
         return _with_endpoints(topology, "proxy", Endpoint(SECOND_PROXY_ADDRESS, "wan0", 2, ("signal",)))
 
-    return Scene("fullmesh", loads, build, _networks(2))
+    return Layout("fullmesh", loads, build, _networks(2))
 
 
-def prefixes() -> Scene:
+def prefixes() -> Layout:
     """One link on which the client has two addresses, one of them capped."""
     first, second = _loads((19.3, 0.7), (None, 0.7))
     second = replace(second, address=SECOND_ADDRESS)
@@ -151,10 +151,10 @@ def prefixes() -> Scene:
         return _with_endpoints(topology, "client", Endpoint(SECOND_ADDRESS, "eth0", 2))
 
     networks = (("10.77.1.0/25",), ("10.77.1.128/25",))
-    return Scene("prefixes", (first, second), build, networks, one_link=True)
+    return Layout("prefixes", (first, second), build, networks, one_link=True)
 
 
-def vanished(count: int) -> Scene:
+def vanished(count: int) -> Layout:
     """*count* downloads beside this one share its cap and fall silent."""
     loads = _loads((50, 20), (5, None))
 
@@ -164,7 +164,7 @@ def vanished(count: int) -> Scene:
 
     pairs = zip(PATH_NETWORKS, OTHERS_NETWORKS, strict=False)
     networks = tuple((f"10.77.{own}.0/24", f"10.77.{other}.0/24") for own, other in pairs)
-    return Scene(f"vanished-{count}", loads, build, networks, vanishing=count)
+    return Layout(f"vanished-{count}", loads, build, networks, vanishing=count)
 
 
 def _with_others(topology: Topology, rates: Sequence[int]) -> Topology:
@@ -185,7 +185,7 @@ def _with_others(topology: Topology, rates: Sequence[int]) -> Topology:
     return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, *links))
 
 
-SCENES: dict[str, Callable[[], Scene]] = {
+LAYOUTS: dict[str, Callable[[], Layout]] = {
     "eight": eight,
     "three": three,
     "families": families,

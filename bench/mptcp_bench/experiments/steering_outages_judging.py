@@ -6,14 +6,19 @@ with the same outage without one: it must neither be slower nor stand still for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean
+
+from rich import box
+from rich.table import Table
 
 from mptcp_lab.testbed.recorder import Sample, longest_gap, mean_rate, rates
 
 from .aims import Aim
-from .steering_cells import BY_ORDER, Cell
+from .shown import mean
+from .steering_cells import BY_ORDER, NONE, Cell
 
 APPLICATION = "application"
 """The counter of what the application has."""
@@ -57,7 +62,7 @@ class Outcome:
     still: float
     """Seconds for which the application stood still, the longest time that began or went on in the outage."""
     back: float
-    """Seconds from the healing until the lost path carries data again; to the end of the samples if never."""
+    """Seconds from the healing until the lost path carries data again; infinite if it never does."""
     after: float
     """Mbit/s of the application from the healing on."""
     flips: int
@@ -87,7 +92,7 @@ def _back(watched: Watched) -> float:
         window = [later.bits[watched.lost] for later in there[number:] if later.time <= each.time + BACK_WINDOW]
         if each.bits[watched.lost] >= BACK * before and fmean(window) >= BACK * before:
             return each.time - healed
-    return samples[-1].time - healed
+    return inf
 
 
 def _flips(watched: Watched) -> int:
@@ -101,19 +106,42 @@ def _flips(watched: Watched) -> int:
     return max(found.values(), default=0)
 
 
-def judge(cell: Cell, outcomes: Sequence[Outcome], unsteered: Iterable[Outcome]) -> list[Aim]:
-    """Return the aims of a mode's *outcomes*, beside those *unsteered* of the same outage where there are any."""
-    if cell.unsteered == cell:
-        return []
-    aims = []
-    beside = list(unsteered)
+def aims(measured: Sequence[tuple[Cell, Outcome]], planned: Sequence[Cell], runs: int) -> list[Aim]:
+    """Return the aims of the *planned* cells, of each of which *runs* were to be made.
+
+    A mode is compared with the same outage without one, where that is among them.
+    """
+    found = []
+    for cell in planned:
+        outcomes, beside = ([each for of, each in measured if of == which] for which in (cell, cell.unsteered))
+        found.append(Aim(f"{cell}: runs", len(outcomes), least=runs))
+        if outcomes and cell != cell.unsteered:
+            found += _compared(cell, outcomes, beside)
+    return found
+
+
+def _compared(cell: Cell, outcomes: Sequence[Outcome], beside: Sequence[Outcome]) -> list[Aim]:
+    found = []
     if beside:
         least = NOT_SLOWER * fmean(each.during for each in beside)
-        aims.append(Aim(f"{cell}: Mbit/s", fmean(each.during for each in outcomes), least=round(least, 2)))
+        found.append(Aim(f"{cell}: Mbit/s", fmean(each.during for each in outcomes), least=round(least, 2)))
     if cell.load != "upload":
         # What a kernel does that nobody steers is not ours: a mode may stand still for as long.
         most = max([SWITCHED, *([each.still for each in beside] if cell.mode not in BY_ORDER else [])])
         still = fmean(each.still for each in outcomes)
-        aims.append(Aim(f"{cell}: stands still for s", still, most=round(most, 2)))
-    aims.append(Aim(f"{cell}: flips", max(each.flips for each in outcomes), most=FLIPS))
-    return aims
+        found.append(Aim(f"{cell}: stands still for s", still, most=round(most, 2)))
+    found.append(Aim(f"{cell}: flips", max(each.flips for each in outcomes), most=FLIPS))
+    return found
+
+
+def table_of(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
+    """Return what was measured, by means over the runs of each cell."""
+    table = Table(title="Outages under the steering modes", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("load", "fault", "outage s", "mode", "Mbit/s before", "in it", "stands still s", "back s", "flips"):
+        table.add_column(title, justify="left" if title in ("load", "fault", "mode") else "right", no_wrap=True)
+    for cell in dict.fromkeys(cell for cell, _ in measured):
+        outcomes = [each for of, each in measured if of == cell]
+        means = [mean([getattr(e, name) for e in outcomes], digits=1) for name in ("before", "during", "still", "back")]
+        flips = "" if cell.mode == NONE else str(max(each.flips for each in outcomes))
+        table.add_row(cell.load, cell.fault, str(cell.outage), cell.mode, *means, flips)
+    return table

@@ -1,9 +1,9 @@
-"""What holders that were killed left on this host: ``python3 -m agent.remains DIRECTORY PREFIX RUN``.
+"""What servers that were killed left on this host: ``python3 -m agent.leftovers DIRECTORY PREFIX RUN``.
 
-Looks at the directories PREFIX… below DIRECTORY. Where nobody holds the journal of one, its programs are ended, its
+Looks at the directories PREFIX… below DIRECTORY. Where the journal of one is not locked, its programs are ended, its
 changes undone, last made first, and the directory is removed. A change whose undoing fails stays in the journal, and
 the journal where it is, so that the next call tries again. Prints a JSON object: ``removed``, the directories;
-``left``, what could not be undone; ``live``, the process ids of holders of other runs than RUN.
+``left``, what could not be undone; ``live``, the process ids of servers of other runs than RUN.
 
 A directory is believed only if it belongs to the user who asks (root), because its journal is carried out.
 """
@@ -21,9 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .hold import GRACE, JOURNAL, MARK, UNDOING, Refused, boot_and_network, undo
-from .hold import remove as remove_directory
 from .processes import marked
+from .server import GRACE, JOURNAL, MARK, UNDOING, Refused, boot_and_network, undo
+from .server import remove as remove_directory
 
 
 def entries(journal: Path) -> list[dict[str, Any]]:
@@ -35,8 +35,8 @@ def entries(journal: Path) -> list[dict[str, Any]]:
     return found
 
 
-def held(journal: Path) -> bool:
-    """Say whether the holder that writes *journal* lives."""
+def locked(journal: Path) -> bool:
+    """Say whether the server that writes *journal* lives."""
     with journal.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,7 +59,7 @@ def end(mark: str) -> None:
 
 
 def remove(directory: Path, noted: list[dict[str, Any]]) -> list[str]:
-    """End and undo what the journal of a dead holder says; return what could not be undone."""
+    """End and undo what the journal of a dead server says; return what could not be undone."""
     end(f"{MARK}={directory}")
     left = []
     changes: dict[int, list[str]] = {}
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> int:
             continue
         noted = entries(journal)
         first = noted[0] if noted else {}
-        if held(journal):
+        if locked(journal):
             if first.get("run") != run_id and first.get("network") == here["network"]:
                 live.append(first.get("pid", 0))
         elif first.get("boot") != here["boot"]:

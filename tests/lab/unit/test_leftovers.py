@@ -1,4 +1,4 @@
-"""What a holder that was killed left: its journal is carried out, and kept as long as something in it fails."""
+"""What a server that was killed left: its journal is carried out, and kept as long as something in it fails."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_lab.agent import hold
-from mptcp_lab.agent.hold import JOURNAL, Holder, Refused
-from mptcp_lab.agent.remains import entries, remove
+from mptcp_lab.agent.leftovers import entries, remove
+from mptcp_lab.agent.server import JOURNAL, Refused, Server
 
 
 def left_behind(directory: Path, *undo: list[str]) -> Path:
@@ -54,28 +53,28 @@ def test_a_change_whose_undoing_fails_stays_in_the_journal(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Holder:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     # Whatever this process started is not the agent's to end.
-    monkeypatch.setattr(hold, "descendants", lambda pid: ())
+    monkeypatch.setattr("mptcp_lab.agent.server.descendants", lambda pid: ())
     directory = tmp_path / "run"
     directory.mkdir()
     (directory / "log").write_text("x")
-    return Holder(directory, "r", io.BytesIO())
+    return Server(directory, "r", io.BytesIO())
 
 
-def test_the_agent_itself_keeps_the_journal_of_what_it_could_not_undo(holder: Holder) -> None:
+def test_the_agent_itself_keeps_the_journal_of_what_it_could_not_undo(server: Server) -> None:
     request = {"argv": ["true"], "timeout": 30}
-    holder._do_change({**request, "undo": ["false"]})
-    holder._do_change({**request, "undo": ["true"]})
+    server._do_change({**request, "undo": ["false"]})
+    server._do_change({**request, "undo": ["true"]})
     with pytest.raises(Refused, match="exit code 1"):
-        holder._do_undo({"change": 1, "timeout": 30})
-    assert holder.end() == ["false: exit code 1"]
-    assert [path.name for path in holder.directory.iterdir()] == [JOURNAL]
-    noted = entries(holder.directory / JOURNAL)
+        server._do_undo({"change": 1, "timeout": 30})
+    assert server.end() == ["false: exit code 1"]
+    assert [path.name for path in server.directory.iterdir()] == [JOURNAL]
+    noted = entries(server.directory / JOURNAL)
     assert [entry["undone"] for entry in noted if "undone" in entry] == [2]
 
 
-def test_the_agent_leaves_nothing_where_all_was_undone(holder: Holder) -> None:
-    holder._do_change({"argv": ["true"], "undo": ["true"], "timeout": 30})
-    assert holder.end() == []
-    assert not holder.directory.exists()
+def test_the_agent_leaves_nothing_where_all_was_undone(server: Server) -> None:
+    server._do_change({"argv": ["true"], "undo": ["true"], "timeout": 30})
+    assert server.end() == []
+    assert not server.directory.exists()

@@ -1,13 +1,13 @@
-"""What a driver has on a host reached by ssh: its programs, its changes and its files, held as long as it lives.
+"""What a driver has on a host reached by ssh: its programs, its changes and its files, for as long as it lives.
 
 The driver talks to one such process on each host: requests on its standard input and answers on its standard output,
 a JSON object on a line each. When the input ends, because the driver is done, was killed or lost its network, the
 programs are ended (SIGTERM, SIGKILL after ``GRACE`` seconds, with all that they started), the changes are undone, last
 made first, and the directory is removed. So nothing of a run outlives its driver, unless undoing a change fails: then
-the journal stays, and says so to ``remains``.
+the journal stays, and says so to ``leftovers``.
 
 A journal in the directory, locked as long as this process lives, has every change before it is made; from it, and from
-the mark that every program carries in its environment, ``remains`` does the same for a holder that was killed itself.
+the mark that every program carries in its environment, ``leftovers`` does the same for a server that was killed itself.
 
 Requests have ``do`` and ``id``; the answer has the same ``id``, and ``error`` where it failed:
 
@@ -51,7 +51,7 @@ UNDOING = 60.0
 """Seconds that undoing one change may take when the driver is gone."""
 JOURNAL = "journal"
 MARK = "MPTCP_BENCH_RUN"
-"""Environment variable of all that is started, with the run's directory: so ``remains`` knows it again."""
+"""Environment variable of all that is started, with the run's directory: so ``leftovers`` knows it again."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PR_SET_CHILD_SUBREAPER = 36
 """linux/prctl.h"""
@@ -121,7 +121,7 @@ def _end_of(output: bytes) -> str:
     return "".join(f"\n    {line}" for line in output.decode(errors="replace").splitlines()[-12:])
 
 
-class Holder:
+class Server:
     """Programs and changes, from a driver's requests to their end."""
 
     def __init__(self, directory: Path, run_id: str, answers: IO[bytes]) -> None:
@@ -241,7 +241,7 @@ class Holder:
 
     def _undo(self, number: int, timeout: float) -> None:
         undo(self._changes[number], timeout)
-        # Not before: what could not be undone is tried again at the end, and by ``remains``.
+        # Not before: what could not be undone is tried again at the end, and by ``leftovers``.
         del self._changes[number]
         self._note({"undone": number})
 
@@ -270,7 +270,7 @@ class Holder:
 
 
 def main(directory: str, run_id: str) -> int:
-    """Hold what the driver asks for, below *directory*, until its requests end."""
+    """Do what the driver asks for, below *directory*, until its requests end."""
     # sshd gives root /usr/bin:/bin and not much more.
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
     os.environ[MARK] = directory
@@ -279,12 +279,12 @@ def main(directory: str, run_id: str) -> int:
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     # Neither a program nor a stray print() may write into the conversation.
     sys.stdout = sys.stderr
-    holder = Holder(Path(directory), run_id, answers)
+    server = Server(Path(directory), run_id, answers)
 
     def beat() -> None:
         while True:
             time.sleep(BEAT)
-            holder.answer({})
+            server.answer({})
 
     def over(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -294,11 +294,11 @@ def main(directory: str, run_id: str) -> int:
     # Written to a driver that is gone, an answer is an error to be passed over.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     threading.Thread(target=beat, daemon=True).start()
-    holder.answer({"held": directory, "pid": os.getpid()})
+    server.answer({"ready": directory, "pid": os.getpid()})
     with suppress(KeyboardInterrupt, OSError, ValueError):
-        holder.serve(requests)
+        server.serve(requests)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    holder.answer({"left": holder.end()})
+    server.answer({"left": server.end()})
     # The threads that wait for commands, now killed, need no waiting for.
     os._exit(0)

@@ -1,0 +1,141 @@
+"""What each path carried under a steering mode, from byte counters over one download, and the aims. Pure.
+
+Rates are of what arrives at the client, on the wire; times are seconds on the clock of the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+
+from rich import box
+from rich.table import Table
+
+from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
+
+from .aims import Aim
+from .shown import mean
+from .two_paths import DEVICES
+
+ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
+"""Mbit/s."""
+WARM, EVENT, AFTER = 6.0, 6.0, 10.0
+"""Seconds before something happens, while it lasts, and afterwards."""
+WINDOW = 10.0
+"""Seconds over which shares are taken."""
+PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
+"""Mbit/s that the origin sends all the time."""
+FULL = (0.95 * (ETHERNET + WIFI), 1.05 * (ETHERNET + WIFI))
+"""Mbit/s where both paths are full: a link that carries more was not emulated."""
+SHARE = (None, 5.0)
+"""Percentage points."""
+AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
+    "active-standby": {
+        "standby's share before": (None, 0.001),
+        "taken over after s": (None, 1),
+        "back after s": (None, AFTER),
+    },
+    "priority-based": {
+        "Mbit/s while Wi-Fi is not enough": FULL,
+        "second's share while it is": (None, 0.02),
+        "Mbit/s while it is": (0.9 * SLOW_ORIGIN, None),
+    },
+    "load-balancing 70/30": {"worst over 10 s, points": SHARE},
+    "load-balancing 50/50": {"worst over 10 s, points": SHARE},
+    **{kind: {"worst over 10 s, points": SHARE, "Mbit/s": (0.9 * rate, None)} for kind, rate in PACED.items()},
+    "smallest-delay": {"Mbit/s": FULL},
+}
+"""Least and most of the mean of a finding, by mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One download."""
+
+    rtt: str
+    """Milliseconds, Ethernet/Wi-Fi."""
+    kind: str
+    event: float
+    """When something began to happen."""
+    samples: tuple[Sample, ...]
+
+    def share(self, device: str, start: float, end: float) -> float:
+        """Return the part of all bytes that came over *device* between two times."""
+        each = {name: mean_rate(self.samples, name, start, end) for name in DEVICES}
+        return each[device] / max(1.0, sum(each.values()))
+
+    def total(self, start: float, end: float) -> float:
+        """Return the Mbit/s of both paths between two times."""
+        return sum(mean_rate(self.samples, device, start, end) for device in DEVICES) / 1e6
+
+    def findings(self) -> dict[str, float]:
+        """Return what this mode is measured by, by name; infinite is a time after which something never happened."""
+        end = self.samples[-1].time
+        if self.kind == "active-standby":
+            return {
+                "standby's share before": self.share("eth0", 1.0, self.event),
+                "taken over after s": self._first("eth0", self.event, lambda rate: rate > 1e6),
+                "back after s": self._first("wlan0", self.event + EVENT, lambda rate: rate > 0.8e6 * WIFI),
+                "standby's share after": self.share("eth0", end - 2, end),
+            }
+        if self.kind == "priority-based":
+            slow = self.event + EVENT
+            return {
+                "Mbit/s while Wi-Fi is not enough": self.total(2.5, self.event),
+                "second's share while it is": self.share("eth0", slow - 3, slow),
+                "Mbit/s while it is": self.total(slow - 3, slow),
+                "Mbit/s afterwards": self.total(end - 3, end),
+            }
+        if self.kind.startswith("load-balancing"):
+            wanted = int(self.kind.split()[1].split("/")[0]) / 100
+            seconds = [self.share("eth0", second, second + 1) for second in range(3, int(end) - 1)]
+            starts = [sample.time for sample in self.samples if sample.time + WINDOW < end]
+            shares = [self.share("eth0", start, start + WINDOW) for start in starts]
+            return {
+                "Ethernet's share": self.share("eth0", 0, end),
+                "worst over 10 s, points": max(100 * abs(share - wanted) for share in shares),
+                "least share in 1 s": min(seconds),
+                "greatest share in 1 s": max(seconds),
+                "Mbit/s": self.total(2, end),
+            }
+        return {"Ethernet's share": self.share("eth0", 0, end), "Mbit/s": self.total(2, end)}
+
+    def _first(self, device: str, start: float, holds: Callable[[float], bool]) -> float:
+        later = (rate for rate in rates(self.samples) if rate.time > start + 0.1)
+        return next((rate.time - start for rate in later if holds(rate.bits[device])), inf)
+
+
+def by_cell(measured: Sequence[Measured]) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """Return the findings of all downloads by RTT and mode, then by name."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for one in measured:
+        for what, value in one.findings().items():
+            found.setdefault((one.rtt, one.kind), {}).setdefault(what, []).append(value)
+    return found
+
+
+def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs: int) -> list[Aim]:
+    """Return the aims of the *planned* RTTs and modes, by the means of *runs* that were to be made of each."""
+    found = []
+    measures = by_cell(measured)
+    for rtt, kind in planned:
+        there = measures.get((rtt, kind), {})
+        made = sum((m.rtt, m.kind) == (rtt, kind) for m in measured)
+        found.append(Aim(f"{rtt} ms, {kind}: runs", made, least=runs))
+        for what, (least, most) in AIMS.get(kind, {}).items() if there else ():
+            found.append(Aim(f"{rtt} ms, {kind}: {what}", fmean(there[what]), least=least, most=most))
+    return found
+
+
+def table_of(measured: Sequence[Measured]) -> Table:
+    """Return all that was measured, by means over the runs."""
+    table = Table(title="Steering modes", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("RTT ms", "mode", "what", "mean"):
+        table.add_column(title, justify="right" if title == "mean" else "left", no_wrap=True)
+    for (rtt, kind), findings in by_cell(measured).items():
+        names = [(rtt, kind), *[("", "")] * (len(findings) - 1)]
+        for name, (what, values) in zip(names, findings.items(), strict=True):
+            table.add_row(*name, what, mean(values, digits=3))
+    return table

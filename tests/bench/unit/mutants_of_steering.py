@@ -1,0 +1,147 @@
+"""Sound results and mutants of the experiment steering: of its modes and of its outages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mutants import Judge, Load, constant, series
+
+from mptcp_bench.experiments import steering_modes_judging as modes
+from mptcp_bench.experiments import steering_outages_judging as outages
+from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.steering import KINDS
+from mptcp_bench.experiments.steering_cells import Cell
+from mptcp_bench.experiments.steering_modes_judging import AFTER, EVENT, WARM, Measured
+from mptcp_bench.experiments.steering_outages_judging import Outcome
+
+Loads = tuple[Load, Load]
+"""Mbit/s over Ethernet and Wi-Fi."""
+RTT, RUNS = "20/20", 2
+HEALED, END = WARM + EVENT, WARM + EVENT + AFTER
+
+
+def between(start: float, end: float, then: float, otherwise: float) -> Load:
+    return lambda time: then if start <= time < end else otherwise
+
+
+def steady(ethernet: float, wifi: float) -> Loads:
+    return constant(ethernet), constant(wifi)
+
+
+def taken_over(late: float = 0.5, back: float = 1.0) -> Loads:
+    """Wi-Fi is silent for a while; Ethernet is used so many seconds later, and Wi-Fi again so long afterwards."""
+    return between(WARM + late, HEALED + back, 100, 0), between(WARM, HEALED + back, 0, 30)
+
+
+def slow_origin(ethernet: float, wifi: float) -> Loads:
+    """Both paths are full but for the time in which the origin is slow."""
+    return between(WARM + 0.5, HEALED, ethernet, 100), between(WARM + 0.5, HEALED, wifi, 30)
+
+
+SOUND: Mapping[str, Loads] = {
+    "active-standby": taken_over(),
+    "priority-based": slow_origin(0, 15),
+    "load-balancing 70/30": steady(69, 30),
+    "load-balancing 50/50": steady(30, 30),
+    "load-balancing 60/40, paced": steady(12, 8),
+    "load-balancing 85/15, paced": steady(10.2, 1.8),
+    "smallest-delay": steady(99, 29),
+    "no rule": steady(99, 29),
+}
+ACTIVE, ORDER, LOWEST = "active-standby", "priority-based", "smallest-delay"
+BALANCING = tuple(kind for kind in SOUND if kind.startswith("load-balancing"))
+PACED = tuple(modes.PACED)
+UNSTEERED: Mapping[str, Loads] = {
+    ACTIVE: (constant(100), between(WARM, HEALED, 0, 30)),
+    ORDER: slow_origin(15, 0),
+    **dict.fromkeys(BALANCING, steady(100, 30)),
+    PACED[0]: steady(20, 0),
+    PACED[1]: steady(12, 0),
+}
+"""What the kernel does by itself."""
+
+
+def scaled(loads: Loads, ethernet: float, wifi: float) -> Loads:
+    return lambda time: ethernet * loads[0](time), lambda time: wifi * loads[1](time)
+
+
+def steered(
+    changed: Mapping[str, Loads] | None = None, *, runs: int = RUNS, left_out: str = ""
+) -> Callable[[], Sequence[Aim]]:
+    """Judge so many runs of each mode, all as *changed* says."""
+
+    def judged() -> Sequence[Aim]:
+        measured = [
+            Measured(RTT, kind, WARM, tuple(series({"eth0": ethernet, "wlan0": wifi}, END)))
+            for kind, (ethernet, wifi) in {**SOUND, **(changed or {})}.items()
+            for _ in range(0 if kind == left_out else runs)
+        ]
+        return modes.aims(measured, [(RTT, kind) for kind in KINDS], RUNS)
+
+    return judged
+
+
+def everywhere(ethernet: float, wifi: float) -> Callable[[], Sequence[Aim]]:
+    return steered({kind: scaled(loads, ethernet, wifi) for kind, loads in SOUND.items()})
+
+
+CELL = Cell("active-standby", "silent", 8, "full")
+GOOD = Outcome(before=28, during=19, still=0.6, back=3, after=28, flips=2)
+UPLOAD = replace(CELL, load="upload")
+
+
+def in_outages(runs: int = RUNS, *, unsteered: int = RUNS, cell: Cell = CELL, **change: Any) -> Sequence[Aim]:
+    """Judge so many runs of an outage under a mode, as *change* says, and without one."""
+    measured = [(cell, replace(GOOD, **change))] * runs + [(cell.unsteered, replace(GOOD, flips=0))] * unsteered
+    return outages.aims(measured, [cell, cell.unsteered], RUNS)
+
+
+def outage(*runs: int, **change: Any) -> Callable[[], Sequence[Aim]]:
+    return lambda: in_outages(*runs, **change)
+
+
+STEERING = Judge(
+    lambda: [*steered()(), *in_outages(), *in_outages(cell=UPLOAD)],
+    {
+        "modes: dead throttler": steered(UNSTEERED),
+        "modes: the other path is preferred": steered(
+            {
+                ACTIVE: (between(WARM, HEALED, 0, 100), between(WARM + 0.5, HEALED, 30, 0)),
+                ORDER: slow_origin(15, 0),
+                **{kind: tuple(reversed(SOUND[kind])) for kind in BALANCING},
+            }
+        ),
+        "modes: Ethernet is unused": everywhere(0, 1),
+        "modes: Wi-Fi is unused": everywhere(1, 0),
+        "modes: plain TCP over Ethernet": steered({kind: steady(100, 0) for kind in SOUND}),
+        "modes: emulator off": everywhere(9, 9),
+        "modes: nothing arrives": everywhere(0, 0),
+        "modes: the standby is late": steered({ACTIVE: taken_over(late=1.5)}),
+        "modes: it never takes over": steered({ACTIVE: (constant(0), between(WARM, HEALED, 0, 30))}),
+        "modes: the active path is never used again": steered({ACTIVE: taken_over(back=AFTER)}),
+        "modes: the standby carries a little before": steered({ACTIVE: (constant(1), SOUND[ACTIVE][1])}),
+        "modes: the second path is not let go": steered({ORDER: slow_origin(1, 14)}),
+        "modes: the first path gets less than the origin sends": steered({ORDER: slow_origin(0, 10)}),
+        "modes: paced downloads get less than the origin sends": steered(
+            {k: scaled(SOUND[k], 0.8, 0.8) for k in PACED}
+        ),
+        "modes: shares swing for longer than ten seconds": steered(
+            {kind: (between(0, END / 2, 0, 2), between(0, END / 2, 2, 0)) for kind in BALANCING}
+        ),
+        **{f"modes: no run of {kind}": steered(left_out=kind) for kind in SOUND},
+        "modes: a run of each is missing": steered(runs=RUNS - 1),
+        "modes: nothing measured": steered(runs=0),
+        "outages: dead throttler, second path unused": outage(during=0, still=8),
+        "outages: slower than without a mode": outage(during=15),
+        "outages: an upload is slower than without a mode": outage(cell=UPLOAD, during=15),
+        "outages: the application stands still": outage(still=1.4),
+        "outages: flags change all the time": outage(flips=3),
+        "outages: those of an upload do": outage(cell=UPLOAD, flips=3),
+        "outages: a run is missing": outage(RUNS - 1),
+        "outages: one without a mode is": outage(unsteered=RUNS - 1),
+        "outages: nothing measured": outage(0, unsteered=0),
+        "outages: no upload measured": outage(0, unsteered=0, cell=UPLOAD),
+    },
+)
