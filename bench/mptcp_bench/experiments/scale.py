@@ -31,6 +31,7 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from . import Result, scale_soft
 from .options import OptionError, count, counts, positive, yes
 from .reaction import probed
+from .reaction_judging import reactions
 from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
 from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
@@ -273,11 +274,11 @@ class Examination:
     def _reactions(self, count: int) -> tuple[float, ...]:
         """Return the delays in milliseconds; fewer than *count* where entries did not come."""
         try:
-            samples = probed(self._testbed, "iptables", count, PROBE_PORT)
+            samples = probed(self._testbed, count, PROBE_PORT)
         except TestbedError as error:
             self._say(f"reaction: {error}")
             return ()
-        return tuple(sample["delay_ms"] for sample in samples)
+        return tuple(reactions(samples))
 
     def _command(self, throttler: Throttler) -> None:
         """Ask as an operator does: with Python's compiled files, which an environment for development may forbid."""
