@@ -1,10 +1,12 @@
-"""How soon a new subflow is throttled: from the MP_JOIN's third ACK on the wire to the entry in the kernel set.
+"""How soon a new subflow is throttled: from the MP_JOIN's third ACK on the wire to the first packet under its cap.
 
 Measured from outside the daemon. In the proxy's namespace a probe captures the third ACK and every packet of the
-subflow that will be capped, with the kernel's time stamps, and notes when the entry is there: it reads the ipset in
-a tight loop, or hears the kernel announce the commit to nftables. The proxy's end sends all the while, so that
-the bytes that passed unthrottled in between are real. 200 connections one after another; the second subflow joins in
-the first round trips, but for one connection in four in mid-transfer, with the link full.
+subflow that will be capped, with the kernel's time stamps and the marks that netfilter gave them: the first packet with
+our bits in its mark left after the entry had come into the kernel's set. The proxy's end sends all the while, so that
+the two are most often a fraction of a millisecond apart, and the bytes that passed unthrottled in between are real. 200
+connections one after another; the second subflow joins in the first round trips, but for one connection in four in
+mid-transfer, with the link full. Nothing is anticipated: the entry of a connection that is expected to have a second
+subflow is there before that joins.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from .reaction_judging import judge
 CONNECTIONS = 200
 POLICY = """\
 version: 1
+anticipate: false
 paths:
   ethernet: {clients: [10.77.1.0/24]}
 rules:
@@ -53,15 +56,16 @@ def measure(backend: str, count: int) -> list[dict[str, float]]:
         policy = testbed.directory / "policy.yaml"
         policy.write_text(POLICY)
         start_throttler(proxy, write_throttler_config(proxy, policy, settings={"netfilter": backend}))
-        return probed(testbed, backend, count)
+        return probed(testbed, count)
 
 
-def probed(testbed: Testbed, backend: str, count: int, port: int = PROXY_PORT) -> list[dict[str, float]]:
+def probed(testbed: Testbed, count: int, port: int = PROXY_PORT) -> list[dict[str, float]]:
     """Return delay and bytes for each connection to *port*, where nobody listens; a throttler is there already."""
     proxy, client = testbed["proxy"], testbed["client"]
     output = testbed.directory / "samples.json"
     module = "mptcp_bench.experiments.reaction_probe"
-    probe = proxy.popen([sys.executable, "-I", "-m", module, backend, str(count), str(output), str(port)], name="probe")
+    asked = [str(count), str(output), str(port), client.address("eth0")]
+    probe = proxy.popen([sys.executable, "-I", "-m", module, *asked], name="probe")
     ends = [proxy.address("wan0"), str(port), str(count), client.address("wlan0")]
     client.run([sys.executable, "-I", "-m", f"{module}_client", *ends], timeout=count + 60)
     if probe.wait(60) != 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from ..statistics import percentile
 from .aims import Aim
@@ -13,7 +14,12 @@ LATE_MS = 200.0
 AIM_P99_MS = 5.0
 
 Sample = Mapping[str, float]
-"""Of one connection: ``delay_ms``, ``age_ms`` and ``bytes``, which passed before the entry was there."""
+"""Of one join, see ``reaction_joins.sample``."""
+
+
+def reactions(samples: Sequence[Sample]) -> list[float]:
+    """Return the delays of those joins after which a cap came, in milliseconds."""
+    return [sample["delay_ms"] for sample in samples if 0 <= sample["delay_ms"] < inf]
 
 
 def judge(found: Mapping[str, Sequence[Sample]], offered: Sequence[str], count: int) -> list[Aim]:
@@ -25,13 +31,19 @@ def _judge(backend: str, samples: Sequence[Sample], count: int) -> list[Aim]:
     delays = [sample["delay_ms"] for sample in samples]
     late = [sample for sample in samples if sample["age_ms"] > LATE_MS]
     early = [sample for sample in samples if sample["age_ms"] <= LATE_MS]
+    name = f"{backend}: third ACK to the first packet under the cap"
     aims = [
-        Aim(f"{backend}: connections whose entry was seen", len(samples), least=count),
-        Aim(f"{backend}: of these, joined in mid-transfer", len(late), least=count // LATE_EVERY),
-        Aim(f"{backend}: third ACK to entry, median", percentile(delays, 50), " ms"),
-        Aim(f"{backend}: third ACK to entry, p99", percentile(delays, 99), " ms", most=AIM_P99_MS),
-        Aim(f"{backend}: third ACK to entry, greatest", percentile(delays, 100), " ms"),
+        Aim(f"{backend}: connections that were joined", len(samples), least=count),
+        Aim(f"{backend}: of these, in mid-transfer", len(late), least=count // LATE_EVERY),
+        Aim(f"{backend}: of these, capped afterwards", len(reactions(samples)), least=count),
+        Aim(f"{backend}: of these, capped before", sum(delay < 0 for delay in delays), most=0),
+        Aim(f"{name}, median", percentile(delays, 50, default=inf), " ms"),
+        Aim(f"{name}, p99", percentile(delays, 99, default=inf), " ms", most=AIM_P99_MS),
+        Aim(f"{name}, greatest", percentile(delays, 100, default=inf), " ms"),
     ]
+    if gaps := [sample["gap_ms"] for sample in samples]:
+        name = f"{backend}: in which at the end nothing was sent"
+        aims += [Aim(f"{name}, {share}", percentile(gaps, n), " ms") for share, n in (("median", 50), ("p99", 99))]
     for when, group in (("joined at once", early), ("joined in mid-transfer", late)):
         passed = [sample["bytes"] for sample in group]
         if passed:

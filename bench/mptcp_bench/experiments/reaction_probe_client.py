@@ -1,21 +1,28 @@
 """The client of the experiment ``reaction``: ``python -m … ADDRESS PORT COUNT JOINING``, in the client's namespace.
 
-Opens connections one after another, reads for a moment from each, and closes it. *JOINING* is the address of the
-second path. Three of four connections join it as soon as they can; for the fourth its endpoint (ip-mptcp(8)) is made
-only when the transfer is well under way.
+Opens connections one after another, reads from each until it has a second subflow and for a moment more, and aborts it:
+what an orderly end leaves in the proxy's buffers would be sent beside the next connection. *JOINING* is the address of
+the second path. Three of four connections join it as soon as they can; for the fourth its endpoint (ip-mptcp(8)) is
+made only when the transfer is well under way.
 """
 
 from __future__ import annotations
 
 import socket
+import struct
 import subprocess
 import sys
 import time
 
 _READ_SECONDS, _LATE_SECONDS, _PAUSE_SECONDS = 0.15, 0.25, 0.05
+_JOIN_SECONDS = 5.0
+"""For which a second subflow is waited for: a SYN that was lost is sent again after 1 and 3 seconds."""
 LATE_EVERY = 4
 _ID = "99"
 """Of the only endpoint, which takes the place of the topology's."""
+_SOL_MPTCP, _MPTCP_INFO = 284, 1
+_ABORT = struct.pack("ii", 1, 0)
+"""struct linger."""
 
 
 def read(connection: socket.socket, seconds: float) -> None:
@@ -24,8 +31,24 @@ def read(connection: socket.socket, seconds: float) -> None:
         connection.recv(65536)
 
 
+def read_until_joined(connection: socket.socket) -> None:
+    """Read until there is a second subflow, or for ``_JOIN_SECONDS``. linux/mptcp.h, struct mptcp_info."""
+    until = time.monotonic() + _JOIN_SECONDS
+    while connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)[0] == 0 and time.monotonic() < until:
+        connection.recv(65536)
+
+
 def endpoint(*words: str) -> None:
     subprocess.run(["ip", "mptcp", "endpoint", *words], check=True)
+
+
+def join(connection: socket.socket, joining: str) -> None:
+    """Have *connection* joined by *joining*, and read meanwhile: else its window would be full when the cap comes."""
+    words = ["ip", "mptcp", "endpoint", "add", joining, "dev", "wlan0", "id", _ID, "subflow"]
+    with subprocess.Popen(words) as adding:
+        read_until_joined(connection)
+    if adding.returncode:
+        raise subprocess.CalledProcessError(adding.returncode, words)
 
 
 def main(address: str, port: int, count: int, joining: str) -> None:
@@ -48,8 +71,10 @@ def main(address: str, port: int, count: int, joining: str) -> None:
             connection.connect((address, port))
             if late:
                 read(connection, _LATE_SECONDS)
-                endpoint("add", joining, "dev", "wlan0", "id", _ID, "subflow")
+                join(connection, joining)
+            read_until_joined(connection)
             read(connection, _READ_SECONDS)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
         time.sleep(_PAUSE_SECONDS)
 
 

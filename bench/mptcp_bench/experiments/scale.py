@@ -32,6 +32,7 @@ from . import scale_soft
 from .findings import Findings
 from .options import OptionError, count, counts, positive, yes
 from .reaction import probed
+from .reaction_judging import reactions
 from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
 from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
@@ -274,11 +275,11 @@ class Examination:
     def _reactions(self, count: int) -> tuple[float, ...]:
         """Return the delays in milliseconds; fewer than *count* where entries did not come."""
         try:
-            samples = probed(self._testbed, "iptables", count, PROBE_PORT)
+            samples = probed(self._testbed, count, PROBE_PORT)
         except TestbedError as error:
             self._say(f"reaction: {error}")
             return ()
-        return tuple(sample["delay_ms"] for sample in samples)
+        return tuple(reactions(samples))
 
     def _command(self, throttler: Throttler) -> None:
         """Ask as an operator does: with Python's compiled files, which an environment for development may forbid."""

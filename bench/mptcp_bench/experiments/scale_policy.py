@@ -36,8 +36,10 @@ class Caps:
     """A volume for the crowd that is never used up."""
 
     def text(self) -> str:
-        rules = []
+        rules, options = [], ""
         if self.client is not None:
+            if self.landing == "at-once":
+                options = "anticipate: false\n"  # else the entry is there before the join whose reaction is measured
             throttle = f"rate: {self.client} bit/s, landing: {self.landing}"
             rules.append(f"{{name: client, paths: [ethernet], throttle: {{{throttle}}}}}")
         if self.crowd:
@@ -46,7 +48,7 @@ class Caps:
             # Whatever decides first about the first path, the second path's bytes are counted.
             steps = "[{after: 100 TB, throttle: {rate: 1 Mbit/s}}]"
             rules.append(f"{{name: volume, paths: [first, second], budget: {{period: month, steps: {steps}}}}}")
-        return _PATHS + "rules:" + ("".join(f"\n  - {rule}" for rule in rules) or " []") + "\n"
+        return _PATHS + options + "rules:" + ("".join(f"\n  - {rule}" for rule in rules) or " []") + "\n"
 
 
 UNCAPPED = Caps()

@@ -113,11 +113,16 @@ DATAPATH = Judge(
 
 
 def reactions(
-    count: int = 200, late: int = 50, slow: int = 0, offered: Sequence[str] = ("iptables",)
+    count: int = 200,
+    late: int = 50,
+    delays: Sequence[float] = (),
+    offered: Sequence[str] = ("iptables",),
 ) -> Callable[[], Sequence[Aim]]:
+    """Judge joins of which the first have *delays*, ms."""
+    measured = [*delays, *[1.5] * (200 - len(delays))][:count]
     samples = [
-        {"delay_ms": 6.0 if number < slow else 1.5, "age_ms": 400.0 if number < late else 20.0, "bytes": 3000.0}
-        for number in range(count)
+        {"delay_ms": delay, "gap_ms": 0.3, "age_ms": 400.0 if number < late else 20.0, "bytes": 3000.0}
+        for number, delay in enumerate(measured)
     ]
     return lambda: reaction_judging.judge({"iptables": samples}, offered, 200)
 
@@ -125,9 +130,12 @@ def reactions(
 REACTION = Judge(
     reactions(),
     {
-        "dead throttler: no entry ever comes": reactions(count=0),
-        "one connection has none": reactions(count=199),
-        "three are late": reactions(slow=3),
+        "dead throttler: no cap ever comes": reactions(delays=[math.inf] * 200),
+        "one connection has none": reactions(delays=[math.inf]),
+        "one was not joined": reactions(count=199),
+        "none was": reactions(count=0),
+        "one was capped before": reactions(delays=[-200.0]),
+        "three are late": reactions(delays=[6.0] * 3),
         "none joined in mid-transfer": reactions(late=0),
         "an adapter was not measured": reactions(offered=("iptables", "nftables")),
     },

@@ -10,12 +10,10 @@ import pytest
 from mptcp_bench.cli import main
 from mptcp_bench.experiments import EXPERIMENTS, control_plane, goodput_judging
 from mptcp_bench.experiments.aims import Aim, missed, payload_share
-from mptcp_bench.experiments.announcement import announced_ports
 from mptcp_bench.experiments.datapath import within_rounds
 from mptcp_bench.experiments.system_state import differences
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.transfer import Protocol
-from mptcp_throttler.kernel.netlink import attribute
 
 PROTOCOL = Protocol(requested=1, fallbacks=0, joins=1, proxy_requested=0)
 
@@ -84,15 +82,3 @@ def test_beyond_the_aimed_rate_nothing_is_asked_of_a_replay() -> None:
     slow = {"rate": 1000.0, "opened_less_sent": -1, "activated_less_sent": -1, "lost": 1, "dropped": 1, "cpu": 1.1}
     aimed = {**dict.fromkeys(slow, 0), "rate": 1000.0, "backend": "x", "asked": control_plane.AIM_RATE}
     assert missed(control_plane.judge([aimed, {**slow, "backend": "x", "asked": 1500}], ["x"])) == ()
-
-
-def test_an_announced_element_names_its_client_port() -> None:
-    def element(key: bytes) -> bytes:
-        verdict = attribute(2, b"\0" * 8)
-        return attribute(1, attribute(1, attribute(1, key)) + verdict)
-
-    keys = [bytes([10, 77, 1, 2]) + port.to_bytes(2, "big") + bytes(2) + bytes(8) for port in (40_000, 40_001)]
-    names = attribute(1, b"mptcp_throttler\0") + attribute(2, b"v4\0")
-    body = bytes([1, 0, 0, 0]) + names + attribute(3, b"".join(map(element, keys)))
-    assert announced_ports(body) == {40_000, 40_001}
-    assert announced_ports(bytes([1, 0, 0, 0]) + names) == set()

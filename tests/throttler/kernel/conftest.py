@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,6 +18,17 @@ def site(
 ) -> Site:
     """The site of a throttler that runs as a program, once under each backend."""
     return make_site(request.param, make_module_testbed, require)
+
+
+@pytest.fixture
+def ordinary() -> Iterator[None]:
+    """Be scheduled as an ordinary process, which may change to real time, however the tests themselves were started."""
+    if subprocess.run(["chrt", "--rr", "1", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this host schedules nothing in real time (chrt --rr 1 true)")
+    before = os.sched_getscheduler(0)
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    yield
+    os.sched_setscheduler(0, before, os.sched_param(0))
 
 
 @pytest.fixture

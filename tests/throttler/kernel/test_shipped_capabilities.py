@@ -25,14 +25,36 @@ pacing.close()
 """
 
 
+SCHEDULED = """\
+import os
+from mptcp_throttler.kernel.scheduling import prefer_event_loop
+
+prefer_event_loop()
+print(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR)
+"""
+
+
+def confined(testbed: Testbed, code: str, without: str | None) -> str:
+    """Return what *code* prints with the capabilities that the unit leaves, but for one."""
+    shipped = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)[-1].split()
+    left = [each.lower().removeprefix("cap_") for each in shipped if each != without]
+    bounds = ",".join(["-all", *(f"+{each}" for each in left)])
+    argv = ["setpriv", f"--bounding-set={bounds}", "--no-new-privs", sys.executable, "-c", code]
+    found = testbed["proxy"].run(["unshare", "--mount", "sh", "-c", WITH_CGROUPS, "sh", *argv])
+    return found.stdout.strip()
+
+
 @pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("CAP_PERFMON", "False")])
 def test_limits_of_idle_sockets_are_lifted_under_the_shipped_unit(
     testbed: Testbed, without: str | None, possible: str
 ) -> None:
     """What a stop takes back from sockets that send nothing; without CAP_PERFMON the log counts those."""
-    shipped = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)[-1].split()
-    left = [each.lower().removeprefix("cap_") for each in shipped if each != without]
-    bounds = ",".join(["-all", *(f"+{each}" for each in left)])
-    confined = ["setpriv", f"--bounding-set={bounds}", "--no-new-privs", sys.executable, "-c", AT_ONCE]
-    found = testbed["proxy"].run(["unshare", "--mount", "sh", "-c", WITH_CGROUPS, "sh", *confined])
-    assert found.stdout.strip() == possible
+    assert confined(testbed, AT_ONCE, without) == possible
+
+
+@pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("CAP_SYS_NICE", "False")])
+def test_the_event_loop_runs_in_real_time_under_the_shipped_unit(
+    testbed: Testbed, ordinary: None, without: str | None, possible: str
+) -> None:
+    """Without CAP_SYS_NICE it goes on as an ordinary process."""
+    assert confined(testbed, SCHEDULED, without) == possible

@@ -1,4 +1,4 @@
-"""Large objects stay apart from the C library's heap, so that their memory is given back."""
+"""Large objects stay apart from the C library's heap, which gives their memory back; what each entry needs is on it."""
 
 from __future__ import annotations
 
@@ -34,3 +34,23 @@ def test_a_large_object_is_not_on_the_heap(kept: bool) -> None:
         assert int(done.stdout) < BIG // 4
     elif int(done.stdout) < BIG // 4:
         pytest.skip("this C library keeps them apart by itself")
+
+
+TABLE = 132 * 1024
+"""Bytes of a table of libnftables, which makes some for each entry."""
+ON_HEAP = f"""
+import ctypes, re
+from mptcp_throttler.runtime.memory import keep_large_objects_apart
+
+keep_large_objects_apart()
+malloc = ctypes.CDLL(None).malloc
+malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+address = malloc({TABLE})
+begin, end = re.search(r"([0-9a-f]+)-([0-9a-f]+) .*\\[heap\\]", open("/proc/self/maps").read()).groups()
+print(int(begin, 16) <= address < int(end, 16))
+"""
+
+
+def test_what_is_made_for_each_entry_of_nftables_is_on_the_heap() -> None:
+    done = subprocess.run([sys.executable, "-c", ON_HEAP], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "True"

@@ -19,6 +19,7 @@ from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import available as nftables_missing
 from mptcp_throttler.kernel.ports import EgressTrafficControl, Netfilter, SocketPacing, Sockets, TrafficControl
 from mptcp_throttler.kernel.routes import Routes
+from mptcp_throttler.kernel.scheduling import prefer_event_loop
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.kernel.sockets.pacing import open_socket_pacing
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
@@ -81,6 +82,8 @@ class KernelAccess:
     capture: Callable[[str, Settings], SegmentSource]
     events: Callable[[], EventSource]
     routes: Callable[[Settings], RouteSource]
+    prefer_event_loop: Callable[[], None]
+    """Refused by nobody: what the kernel does not allow is left as it is."""
 
 
 REAL = KernelAccess(
@@ -95,4 +98,5 @@ REAL = KernelAccess(
     capture=lambda interface, s: Capture(interface, s.ownership.listen_ports),
     events=PathManagerEvents,
     routes=lambda s: Routes(s.interfaces),
+    prefer_event_loop=prefer_event_loop,
 )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.kernel.sockets.meter import SocketMeter, open_socket_meter
 from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.policy.model import Policy
@@ -183,7 +184,7 @@ class Budgets:
             self._changed(tokens)
 
     async def _open(self) -> dict[int, Counters]:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
         return await self._call(self._open_ledger)
 
     def _drop_thread(self) -> None:

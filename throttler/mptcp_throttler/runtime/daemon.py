@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Any
 
@@ -25,6 +25,7 @@ from mptcp_throttler import __version__
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.kernel.state_lock import locked
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
@@ -55,8 +56,6 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 VERIFY_AGAIN_SECONDS = 1.0
 """After a comparison that failed."""
-NICE = -20
-"""Little work, but at once."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MAX_SLEEP_SECONDS = 60.0
 """The wall clock may be set while we wait for a window of the policy."""
@@ -134,6 +133,7 @@ class Daemon:
     async def serve(self) -> None:
         """Run until :meth:`stop`, then leave the kernel as it was. Raises KernelError."""
         policy = self._decisions.policy
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
             for component in self._components:
                 stack.push_async_callback(component.close)
@@ -162,7 +162,7 @@ class Daemon:
             stack.push_async_callback(self._status.close)
             await self._status.open()
             stack.push_async_callback(self._sample_for_the_last_time)
-            _take_priority()
+            self._kernel.prefer_event_loop()
             garbage.set_aside()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), self._downloads.backend)
             notify("READY=1")
@@ -390,9 +390,3 @@ def _ignore_further_stops(loop: asyncio.AbstractEventLoop) -> None:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-
-def _take_priority() -> None:
-    """A new subflow must not wait behind the transfers of the proxy beside us."""
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, NICE)

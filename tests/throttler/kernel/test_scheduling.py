@@ -1,0 +1,40 @@
+"""When a running throttler gets a processor: its event loop before all ordinary processes, its workers not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from throttler_site import Site, until
+
+from mptcp_throttler.kernel.scheduling import NICE
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched", "ordinary")]
+
+
+def test_the_event_loop_runs_in_real_time_and_its_workers_do_not(site: Site) -> None:
+    throttler = site.start()
+    loop = throttler.process.pid
+    assert Path(f"/proc/{loop}/comm").read_text().strip() == "mptcp-throttler"
+    # What it forks is an ordinary process again.
+    assert os.sched_getscheduler(loop) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
+
+    def workers() -> list[int]:
+        return [int(each.name) for each in Path(f"/proc/{loop}/task").iterdir() if int(each.name) != loop]
+
+    throttler.process.signal(signal.SIGHUP)
+    until(lambda: bool(workers()))
+    until(lambda: all(os.getpriority(os.PRIO_PROCESS, each) == NICE for each in workers()))
+    assert os.SCHED_RR not in {os.sched_getscheduler(each) & ~os.SCHED_RESET_ON_FORK for each in workers()}
+    throttler.process.signal(signal.SIGTERM)
+    assert throttler.process.wait(10) == 0
+
+
+def test_who_starts_it_under_another_policy_keeps_that(site: Site) -> None:
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    throttler = site.start()
+    assert os.sched_getscheduler(throttler.process.pid) == os.SCHED_BATCH
+    throttler.process.signal(signal.SIGTERM)
+    assert throttler.process.wait(10) == 0
