@@ -155,4 +155,5 @@ class FakeKernel:
             capture=lambda interface, _: self.captures.setdefault(interface, FakeCapture(interface)),
             events=no_events,
             routes=lambda s: Routes(s.interfaces[:1]),
+            notices=lambda _: (),
         )

@@ -74,6 +74,12 @@ class Netfilter(Protocol):
     async def check(self) -> list[str]:
         """Return in words what is not as :meth:`prepare` left it, entries aside; it changes nothing and gives way."""
 
+    def looks_changed(self, entries: int) -> bool:
+        """Tell by what costs next to nothing whether somebody else changed something, where *entries* are to be there.
+
+        Only of what :mod:`.notices` does not hear of. Raises KernelError.
+        """
+
     async def read_entries(self) -> dict[FourTuple, Target]:
         """Return what is in the sets; it gives way to the event loop, and changes may go on meanwhile."""
 
