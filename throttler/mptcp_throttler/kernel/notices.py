@@ -114,12 +114,21 @@ class LinkNotices(_Listener):
     def __init__(self, interfaces: Collection[str], htb_major: int) -> None:
         super().__init__(socket.NETLINK_ROUTE, (_RTNLGRP_LINK, _RTNLGRP_TC))
         self._interfaces = frozenset(interfaces)
+        self._names = {index: name for index, name in socket.if_nameindex() if name in self._interfaces}
+        """Of those of the interfaces that there were, by index: they may be renamed."""
         self._major = htb_major
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[Change]:
         if kind in (_RTM_NEWLINK, _RTM_DELLINK):
             name = dict(attributes(body, _IFINFOMSG_BYTES)).get(_IFLA_IFNAME, b"").rstrip(b"\0").decode()
-            what = f"interface {name}"
+            index = struct.unpack_from("=i", body, 4)[0]
+            before = self._names.get(index, name)
+            what = f"interface {name}" if before == name else f"interface {before}, which is called {name} now"
+            if name in self._interfaces:
+                self._names[index] = name
+            elif kind == _RTM_DELLINK or before != name:
+                self._names.pop(index, None)
+                name = before
         elif kind in _QDISC or kind in _CLASS:
             _family, index, handle, parent, _info = TCMSG.unpack_from(body)
             if parent != TC_H_ROOT and self._major not in (handle >> 16, parent >> 16):

@@ -279,7 +279,7 @@ class Reconciler:
             if not problems:
                 classes, entries = await self._tc.read_classes(), await self._netfilter.read_entries()
                 believed = self.planner.classes.actual, self.planner.entries.actual
-                if await _differ(believed[0], classes, ClassSpec.same_as, changed.classes):
+                if classes is not None and await _differ(believed[0], classes, ClassSpec.same_as, changed.classes):
                     problems["classes differ"] = 0
                 if await _differ(believed[1], entries, Target.__eq__, changed.entries):
                     problems["entries differ"] = 0
@@ -290,7 +290,10 @@ class Reconciler:
     async def _prepare_and_read_back(self) -> None:
         await self._tc.prepare()
         await self._netfilter.prepare()
-        self.planner.adopt(await self._tc.read_classes(), await self._netfilter.read_entries())
+        classes = await self._tc.read_classes()
+        if classes is None:
+            classes = dict(self.planner.classes.actual)
+        self.planner.adopt(classes, await self._netfilter.read_entries())
 
     async def _start_over(self) -> KernelError | None:
         """After a refusal: what our changes stand on may be gone, and a failed batch may have been done in part.
