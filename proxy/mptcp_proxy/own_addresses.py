@@ -46,6 +46,25 @@ def reachable(prefixes: Iterable[Network]) -> frozenset[Network]:
     return frozenset(p for p in prefixes if not (p.is_loopback or p.is_link_local))
 
 
+class Lingering:
+    """Prefixes that stay refused for a while after they went, so that one which comes and goes is told to Squid once.
+
+    Each telling has Squid read its whole configuration. Pure: times are arguments, in seconds.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: dict[Network, float] = {}
+        """When each was there the last time."""
+
+    def wanted(self, present: Collection[Network], now: float) -> tuple[frozenset[Network], float | None]:
+        """Return what is to be refused while *present* are there, and when to ask again; None: when they change."""
+        self._seen |= dict.fromkeys(present, now)
+        self._seen = {prefix: seen for prefix, seen in self._seen.items() if now - seen < self._seconds}
+        gone = [seen for prefix, seen in self._seen.items() if prefix not in present]
+        return frozenset(self._seen), min(gone) + self._seconds if gone else None
+
+
 def watch() -> socket.socket:
     """Return a socket that becomes readable when an address or a route comes or goes (rtnetlink(7))."""
     events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)

@@ -31,7 +31,7 @@ from .configuration.check import Checked, check
 from .installation import install, install_library, install_own_addresses, make_directories
 from .listening import listening_now, plain_ports, taken_by
 from .noted import NotedSignals
-from .own_addresses import Network, local_prefixes, reachable, watch
+from .own_addresses import Lingering, Network, local_prefixes, reachable, watch
 from .places import Places
 from .problem import Problem
 from .process import catches, children, pid_in
@@ -44,6 +44,8 @@ _LOG_INTERVAL = 30.0
 """Seconds between two looks at the sizes of the logs."""
 _SETTLE = 1.0
 """Seconds from the first change of an address to the reload: changes come in groups, and IPv6 addresses late."""
+_LINGER = 10.0
+"""Seconds for which requests for an address that went are still refused."""
 _ADDRESSES_AGAIN = 30.0
 """Seconds until the addresses are looked at again where that failed."""
 _CHILDREN_GRACE = 5.0
@@ -160,6 +162,8 @@ class _Supervisor:
         """When the listeners are looked at next; None: they were found as they should be, or that was said."""
         self._listeners_deadline = time.monotonic() + _LISTENERS_PATIENCE
         self._prefixes = prefixes
+        self._lingering = Lingering(_LINGER)
+        self._lingering.wanted(prefixes, time.monotonic())
         self._signals = signals
         self._stop_at_latest: float | None = None
         """When Squid is stopped, ready for it or not. None: nobody wants it to stop."""
@@ -193,7 +197,8 @@ class _Supervisor:
                         wakeup.recv(4096)
                     if addresses in ready:
                         _drain(addresses)
-                        self._addresses_due = self._addresses_due or time.monotonic() + _SETTLE
+                        soon = time.monotonic() + _SETTLE
+                        self._addresses_due = min(self._addresses_due or soon, soon)
                     self._act_on_signals()
                     self._act_on_time(process)
                     self._deliver(process)
@@ -278,7 +283,7 @@ class _Supervisor:
 
     def _update_addresses(self) -> None:
         try:
-            prefixes = local_prefixes()
+            prefixes, self._addresses_due = self._lingering.wanted(local_prefixes(), time.monotonic())
             if reachable(prefixes) == reachable(self._prefixes):
                 return
             install_own_addresses(self._places, prefixes)

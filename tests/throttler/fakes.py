@@ -82,6 +82,8 @@ class FakeNetfilter:
         """Entries cannot be made at once."""
         self.refused: set[int] = set()
         """Ports of clients whose entries are refused, and with them all of the same call."""
+        self.changed = False
+        """Somebody else changed something, as can be seen by a glance."""
         self.reading: Callable[[], Awaitable[None]] = _nothing
         """What goes on while entries are read the next time: half before, half afterwards."""
 
@@ -90,6 +92,9 @@ class FakeNetfilter:
 
     async def check(self) -> list[str]:
         return []
+
+    def looks_changed(self, entries: int) -> bool:
+        return self.changed or entries != len(self.entries)
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         found = dict(list(self.entries.items())[: len(self.entries) // 2])

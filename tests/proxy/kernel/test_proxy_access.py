@@ -127,6 +127,7 @@ def test_an_address_that_comes_later_is_refused_as_well(module_testbed: Testbed,
             lambda: fetch(client, origin.url("file.bin"), proxy.url()).status == status,
             f"requests for the address are answered with {status}",
             process=proxy.process,
+            timeout=40,  # an address that went is refused for some seconds more
         )
 
     assert fetch(client, origin.url("file.bin"), proxy.url()).status == 200

@@ -85,7 +85,7 @@ def test_reload_takes_a_good_policy_and_refuses_a_bad_one(site: Site) -> None:
 def test_an_interface_that_goes_and_returns_is_captured_and_shaped_again(site: Site) -> None:
     with running(site) as throttler:
         with site.proxy.link_down("wan0"):
-            until(lambda: "trying to capture again" in throttler.process.output())
+            until(lambda: "capturing again when it is there and up" in throttler.process.output())
         until(lambda: "capturing again on wan0" in throttler.process.output())
         with connection(site):
             until(lambda: clients(site.entries()) == ["10.77.1.2"])

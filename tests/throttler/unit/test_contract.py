@@ -9,6 +9,7 @@ import pytest
 
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.mptcp_pm import keeping
+from mptcp_throttler.kernel.netlink import OUR_PORTS
 from mptcp_throttler.kernel.sockets import meter as socket_meter
 from mptcp_throttler.kernel.sockets import pacing as socket_pacing
 from mptcp_throttler.kernel.sysctl import NOTE
@@ -58,6 +59,7 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("status socket", str(SETTINGS.status_socket)),
         ("keeper of the path manager", f"{SETTINGS.state_directory}/{keeping.NAME}"),
         ("what the sysctls were", f"{SETTINGS.state_directory}/{NOTE}"),
+        ("port ids of the throttler's netlink sockets", f"{OUR_PORTS:#x} to {OUR_PORTS | 0xFFFF:#x}"),
         ("what was replaced", f"{SETTINGS.state_directory}/replaced.json"),
     ],
 )

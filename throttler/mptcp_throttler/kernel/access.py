@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +17,7 @@ from mptcp_throttler.kernel.mptcp_pm.events import PathManagerEvents
 from mptcp_throttler.kernel.netfilter.backends import Backend, open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import available as nftables_missing
+from mptcp_throttler.kernel.notices import Change, LinkNotices, NftablesNotices
 from mptcp_throttler.kernel.ports import EgressTrafficControl, Netfilter, SocketPacing, Sockets, TrafficControl
 from mptcp_throttler.kernel.routes import Routes
 from mptcp_throttler.kernel.scheduling import prefer_event_loop
@@ -26,6 +27,18 @@ from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, Segment
 from mptcp_throttler.shaping.commands import NftTable
+from mptcp_throttler.shaping.model import UPLOAD_DEVICE
+
+
+class NoticeSource(Protocol):
+    """What others change of ours."""
+
+    def fileno(self) -> int: ...
+
+    def read(self) -> Iterator[Change]:
+        """Yield what waits. Raises OSError."""
+
+    def close(self) -> None: ...
 
 
 class SegmentSource(Protocol):
@@ -84,6 +97,7 @@ class KernelAccess:
     routes: Callable[[Settings], RouteSource]
     prefer_event_loop: Callable[[], None]
     """Refused by nobody: what the kernel does not allow is left as it is."""
+    notices: Callable[[Settings], Sequence[Callable[[], NoticeSource]]]
 
 
 REAL = KernelAccess(
@@ -99,4 +113,8 @@ REAL = KernelAccess(
     events=PathManagerEvents,
     routes=lambda s: Routes(s.interfaces),
     prefer_event_loop=prefer_event_loop,
+    notices=lambda s: (
+        lambda: LinkNotices((*s.interfaces, UPLOAD_DEVICE), s.ownership.htb_major),
+        NftablesNotices,
+    ),
 )

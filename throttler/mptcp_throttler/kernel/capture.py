@@ -23,7 +23,8 @@ import struct
 from collections.abc import Callable, Collection, Iterator
 
 from mptcp_throttler.kernel.libraries import scapy_sniffer
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError
+from mptcp_throttler.kernel.tc.link import find
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.segment import parse_frame
 
@@ -81,8 +82,12 @@ class Capture:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER_BYTES)
             self._socket.setblocking(False)
             self._socket.bind((interface, _ETH_P_ALL))
+            link = find(interface)
         except (OSError, Scapy_Exception, ValueError) as error:
             raise KernelError(f"capture on {interface}: {error}") from error
+        if link is not None and not link.up:
+            self._scapy.close()
+            raise InterfaceDownError(f"capture on {interface}: the interface is down")
         self._link_header = _LINK_HEADER.get(self._socket.getsockname()[3], 0)
         self.received = 0
         self.dropped = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -29,11 +30,17 @@ NLA_NESTED = 0x8000
 NLA_NET_BYTEORDER = 0x4000
 NLA_TYPE_MASK = 0x3FFF
 
+OUR_PORTS = 0x4D50 << 16
+"""The port ids of our sockets begin with these 16 bits: what the kernel tells of a change has the port id of who asked
+for it. Above every process id, which the kernel gives by itself."""
+
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _SEQUENCE_MASK = 0xFFFFFFFF
 _RECEIVE_BYTES = 1 << 16
 """The kernel fills datagrams of a dump up to 32 KB."""
+_ATTEMPTS = 8
+"""To find a port id that no other socket has."""
 _BATCH = 128
 """Requests sent before their answers are read: the receive buffer must hold that many acknowledgments."""
 
@@ -61,14 +68,25 @@ def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         yield kind, sequence, body
 
 
+def messages_with_port(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield type, port id of who caused it, and payload of each netlink message of a datagram."""
+    for kind, _flags, _sequence, port, body in _messages(data):
+        yield kind, port, body
+
+
 def messages_with_flags(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
     """Yield type, flags, sequence number and payload of each netlink message of a datagram."""
+    for kind, flags, sequence, _port, body in _messages(data):
+        yield kind, flags, sequence, body
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
     offset = 0
     while offset + 16 <= len(data):
-        length, kind, flags, sequence, _pid = _HEADER.unpack_from(data, offset)
+        length, kind, flags, sequence, port = _HEADER.unpack_from(data, offset)
         if length < 16 or offset + length > len(data):
             return
-        yield kind, flags, sequence, data[offset + 16 : offset + length]
+        yield kind, flags, sequence, port, data[offset + 16 : offset + length]
         offset += (length + 3) & ~3
 
 
@@ -79,11 +97,22 @@ class NetlinkSocket:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._socket.settimeout(10.0)
-        self._socket.bind((0, 0))
+        self._bind()
         self._sequence = 0
         """Of the last request, 32 bits wide: 0 follows after the largest."""
         self.interrupted = False
         """What the last dump went through changed meanwhile (NLM_F_DUMP_INTR): it may lack something."""
+
+    def _bind(self) -> None:
+        for _ in range(_ATTEMPTS):
+            try:
+                self._socket.bind((OUR_PORTS | random.getrandbits(16), 0))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return
+        self._socket.bind((0, 0))
 
     def __enter__(self) -> NetlinkSocket:
         return self

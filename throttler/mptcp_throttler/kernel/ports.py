@@ -18,6 +18,10 @@ class KernelError(Exception):
     """The kernel refused an operation. The text says which object, which operation, and the errno."""
 
 
+class InterfaceDownError(KernelError):
+    """The interface is there, and down: there is nothing to see before it is up."""
+
+
 class TrafficControl(Protocol):
     """HTB: one root, one default class, one leaf class for each cap, on every interface."""
 
@@ -37,8 +41,10 @@ class TrafficControl(Protocol):
     async def settle(self) -> None:
         """Bring it there."""
 
-    async def read_classes(self) -> dict[int, ClassSpec]:
+    async def read_classes(self) -> dict[int, ClassSpec] | None:
         """Return our leaf classes by minor number; one that is missing or differs on an interface has rate 0.
+
+        None where no interface is there now: there is nothing to compare before one returns.
 
         It gives way to the event loop, and changes may go on meanwhile.
         """
@@ -73,6 +79,12 @@ class Netfilter(Protocol):
 
     async def check(self) -> list[str]:
         """Return in words what is not as :meth:`prepare` left it, entries aside; it changes nothing and gives way."""
+
+    def looks_changed(self, entries: int) -> bool:
+        """Tell by what costs next to nothing whether somebody else changed something, where *entries* are to be there.
+
+        Only of what :mod:`.notices` does not hear of. Raises KernelError.
+        """
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         """Return what is in the sets; it gives way to the event loop, and changes may go on meanwhile."""

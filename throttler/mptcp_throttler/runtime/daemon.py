@@ -33,7 +33,8 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.schedule import next_change, open_rules
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.budgets import Budgets
-from mptcp_throttler.runtime.component import Component, prepare_all, verify_all
+from mptcp_throttler.runtime.comparison import Comparison
+from mptcp_throttler.runtime.component import Component, prepare_all
 from mptcp_throttler.runtime.decisions import Decisions, StageSampling
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.effects import Effects
@@ -54,8 +55,6 @@ from mptcp_throttler.views import snapshot
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-VERIFY_AGAIN_SECONDS = 1.0
-"""After a comparison that failed."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MAX_SLEEP_SECONDS = 60.0
 """The wall clock may be set while we wait for a window of the policy."""
@@ -103,6 +102,12 @@ class Daemon:
         self._planners = planners
         self._paced: PacedCaps | None = None
         """None where sockets cannot be paced: caps then begin at once."""
+        self._comparison = Comparison(
+            lambda: (*self._components, *self._paced_if_any(), self._status),
+            lambda: self._downloads.looks_changed() or self._path_manager.looks_changed(),
+            lambda: self._downloads.repairs + self._uploads.repairs + self._path_manager.repairs,
+            settings.verify_interval,
+        )
         self._sampler: Sampler
         self._observers: Observers
 
@@ -150,7 +155,13 @@ class Daemon:
             stack.callback(self._effects.release_flags)
             self._sampler = Sampler(sockets, self._consumers(), lambda: self._tracker.table_sizes["live"])
             self._observers = Observers(
-                self._settings, self._kernel, self._tracker, self._sampler, sockets, self._changed, self._verify
+                self._settings,
+                self._kernel,
+                self._tracker,
+                self._sampler,
+                sockets,
+                self._changed,
+                self._comparison.verify,
             )
             stack.callback(self._observers.close)
             await self._observers.open()
@@ -162,26 +173,31 @@ class Daemon:
             stack.push_async_callback(self._status.close)
             await self._status.open()
             stack.push_async_callback(self._sample_for_the_last_time)
+            stack.callback(self._comparison.close)
+            self._comparison.open(self._kernel.notices(self._settings))
             self._kernel.prefer_event_loop()
             garbage.set_aside()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), self._downloads.backend)
             notify("READY=1")
             await self._until_stopped(
                 *(component.run() for component in self._components),
-                *([self._paced.run()] if self._paced is not None else []),
+                *(paced.run() for paced in self._paced_if_any()),
                 self._decisions.run(),
                 self._sampler.run(),
                 self._observers.supervise(),
                 self._gauge.run(),
                 garbage.run(),
                 self._every(TICK_SECONDS, self._tick),
-                self._verify_and_resync(),
+                self._comparison.run(self._observers.resync_quietly),
                 self._follow_the_clock(),
                 self._reload_when_wanted(),
             )
 
     def _consumers(self) -> list[Consumer]:
-        return [*([self._paced] if self._paced is not None else []), self._uploads, *self._stage_sampling]
+        return [*self._paced_if_any(), self._uploads, *self._stage_sampling]
+
+    def _paced_if_any(self) -> tuple[PacedCaps, ...]:
+        return () if self._paced is None else (self._paced,)
 
     async def _adopt(self) -> None:
         """Take over what a killed daemon left, and bring the kernel in line with the policy."""
@@ -260,23 +276,6 @@ class Daemon:
             planner.expire(now)
         self._plan_changed()
 
-    async def _verify(self) -> bool:
-        """Compare everything of ours with what is there, and put it right; return whether that could be done."""
-        paced = () if self._paced is None else (self._paced,)
-        return await verify_all((*self._components, *paced, self._status))
-
-    async def _verify_and_resync(self) -> None:
-        """Compare both sides with the kernel, for ever: what we put there, and the subflows that packets showed.
-
-        The latter keeps long-lived subflows from expiring, and ends those whose end was not told. What could not be put
-        right is tried again soon.
-        """
-        pause = interval = self._settings.verify_interval
-        while True:
-            await asyncio.sleep(pause)
-            pause = interval if await self._verify() else min(interval, VERIFY_AGAIN_SECONDS)
-            await self._observers.resync_quietly()
-
     async def _follow_the_clock(self) -> None:
         while True:
             now = time.time()
@@ -342,6 +341,7 @@ class Daemon:
                 "tracker": asdict(self._tracker.counters),
                 "reconciler": asdict(download.reconciler.counters),
                 "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
+                "changes": asdict(self._comparison.counters),
                 "guard": asdict(self._guard.counters),
                 "sampler": self._sampler.as_json(),
                 "loop": self._gauge.as_json(),

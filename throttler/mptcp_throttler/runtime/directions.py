@@ -61,6 +61,14 @@ class Downloads:
     async def verify(self) -> None:
         await self.reconciler.verify()
 
+    def looks_changed(self) -> bool:
+        """Tell by a glance whether somebody else changed something. Raises KernelError."""
+        return self.reconciler.looks_changed()
+
+    @property
+    def repairs(self) -> int:
+        return self.reconciler.counters.repairs
+
     async def run(self) -> None:
         await self.reconciler.run()
 
@@ -130,6 +138,10 @@ class Uploads:
         """Compare with the kernel and repair what differs. Raises KernelError."""
         if self.in_force and self.reconciler is not None:
             await self.reconciler.verify()
+
+    @property
+    def repairs(self) -> int:
+        return 0 if self.reconciler is None else self.reconciler.counters.repairs
 
     def follow(self) -> None:
         """Say that the plan may have changed."""

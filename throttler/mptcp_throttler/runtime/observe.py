@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
-from mptcp_throttler.kernel.ports import KernelError, Sockets
+from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, Sockets
 from mptcp_throttler.mptcp.model import Event, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.sampler import Sampler
@@ -73,7 +73,10 @@ class Observers:
         self._routes = self._kernel.routes(self._settings)
         self._tracker.interface_of = self._routes.interface
         for interface in self._settings.interfaces:
-            self._open_capture(interface)
+            try:
+                self._open_capture(interface)
+            except InterfaceDownError as error:
+                log.warning("%s; capturing when it is up", error)
         if not self._try_events():
             log.warning("no path-manager events; subflows are known from their packets alone")
         await self.resync()
@@ -193,7 +196,7 @@ class Observers:
                 self.counters.segments += 1
                 events += self._tracker.segment(segment)
         except KernelError as error:
-            log.warning("%s; trying to capture again every %g s", error, SUPERVISE_SECONDS)
+            log.warning("%s; capturing again when it is there and up", error)
             self._close_capture(capture.interface)
         if events:
             self._changed(events)

@@ -41,6 +41,8 @@ class UserspacePathManager:
     """The path manager of one daemon's network namespace."""
 
     def __init__(self, state_directory: Path) -> None:
+        self.repairs = 0
+        """Sysctls and notes that were put right."""
         self._state_directory = state_directory
         self._sysctls = OwnedSysctls(state_directory)
         self._keeper: KeeperConnection | None = None
@@ -89,10 +91,15 @@ class UserspacePathManager:
         async with self._lock:
             if self._in_force:
                 problems = self._sysctls.check(SYSCTLS)
+                self.repairs += len(problems)
                 for problem in problems:
                     log.warning("%s; putting it right", problem)
                 if problems:
                     await self._hold()
+
+    def looks_changed(self) -> bool:
+        """Tell whether the sysctls are not as they were set. Raises KernelError."""
+        return self._in_force and not self._lock.locked() and bool(self._sysctls.check(SYSCTLS))
 
     async def run(self) -> None:
         """Start the keeper anew when it has been killed, forever."""

@@ -166,6 +166,12 @@ class Reconciler:
             log.warning("%d kernel objects were not as we left them; putting them right", changed)
         await self.apply()
 
+    def looks_changed(self) -> bool:
+        """Tell by a glance whether somebody else changed something; not while we do. Raises KernelError."""
+        if self._closed or self._refused or self._lock.locked() or self._changed is not None:
+            return False
+        return self._netfilter.looks_changed(len(self.planner.entries.actual))
+
     async def close(self) -> None:
         """Remove everything of ours: first what sends packets to classes, then the classes with their root.
 
@@ -273,7 +279,7 @@ class Reconciler:
             if not problems:
                 classes, entries = await self._tc.read_classes(), await self._netfilter.read_entries()
                 believed = self.planner.classes.actual, self.planner.entries.actual
-                if await _differ(believed[0], classes, ClassSpec.same_as, changed.classes):
+                if classes is not None and await _differ(believed[0], classes, ClassSpec.same_as, changed.classes):
                     problems["classes differ"] = 0
                 if await _differ(believed[1], entries, Target.__eq__, changed.entries):
                     problems["entries differ"] = 0
@@ -284,7 +290,10 @@ class Reconciler:
     async def _prepare_and_read_back(self) -> None:
         await self._tc.prepare()
         await self._netfilter.prepare()
-        self.planner.adopt(await self._tc.read_classes(), await self._netfilter.read_entries())
+        classes = await self._tc.read_classes()
+        if classes is None:
+            classes = dict(self.planner.classes.actual)
+        self.planner.adopt(classes, await self._netfilter.read_entries())
 
     async def _start_over(self) -> KernelError | None:
         """After a refusal: what our changes stand on may be gone, and a failed batch may have been done in part.

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
-from socket import NETLINK_ROUTE
+from socket import NETLINK_ROUTE, if_indextoname
 from typing import Any
 
 from mptcp_throttler.kernel.libraries import AsyncIPRoute
@@ -58,6 +58,8 @@ class HtbTrafficControl:
 
     async def prepare(self) -> None:
         links = self._links()
+        if not links and self.prepared:
+            return  # until one returns
         if not links:
             raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; 'ip link' lists those there are")
         state = self._read_state()
@@ -80,12 +82,19 @@ class HtbTrafficControl:
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             if not self._tree.is_ours(netlink, link):
                 tree = [saved.to_json() for saved in root_qdisc.save(netlink, link.index, link.name)]
+                self._keep_renamed(link, state)
                 state[link.name] = self._gso_before(state, link) | {"index": link.index, "tree": tree}
                 self._write_state(state)
                 taken.append(link)
                 what = ", ".join(str(saved["kind"]) for saved in tree) or "the default"
                 log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
         await self._tree.make_root(link)
+
+    def _keep_renamed(self, link: Link, state: dict[str, Any]) -> None:
+        """Note under its new name what another interface had that was called as *link* is now."""
+        renamed = self._renamed(link.name)
+        if renamed is not None and renamed != link.name:
+            state[renamed] = state[link.name]
 
     def _give_back(self, link: Link, state: dict[str, Any]) -> None:
         try:
@@ -135,7 +144,7 @@ class HtbTrafficControl:
         noted = state.get(link.name, {})
         return {"gso": noted["gso"] if noted.get("index") == link.index else link.gso}
 
-    async def read_classes(self) -> dict[int, ClassSpec]:
+    async def read_classes(self) -> dict[int, ClassSpec] | None:
         common: dict[int, ClassSpec] | None = None
         stray: set[int] = set()
         for link in self._links():
@@ -146,7 +155,9 @@ class HtbTrafficControl:
                 if common is None
                 else {minor: spec for minor, spec in common.items() if minor in found and spec.same_as(found[minor])}
             )
-        kept = common or {}
+        if common is None:
+            return None
+        kept = common
         # A class that is only on some interfaces shows with a rate that is not desired: it is repaired or removed.
         return kept | {minor: ClassSpec(minor, 0, 0, 0, 0, 0, 0) for minor in stray - kept.keys()}
 
@@ -160,14 +171,19 @@ class HtbTrafficControl:
         self._gso, self._settled = None, True
         state = self._read_state()
         failures = []
-        for link in self._links({*self._interfaces, *state}):
-            noted = state.get(link.name, {})
+        names = {link.name: link for link in self._links({*self._interfaces, *state})}
+        for name in state.keys() - names.keys():
+            renamed = self._renamed(name)
+            if renamed is not None and renamed not in names and (link := find(renamed)) is not None:
+                names[name] = link
+        for name, link in names.items():
+            noted = state.get(name, {})
             try:
                 self._restore_one(link, noted, state)
             except KernelError as error:
                 failures.append(str(error))
                 continue
-            state.pop(link.name, None)
+            state.pop(name, None)
             self._write_state(state)
         self.prepared = False
         if failures:
@@ -185,9 +201,8 @@ class HtbTrafficControl:
                     self._write_state(state)
                 root_qdisc.restore(netlink, link.index, link.name, tree)
                 log.info("%s: put back %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
-        before = self._gso_before(state, link)["gso"]
-        if before != link.gso:
-            set_gso(link, before)
+        if noted.get("index") == link.index and noted["gso"] != link.gso:
+            set_gso(link, noted["gso"])
 
     def _links(self, names: Iterable[str] = ()) -> list[Link]:
         """Return those of the interfaces that are there; one that is not is said once, until it returns."""
@@ -199,8 +214,16 @@ class HtbTrafficControl:
                 self._absent.discard(name)
             elif name not in self._absent:
                 self._absent.add(name)
-                log.warning("there is no interface %s; 'ip link' lists those there are", name)
+                renamed = self._renamed(name)
+                now = "" if renamed is None else f", which is called {renamed} now"
+                log.warning("there is no interface %s%s; 'ip link' lists those there are", name, now)
         return found
+
+    def _renamed(self, name: str) -> str | None:
+        """Return what the interface is called now that was *name* when we took it; None where it is gone."""
+        with suppress(OSError):
+            return if_indextoname(self._noted.get(name, {}).get("index", 0))
+        return None
 
     def _read_state(self) -> dict[str, Any]:
         text = read_state(self._state_file)

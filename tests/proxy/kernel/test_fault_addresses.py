@@ -1,0 +1,32 @@
+"""Addresses of the proxy's host that come and go by the second: traffic goes on, and Squid is told once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+
+TOLD = "this host's addresses have changed"
+
+
+def test_a_flapping_address_has_squid_reconfigured_once(testbed: Testbed) -> None:
+    node = testbed["proxy"]
+    proxy, origin = start_proxy(node), start_origin(testbed["origin"], {"file": 1000})
+    got = 0
+    for _ in range(6):
+        node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
+        time.sleep(1.2)  # longer than changes are taken together
+        node.run(["ip", "addr", "del", "192.0.2.77/32", "dev", "lo"])
+        fetched = testbed["client"].run(
+            ["curl", "-sf", "-m", "20", "-o", "/dev/null", "-x", proxy.url(), origin.url("file")], check=False
+        )
+        got += fetched.returncode == 0
+        time.sleep(1.2)
+    assert got == 6
+    assert proxy.process.output().count(TOLD) == 1
+    wait_until(lambda: proxy.process.output().count(TOLD) == 2, "the address that went is forgotten", timeout=60)

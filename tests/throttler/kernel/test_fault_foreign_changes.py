@@ -1,0 +1,141 @@
+"""What somebody else changes of ours is noticed when it happens, not at the next comparison, and said with a name."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from faults import GENEROUS, NEVER, Pulse, seconds_until, traffic
+from throttler_site import POLICY, Site, clients, connected, listening, make_site, running, until
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Throttler, write_throttler_config
+from mptcp_throttler.views.ask import ask
+
+pytestmark = pytest.mark.kernel
+
+BOTH = POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
+
+
+@dataclass
+class Scene:
+    site: Site
+    throttler: Throttler
+    listener: socket.socket
+    pulse: Pulse
+
+    def shaped(self) -> bool:
+        """Whether all that a capped subflow needs is there, read from the kernel."""
+        command = "tc qdisc show; tc class show dev wan0; tc class show dev mptcp-up"
+        show = self.site.proxy.run(["sh", "-c", command], check=False)
+        nft = self.site.proxy.run(["nft", "list", "ruleset"]).stdout
+        rules = self.site.kernel_dump() if self.site.backend == "iptables" else nft
+        return (
+            all(
+                words in show.stdout
+                for words in (
+                    "qdisc htb 4d50: dev wan0 root",
+                    "qdisc htb 4d50: dev mptcp-up root",
+                    "dev wan0 parent 4d50:10 limit",
+                    "class htb 4d50:10 parent 4d50:fffe",
+                    "rate 5Mbit",
+                )
+            )
+            and show.stdout.count("rate 5Mbit ceil 5Mbit") == 2
+            and clients(self.site.entries()) == ["10.77.1.2"]
+            and ("POSTROUTING" if self.site.backend == "iptables" else "vmap @v4") in rules
+            and (self.site.backend == "nftables" or rules.count("--comment mptcp-throttler") == 4)
+            and "fwd to" in nft
+        )
+
+    def classes(self) -> str:
+        return self.site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
+
+    def count(self) -> dict[str, int]:
+        counted: dict[str, int] = ask(self.throttler.socket)["counters"]["changes"]
+        return counted
+
+
+@pytest.fixture(scope="module")
+def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]:
+    require("htb", "nftables", "ifb")
+    site = make_site(request.param, make_module_testbed, require)
+    # The kernel does not say by whom an interface was changed: ours stays as it is.
+    settings = {"netfilter": request.param, "verify_interval": NEVER, "gso_max_size": "keep"}
+    write_throttler_config(site.proxy, site.policy, settings=settings)
+    site.policy.write_text(BOTH)
+    with ExitStack() as stack:
+        throttler = stack.enter_context(running(site))
+        listener = stack.enter_context(listening(site))
+        pulse = stack.enter_context(traffic(stack.enter_context(connected(site, listener))))
+        scene = Scene(site, throttler, listener, pulse)
+        until(lambda: ask(throttler.socket)["in_step"] and scene.shaped(), timeout=GENEROUS)
+        yield scene
+
+
+EITHER = {
+    "root qdisc": ("tc qdisc del dev wan0 root", "process "),
+    "another root qdisc": (
+        "tc qdisc replace dev wan0 root handle 7: tbf rate 50mbit burst 50k latency 50ms",
+        "process ",
+    ),
+    "class of a cap": ("tc class change dev wan0 parent 4d50:fffe classid 4d50:10 htb rate 1mbit", "process "),
+    "queue of a cap": ("tc qdisc del dev wan0 parent 4d50:10", "process "),
+    "IFB device": ("ip link del mptcp-up", ": interface mptcp-up"),
+    "all of nftables": ("nft flush ruleset", "(nft)"),
+}
+OF_IPTABLES = {
+    "rules": ("iptables-legacy -t mangle -F", "does not tell"),
+    "entries": ("ipset flush mptcp-throttler-4-3128", "does not tell"),
+}
+OF_NFTABLES = {
+    "entries": ("nft flush map inet mptcp_throttler v4", "(nft)"),
+    "a rule": ("nft flush chain inet mptcp_throttler postrouting", "(nft)"),
+}
+
+
+def each(damage: dict[str, tuple[str, str]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("command", "who"), damage.values(), ids=damage)
+
+
+@pytest.mark.parametrize("scene", ["iptables"], indirect=True)
+@each(EITHER | OF_IPTABLES)
+def test_it_is_noticed_and_put_right(scene: Scene, command: str, who: str) -> None:
+    noticed(scene, command, who)
+
+
+@pytest.mark.parametrize("scene", ["nftables"], indirect=True)
+@each({"all of nftables": EITHER["all of nftables"]} | OF_NFTABLES)
+def test_with_nftables_too(scene: Scene, command: str, who: str) -> None:
+    noticed(scene, command, who)
+
+
+@pytest.mark.parametrize("scene", ["iptables", "nftables"], indirect=True)
+def test_what_we_change_ourselves_is_not_taken_for_anothers(scene: Scene) -> None:
+    before = scene.count()["noticed"]
+    for rate in ("6 Mbit/s", "5 Mbit/s"):
+        with connected(scene.site, scene.listener):
+            until(lambda: len(scene.site.entries()) == 2, timeout=GENEROUS)
+            scene.site.policy.write_text(BOTH.replace("5 Mbit/s", rate))
+            scene.throttler.process.signal(signal.SIGHUP)
+            until(lambda text=f"rate {rate[0]}Mbit": text in scene.classes(), timeout=GENEROUS)  # type: ignore[misc]
+        until(lambda: len(scene.site.entries()) == 1, timeout=GENEROUS)
+    until(scene.shaped, timeout=GENEROUS)
+    assert scene.count()["noticed"] == before
+
+
+def noticed(scene: Scene, command: str, who: str) -> None:
+    before, said, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
+    scene.site.proxy.run(["sh", "-c", command])
+    took = seconds_until(scene.shaped)
+    print(f"as it was after {took:.2f} s; slowest round {scene.pulse.longest:.2f} s")
+    until(lambda: "it was changed by" in scene.throttler.process.output()[said:], timeout=GENEROUS)
+    (line,) = [each for each in scene.throttler.process.output()[said:].splitlines() if "it was changed by" in each]
+    assert who in line, scene.throttler.process.output()[said:]
+    assert scene.count()["repaired"] > before["repaired"]
+    until(lambda: scene.pulse.count > rounds, timeout=GENEROUS)

@@ -1,0 +1,108 @@
+"""Interfaces that go down, are renamed, removed and made anew: said once, shaped again when they are back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from faults import GENEROUS, NEVER
+from throttler_site import POLICY, Site, running, until
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Throttler, write_throttler_config
+from mptcp_throttler.views.ask import ask
+
+pytestmark = pytest.mark.kernel
+
+DOWN_AGAIN = "capture on extra0: the interface is down; capturing when it is up"
+GONE = "there is no interface extra0"
+
+
+@pytest.fixture(scope="module")
+def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    """A throttler's configuration for the one interface extra0."""
+    require("htb", "nftables")
+    testbed = make_module_testbed()
+    policy = testbed.directory / "policy.yaml"
+    settings = {"netfilter": "nftables", "verify_interval": NEVER}
+    config = write_throttler_config(testbed["proxy"], policy, interfaces=("extra0",), settings=settings)
+    return Site(testbed, "nftables", policy, config)
+
+
+@pytest.fixture
+def throttler(host: Site) -> Iterator[Throttler]:
+    """At work on extra0, whatever that is; afterwards nothing of it is on any interface."""
+    host.policy.write_text(POLICY)
+    made(host)
+    try:
+        with running(host) as throttler:
+            yield throttler
+        assert "4d50" not in run(host, "tc qdisc show")
+        assert "gso_max_size 3125" not in run(host, "ip -d link show")
+    finally:
+        run(host, "ip link del extra0; ip link del other0; ip link del extra9")
+
+
+def run(host: Site, command: str) -> str:
+    return host.proxy.run(["sh", "-c", command], check=False).stdout
+
+
+def made(host: Site, peer: str = "extra1") -> None:
+    run(host, f"ip link add extra0 type veth peer {peer}; ip link set {peer} up; ip link set extra0 up")
+
+
+def is_shaped(host: Site, name: str) -> bool:
+    return "class htb 4d50:10 " in run(host, f"tc class show dev {name}")
+
+
+def test_an_interface_that_is_down_for_long_is_said_once(host: Site, throttler: Throttler) -> None:
+    run(host, "ip link set extra0 down")
+    until(lambda: "Network is down" in throttler.process.output(), timeout=GENEROUS)
+    time.sleep(2.5)  # in which it was opened in vain twice
+    assert throttler.process.output().count("Network is down") == 1
+    assert "capturing again" not in throttler.process.output().split("Network is down")[1].replace(
+        "capturing again when", ""
+    )
+    run(host, "ip link set extra0 up")
+    until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=GENEROUS)
+    assert ask(throttler.socket)["counters"]["observers"]["reopened"] == 1
+
+
+def test_the_start_with_an_interface_that_is_down(host: Site) -> None:
+    host.policy.write_text(POLICY)
+    made(host)
+    run(host, "ip link set extra0 down")
+    try:
+        with running(host) as throttler:
+            assert DOWN_AGAIN in throttler.process.output()
+            run(host, "ip link set extra0 up")
+            until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=GENEROUS)
+            assert is_shaped(host, "extra0")
+    finally:
+        run(host, "ip link del extra0")
+
+
+def test_an_interface_that_is_removed_and_made_anew_is_shaped_again(host: Site, throttler: Throttler) -> None:
+    until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
+    run(host, "ip link del extra0")
+    until(lambda: GONE in throttler.process.output(), timeout=GENEROUS)
+    time.sleep(2.5)
+    said = throttler.process.output()
+    assert (said.count(GONE), said.count("ERROR"), said.count("differ")) == (1, 0, 0), said
+    made(host)
+    began = time.monotonic()
+    until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
+    print(f"shaped again after {time.monotonic() - began:.2f} s")
+    until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=GENEROUS)
+
+
+def test_what_an_interface_had_is_put_back_though_another_has_its_name(host: Site, throttler: Throttler) -> None:
+    until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
+    run(host, "ip link set extra0 down; ip link set extra0 name extra9; ip link set extra9 up")
+    until(lambda: f"{GONE}, which is called extra9 now" in throttler.process.output(), timeout=GENEROUS)
+    assert is_shaped(host, "extra9"), "what is capped stays capped"
+    made(host, "other0")
+    until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
+    assert is_shaped(host, "extra9")

@@ -1,0 +1,209 @@
+"""What others change of ours, as the kernel tells it: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
+
+Each message has the port id of the netlink socket by which the change was made, so that what this process does itself
+is told apart: adapters' sockets have port ids of a kind of their own (``netlink.OUR_PORTS``), which a socket filter
+keeps in the kernel; those of libraries are looked up in /proc. Programs' sockets mostly have their process's id, so
+that the process can be named. The kernel tells nothing of ipset, legacy iptables and sysctls: these are looked at.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, messages_with_port
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.tc.htb_wire import TCMSG
+from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT
+from mptcp_throttler.shaping.model import NFT_TABLE
+
+_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1
+_SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33
+_BUFFER_BYTES = 1 << 20
+_RTNLGRP_LINK, _RTNLGRP_TC, _NFNLGRP_NFTABLES = 1, 4, 7
+_RTM_NEWLINK, _RTM_DELLINK = 16, 17
+_QDISC, _CLASS = (36, 37), (40, 41)
+_IFINFOMSG_BYTES, _IFLA_IFNAME = 16, 3
+_NFT = 10 << 8
+_NEWGEN, _GEN_PROCESS, _GEN_NAME = _NFT | 15, 2, 3
+_NFGENMSG_BYTES, _TABLE = 4, 1
+"""The attribute that names the table has this number in every message of nf_tables but that of the generation."""
+_KINDS = {0: "table", 3: "chain", 6: "rule", 9: "set", 12: "entries"}
+_PORT_AT = 12
+"""Offset of the port id in the netlink header."""
+_MOST_PROCESSES = 1 << 22
+"""PID_MAX_LIMIT: a larger port id is no process's."""
+_LIMIT = 256
+"""Datagrams of one reading."""
+
+UNKNOWN = "somebody whom the kernel does not name"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that is ours, or that we stand on, and who changed it, in words."""
+
+    what: str
+    who: str
+
+
+class _Listener:
+    """A non-blocking netlink socket that hears of changes, but for those that our own adapters make."""
+
+    def __init__(self, protocol: int, groups: Collection[int]) -> None:
+        """Raises KernelError."""
+        self._protocol = protocol
+        self._libraries: set[int] = set()
+        """Port ids of sockets that libraries have opened in this process."""
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+            _keep_out_ours(self._socket)
+            self._socket.bind((0, 0))
+            for group in groups:
+                self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+            self._socket.setblocking(False)
+        except OSError as error:
+            self._socket.close()
+            raise KernelError(f"listen to what others change: {error.strerror}") from error
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def read(self) -> Iterator[Change]:
+        """Yield what was changed by others; a loss is told as a change of everything."""
+        for _ in range(_LIMIT):
+            try:
+                data = self._socket.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                yield Change("more than there was room to hear of", UNKNOWN)
+                continue
+            for kind, port, body in messages_with_port(data):
+                yield from self._changes(kind, port, body)
+
+    def _changes(self, kind: int, port: int, body: bytes) -> Iterator[Change]:
+        raise NotImplementedError
+
+    def _is_ours(self, port: int) -> bool:
+        if port >> 16 == OUR_PORTS >> 16 or port in self._libraries:
+            return True
+        if port and _is_of_this_process(port, self._protocol):
+            self._libraries.add(port)
+            return True
+        return False
+
+
+class LinkNotices(_Listener):
+    """Root qdiscs, classes and queues of *interfaces*, and the interfaces themselves."""
+
+    def __init__(self, interfaces: Collection[str], htb_major: int) -> None:
+        super().__init__(socket.NETLINK_ROUTE, (_RTNLGRP_LINK, _RTNLGRP_TC))
+        self._interfaces = frozenset(interfaces)
+        self._names = {index: name for index, name in socket.if_nameindex() if name in self._interfaces}
+        """Of those of the interfaces that there were, by index: they may be renamed."""
+        self._major = htb_major
+
+    def _changes(self, kind: int, port: int, body: bytes) -> Iterator[Change]:
+        if kind in (_RTM_NEWLINK, _RTM_DELLINK):
+            name = dict(attributes(body, _IFINFOMSG_BYTES)).get(_IFLA_IFNAME, b"").rstrip(b"\0").decode()
+            index = struct.unpack_from("=i", body, 4)[0]
+            before = self._names.get(index, name)
+            what = f"interface {name}" if before == name else f"interface {before}, which is called {name} now"
+            if name in self._interfaces:
+                self._names[index] = name
+            elif kind == _RTM_DELLINK or before != name:
+                self._names.pop(index, None)
+                name = before
+        elif kind in _QDISC or kind in _CLASS:
+            _family, index, handle, parent, _info = TCMSG.unpack_from(body)
+            if parent != TC_H_ROOT and self._major not in (handle >> 16, parent >> 16):
+                return
+            name = ""
+            with suppress(OSError):
+                name = socket.if_indextoname(index)
+            of_class = f"class {handle >> 16:x}:{handle & 0xFFFF:x}"
+            root = "root qdisc" if parent == TC_H_ROOT else f"queue of class {parent >> 16:x}:{parent & 0xFFFF:x}"
+            what = f"{of_class if kind in _CLASS else root} of {name}"
+        else:
+            return
+        if name in self._interfaces and not self._is_ours(port):
+            yield Change(what, process_of(port))
+
+
+class NftablesNotices(_Listener):
+    """Our nftables tables. Who it was comes in a message of its own, after those of one transaction."""
+
+    def __init__(self) -> None:
+        super().__init__(NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,))
+        self._changed: dict[int, str] = {}
+        """What transactions changed that are not over, by port id."""
+
+    def _changes(self, kind: int, port: int, body: bytes) -> Iterator[Change]:
+        if kind == _NEWGEN:
+            what = self._changed.pop(port, None)
+            if what is not None:
+                fields = dict(attributes(body, _NFGENMSG_BYTES))
+                number = int.from_bytes(fields.get(_GEN_PROCESS, b""), "big")
+                name = fields.get(_GEN_NAME, b"").rstrip(b"\0").decode(errors="replace")
+                yield Change(what, f"process {number} ({name})" if name else process_of(port))
+        elif kind >> 8 == _NFT >> 8 and port not in self._changed:
+            table = dict(attributes(body, _NFGENMSG_BYTES)).get(_TABLE, b"").rstrip(b"\0").decode(errors="replace")
+            if table == NFT_TABLE and not self._is_ours(port):
+                number = kind & 0xFF
+                self._changed[port] = f"{_KINDS.get(number - number % 3, 'object')} of table {NFT_TABLE}"
+
+
+def process_of(port: int) -> str:
+    """Say whose netlink socket has the port id *port*."""
+    if not 0 < port <= _MOST_PROCESSES:
+        return UNKNOWN
+    try:
+        name = Path(f"/proc/{port}/comm").read_text().strip()
+    except OSError:
+        return f"process {port}, which has ended"
+    return f"process {port} ({name})"
+
+
+def _is_of_this_process(port: int, protocol: int) -> bool:
+    """Tell whether this process has the netlink socket with port id *port*."""
+    wanted = None
+    for line in Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:]:
+        fields = line.split()
+        if (int(fields[1]), int(fields[2])) == (protocol, port):
+            wanted = f"socket:[{fields[9]}]"
+    if wanted is None:
+        return False
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{descriptor}") == wanted:
+                return True
+    return False
+
+
+def _keep_out_ours(netlink: socket.socket) -> None:
+    """Have the kernel keep messages whose port id is one of :data:`OUR_PORTS`. bpf(4): a load is big endian."""
+    at = _PORT_AT + (2 if sys.byteorder == "little" else 0)
+    ours = OUR_PORTS >> 16
+    if sys.byteorder == "little":
+        ours = int.from_bytes(ours.to_bytes(2, "little"), "big")
+    program = struct.pack("=HBBI", 0x28, 0, 0, at)  # load the half-word with the upper bits
+    program += struct.pack("=HBBI", 0x15, 0, 1, ours)  # if it is not ours, skip the next
+    program += struct.pack("=HBBI", 0x06, 0, 0, 0) + struct.pack("=HBBI", 0x06, 0, 0, 0xFFFFFFFF)
+    buffer = ctypes.create_string_buffer(program)
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    netlink.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
