@@ -14,10 +14,9 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from mptcp_common.problems import Problem, Severity
+from mptcp_common.trust import THROTTLER_USER
 from mptcp_throttler.config.settings import Settings
 
-SERVICE_USER = "mptcp-throttler"
-"""Whom the unit starts the daemon as."""
 _TEST_SECONDS = 10
 
 
@@ -42,7 +41,7 @@ def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[P
             yield _problem(settings, "interfaces", name, message)
 
 
-def unreadable(paths: Iterable[Path], user: str = SERVICE_USER) -> Iterator[Problem]:
+def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
     """Yield which of *paths* the daemon's *user* cannot read. Only root can find out; others get no answer.
 
     Where the host has no such user, whoever starts the daemon is root.

@@ -22,6 +22,7 @@ import socket
 import struct
 from collections.abc import Callable, Collection, Iterator
 
+from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import scapy_sniffer
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Segment
@@ -82,7 +83,7 @@ class Capture:
             self._socket.setblocking(False)
             self._socket.bind((interface, _ETH_P_ALL))
         except (OSError, Scapy_Exception, ValueError) as error:
-            raise KernelError(f"capture on {interface}: {error}") from error
+            raise KernelError(f"capture on {interface}: {reason(error)}") from error
         self._link_header = _LINK_HEADER.get(self._socket.getsockname()[3], 0)
         self.received = 0
         self.dropped = 0

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
+from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.ports import KernelError
 
 NLMSG_ERROR = 2
@@ -178,7 +179,7 @@ class NetlinkSocket:
         try:
             self._socket.send(data)
         except OSError as error:
-            raise KernelError(f"{what}: {error}") from error
+            raise KernelError(f"{what}: {reason(error)}") from error
         return first
 
     def receive(self, what: str) -> bytes:
@@ -186,7 +187,7 @@ class NetlinkSocket:
         try:
             return self._socket.recv(_RECEIVE_BYTES)
         except OSError as error:
-            raise KernelError(f"{what}: {error}") from error
+            raise KernelError(f"{what}: {reason(error)}") from error
 
 
 def check_done(body: bytes, what: str) -> None:

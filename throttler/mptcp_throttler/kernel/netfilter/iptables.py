@@ -26,6 +26,7 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any, TextIO
 
+from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, python_iptables
 from mptcp_throttler.kernel.netfilter import ipset
 from mptcp_throttler.kernel.netfilter.iptables_traces import all_sets, registered
@@ -308,7 +309,7 @@ def available() -> str | None:
     try:
         list(all_sets())
     except (KernelError, OSError) as error:
-        return f"ipset does not answer ({error})"
+        return f"ipset does not answer ({reason(error)})"
     try:
         for is_ipv6 in (False, True):
             _mangle(is_ipv6)
