@@ -1,4 +1,4 @@
-"""``mptcp-proxy run | check | doctor | build-shim``."""
+"""``mptcp-proxy run | check | reload | doctor | build-shim``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from mptcp_common import __version__, journal
+from mptcp_common.exit_status import DONE, FAILED
 
 from . import shim
 from .configuration.access import OVERRIDE
@@ -32,11 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="mptcp-proxy", description="Squid behind an MPTCP listener: clients by MPTCP, origin servers by plain TCP."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve in the foreground; SIGHUP reloads, SIGTERM stops")
     check = commands.add_parser("check", help="tell every mistake in the configuration; start and change nothing")
+    reload = commands.add_parser("reload", help="have the running proxy take its configuration anew, and wait for it")
     doctor = commands.add_parser("doctor", help="tell what stands between this host and a working proxy")
     commands.add_parser("build-shim", help="compile the preload library, as run does where it is missing")
+    reload.add_argument(
+        "--service-name", default=DEFAULT_SERVICE_NAME, metavar="NAME", help="names the instance (%(default)s)"
+    )
     for command in (run, check, doctor):
         command.add_argument(
             "--config", type=Path, default=default_configuration(), metavar="FILE", help="squid.conf (%(default)s)"
@@ -61,14 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.command == "build-shim":
         return _build_shim()
     if problem := service_name_problem(chosen.service_name):
-        print(f"mptcp-proxy: {problem}", file=sys.stderr)
-        return 1
+        complain(problem)
+        return FAILED
     places = Places(chosen.service_name)
     if chosen.command == "run":
         from .supervisor import run as serve
 
         congestion_control = None if chosen.congestion_control == KEEP else chosen.congestion_control
         return serve(chosen.config, places, signals, congestion_control, allow_open=chosen.allow_open)
+    if chosen.command == "reload":
+        return _reload(places)
     if chosen.command == "check":
         return _check(chosen.config, places, chosen.allow_open)
     from .doctor.report import examine
@@ -76,13 +86,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return examine(chosen.config, places, as_json=chosen.json, allow_open=chosen.allow_open)
 
 
+def complain(text: object) -> None:
+    journal.say(f"mptcp-proxy: {text}", journal.ERROR)
+
+
 def _build_shim() -> int:
     try:
         print(shim.library())
     except shim.ShimError as error:
-        print(f"mptcp-proxy: {error}", file=sys.stderr)
-        return 1
-    return 0
+        complain(error)
+        return FAILED
+    return DONE
+
+
+def _reload(places: Places) -> int:
+    from .reloads import ReloadError, reload
+
+    try:
+        reload(places)
+    except ReloadError as error:
+        complain(error)
+        return FAILED
+    print("configuration reloaded")
+    return DONE
 
 
 def _check(configuration: Path, places: Places, allow_open: bool) -> int:
@@ -91,11 +117,11 @@ def _check(configuration: Path, places: Places, allow_open: bool) -> int:
 
     checked = check(configuration, places.service_name, installed(), allow_open=allow_open)
     for problem in checked.problems:
-        print(problem, file=sys.stderr)
+        journal.say(problem, journal.WARNING if problem.warning else journal.ERROR)
     if checked.errors:
-        return 1
+        return FAILED
     print(f"{configuration}: good; MPTCP listeners on port {', '.join(map(str, checked.ports))}")
-    return 0
+    return DONE
 
 
 if __name__ == "__main__":
