@@ -18,6 +18,7 @@ from .noted import NotedSignals
 from .places import DEFAULT_SERVICE_NAME, Places, default_configuration, service_name_problem
 
 KEEP = "keep"
+THROTTLER_CONFIGURATION = Path("/etc/mptcp-throttler/throttler.yaml")
 DEFAULT_CONGESTION_CONTROL = "bbr"
 # TCP_CA_NAME_MAX of linux/tcp.h is 16, with the closing zero.
 _CONGESTION_CONTROL = re.compile(r"[A-Za-z0-9_-]{1,15}")
@@ -62,6 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar=f"NAME|{KEEP}",
         help=f"towards clients (%(default)s); {KEEP}: the host's own",
     )
+    doctor.add_argument(
+        "--throttler-config",
+        type=Path,
+        default=THROTTLER_CONFIGURATION,
+        metavar="FILE",
+        help="the throttler's settings (%(default)s)",
+    )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     chosen = parser.parse_args(arguments)
     # At once: by its default action a SIGHUP would end the service which it is to reload.
@@ -83,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _check(chosen.config, places, chosen.allow_open)
     from .doctor.report import examine
 
-    return examine(chosen.config, places, as_json=chosen.json, allow_open=chosen.allow_open)
+    return examine(chosen.config, places, chosen.throttler_config, as_json=chosen.json, allow_open=chosen.allow_open)
 
 
 def complain(text: object) -> None:

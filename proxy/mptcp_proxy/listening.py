@@ -62,8 +62,8 @@ def plain_ports(
 ) -> tuple[list[int], list[int]]:
     """Return those of *ports* on which processes *own* listen by plain TCP, and those on which they do not listen.
 
-    Whose a socket is takes CAP_SYS_PTRACE to know, which the unit does not give. Nobody else's was there before Squid was
-    started; so one of nobody known is ours.
+    Whose a socket is takes CAP_SYS_PTRACE to know, which the unit does not give. Nobody else's was there before Squid
+    was started; so one of nobody known is ours.
     """
     ours = [socket for socket in sockets if not socket.pids or any(pid in own for pid in socket.pids)]
     there = {socket.port for socket in ours}

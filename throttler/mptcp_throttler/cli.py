@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mptcp_common import __version__, journal
-from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED, USAGE
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.reasons import reason
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS, plain_status_socket
@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     status = add("status", "Show connections, subflows, verdicts and why, classes and bytes of the running daemon.")
     status.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
     status.add_argument("--json", action="store_true", help="print JSON")
+    status.add_argument("--brief", action="store_true", help="with --json: no connections, classes and counters")
     status.set_defaults(command=_status)
 
     quota = add("quota", "Show or reset what was used of the policy's budgets, whether the daemon runs or not.")
@@ -228,10 +229,16 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from mptcp_throttler.views.ask import ask_text
+    if options.brief and not options.json:
+        _complain("--brief is for --json")
+        return USAGE
+    from mptcp_throttler.views.ask import ask_head, ask_text
 
     path = options.socket or _status_socket(options)
     try:
+        if options.brief:
+            print(json.dumps(ask_head(path)))
+            return DONE
         text = ask_text(path)
     except OSError as error:
         _complain(_no_answer(path, error))

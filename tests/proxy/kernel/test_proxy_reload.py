@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from proxying import configuration, curl, fetch, mptcp_listeners, squid, workers
+from proxying import configuration, curl, environment, fetch, mptcp_listeners, squid, workers
 
 from mptcp_lab.testbed import LiveNode, Process, Testbed
 from mptcp_lab.testbed.ownership import namespace_processes
@@ -145,8 +145,8 @@ def test_it_is_ready_for_systemd_when_squid_listens_by_mptcp(testbed: Testbed, r
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(node.directory / "notify"))
         manager.settimeout(60)
-        environment = {"NOTIFY_SOCKET": str(node.directory / "notify"), "WATCHDOG_USEC": "2000000"}
-        proxy = start_proxy(node, env=environment)
+        given = {"NOTIFY_SOCKET": str(node.directory / "notify"), "WATCHDOG_USEC": "2000000"}
+        proxy = start_proxy(node, env=given)
         lines: list[str] = []
         while lines.count("WATCHDOG=1") < 3 or "READY=1" not in lines:
             lines += manager.recv(4096).decode().split("\n")
