@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -61,6 +62,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mptcp-bench", description="The testbed's demo and experiments.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version('mptcp-steering-bench')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="three downloads over Ethernet and Wi-Fi, live, with a picture")

@@ -1,4 +1,4 @@
-"""``mptcp-proxy run | check | doctor | build-shim``."""
+"""``mptcp-proxy run | check | reload | doctor | build-shim``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mptcp_common import __version__, journal
+from mptcp_common.exit_status import DONE, FAILED
+
 from . import shim
 from .configuration.access import OVERRIDE
 from .noted import NotedSignals
 from .places import DEFAULT_SERVICE_NAME, Places, default_configuration, service_name_problem
 
 KEEP = "keep"
+THROTTLER_CONFIGURATION = Path("/etc/mptcp-throttler/throttler.yaml")
 DEFAULT_CONGESTION_CONTROL = "bbr"
 # TCP_CA_NAME_MAX of linux/tcp.h is 16, with the closing zero.
 _CONGESTION_CONTROL = re.compile(r"[A-Za-z0-9_-]{1,15}")
@@ -32,11 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="mptcp-proxy", description="Squid behind an MPTCP listener: clients by MPTCP, origin servers by plain TCP."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve in the foreground; SIGHUP reloads, SIGTERM stops")
     check = commands.add_parser("check", help="tell every mistake in the configuration; start and change nothing")
+    reload = commands.add_parser("reload", help="have the running proxy take its configuration anew, and wait for it")
     doctor = commands.add_parser("doctor", help="tell what stands between this host and a working proxy")
     commands.add_parser("build-shim", help="compile the preload library, as run does where it is missing")
+    reload.add_argument(
+        "--service-name", default=DEFAULT_SERVICE_NAME, metavar="NAME", help="names the instance (%(default)s)"
+    )
     for command in (run, check, doctor):
         command.add_argument(
             "--config", type=Path, default=default_configuration(), metavar="FILE", help="squid.conf (%(default)s)"
@@ -54,6 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar=f"NAME|{KEEP}",
         help=f"towards clients (%(default)s); {KEEP}: the host's own",
     )
+    doctor.add_argument(
+        "--throttler-config",
+        type=Path,
+        default=THROTTLER_CONFIGURATION,
+        metavar="FILE",
+        help="the throttler's settings (%(default)s)",
+    )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     chosen = parser.parse_args(arguments)
     # At once: by its default action a SIGHUP would end the service which it is to reload.
@@ -61,28 +77,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.command == "build-shim":
         return _build_shim()
     if problem := service_name_problem(chosen.service_name):
-        print(f"mptcp-proxy: {problem}", file=sys.stderr)
-        return 1
+        complain(problem)
+        return FAILED
     places = Places(chosen.service_name)
     if chosen.command == "run":
         from .supervisor import run as serve
 
         congestion_control = None if chosen.congestion_control == KEEP else chosen.congestion_control
         return serve(chosen.config, places, signals, congestion_control, allow_open=chosen.allow_open)
+    if chosen.command == "reload":
+        return _reload(places)
     if chosen.command == "check":
         return _check(chosen.config, places, chosen.allow_open)
     from .doctor.report import examine
 
-    return examine(chosen.config, places, as_json=chosen.json, allow_open=chosen.allow_open)
+    return examine(chosen.config, places, chosen.throttler_config, as_json=chosen.json, allow_open=chosen.allow_open)
+
+
+def complain(text: object) -> None:
+    journal.say(f"mptcp-proxy: {text}", journal.ERROR)
 
 
 def _build_shim() -> int:
     try:
         print(shim.library())
     except shim.ShimError as error:
-        print(f"mptcp-proxy: {error}", file=sys.stderr)
-        return 1
-    return 0
+        complain(error)
+        return FAILED
+    return DONE
+
+
+def _reload(places: Places) -> int:
+    from .reloads import ReloadError, reload
+
+    try:
+        reload(places)
+    except ReloadError as error:
+        complain(error)
+        return FAILED
+    print("configuration reloaded")
+    return DONE
 
 
 def _check(configuration: Path, places: Places, allow_open: bool) -> int:
@@ -91,11 +125,11 @@ def _check(configuration: Path, places: Places, allow_open: bool) -> int:
 
     checked = check(configuration, places.service_name, installed(), allow_open=allow_open)
     for problem in checked.problems:
-        print(problem, file=sys.stderr)
+        journal.say(problem, journal.WARNING if problem.warning else journal.ERROR)
     if checked.errors:
-        return 1
+        return FAILED
     print(f"{configuration}: good; MPTCP listeners on port {', '.join(map(str, checked.ports))}")
-    return 0
+    return DONE
 
 
 if __name__ == "__main__":

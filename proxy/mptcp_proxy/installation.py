@@ -38,13 +38,13 @@ def _make(directory: Path, mode: int) -> None:
 def install(places: Places, checked: Checked, prefixes: Iterable[Network]) -> None:
     """Write the files that Squid and the preload library read at their next start or reload."""
     # Passwords for cache peers and the like may be in it: for root and Squid's group only.
-    _write(places.configuration_in_force, checked.rendered(), 0o640, _group(checked.effective_user))
-    _write(places.listen_ports, (",".join(map(str, checked.ports)) + "\n").encode(), 0o644)
+    write(places.configuration_in_force, checked.rendered(), 0o640, _group(checked.effective_user))
+    write(places.listen_ports, (",".join(map(str, checked.ports)) + "\n").encode(), 0o644)
     install_own_addresses(places, prefixes)
 
 
 def install_own_addresses(places: Places, prefixes: Iterable[Network]) -> None:
-    _write(places.own_addresses, render(frozenset(prefixes)).encode(), 0o644)
+    write(places.own_addresses, render(frozenset(prefixes)).encode(), 0o644)
 
 
 def install_library(places: Places, library: Path) -> Path:
@@ -59,7 +59,7 @@ def install_library(places: Places, library: Path) -> Path:
     directory = next((d for d in (places.runtime, places.state) if not _is_noexec(d)), places.state)
     _make(directory, 0o755)
     copy = directory / shim.DEFAULT_LIBRARY.name
-    _write(copy, library.read_bytes(), 0o755)
+    write(copy, library.read_bytes(), 0o755)
     return copy
 
 
@@ -84,7 +84,7 @@ def _group(user: str) -> int:
     return pwd.getpwnam(user).pw_gid if os.geteuid() == 0 else -1
 
 
-def _write(path: Path, content: bytes, mode: int, group: int = -1) -> None:
+def write(path: Path, content: bytes, mode: int, group: int = -1) -> None:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -60,8 +60,12 @@ def taken_by(host: str, port: int, sockets: Iterable[Listening]) -> Listening | 
 def plain_ports(
     ports: Iterable[int], own: Collection[int], sockets: Iterable[Listening]
 ) -> tuple[list[int], list[int]]:
-    """Return those of *ports* on which processes *own* listen by plain TCP, and those on which they do not listen."""
-    ours = [socket for socket in sockets if any(pid in own for pid in socket.pids)]
+    """Return those of *ports* on which processes *own* listen by plain TCP, and those on which they do not listen.
+
+    Whose a socket is takes CAP_SYS_PTRACE to know, which the unit does not give. Nobody else's was there before Squid
+    was started; so one of nobody known is ours.
+    """
+    ours = [socket for socket in sockets if not socket.pids or any(pid in own for pid in socket.pids)]
     there = {socket.port for socket in ours}
     plain = {socket.port for socket in ours if not socket.mptcp}
     return [port for port in ports if port in plain], [port for port in ports if port not in there]

@@ -58,6 +58,11 @@ class Places:
         return self.runtime / "squid.conf"
 
     @property
+    def reloads(self) -> Path:
+        """How the last reload ended, by the supervisor."""
+        return self.runtime / "reloads.json"
+
+    @property
     def pid_file(self) -> Path:
         return self.runtime / "squid.pid"
 

@@ -18,6 +18,18 @@ def pid_in(pid_file: Path, program: str) -> int | None:
     return pid if name == program else None
 
 
+def started(pid: int) -> int:
+    """Return when the process *pid* was started, in clock ticks since the boot; 0 where there is none.
+
+    With it a number that was given to another process since is told apart.
+    """
+    try:
+        # The second field is the name, in parentheses, and may hold anything.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def children(pid: int) -> tuple[int, ...]:
     """Return the children of the process *pid*; none when it is gone."""
     try:

@@ -5,7 +5,8 @@ is checked first; a bad one is refused and the old settings stay in force. Squid
 that a worker which it has to start again in the meantime cannot stumble over the operator's half-edited file.
 
 Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads. The exit status is
-Squid's, but 0 for a stop that came while Squid was starting; where Squid ends by itself it is never 0.
+Squid's, but 0 for a stop that came while Squid was starting; where Squid ends by itself it is never 0. A start with a
+bad configuration ends with that of ``mptcp_common.exit_status``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +25,10 @@ from functools import partial
 from pathlib import Path
 
 from pyroute2 import NetlinkError
+
+from mptcp_common.exit_status import CONFIGURATION, FAILED
+from mptcp_common.journal import ERROR, WARNING
+from mptcp_common.reasons import reason
 
 from . import log_files, shim
 from .configuration.check import Checked, check
@@ -35,6 +39,7 @@ from .own_addresses import Lingering, Network, local_prefixes, reachable, watch
 from .places import Places
 from .problem import Problem
 from .process import catches, children, pid_in
+from .reported import Reported, say
 from .squid import Squid, installed
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -60,16 +65,6 @@ _READY_INTERVAL = 0.1
 """Seconds between two looks whether Squid is ready for a signal."""
 _TROUBLE = (OSError, subprocess.SubprocessError, NetlinkError)
 """What the host may answer at any time: no space, no memory, no descriptor, no answer in time."""
-
-
-def say(text: object) -> None:
-    print(f"mptcp-proxy: {text}", file=sys.stderr, flush=True)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
 
 
 def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
@@ -105,24 +100,26 @@ def run(
         checked = look()
         problems = checked.problems if checked.errors else (*checked.problems, *obstacles(places, checked))
     except _TROUBLE as error:
-        say(f"cannot check {configuration}: {_reason(error)}")
-        return 1
+        say(f"cannot check {configuration}: {reason(error)}", ERROR)
+        return FAILED
     for problem in problems:
-        say(problem)
+        say(problem, WARNING if problem.warning else ERROR)
+    if checked.errors:
+        return CONFIGURATION
     if squid is None or any(not problem.warning for problem in problems):
-        return 1
+        return FAILED
     try:
         make_directories(places, checked)
         library = install_library(places, shim.library())
         prefixes = local_prefixes()
         install(places, checked, prefixes)
     except shim.ShimError as error:
-        say(error)
-        return 1
+        say(error, ERROR)
+        return FAILED
     except _TROUBLE as error:
         hint = "; the proxy is to be started by root" if isinstance(error, PermissionError) else ""
-        say(f"cannot start: {_reason(error)}{hint}")
-        return 1
+        say(f"cannot start: {reason(error)}{hint}", ERROR)
+        return FAILED
     environment = _environment(library, places, congestion_control)
     return _Supervisor(configuration, places, squid, look, checked.ports, prefixes, signals).serve(environment)
 
@@ -134,7 +131,9 @@ def _environment(library: Path, places: Places, congestion_control: str | None) 
         "LD_PRELOAD": f"{library}:{before}" if before else str(library),
         "MPTCP_LISTEN_PORTS": str(places.listen_ports),
     }
-    variables.pop("MPTCP_LISTEN_CONGESTION", None)
+    # Debian's Squid tells the service manager that it is ready when it is not listening yet.
+    for name in ("MPTCP_LISTEN_CONGESTION", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+        variables.pop(name, None)
     if congestion_control is not None:
         variables["MPTCP_LISTEN_CONGESTION"] = congestion_control
     return variables
@@ -165,6 +164,9 @@ class _Supervisor:
         self._lingering = Lingering(_LINGER)
         self._lingering.wanted(prefixes, time.monotonic())
         self._signals = signals
+        self._reported = Reported(places)
+        self._reloads = False
+        """A reload was accepted, and Squid has yet to show that it listens after it."""
         self._stop_at_latest: float | None = None
         """When Squid is stopped, ready for it or not. None: nobody wants it to stop."""
         self._pending: set[signal.Signals] = set()
@@ -199,6 +201,7 @@ class _Supervisor:
                         _drain(addresses)
                         soon = time.monotonic() + _SETTLE
                         self._addresses_due = min(self._addresses_due or soon, soon)
+                    self._reported.give_sign_of_life()
                     self._act_on_signals()
                     self._act_on_time(process)
                     self._deliver(process)
@@ -219,7 +222,7 @@ class _Supervisor:
             return 0.0
         if self._pending:
             return _READY_INTERVAL
-        due = (self._logs_due, self._addresses_due, self._listeners_due)
+        due = (self._logs_due, self._addresses_due, self._listeners_due, self._reported.due)
         return max(0.0, min(each for each in due if each is not None) - time.monotonic())
 
     def _act_on_signals(self) -> None:
@@ -232,25 +235,30 @@ class _Supervisor:
                 self._pending.add(number)
 
     def _reload(self) -> None:
-        refused = "reload refused, the old settings stay in force"
+        self._reported.reload_begins()
         try:
             checked = self._check()
             if checked.errors:
                 more = len(checked.errors) - 1
                 rest = f" (and {more} more, see: mptcp-proxy check --config {self._configuration})" if more else ""
-                say(f"{refused}: {checked.errors[0]}{rest}")
+                self._refuse_reload(f"{checked.errors[0]}{rest}")
                 return
             prefixes = local_prefixes()
             make_directories(self._places, checked)
             install(self._places, checked, prefixes)
         except _TROUBLE as error:
-            say(f"{refused}: {_reason(error)}")
+            self._refuse_reload(reason(error))
             return
         self._prefixes = prefixes
+        self._reloads = True
         self._ports = checked.ports
         self._pending.add(signal.SIGHUP)
         # Squid has it when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
+
+    def _refuse_reload(self, why: str) -> None:
+        say(f"reload refused, the old settings stay in force: {why}", ERROR)
+        self._reported.reload_ends(why)
 
     def _act_on_time(self, process: subprocess.Popen[bytes]) -> None:
         now = time.monotonic()
@@ -266,7 +274,7 @@ class _Supervisor:
                 if log_files.rotate(self._places.logs):
                     self._pending.add(signal.SIGUSR1)
             except OSError as error:
-                say(f"cannot begin a new log: {error.filename}: {error.strerror}")
+                say(f"cannot begin a new log: {reason(error)}", WARNING)
 
     def _look_at_listeners(self, squid: int) -> None:
         """Say where clients come in by plain TCP: a library that was not loaded says nothing itself."""
@@ -277,9 +285,18 @@ class _Supervisor:
             return
         self._listeners_due = None
         for port in plain:
-            say(f"port {port} takes plain TCP, not Multipath TCP: clients have one path only; see: mptcp-proxy doctor")
-        for port in missing:
-            say(f"Squid does not listen on port {port}; why is said in {self._places.logs / 'cache.log'}")
+            text = (
+                f"port {port} takes plain TCP, not Multipath TCP: clients have one path only; see: mptcp-proxy doctor"
+            )
+            say(text, WARNING)
+        why = self._places.logs / "cache.log"
+        absent = [f"Squid does not listen on port {port}; why is said in {why}" for port in missing]
+        for text in absent:
+            say(text, ERROR)
+        self._reported.listeners(self._ports, plain, missing)
+        if self._reloads and signal.SIGHUP not in self._pending:
+            self._reloads = False
+            self._reported.reload_ends("; ".join(absent))
 
     def _update_addresses(self) -> None:
         try:
@@ -288,7 +305,7 @@ class _Supervisor:
                 return
             install_own_addresses(self._places, prefixes)
         except _TROUBLE as error:
-            say(f"{_reason(error)}; until the next attempt, requests for new addresses of this host may pass")
+            say(f"{reason(error)}; until the next attempt, requests for new addresses of this host may pass", WARNING)
             self._addresses_due = time.monotonic() + _ADDRESSES_AGAIN
             return
         self._prefixes = prefixes
@@ -315,8 +332,8 @@ class _Supervisor:
         if self._stop_at_latest is not None:
             say(f"Squid has ended ({how})")
             return 0 if status == _STOPPED_WHILE_STARTING else status
-        say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}")
-        return status or 1
+        say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}", ERROR)
+        return status or FAILED
 
 
 def _raise_descriptor_limit() -> None:

@@ -12,5 +12,3 @@ Stages, each in its own package, dependencies pointing one way (later stages kno
 Words: a *connection* is an MPTCP connection (RFC 8684), named by its local *token*; a *subflow* is one of
 its TCP connections, named by its *four-tuple*. *Local* is the proxy's end, *remote* the client's.
 """
-
-__version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The command ``mptcp-throttler``: run, check, plan, status, quota, cleanup."""
+"""The command ``mptcp-throttler``: run, check, reload, plan, status, quota, cleanup."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mptcp_common import __version__, journal
+from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED, USAGE
 from mptcp_common.problems import DocumentError, Problem
-from mptcp_throttler import __version__
+from mptcp_common.reasons import reason
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS, plain_status_socket
 
 if TYPE_CHECKING:
@@ -26,23 +28,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mptcp_throttler")
 
-OK, FAILED, USAGE = 0, 1, 2
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 done, 1 failed (the reason is on stderr), 2 wrong usage."""
+    """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
     options = _parser().parse_args(arguments)
     from mptcp_throttler.kernel.ports import KernelError
 
     try:
         return int(options.command(options))
     except DocumentError as error:
-        print(error, file=sys.stderr)
+        journal.say(error, journal.ERROR)
+        # Of a daemon: what is in its files will not be better the next time.
+        return CONFIGURATION if options.command is _run else FAILED
     except (KernelError, OSError) as error:
-        print(f"mptcp-throttler: {error}", file=sys.stderr)
+        _complain(reason(error))
     except KeyboardInterrupt:
-        print("mptcp-throttler: interrupted", file=sys.stderr)
+        _complain("interrupted")
     return FAILED
+
+
+def _complain(text: object) -> None:
+    journal.say(f"mptcp-throttler: {text}", journal.ERROR)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--policy", type=Path, metavar="FILE", help="check only this policy file")
     check.set_defaults(command=_check)
 
+    reload = add("reload", "Have the running daemon take the policy anew, and wait for what becomes of it.")
+    reload.set_defaults(command=_reload)
+
     plan = add("plan", "Print what would be done to the kernel, in the words of tc, ipset, iptables or nft.")
     plan.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
     source = plan.add_mutually_exclusive_group(required=True)
@@ -82,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     status = add("status", "Show connections, subflows, verdicts and why, classes and bytes of the running daemon.")
     status.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
     status.add_argument("--json", action="store_true", help="print JSON")
+    status.add_argument("--brief", action="store_true", help="with --json: no connections, classes and counters")
     status.set_defaults(command=_status)
 
     quota = add("quota", "Show or reset what was used of the policy's budgets, whether the daemon runs or not.")
@@ -100,17 +110,18 @@ def _run(options: argparse.Namespace) -> int:
     import asyncio
 
     from mptcp_throttler.config.files import read_settings
+    from mptcp_throttler.config.host import host_problems
     from mptcp_throttler.kernel.state_lock import AlreadyRunning
     from mptcp_throttler.runtime.daemon import Daemon
+    from mptcp_throttler.runtime.logs import log_to_stderr
     from mptcp_throttler.runtime.memory import keep_large_objects_apart
 
     keep_large_objects_apart()
     settings = read_settings(options.config)
     policy = _policy_with_warnings(settings.policy, settings)
-    level = logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper())
-    logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-    logging.getLogger("scapy").setLevel(logging.ERROR)
+    if problems := list(host_problems(settings)):
+        raise DocumentError(problems)
+    log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
 
     async def daemon() -> None:
         await Daemon(settings, policy, lambda: _policy_with_warnings(settings.policy, settings)).run()
@@ -118,37 +129,88 @@ def _run(options: argparse.Namespace) -> int:
     try:
         asyncio.run(daemon())
     except AlreadyRunning as error:
-        print(f"mptcp-throttler: {error}", file=sys.stderr)
+        _complain(error)
         return FAILED
-    return OK
+    return DONE
 
 
 def _check(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_settings
+    from mptcp_throttler.config.host import host_problems, unreadable
 
     if options.policy is not None:
         policy = _policy_with_warnings(options.policy, None)
         _print_notes(options.policy, None)
         print(_no_errors(options.policy, policy))
-        return OK
+        return DONE
     settings = read_settings(options.config)
     policy = _policy_with_warnings(settings.policy, settings)
     _print_notes(settings.policy, settings)
+    if problems := [*host_problems(settings), *unreadable((options.config, settings.policy))]:
+        raise DocumentError(problems)
     print(f"{options.config}: no errors")
     print(_no_errors(settings.policy, policy))
-    return OK
+    return DONE
 
 
 def _print_notes(path: Path, settings: Settings | None) -> None:
     from mptcp_throttler.config.files import read_notes
 
     for note in read_notes(path, settings):
-        print(note, file=sys.stderr)
+        journal.say(note)
 
 
 def _no_errors(path: Path, policy: Policy) -> str:
     paths, rules = len(policy.paths), len(policy.rules)
     return f"{path}: {paths} path{'s' * (paths != 1)}, {rules} rule{'s' * (rules != 1)}, no errors"
+
+
+def _reload(options: argparse.Namespace) -> int:
+    from mptcp_throttler.views.ask import reload_outcome
+
+    path = _status_socket(options)
+    try:
+        errors = reload_outcome(path)
+    except OSError as error:
+        _complain(_no_answer(path, error))
+        return FAILED
+    for line in errors:
+        journal.say(line, journal.ERROR)
+    if errors:
+        _complain("reload refused: the policy in force stays")
+        return FAILED
+    print("policy reloaded")
+    return DONE
+
+
+def _status_socket(options: argparse.Namespace) -> Path:
+    path = plain_status_socket(options.config)
+    if path is None:
+        from mptcp_throttler.config.files import read_settings
+
+        path = read_settings(options.config).status_socket
+    return path
+
+
+def _no_answer(path: Path, error: OSError) -> str:
+    """Return in words why nobody answers at the status socket."""
+    match error:
+        case FileNotFoundError() | ConnectionRefusedError():
+            return f"no daemon answers at {path}; is it running?"
+        case PermissionError():
+            return f"you may not ask {path}: it answers root and the group {_group_of(path)}"
+        case TimeoutError():
+            return f"the daemon at {path} does not answer in time"
+    return f"ask {path}: {reason(error)}"
+
+
+def _group_of(path: Path) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(path.stat().st_gid).gr_name
+    except (OSError, KeyError):
+        return "that owns it"
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -163,21 +225,23 @@ def _plan(options: argparse.Namespace) -> int:
     )
     for line in preview(settings, policy, connections, now):
         print(line)
-    return OK
+    return DONE
 
 
 def _status(options: argparse.Namespace) -> int:
-    from mptcp_throttler.views.ask import ask_text
+    if options.brief and not options.json:
+        _complain("--brief is for --json")
+        return USAGE
+    from mptcp_throttler.views.ask import ask_head, ask_text
 
-    path = options.socket or plain_status_socket(options.config)
-    if path is None:
-        from mptcp_throttler.config.files import read_settings
-
-        path = read_settings(options.config).status_socket
+    path = options.socket or _status_socket(options)
     try:
+        if options.brief:
+            print(json.dumps(ask_head(path)))
+            return DONE
         text = ask_text(path)
-    except (FileNotFoundError, ConnectionRefusedError):
-        print(f"mptcp-throttler: no daemon answers at {path}; is it running?", file=sys.stderr)
+    except OSError as error:
+        _complain(_no_answer(path, error))
         return FAILED
     if options.json:
         # As it came: laying out ten thousand connections takes longer than all else.
@@ -186,7 +250,7 @@ def _status(options: argparse.Namespace) -> int:
         from mptcp_throttler.views.status_table import print_status
 
         print_status(json.loads(text))
-    return OK
+    return DONE
 
 
 def _quota(options: argparse.Namespace) -> int:
@@ -217,18 +281,18 @@ def _quota(options: argparse.Namespace) -> int:
         if options.action == "reset":
             gone = ledger.reset([each.account for each in found])
             if not gone:
-                print("mptcp-throttler: nothing to reset: nothing was used in the present period", file=sys.stderr)
+                _complain("nothing to reset: nothing was used in the present period")
                 return FAILED
             print(f"reset: {gone} volume{'s' * (gone != 1)}")
-            return OK
+            return DONE
         if options.json:
             print(json.dumps(as_json(found), indent=2))
         else:
             print_quotas(found, Console(width=None if sys.stdout.isatty() else 120, highlight=False))
     except LedgerError as error:
-        print(f"mptcp-throttler: {error}", file=sys.stderr)
+        _complain(error)
         return FAILED
-    return OK
+    return DONE
 
 
 def _no_such_budget(name: str, budgets: Sequence[str]) -> str:
@@ -247,9 +311,9 @@ def _cleanup(options: argparse.Namespace) -> int:
         for line in asyncio.run(cleanup(read_settings(options.config))):
             print(line)
     except AlreadyRunning as error:
-        print(f"mptcp-throttler: {error}; stop it instead, it cleans up itself", file=sys.stderr)
+        _complain(f"{error}; stop it instead, it cleans up itself")
         return FAILED
-    return OK
+    return DONE
 
 
 def _live_connections(settings: Settings, now: float) -> list[Connection]:
@@ -279,7 +343,7 @@ def _policy_with_warnings(path: Path, settings: Settings | None) -> Policy:
 
     policy, warnings = read_policy(path, settings)
     for warning in warnings:
-        print(warning, file=sys.stderr)
+        journal.say(warning, journal.WARNING)
     return policy
 
 

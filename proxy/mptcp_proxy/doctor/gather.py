@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pyroute2 import IPRoute
 
@@ -21,15 +22,16 @@ from ..listening import listening_now
 from ..places import Places
 from ..process import children, pid_in
 from ..squid import installed
-from . import features, host, kernel, libraries
+from . import features, host, kernel, libraries, throttler
 from .model import Finding
 
 
-def examine_host(configuration: Path, places: Places, allow_open: bool) -> Iterator[Finding]:
+def examine_host(configuration: Path, places: Places, allow_open: bool, throttler_settings: Path) -> Iterator[Finding]:
     """Yield all findings, the kernel's first."""
+    head, no_answer = _throttler_head(throttler_settings)
     values = {key: value for key in kernel.SYSCTLS if (value := _sysctl(key)) is not None}
     yield kernel.mptcp_socket(_mptcp_error(), os.uname().release)
-    yield from kernel.mptcp_sysctls(values)
+    yield from kernel.mptcp_sysctls(values, head is not None and head["path_manager"] != "kernel")
     yield kernel.path_manager_limits(_output("ip", "mptcp", "limits", "show"))
     yield kernel.reverse_path_filter(_reverse_path_filters(), _interfaces())
     yield kernel.congestion_control(values)
@@ -44,6 +46,11 @@ def examine_host(configuration: Path, places: Places, allow_open: bool) -> Itera
         yield from features.netfilter(results)
     yield libraries.pcap(_loads)
     yield libraries.nftables(_loads)
+    yield throttler.bpf(head, _loads, os.uname().release, Path(throttler.KERNEL_TYPES).exists())
+    present = throttler_settings.exists()
+    good, _ = _throttler("check", "--config", str(throttler_settings)) if present else (throttler.Answer(0, ""), "")
+    yield throttler.settings(str(throttler_settings), present, good)
+    yield throttler.daemon(head, no_answer)
 
     squid = installed()
     checked = check(configuration, places.service_name, squid, allow_open=allow_open)
@@ -121,6 +128,26 @@ def _library() -> tuple[str, str]:
     if not packaged and not shim.is_current(library):
         return str(library), f"{library} is older than its source"
     return str(library), ""
+
+
+def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, str]:
+    """Return what the throttler says of itself; None and why, where it does not."""
+    answer, text = _throttler("status", "--json", "--brief", "--config", str(settings))
+    try:
+        head: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError:
+        return None, answer.errors.strip().removeprefix("mptcp-throttler: ")
+    return head, ""
+
+
+def _throttler(*arguments: str) -> tuple[throttler.Answer, str]:
+    """Run the other command of this environment; return what it says, and its standard output."""
+    command = [sys.executable, "-I", "-m", "mptcp_throttler.cli", *arguments]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return throttler.Answer(1, f"mptcp-throttler {arguments[0]}: {error}"), ""
+    return throttler.Answer(answer.returncode, answer.stderr), answer.stdout
 
 
 def _probe(library: str) -> tuple[dict[str, str | None], str]:

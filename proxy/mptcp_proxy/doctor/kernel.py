@@ -42,8 +42,11 @@ def mptcp_socket(error: int | None, release: str) -> Finding:
     return fail(_SOCKET, text, why, "ausearch -m avc -ts recent   # SELinux or a seccomp filter refuses it")
 
 
-def mptcp_sysctls(values: Mapping[str, str]) -> Iterator[Finding]:
-    """*values*: sysctl name to value; a name that this kernel lacks is not in it."""
+def mptcp_sysctls(values: Mapping[str, str], steers: bool = False) -> Iterator[Finding]:
+    """*values*: sysctl name to value; a name that this kernel lacks is not in it.
+
+    *steers*: the throttler runs with the path manager in user space, which its rules by order need.
+    """
     if values.get("net.mptcp.allow_join_initial_addr_port", "1") == "0":
         yield fail(
             "sysctl join address",
@@ -87,15 +90,17 @@ def mptcp_sysctls(values: Mapping[str, str]) -> Iterator[Finding]:
     manager = values.get("net.mptcp.path_manager") or {"0": "kernel", "1": "userspace"}.get(
         values.get("net.mptcp.pm_type", "0"), "unknown"
     )
-    if manager != "kernel":
+    if manager == "userspace" and steers:
+        yield ok("sysctl path manager", "in user space: the throttler's, whose policy steers by order")
+    elif manager != "kernel":
         key, value = (
             ("net.mptcp.path_manager", "kernel") if "net.mptcp.path_manager" in values else ("net.mptcp.pm_type", "0")
         )
         yield warn(
             "sysctl path manager",
             f"the path manager is {manager}, not the kernel's",
-            "without a daemon that answers it (mptcpd), a join is accepted only by luck",
-            lasting_sysctl(key, value),
+            "without a daemon that answers it (mptcpd, or the throttler by order), a join is accepted only by luck",
+            f"mptcp-throttler cleanup; {lasting_sysctl(key, value)}",
         )
     else:
         yield ok("sysctl path manager", "the kernel's own path manager")

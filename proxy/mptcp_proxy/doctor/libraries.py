@@ -12,7 +12,7 @@ NFTABLES = ("libnftables.so.1", "libnftables.so")
 
 
 def pcap(loads: Callable[[str], bool]) -> Finding:
-    if name := _first(PCAP, loads):
+    if name := first(PCAP, loads):
         return ok("libpcap", f"{name} loads")
     return fail(
         "libpcap",
@@ -23,7 +23,7 @@ def pcap(loads: Callable[[str], bool]) -> Finding:
 
 
 def nftables(loads: Callable[[str], bool]) -> Finding:
-    if name := _first(NFTABLES, loads):
+    if name := first(NFTABLES, loads):
         return ok("libnftables", f"{name} loads")
     return warn(
         "libnftables",
@@ -33,5 +33,6 @@ def nftables(loads: Callable[[str], bool]) -> Finding:
     )
 
 
-def _first(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
+def first(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
+    """Return the first of *names* that loads; None where none does."""
     return next((name for name in names if loads(name)), None)

@@ -14,11 +14,13 @@ from .model import Finding, Status
 _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 
 
-def examine(configuration: Path, places: Places, *, as_json: bool, allow_open: bool = False) -> int:
+def examine(
+    configuration: Path, places: Places, throttler_settings: Path, *, as_json: bool, allow_open: bool = False
+) -> int:
     """Look at the host and print what was found. Return 1 if anything fails, else 0."""
     from .gather import examine_host
 
-    findings = tuple(examine_host(configuration, places, allow_open))
+    findings = tuple(examine_host(configuration, places, allow_open, throttler_settings))
     if as_json:
         print(as_text_json(findings))
     elif sys.stdout.isatty():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,15 @@ import pytest
 from proxying import fetch
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, LiveNode, Testbed
-from mptcp_lab.testbed.services import program, start_origin, start_proxy
+from mptcp_lab.testbed.services import (
+    program,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    throttler_mounts,
+    wait_until,
+    write_throttler_config,
+)
 from mptcp_proxy import shim
 
 pytestmark = pytest.mark.kernel
@@ -166,3 +175,50 @@ def start_pre() -> list[str]:
     assert command.startswith("-/")
     assert not {"$", "%"} & set(command)
     return shlex.split(command.removeprefix("-"))
+
+
+BY_ORDER = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+rules:
+  - {name: order, steer: {mode: active-standby, active: wifi, standby: ethernet}}
+"""
+
+
+def test_the_throttlers_settings_state_and_path_manager(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("htb", "nftables")
+    node = testbed["proxy"]
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(BY_ORDER)
+    config = write_throttler_config(node, policy, settings={"netfilter": "nftables"})
+    mounts = throttler_mounts(node)
+
+    def examined() -> Findings:
+        argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG), "--throttler-config", str(config)]
+        process = node.popen(argv, name="doctor", mounts=mounts)
+        process.wait(120)
+        return {finding["check"]: finding for finding in json.loads(process.output())}
+
+    findings = examined()
+    assert findings["throttler"]["status"] == "warn"
+    assert "no daemon answers" in findings["throttler"]["text"]
+
+    throttler = start_throttler(node, config)
+    findings = examined()
+    assert findings["throttler"]["text"] == "it runs, with 1 rules on wan0 (nftables)"
+    assert findings["throttler settings"]["status"] == "ok"
+    assert node.run(["sysctl", "-n", "net.mptcp.pm_type"]).stdout.strip() == "1"
+    assert findings["sysctl path manager"]["status"] == "ok"
+    assert findings["BPF"]["status"] == "ok"
+
+    policy.write_text(BY_ORDER.replace("standby: ethernet", "standby: lte"))
+    throttler.process.signal(signal.SIGHUP)
+    wait_until(lambda: "policy not reloaded" in throttler.process.output(), "the refusal", process=throttler.process)
+    findings = examined()
+    assert (findings["throttler"]["status"], findings["throttler settings"]["status"]) == ("warn", "fail")
+    assert f"it refused its last reload: {policy}:6: " in findings["throttler"]["text"]
+    assert f"{policy}:6: " in findings["throttler settings"]["text"]
+    throttler.process.signal(signal.SIGTERM)
+    assert throttler.process.wait(20) == 0

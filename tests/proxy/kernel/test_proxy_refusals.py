@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from proxying import needs_open_checkout
 
+from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_lab.testbed.services import program
 
 pytestmark = pytest.mark.kernel
@@ -105,7 +106,7 @@ def test_one_message_and_nothing_started(tmp_path: Path, mistake: str) -> None:
     config.write_text(text)
     for verb in ("check", "run"):
         answer = command(verb, "--config", str(config))
-        assert answer.returncode == 1
+        assert answer.returncode == (CONFIGURATION if verb == "run" else FAILED)
         assert answer.stdout == ""
         told = [line for line in answer.stderr.splitlines() if "warning: " not in line]
         assert len(told) == 1, answer.stderr
@@ -126,7 +127,7 @@ def test_bad_service_names(name: str) -> None:
 def test_a_file_that_is_not_there_or_no_file(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "none.conf", "No such file or directory"), (tmp_path, "Is a directory")):
         answer = command("run", "--config", str(path))
-        assert (answer.returncode, answer.stdout) == (1, "")
+        assert (answer.returncode, answer.stdout) == (CONFIGURATION, "")
         assert answer.stderr == f"mptcp-proxy: {path}: cannot read the configuration: {reason}\n"
 
 
@@ -185,7 +186,7 @@ def test_without_squid(tmp_path: Path) -> None:
         check=False,
     )
     said = [line for line in answer.stderr.splitlines() if "warning: " not in line]
-    assert (answer.returncode, said) == (1, ["mptcp-proxy: Squid is not installed: apt install squid"])
+    assert (answer.returncode, said) == (CONFIGURATION, ["mptcp-proxy: Squid is not installed: apt install squid"])
 
 
 def test_an_open_proxy_is_served_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ import os
 import re
 import select
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from proxying import configuration, curl, fetch, mptcp_listeners, squid, workers
+from proxying import configuration, curl, environment, fetch, mptcp_listeners, squid, workers
 
 from mptcp_lab.testbed import LiveNode, Process, Testbed
 from mptcp_lab.testbed.ownership import namespace_processes
@@ -114,6 +115,47 @@ def test_a_bad_reload_is_refused_and_the_old_settings_stay(testbed: Testbed, ori
     wait_until(lambda: workers(proxy.process) not in ((worker,), ()), "a new worker", process=proxy.process)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "its listener", process=proxy.process)
     assert fetch(client, origin.url(FILE), proxy.url(), mptcp=True).sha256 == origin.digests[FILE]
+
+
+def test_who_reloads_waits_for_what_becomes_of_it(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    config = configuration(node)
+    proxy = start_proxy(node, config)
+    mounts = {"/run/mptcpproxy": proxy.state}
+
+    def reload() -> tuple[int, str]:
+        process = node.popen([program("mptcp-proxy"), "reload"], name="reload", mounts=mounts)
+        return process.wait(90), process.output()
+
+    configuration(node, "http_acess deny all")
+    code, said = reload()
+    assert code == 1
+    assert f"reload refused, the old settings stay in force: {config}:2: http_acess: there is no such" in said
+    assert mptcp_listeners(node) == {"*:3128"}
+    configuration(node, "http_port 3129")
+    assert reload() == (0, "configuration reloaded\n")
+    # It is over when Squid listens again, and not when it was told.
+    assert mptcp_listeners(node) == {"*:3128", "*:3129"}
+
+
+def test_it_is_ready_for_systemd_when_squid_listens_by_mptcp(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(node.directory / "notify"))
+        manager.settimeout(60)
+        given = {"NOTIFY_SOCKET": str(node.directory / "notify"), "WATCHDOG_USEC": "2000000"}
+        proxy = start_proxy(node, env=given)
+        lines: list[str] = []
+        while lines.count("WATCHDOG=1") < 3 or "READY=1" not in lines:
+            lines += manager.recv(4096).decode().split("\n")
+            if "READY=1" in lines:
+                assert mptcp_listeners(node) == {"*:3128"}
+        assert "STATUS=serving: port 3128 by Multipath TCP" in lines
+        # Debian's Squid says that it is ready when it does not listen yet.
+        assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC"} & environment(squid(proxy.process)).keys()
+        assert proxy.process.running
 
 
 def test_sigterm_lets_squid_end_and_passes_its_status_on(testbed: Testbed, require: Callable[..., None]) -> None:

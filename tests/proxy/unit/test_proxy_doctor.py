@@ -6,15 +6,17 @@ import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mptcp_proxy.configuration.check import NO_SQUID, Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.doctor import features, host, kernel, libraries, report
+from mptcp_proxy.doctor import features, host, kernel, libraries, report, throttler
 from mptcp_proxy.doctor.model import Finding, Status, fail, ok, warn
 from mptcp_proxy.doctor.probe import attempt
+from mptcp_proxy.doctor.throttler import Answer
 from mptcp_proxy.listening import Listening
 from mptcp_proxy.problem import Problem
 from mptcp_proxy.squid import Squid, describe
@@ -65,6 +67,74 @@ def test_mptcp_sysctls(values: Mapping[str, str], expected: Mapping[str, Status]
     assert len(findings) == 5
     assert all(map(is_complete, findings))
     assert {finding.check: finding.status for finding in findings if finding.status is not OK} == expected
+
+
+@pytest.mark.parametrize("values", [{"net.mptcp.pm_type": "1"}, {"net.mptcp.path_manager": "userspace"}])
+def test_the_throttlers_own_path_manager_is_as_it_has_to_be(values: Mapping[str, str]) -> None:
+    (finding,) = (each for each in kernel.mptcp_sysctls(values, steers=True) if each.check == "sysctl path manager")
+    assert finding.status is OK
+    assert "the throttler's" in finding.text
+    (finding,) = (each for each in kernel.mptcp_sysctls(values) if each.check == "sysctl path manager")
+    assert finding.status is WARN
+    assert finding.remedy.startswith("mptcp-throttler cleanup; ")
+
+
+HEAD: dict[str, Any] = {
+    "paced": True,
+    "interfaces": ["wan0"],
+    "netfilter": "nftables",
+    "policy": {"rules": ["a", "b"]},
+    "path_manager": "kernel",
+    "reloads": {"last_refused": None},
+}
+REFUSED = {**HEAD, "reloads": {"last_refused": {"time": 1.0, "errors": ["p.yaml:3: wrong", "more"]}}}
+
+
+@pytest.mark.parametrize(
+    ("present", "answer", "status", "words"),
+    [
+        (False, Answer(0, ""), WARN, "there is no /etc/t.yaml"),
+        (True, Answer(0, "p.yaml:1: note: odd\n"), OK, "good for this host"),
+        (True, Answer(1, "t.yaml:7: no interface\nt.yaml:8: no group\n"), FAIL, "t.yaml:7: no interface, and 1 more"),
+        (True, Answer(1, ""), FAIL, "mptcp-throttler check ends with 1"),
+    ],
+)
+def test_settings_of_the_throttler(present: bool, answer: Answer, status: Status, words: str) -> None:
+    finding = throttler.settings("/etc/t.yaml", present, answer)
+    assert (finding.status, words in finding.text) == (status, True)
+    assert is_complete(finding)
+
+
+@pytest.mark.parametrize(
+    ("head", "why_not", "status", "words"),
+    [
+        (HEAD, "", OK, "it runs, with 2 rules on wan0 (nftables)"),
+        (REFUSED, "", WARN, "it refused its last reload: p.yaml:3: wrong"),
+        (None, "no daemon answers at /run/s", WARN, "no daemon answers at /run/s"),
+        (None, "", WARN, "it does not answer"),
+    ],
+)
+def test_the_other_daemon(head: dict[str, Any] | None, why_not: str, status: Status, words: str) -> None:
+    finding = throttler.daemon(head, why_not)
+    assert (finding.status, finding.text) == (status, words)
+    assert is_complete(finding)
+
+
+@pytest.mark.parametrize(
+    ("head", "loads", "release", "types", "status", "words"),
+    [
+        (None, True, "6.1.0-18-amd64", True, OK, "knows its own types"),
+        (HEAD, False, "4.19", False, OK, "run in the kernel"),
+        (None, False, "6.1.0", True, WARN, "libbpf.so.1 cannot be loaded"),
+        (None, True, "5.15.0", True, WARN, "older than 5.16"),
+        (None, True, "6.1.0", False, WARN, "has no /sys/kernel/btf/vmlinux"),
+        ({**HEAD, "paced": False}, True, "6.1.0", True, WARN, "could not load"),
+    ],
+)
+def test_bpf(head: dict[str, Any] | None, loads: bool, release: str, types: bool, status: Status, words: str) -> None:
+    finding = throttler.bpf(head, lambda _: loads, release, types)
+    assert (finding.status, words in finding.text) == (status, True)
+    assert is_complete(finding)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,9 @@ def test_ports_that_take_plain_tcp_or_nothing() -> None:
     ]
     assert plain_ports([3128, 3129, 3130, 3131], {5}, sockets) == ([3129], [3130, 3131])
     assert plain_ports([3128], {5}, sockets) == ([], [])
+    # A process without CAP_SYS_PTRACE sees no owner of what another user's process listens on.
+    unknown = [Listening("*", 3128, "", (), mptcp=True), Listening("*", 3129, "", ())]
+    assert plain_ports([3128, 3129, 3130], {5}, unknown) == ([3129], [3130])
 
 
 def test_what_ss_prints() -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 from throttler_site import POLICY, Site, clients, connection, running, until
 
+from mptcp_common.exit_status import CONFIGURATION
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import program, start_throttler, throttler_mounts, write_throttler_config
 from mptcp_throttler.views.ask import ask
@@ -113,8 +114,8 @@ def test_a_start_that_fails_says_why_and_changes_nothing(site: Site) -> None:
         name="failing",
         mounts=throttler_mounts(site.proxy),
     )
-    assert process.wait(10) == 1
-    assert "there is no interface wan7" in process.output()
+    assert process.wait(30) == CONFIGURATION
+    assert f"{config}:1: interfaces: there is no interface wan7 on this host" in process.output()
     assert "Traceback" not in process.output()
     site.policy.write_text("version: 1\nrules: 7\n")
     process = site.proxy.popen(
@@ -122,7 +123,7 @@ def test_a_start_that_fails_says_why_and_changes_nothing(site: Site) -> None:
         name="failing2",
         mounts=throttler_mounts(site.proxy),
     )
-    assert process.wait(10) == 1
+    assert process.wait(30) == CONFIGURATION
     assert f"{site.policy}:2: rules" in process.output()
 
 

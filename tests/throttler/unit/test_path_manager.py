@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
-import os
-import socket
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from mptcp_throttler.kernel.sysctl import OURS, PM_TYPE
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime import path_manager as module
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
-from mptcp_throttler.runtime.service_manager import notify
 
 PATHS = """\
 version: 1
@@ -244,22 +240,6 @@ def test_a_keeper_that_was_killed_is_started_anew(host: FakeHost, monkeypatch: p
 
 def test_the_keeper_may_put_back_what_is_ours() -> None:
     assert set(keeper.SYSCTLS) == OURS
-
-
-def test_the_service_manager_gets_state_and_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    notify("READY=1")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, open(os.devnull) as file:
-        manager.bind(str(tmp_path / "notify"))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        notify("FDSTORE=1", "FDNAME=x", descriptors=[file.fileno()])
-        data, descriptors, _, _ = socket.recv_fds(manager, 1000, 4)
-        assert data == b"FDSTORE=1\nFDNAME=x"
-        assert [os.fstat(each).st_rdev for each in array.array("i", descriptors)] == [os.fstat(file.fileno()).st_rdev]
-        for each in descriptors:
-            os.close(each)
-        notify("READY=1")
-        assert manager.recv(100) == b"READY=1"
 
 
 def test_the_kernel_leaves_a_lost_path_for_one_on_which_data_were_outstanding_at_the_first_timeout() -> None:

@@ -122,7 +122,8 @@ def test_a_mark_mask_is_accepted_where_its_bits_are_contiguous(number: int) -> N
 
 
 ALL_KEYS = (
-    "interfaces, listen_ports, policy, netfilter, mark_mask, htb_major, status_socket, state_directory, ledger, "
+    "interfaces, listen_ports, policy, netfilter, mark_mask, htb_major, status_socket, status_group, state_directory, "
+    "ledger, "
     "gso_max_size, verify_interval, max_connections, log_level"
 )
 BROKEN = {
@@ -195,6 +196,11 @@ BROKEN = {
     ),
     "log level": ("log_level: trace", 'log_level: "trace" is not allowed; write error, warning, info or debug'),
     "log level without a value": ("log_level:", "log_level: has no value; write one, or leave the key out"),
+    "group": ("status_group: 7", "status_group: 7 is not the name of a group; write e.g. adm"),
+    "group with blanks": (
+        'status_group: "a b"',
+        'status_group: "a b" is not the name of a group; write e.g. adm',
+    ),
     "misspelt": ("mark-mask: 0xff", f'mark-mask: unknown key (did you mean "mark_mask"?); allowed here: {ALL_KEYS}'),
     "unlike any": ("colour: red", f"colour: unknown key; allowed here: {ALL_KEYS}"),
 }

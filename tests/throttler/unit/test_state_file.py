@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mptcp_common.trust import THROTTLER_USER
 from mptcp_throttler.kernel import sysctl
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.state_file import open_lock, read_state, write_state
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
+from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -67,14 +70,71 @@ def test_a_file_that_others_can_have_written_is_refused(tmp_path: Path, spoil: C
 
 
 def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("NOT TESTED: only root can give a file away")
+    needs_root()
     path = tmp_path / "state"
     path.write_text("{}")
     os.chown(path, 65534, -1)
     for use in (read_state, open_lock):
         with pytest.raises(KernelError, match="belongs to user 65534"):
             use(path)
+
+
+def needs_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("NOT TESTED: only root can give a file away")
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The number of the throttler's user, whether this host has one or not."""
+    number = 64123
+
+    def found(name: str) -> pwd.struct_passwd:
+        if name != THROTTLER_USER:
+            raise KeyError(name)
+        return pwd.struct_passwd((name, "x", number, number, "", "/", "/bin/false"))
+
+    monkeypatch.setattr(pwd, "getpwnam", found)
+    return number
+
+
+def test_what_the_throttlers_user_noted_is_believed_and_what_root_writes_is_given_to_it(
+    tmp_path: Path, service: int
+) -> None:
+    needs_root()
+    os.chown(tmp_path, service, service)
+    path = tmp_path / "state"
+    path.write_text("{}")
+    path.chmod(0o600)
+    os.chown(path, service, service)
+    assert read_state(path) == "{}"
+    write_state(path, "root's")
+    os.close(open_lock(tmp_path / "lock"))
+    assert {each.stat().st_uid for each in tmp_path.iterdir()} == {service}
+    os.chown(path, service + 1, -1)
+    with pytest.raises(KernelError, match=f"belongs to user {service + 1}; it must belong to root or mptcp-throttler"):
+        read_state(path)
+
+
+@pytest.mark.parametrize("spoil", SPOILERS)
+def test_a_ledger_that_others_can_have_written_is_refused(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    path = tmp_path / "ledger"
+    Ledger(path).close()
+    spoil(path)
+    for create in (True, False):
+        with pytest.raises(LedgerError, match=r"can be written by others|no regular file|second name"):
+            Ledger(path, create)
+
+
+def test_a_ledger_of_another_user_is_refused(tmp_path: Path, service: int) -> None:
+    needs_root()
+    path = tmp_path / "ledger"
+    Ledger(path).close()
+    os.chown(path, service, -1)
+    Ledger(path).close()
+    os.chown(path, service + 1, -1)
+    with pytest.raises(LedgerError, match=f"belongs to user {service + 1}"):
+        Ledger(path)
 
 
 def test_writing_follows_no_link_and_leaves_what_it_points_to(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import grp
 import os
 import socket
+import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -192,3 +194,38 @@ def test_what_is_in_the_way_of_the_socket_is_said(tmp_path: Path) -> None:
     with pytest.raises(KernelError, match="there is something else of that name"):
         asyncio.run(scenario())
     assert (tmp_path / "s").read_text() == "mine"
+
+
+def test_the_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
+    async def scenario() -> os.stat_result:
+        group = grp.getgrgid(os.getgid()).gr_name
+        server = StatusServer(tmp_path / "s", lambda: iter(["."]), group)
+        await server.open()
+        found = (tmp_path / "s").stat()
+        await server.close()
+        return found
+
+    found = asyncio.run(scenario())
+    assert stat.S_IMODE(found.st_mode) == 0o660
+    assert found.st_gid == os.getgid()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(1, "Operation not permitted"), "SupplementaryGroups=staff below"),
+        (LookupError("no such group"), "status_group staff: there is no such group"),
+    ],
+)
+def test_a_group_that_cannot_have_the_socket_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise error
+
+    async def scenario() -> None:
+        await StatusServer(tmp_path / "s", lambda: iter(["."]), "staff").open()
+
+    monkeypatch.setattr("shutil.chown", refused)
+    with pytest.raises(KernelError, match=words):
+        asyncio.run(scenario())

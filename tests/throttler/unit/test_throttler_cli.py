@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import grp
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_throttler.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -20,6 +23,14 @@ def settings(tmp_path: Path) -> Path:
     path = tmp_path / "throttler.yaml"
     path.write_text("interfaces: [wan0]\npolicy: policy.yaml\n")
     return path
+
+
+@pytest.fixture
+def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The host's interfaces; what the kernel says of those is no part of the tests that use them."""
+    names = ["lo", "wan0", "wan1"]
+    monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names)))
+    return names
 
 
 @pytest.mark.parametrize("backend", ["iptables", "nftables"])
@@ -41,6 +52,7 @@ def test_plan_of_a_dry_run_does_nothing(settings: Path, capsys: pytest.CaptureFi
     assert all(line.startswith("#") for line in lines)
 
 
+@pytest.mark.usefixtures("present")
 def test_check_says_what_is_well(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--config", str(settings)]) == 0
     said = capsys.readouterr()
@@ -51,6 +63,7 @@ def test_check_says_what_is_well(settings: Path, capsys: pytest.CaptureFixture[s
     assert said.err == ""
 
 
+@pytest.mark.usefixtures("present")
 def test_check_notes_that_a_cap_holds_for_each_interface_apart(
     settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,9 +108,10 @@ def test_a_broken_list_of_subflows_is_told_by_line(
     assert f"{broken}{message}" in printed.err
 
 
-@pytest.mark.parametrize("command", ["run", "check", "plan --live", "status", "cleanup"])
+@pytest.mark.parametrize("command", ["run", "check", "plan --live", "status", "cleanup", "quota show"])
 def test_every_command_names_settings_that_are_not_there(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command.split(), "--config", "/nowhere/throttler.yaml"]) == 1
+    status = CONFIGURATION if command == "run" else FAILED
+    assert main([*command.split(), "--config", "/nowhere/throttler.yaml"]) == status
     assert capsys.readouterr().err == "/nowhere/throttler.yaml: cannot be read: No such file or directory\n"
 
 
@@ -125,3 +139,54 @@ def test_status_without_a_daemon_says_so(settings: Path, tmp_path: Path, capsys:
 def test_a_time_that_is_none_is_told(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", "noon"]) == 1
     assert '"noon" is not a time' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "status"), [("run", CONFIGURATION), ("check", FAILED)])
+def test_an_interface_that_is_not_there_is_a_mistake_of_the_settings(
+    settings: Path, present: list[str], capsys: pytest.CaptureFixture[str], command: str, status: int
+) -> None:
+    present[:] = ["lo", "eth0"]
+    assert main([command, "--config", str(settings)]) == status
+    said = capsys.readouterr()
+    assert said.err == f"{settings}:1: interfaces: there is no interface wan0 on this host; there are: eth0, lo\n"
+    assert not said.out
+
+
+@pytest.mark.usefixtures("present")
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_group_that_is_not_there_is_told(settings: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    settings.write_text(settings.read_text() + "status_group: nobody-is-in-this\n")
+    assert main([command, "--config", str(settings)]) in (CONFIGURATION, FAILED)
+    assert f"{settings}:3: status_group: there is no group nobody-is-in-this" in capsys.readouterr().err
+
+
+def test_versions_are_those_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        version = tomllib.load(file)["project"]["version"]
+    assert capsys.readouterr().out == f"mptcp-throttler {version}\n"
+
+
+@pytest.mark.parametrize("command", [["status"], ["reload"]])
+def test_who_may_not_ask_is_told_who_may(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+) -> None:
+    path = tmp_path / "s"
+    settings = tmp_path / "throttler.yaml"
+    settings.write_text(f"interfaces: [wan0]\npolicy: policy.yaml\nstatus_socket: {path}\n")
+
+    def refused(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    path.touch()
+    monkeypatch.setattr("mptcp_throttler.views.ask.ask_text", refused)
+    monkeypatch.setattr("mptcp_throttler.views.ask.ask_head", refused)
+    assert main([*command, "--config", str(settings)]) == FAILED
+    group = grp.getgrgid(path.stat().st_gid).gr_name
+    assert (
+        capsys.readouterr().err == f"mptcp-throttler: you may not ask {path}: it answers root and the group {group}\n"
+    )

@@ -6,6 +6,7 @@ comes in; reading the file, and the policy file it names, is the caller's busine
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ LONGEST_SOCKET_PATH: Final = 107
 SMALLEST_GSO: Final = 2048
 LARGEST_GSO: Final = 65536
 _WORD: Final = 0xFFFFFFFF
+_GROUP_NAME: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
 _OURS: Final = Ownership()
 
 
@@ -57,6 +59,8 @@ class Settings:
     log_level: LogLevel
     ledger: Path = Path("/var/lib/mptcp-throttler/ledger.sqlite")
     """What was used of budgets."""
+    status_group: str | None = None
+    """Whose members may ask for the status, beside root; None: the group of the daemon."""
     source: str = ""
     """The settings file, for messages."""
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
@@ -116,6 +120,12 @@ def _path(value: object) -> str:
     return value
 
 
+def _group(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(_GROUP_NAME, value):
+        raise ValueError(f"{shown(value)} is not the name of a group; write e.g. adm")
+    return value
+
+
 def _gso(value: object) -> int | str:
     if value in ("auto", "keep") and isinstance(value, str):
         return value
@@ -135,6 +145,7 @@ def _seconds(value: object) -> float:
 
 _HEXADECIMAL: Final = {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,8}$"}
 _PATH: Final = {"type": "string", "minLength": 1}
+_GROUP: Final = {"type": "string", "pattern": f"^{_GROUP_NAME}$"}
 _ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
 
 
@@ -183,6 +194,12 @@ class SettingsSection(Section):
         default=DEFAULT_SOCKET,
         description="The Unix socket that answers `mptcp-throttler status`.",
         examples=["/run/mptcp-throttler/status.sock"],
+    )
+    status_group: Annotated[str, Parsed(_group, _GROUP)] | None = Field(
+        default=None,
+        description="The group whose members may ask for the status. Left out: the daemon's own group, which is "
+        "mptcp-throttler where its unit starts it. The daemon has to be a member (SupplementaryGroups= in the unit).",
+        examples=["adm"],
     )
     state_directory: Annotated[str, Parsed(_absolute_path, _ABSOLUTE)] = Field(
         default="/run/mptcp-throttler",
@@ -253,6 +270,7 @@ def load_settings(text: str, source: str) -> Settings:
         netfilter=cast("NetfilterChoice", section.netfilter),
         status_socket=Path(section.status_socket),
         state_directory=Path(section.state_directory),
+        status_group=section.status_group,
         ledger=Path(section.ledger),
         gso_max_size=cast("int | GsoChoice", section.gso_max_size),
         verify_interval=section.verify_interval,

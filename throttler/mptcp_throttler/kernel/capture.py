@@ -22,6 +22,7 @@ import socket
 import struct
 from collections.abc import Callable, Collection, Iterator
 
+from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import scapy_sniffer
 from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError
 from mptcp_throttler.kernel.tc.link import find
@@ -84,7 +85,7 @@ class Capture:
             self._socket.bind((interface, _ETH_P_ALL))
             link = find(interface)
         except (OSError, Scapy_Exception, ValueError) as error:
-            raise KernelError(f"capture on {interface}: {error}") from error
+            raise KernelError(f"capture on {interface}: {reason(error)}") from error
         if link is not None and not link.up:
             self._scapy.close()
             raise InterfaceDownError(f"capture on {interface}: the interface is down")

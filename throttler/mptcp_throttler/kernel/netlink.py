@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
+from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.ports import KernelError
 
 NLMSG_ERROR = 2
@@ -207,7 +208,7 @@ class NetlinkSocket:
         try:
             self._socket.send(data)
         except OSError as error:
-            raise KernelError(f"{what}: {error}") from error
+            raise KernelError(f"{what}: {reason(error)}") from error
         return first
 
     def receive(self, what: str) -> bytes:
@@ -215,7 +216,7 @@ class NetlinkSocket:
         try:
             return self._socket.recv(_RECEIVE_BYTES)
         except OSError as error:
-            raise KernelError(f"{what}: {error}") from error
+            raise KernelError(f"{what}: {reason(error)}") from error
 
 
 def check_done(body: bytes, what: str) -> None:

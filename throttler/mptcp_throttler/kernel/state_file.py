@@ -1,7 +1,8 @@
-"""Files in the state directory, which say what root is to put back: only what root alone can write is believed.
+"""Files in the state directory, which say what is to be put back: only what nobody else can write is believed.
 
-A file is refused unless it is a regular one with one name, belongs to root (or to whoever runs this) and can be written
-by nobody else; so is a directory that others can write to. No symbolic link is followed below the directory. open(2).
+A file is refused unless it is a regular one with one name, belongs to root, to the throttler's user or to whoever runs
+this, and can be written by nobody else; so is a directory that others can write to. No symbolic link is followed below
+the directory. open(2). What root writes here belongs to the owner of the directory, who has to go on with it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from mptcp_common.trust import distrust
 from mptcp_throttler.kernel.ports import KernelError
 
 MAX_BYTES = 1 << 20
@@ -31,7 +33,7 @@ def read_state(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise KernelError(f"{path} cannot be read: {error}") from error
+        raise KernelError(f"{path} cannot be read: {_why(error)}") from error
 
 
 def write_state(path: Path, text: str | None) -> None:
@@ -49,6 +51,7 @@ def write_state(path: Path, text: str | None) -> None:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=directory)
             with os.fdopen(descriptor, "w") as file:
                 file.write(text)
+                _give_to_owner(descriptor, directory)
             os.replace(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:
         raise KernelError(f"{path} cannot be written: {error.strerror}") from error
@@ -60,13 +63,14 @@ def open_lock(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         with state_directory(path.parent) as directory:
             descriptor = os.open(path.name, os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=directory)
+            try:
+                _check(os.fstat(descriptor), path)
+                _give_to_owner(descriptor, directory)
+            except BaseException:
+                os.close(descriptor)
+                raise
     except OSError as error:
         raise KernelError(f"{path} cannot be opened: {error.strerror}") from error
-    try:
-        _check(os.fstat(descriptor), path)
-    except KernelError:
-        os.close(descriptor)
-        raise
     return descriptor
 
 
@@ -81,6 +85,10 @@ def state_directory(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _why(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
 def _check(found: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise KernelError(f"{path} is no regular file; remove it")
@@ -90,8 +98,11 @@ def _check(found: os.stat_result, path: Path) -> None:
 
 
 def _check_owner(found: os.stat_result, path: Path) -> None:
-    if found.st_uid not in (0, os.geteuid()):
-        raise KernelError(f"{path} belongs to user {found.st_uid}; it must belong to root")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        raise KernelError(f"{path} can be written by others (mode {mode}); only root may")
+    if why := distrust(found):
+        raise KernelError(f"{path} {why}")
+
+
+def _give_to_owner(descriptor: int, directory: int) -> None:
+    owner = os.fstat(directory)
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)

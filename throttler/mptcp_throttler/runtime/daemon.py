@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -20,8 +21,8 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Any
 
-from mptcp_common.problems import DocumentError
-from mptcp_throttler import __version__
+from mptcp_common import __version__
+from mptcp_common.service_manager import READY, status
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
@@ -34,7 +35,7 @@ from mptcp_throttler.policy.schedule import next_change, open_rules
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.comparison import Comparison
-from mptcp_throttler.runtime.component import Component, prepare_all
+from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.decisions import Decisions, StageSampling
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.effects import Effects
@@ -42,9 +43,11 @@ from mptcp_throttler.runtime.loop_gauge import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.pacing import PacedCaps
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.runtime.reloads import Reloads
 from mptcp_throttler.runtime.sampler import Consumer, Sampler
-from mptcp_throttler.runtime.service_manager import notify
+from mptcp_throttler.runtime.service_status import ServiceStatus, tell
 from mptcp_throttler.runtime.status import StatusServer
+from mptcp_throttler.runtime.stop_signals import STOP_SIGNALS, ignore_further_stops
 from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.stages.budget import BudgetStage
@@ -55,7 +58,6 @@ from mptcp_throttler.views import snapshot
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MAX_SLEEP_SECONDS = 60.0
 """The wall clock may be set while we wait for a window of the policy."""
 
@@ -69,8 +71,7 @@ class Daemon:
         """Must be made inside a running event loop. Raises KernelError."""
         self._settings = settings
         self._kernel = kernel
-        self._read_policy = read_policy
-        self._started = time.time()
+        self._started, self._pid = time.time(), os.getpid()
         self._stop = asyncio.Event()
         self._reload_wanted = asyncio.Event()
         self._clock_changed = asyncio.Event()
@@ -97,7 +98,9 @@ class Daemon:
             self._path_manager,
             self._budgets,
         )
-        self._status = StatusServer(settings.status_socket, self._document)
+        self._reloads = Reloads(self._components, self._decisions, read_policy, self._take_new_policy)
+        self._status = StatusServer(settings.status_socket, self._document, settings.status_group)
+        self._service_status = ServiceStatus(self._summary)
         self._stage_sampling = [StageSampling(stage, self._decisions, self._effects.carry_out) for stage in stages]
         self._planners = planners
         self._paced: PacedCaps | None = None
@@ -133,7 +136,7 @@ class Daemon:
             try:
                 await self.serve()
             finally:
-                _ignore_further_stops(loop)
+                ignore_further_stops(loop)
 
     async def serve(self) -> None:
         """Run until :meth:`stop`, then leave the kernel as it was. Raises KernelError."""
@@ -178,14 +181,16 @@ class Daemon:
             self._kernel.prefer_event_loop()
             garbage.set_aside()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), self._downloads.backend)
-            notify("READY=1")
+            tell(READY, status(self._summary()))
             await self._until_stopped(
                 *(component.run() for component in self._components),
                 *(paced.run() for paced in self._paced_if_any()),
                 self._decisions.run(),
+                self._decisions.cap_log.run(),
                 self._sampler.run(),
                 self._observers.supervise(),
                 self._gauge.run(),
+                self._service_status.run(),
                 garbage.run(),
                 self._every(TICK_SECONDS, self._tick),
                 self._comparison.run(self._observers.resync_quietly),
@@ -294,33 +299,30 @@ class Daemon:
             await self._reload()
 
     async def _reload(self) -> None:
-        """Take the policy file anew; refuse a bad one and keep what is in force."""
-        try:
-            async with garbage.cycles():
-                policy = await asyncio.to_thread(self._read_policy)
-            await prepare_all(self._components, policy, self._decisions.policy)
-        except (DocumentError, KernelError) as error:
-            for line in str(error).splitlines():
-                log.error("%s", line)
-            log.error("policy not reloaded: the one in force stays")
-            return
-        self._decisions.set_policy(policy)
+        await self._reloads.reload()
+        self._clock_changed.set()
+
+    async def _take_new_policy(self) -> None:
         if self._paced is not None:
             self._paced.new_policy()
         await self._enforce()
-        for component in self._components:
-            try:
-                await component.commit(policy)
-            except KernelError as error:
-                log.error("%s", error)
-        self._clock_changed.set()
-        log.info("policy reloaded: %d rules", len(policy.rules))
+
+    def _summary(self) -> str:
+        """Return in one line what the daemon does, for ``systemctl status``."""
+        policy, refused = self._decisions.policy, self._reloads.last_refused
+        text = (
+            f"{len(self._tracker.connections)} connections, {len(self._downloads.planner.entries.actual)} capped "
+            f"subflows on {', '.join(self._settings.interfaces)} ({self._downloads.backend}); "
+            f"{len(policy.rules)} rules{', dry run' if policy.dry_run else ''}"
+        )
+        return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused.errors)}"
 
     def _document(self) -> Iterator[str]:
         """Yield the status in pieces, from what is stored; called in a child."""
         policy, download, upload = self._decisions.policy, self._downloads, self._uploads
         head = {
             "version": __version__,
+            "pid": self._pid,
             "started": self._started,
             "now": time.time(),
             "interfaces": list(self._settings.interfaces),
@@ -331,6 +333,8 @@ class Daemon:
                 "dry_run": policy.dry_run,
                 "rules": [rule.name for rule in policy.rules],
             },
+            "reloads": self._reloads.as_json(),
+            "path_manager": "user space" if self._path_manager.in_force else "kernel",
             "uploads_shaped": upload.in_force,
             "in_step": all(each.classes.settled and each.entries.settled for each in self._planners),
         }
@@ -378,15 +382,3 @@ class Daemon:
         while True:
             await asyncio.sleep(seconds)
             await call()
-
-
-def _ignore_further_stops(loop: asyncio.AbstractEventLoop) -> None:
-    """Whoever asks once more is asking for what is being done.
-
-    The loop leaves each signal to its default action, which would end us: none must come in that moment.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    for number in STOP_SIGNALS:
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -16,6 +16,7 @@ from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.model import Policy, Verdict
 from mptcp_throttler.runtime import garbage
+from mptcp_throttler.runtime.cap_log import CapLog
 from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.plan import PlanError, Planner
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
@@ -50,6 +51,7 @@ class Decisions:
         self._planners = tuple(planners)
         self._changed = changed
         self.anticipation = Anticipation()
+        self.cap_log = CapLog()
         self._waiting: dict[int, None] = {}
         """Tokens that are to be decided, in order."""
         self._wake = asyncio.Event()
@@ -108,6 +110,7 @@ class Decisions:
 
     def _decide(self, token: int, now: float) -> None:
         connection = self._connections.get(token)
+        before = self.verdicts.get(token, ())
         young: Collection[FourTuple] = ()
         if connection is None:
             self.verdicts.pop(token, None)
@@ -122,6 +125,7 @@ class Decisions:
             for stage in self._stages:
                 verdicts = stage.apply(connection, verdicts, now)
             self.verdicts[token] = verdicts
+        self.cap_log.note(before, verdicts)
         for planner in self._planners:
             try:
                 planner.set_verdicts(token, verdicts, now, young)

@@ -13,13 +13,14 @@ import asyncio
 import logging
 from pathlib import Path
 
+from mptcp_common.service_manager import is_managed
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, start_keeper
 from mptcp_throttler.kernel.mptcp_pm.priority import SubflowPriority
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.runtime.service_manager import is_managed, notify
+from mptcp_throttler.runtime.service_status import tell
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class UserspacePathManager:
         self._sysctls = OwnedSysctls(state_directory)
         self._keeper: KeeperConnection | None = None
         self._priority: SubflowPriority | None = None
-        self._in_force = False
+        self.in_force = False
         """The policy in force needs the path manager in user space."""
         self._complained = False
         """That no keeper can be started has been said."""
@@ -62,21 +63,21 @@ class UserspacePathManager:
             try:
                 await self._hold()
             except KernelError:
-                if not self._in_force:
+                if not self.in_force:
                     await self._drop()
                 raise
 
     async def commit(self, policy: Policy) -> None:
         """*policy* is in force: put back what it does not need, or a killed predecessor left. Raises KernelError."""
         async with self._lock:
-            self._in_force = needs_user_space(policy)
-            if not self._in_force:
+            self.in_force = needs_user_space(policy)
+            if not self.in_force:
                 await self._drop()
 
     async def roll_back(self, policy: Policy) -> None:
         """*policy* stays in force: drop what another one would have needed. Raises KernelError."""
         async with self._lock:
-            if not self._in_force:
+            if not self.in_force:
                 await self._drop()
 
     def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
@@ -89,7 +90,7 @@ class UserspacePathManager:
     async def verify(self) -> None:
         """Set the sysctls again where somebody changed them, and note again what they were. Raises KernelError."""
         async with self._lock:
-            if self._in_force:
+            if self.in_force:
                 problems = self._sysctls.check(SYSCTLS)
                 self.repairs += len(problems)
                 for problem in problems:
@@ -99,7 +100,7 @@ class UserspacePathManager:
 
     def looks_changed(self) -> bool:
         """Tell whether the sysctls are not as they were set. Raises KernelError."""
-        return self._in_force and not self._lock.locked() and bool(self._sysctls.check(SYSCTLS))
+        return self.in_force and not self._lock.locked() and bool(self._sysctls.check(SYSCTLS))
 
     async def run(self) -> None:
         """Start the keeper anew when it has been killed, forever."""
@@ -115,7 +116,7 @@ class UserspacePathManager:
             self._priority.close()
             self._priority = None
         async with self._lock:
-            self._in_force = False
+            self.in_force = False
             await self._drop()
 
     async def _replace_keeper(self) -> None:
@@ -149,8 +150,8 @@ class UserspacePathManager:
         self._keeper = found
         if is_managed():
             with listener() as events:
-                notify("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
-                notify("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
+                tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
+                tell("FDSTORE=1", f"FDNAME={STORE_NAME}", "FDPOLL=0", descriptors=[events.fileno()])
 
     async def _drop(self) -> None:
         try:
@@ -158,7 +159,7 @@ class UserspacePathManager:
         finally:
             keeper, self._keeper = self._keeper, None
             if keeper is not None:
-                notify("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
+                tell("FDSTOREREMOVE=1", f"FDNAME={STORE_NAME}")
                 try:
                     await keeper.release()
                 except KernelError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -38,9 +39,13 @@ _STDERR = 2
 class StatusServer:
     """Answers each connection to the socket at *path* with the pieces of text that *document* yields."""
 
-    def __init__(self, path: Path, document: Callable[[], Iterator[str]]) -> None:
-        """*document* is called in a child: it may take its time, and changes nothing that the daemon has."""
+    def __init__(self, path: Path, document: Callable[[], Iterator[str]], group: str | None = None) -> None:
+        """*document* is called in a child: it may take its time, and changes nothing that the daemon has.
+
+        *group*: whose members may ask, beside root; None: the daemon's own.
+        """
         self._path = path
+        self._group = group
         self._document = document
         self._listener: socket.socket | None = None
         self._inode = 0
@@ -58,17 +63,32 @@ class StatusServer:
             self._path.unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.setblocking(False)
-            old_mask = os.umask(0o117)  # readable and writable for owner and group only
+            old_mask = os.umask(0o177)  # for its owner alone, until it has its group
             try:
                 listener.bind(str(self._path))
             finally:
                 os.umask(old_mask)
+            self._open_to_group()
             listener.listen()
         except OSError as error:
             raise KernelError(f"status socket {self._path}: {error.strerror or error}") from error
         self._listener = listener
         self._inode = self._path.stat().st_ino
         self._listen()
+
+    def _open_to_group(self) -> None:
+        """Let the members of the group ask. Raises OSError, KernelError where the socket cannot be the group's."""
+        if self._group is not None:
+            try:
+                shutil.chown(self._path, group=self._group)
+            except LookupError as error:
+                raise KernelError(f"status_group {self._group}: there is no such group") from error
+            except PermissionError as error:
+                raise KernelError(
+                    f"status_group {self._group}: the throttler's user is no member; "
+                    f"systemctl edit mptcp-throttler, and write SupplementaryGroups={self._group} below [Service]"
+                ) from error
+        self._path.chmod(0o660)
 
     async def verify(self) -> None:
         """Listen again where somebody removed or replaced the socket. Raises KernelError."""

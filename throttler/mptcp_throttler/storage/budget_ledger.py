@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from mptcp_common.trust import distrust
 from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.stages.budget import Usage
 
@@ -51,13 +52,14 @@ class Ledger:
         try:
             if create:
                 _make(path)
-                self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS)
+            elif not path.exists():
+                raise LedgerError(f"{path}: there is no ledger yet; a throttler whose policy has budgets makes it")
+            _check(path)
+            self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS)
+            if create:
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.executescript(_SCHEMA)
             else:
-                if not path.exists():
-                    raise LedgerError(f"{path}: there is no ledger yet; a throttler whose policy has budgets makes it")
-                self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS)
                 self._database.execute("SELECT 1 FROM used LIMIT 1")
         except (sqlite3.Error, OSError) as error:
             raise self._error(error) from error
@@ -145,7 +147,20 @@ class Ledger:
             raise self._error(error) from error
 
     def _error(self, error: Exception) -> LedgerError:
-        return LedgerError(f"ledger {self._path}: {error}")
+        why = error.strerror if isinstance(error, OSError) else None
+        return LedgerError(f"ledger {self._path}: {why or error}")
+
+
+def _check(path: Path) -> None:
+    """See that nobody else could have written the database. Raises LedgerError, OSError."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise LedgerError(f"ledger {path} is no regular file; remove it")
+    if found.st_nlink > 1:
+        raise LedgerError(f"ledger {path} has a second name in the file system; remove it")
+    for each, what in ((path.parent.stat(), path.parent), (found, path)):
+        if why := distrust(each):
+            raise LedgerError(f"ledger: {what} {why}")
 
 
 def _make(path: Path) -> None:
@@ -154,7 +169,9 @@ def _make(path: Path) -> None:
     SQLite gives the files beside it (-wal, -shm) the mode of the database, but leaves those alone that are there.
     """
     path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ALONE))
+    with suppress(FileNotFoundError):
+        _check(path)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWNER_ALONE))
     for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
         with suppress(FileNotFoundError):
             if stat.S_IMODE(each.stat().st_mode) & ~_OWNER_ALONE:

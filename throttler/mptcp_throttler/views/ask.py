@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
+from mptcp_throttler.views.snapshot import END_OF_HEAD
+
 ANSWER_SECONDS = 5.0
 """How long a pause in the answer may be."""
+RELOAD_SECONDS = 60.0
+"""A reload that takes longer is not waited for."""
+_PAUSE_SECONDS = 0.1
 
 
 def ask_text(path: Path) -> bytes:
@@ -23,3 +32,40 @@ def ask(path: Path) -> dict[str, Any]:
     """Return the status of the daemon that listens at *path*. Raises OSError where none does."""
     status: dict[str, Any] = json.loads(ask_text(path))
     return status
+
+
+def ask_head(path: Path) -> dict[str, Any]:
+    """Return what the status says before the connections, of which there may be thousands. Raises OSError."""
+    text = b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(ANSWER_SECONDS)
+        client.connect(str(path))
+        while END_OF_HEAD not in text:
+            piece = client.recv(1 << 16)
+            if not piece:
+                raise ConnectionResetError("the answer ended too early")
+            text += piece
+    head: dict[str, Any] = json.loads(text.partition(END_OF_HEAD)[0] + b"}")
+    return head
+
+
+def reload_outcome(path: Path) -> list[str]:
+    """Have the daemon at *path* take its policy anew; return why it refused, nothing where it did not.
+
+    Raises OSError where it does not answer, or not in time.
+    """
+    before = ask_head(path)
+    if "reloads" not in before:
+        raise OSError(errno.EPROTO, f"it is of version {before['version']}, older than this command; restart it")
+    os.kill(before["pid"], signal.SIGHUP)
+    deadline = time.monotonic() + RELOAD_SECONDS
+    while True:
+        now = ask_head(path)
+        if now["reloads"]["accepted"] > before["reloads"]["accepted"]:
+            return []
+        if now["reloads"]["refused"] > before["reloads"]["refused"]:
+            refused: list[str] = now["reloads"]["last_refused"]["errors"]
+            return refused
+        if time.monotonic() > deadline:
+            raise TimeoutError("the reload takes too long")
+        time.sleep(_PAUSE_SECONDS)

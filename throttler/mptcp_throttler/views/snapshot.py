@@ -17,6 +17,9 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Su
 from mptcp_throttler.policy.model import Direction, Verdict
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 
+END_OF_HEAD = b', "connections": ['
+"""What follows the head; no key of the head is written so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -37,7 +40,7 @@ class Shown:
 
 def document(shown: Shown) -> Iterator[str]:
     """Yield the text of the document in pieces, one for each connection."""
-    yield json.dumps(shown.head)[:-1] + ', "connections": ['
+    yield json.dumps(shown.head)[:-1] + END_OF_HEAD.decode()
     sockets = shown.samples()
     separator = ""
     for connection in list(shown.connections):

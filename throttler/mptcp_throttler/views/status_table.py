@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +22,12 @@ def print_status(status: dict[str, Any]) -> None:
         f"policy {policy['source']}{' (dry run)' if policy['dry_run'] else ''}, rules: {', '.join(policy['rules'])}; "
         f"{status['netfilter']} on {', '.join(status['interfaces'])}; up {status['now'] - status['started']:.0f} s"
     )
+    refused = status["reloads"]["last_refused"]
+    if refused is not None:
+        when = datetime.fromtimestamp(refused["time"]).astimezone().isoformat(" ", "seconds")
+        console.print(f"RELOAD REFUSED at {when}, the policy from before is in force:", markup=False)
+        for line in refused["errors"]:
+            console.print(f"  {line}", markup=False)
     table = Table()
     for title in ("connection", "client", "state", "kind", "path", "rate", "class", "sent", "why"):
         table.add_column(title, overflow="fold", no_wrap=title not in ("why", "kind"))

@@ -1,7 +1,7 @@
 """The throttler's side of its keeper: starting it, finding the one of a predecessor, and talking to it.
 
 What passes between the two is in :mod:`mptcp_throttler.kernel.mptcp_pm.keeper`. They meet at a Unix socket in the state
-directory, which root alone can write to.
+directory, which nobody else can write to.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from mptcp_common.reasons import reason
+from mptcp_common.trust import THROTTLER_USER, throttler_uid
 from mptcp_throttler.kernel.mptcp_pm import keeper
 from mptcp_throttler.kernel.mptcp_pm.events import subscribed_socket
 from mptcp_throttler.kernel.ports import KernelError
@@ -162,11 +164,13 @@ async def _connect(state_directory: Path) -> socket.socket | None:
         return None
     except (OSError, KernelError) as error:
         connection.close()
-        raise KernelError(f"connect to the keeper at {state_directory / NAME}: {error}") from error
+        raise KernelError(f"connect to the keeper at {state_directory / NAME}: {reason(error)}") from error
     _pid, user, _group = struct.unpack("=iII", credentials)
-    if user not in (0, os.geteuid()):
+    if user not in (0, os.geteuid(), throttler_uid()):
         connection.close()
-        raise KernelError(f"{state_directory / NAME} belongs to user {user}; it must belong to root")
+        raise KernelError(
+            f"{state_directory / NAME} belongs to user {user}; it must belong to root or {THROTTLER_USER}"
+        )
     return connection
 
 

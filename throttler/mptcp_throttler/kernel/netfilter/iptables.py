@@ -24,8 +24,9 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, TextIO
 
+from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import AsyncIPSet, IPSetError, NetlinkError, python_iptables
 from mptcp_throttler.kernel.netfilter import ipset, iptables_glance
 from mptcp_throttler.kernel.netfilter.iptables_traces import all_sets, registered
@@ -287,9 +288,9 @@ def _edit_once(is_ipv6: bool, keep: list[Any]) -> None:
 @asynccontextmanager
 async def _xtables_lock() -> AsyncIterator[None]:
     """Hold the lock that iptables(8) takes with ``--wait``; python-iptables does not. Raises KernelError."""
-    path = os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock")
     deadline = time.monotonic() + _LOCK_SECONDS
-    with open(path, "a", encoding="ascii") as lock:  # noqa: ASYNC230 - /run is in memory
+    with _lock_file() as lock:
+        path = lock.name
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -301,12 +302,28 @@ async def _xtables_lock() -> AsyncIterator[None]:
         yield
 
 
+def _lock_file() -> TextIO:
+    """Open the lock file, for reading: flock(2) takes no more. Raises KernelError."""
+    path = os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock")
+    try:
+        return open(path, encoding="ascii", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise KernelError(
+            f"iptables' lock {path}: {error.strerror}; mptcp-throttler.service lets its user read it, and nftables "
+            "needs none"
+        ) from error
+
+
 def available() -> str | None:
     """Return None where this kernel and host can do it, else what is missing, for people."""
     try:
+        _lock_file().close()
+    except KernelError as error:
+        return str(error)
+    try:
         list(all_sets())
     except (KernelError, OSError) as error:
-        return f"ipset does not answer ({error})"
+        return f"ipset does not answer ({reason(error)})"
     try:
         for is_ipv6 in (False, True):
             _mangle(is_ipv6)

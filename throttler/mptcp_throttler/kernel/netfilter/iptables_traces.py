@@ -17,10 +17,7 @@ from mptcp_throttler.shaping.model import SET_PREFIX
 
 def in_use() -> bool:
     """Return whether there may be anything of ours; nothing changes by asking."""
-    with suppress(KernelError, OSError):
-        if any(SET_PREFIX.encode() in message for message in all_sets()):
-            return True
-    return bool(registered())
+    return _has_our_sets() or bool(registered())
 
 
 def all_sets() -> Iterator[bytes]:
@@ -30,10 +27,23 @@ def all_sets() -> Iterator[bytes]:
 
 
 def registered() -> list[bool]:
-    """Return for which families, IPv6 or not, this network namespace has the table mangle."""
+    """Return for which families, IPv6 or not, this network namespace has the table mangle.
+
+    Root alone may ask. For others our sets say it, which our rules hold in place.
+    """
     found = []
     for is_ipv6, name in ((False, "ip_tables_names"), (True, "ip6_tables_names")):
         with suppress(FileNotFoundError):
-            if "mangle" in Path("/proc/thread-self/net", name).read_text().split():
+            try:
+                names = Path("/proc/thread-self/net", name).read_text().split()
+            except PermissionError:
+                return [False, True] if _has_our_sets() else []
+            if "mangle" in names:
                 found.append(is_ipv6)
     return found
+
+
+def _has_our_sets() -> bool:
+    with suppress(KernelError, OSError):
+        return any(SET_PREFIX.encode() in message for message in all_sets())
+    return False

@@ -1,0 +1,32 @@
+"""Lines on stderr: with their priority where that is the journal (sd-daemon(3)), plain elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+ERROR, WARNING, INFO, DEBUG = 3, 4, 6, 7
+"""Priorities of syslog(3)."""
+_STDERR = 2
+
+
+def is_journal() -> bool:
+    """Return whether stderr goes to the journal: the service manager says which file that is (systemd.exec(5))."""
+    stream = os.environ.get("JOURNAL_STREAM", "")
+    try:
+        found = os.fstat(_STDERR)
+    except OSError:
+        return False
+    return stream == f"{found.st_dev}:{found.st_ino}"
+
+
+def lines(text: str, priority: int, *, for_journal: bool) -> str:
+    """Return *text* as it is to be printed: the journal takes each line for a message of its own."""
+    if not for_journal:
+        return text
+    return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+
+
+def say(text: object, priority: int = INFO) -> None:
+    """Print *text* to stderr."""
+    print(lines(str(text), priority, for_journal=is_journal()), file=sys.stderr, flush=True)

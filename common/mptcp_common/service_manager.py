@@ -1,0 +1,52 @@
+"""What the service manager is told, where there is one: sd_notify(3), without its library."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+
+READY, WATCHDOG = "READY=1", "WATCHDOG=1"
+LONGEST_STATUS = 500
+"""Characters of a status text."""
+
+
+def is_managed() -> bool:
+    """Return whether somebody asked to be told."""
+    return bool(os.environ.get("NOTIFY_SOCKET"))
+
+
+def notify(*lines: str, descriptors: Sequence[int] = ()) -> None:
+    """Send *lines*, ``READY=1`` say, with *descriptors* for its store. Does nothing where nobody asked for it.
+
+    Raises OSError where the service manager cannot be told.
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"={len(descriptors)}i", *descriptors))]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+        manager.connect(address)
+        manager.sendmsg(["\n".join(lines).encode()], rights if descriptors else [])
+
+
+def status(text: str) -> str:
+    """Return the line that has ``systemctl status`` show *text*."""
+    return f"STATUS={' '.join(text.split())[:LONGEST_STATUS]}"
+
+
+def reloading() -> tuple[str, str]:
+    """Return the lines that say that a reload has begun; ``READY=1`` ends it."""
+    return "RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"
+
+
+def watchdog_seconds(environment: Mapping[str, str]) -> float | None:
+    """Return how long the service manager waits for a sign of life (sd_watchdog_enabled(3)); None: it does not."""
+    microseconds, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+    if not microseconds.isdigit() or int(microseconds) == 0 or (pid and pid != str(os.getpid())):
+        return None
+    return int(microseconds) / 1e6

@@ -1,0 +1,87 @@
+"""The other daemon: whether its settings are good for this host, whether it answers, and what it lacks of BPF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .libraries import first
+from .model import Finding, fail, ok, warn
+
+BPF = ("libbpf.so.1",)
+KERNEL_TYPES = "/sys/kernel/btf/vmlinux"
+_OLDEST_FOR_BPF = (5, 16)
+_SETTINGS, _DAEMON, _BPF = "throttler settings", "throttler", "BPF"
+_START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler -p warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What ``mptcp-throttler`` said: its exit status, and the lines on stderr."""
+
+    status: int
+    errors: str
+
+
+def settings(file: str, present: bool, checked: Answer) -> Finding:
+    """*checked*: of ``mptcp-throttler check``."""
+    if not present:
+        return warn(
+            _SETTINGS,
+            f"there is no {file}",
+            "the proxy serves without the throttler: nothing is capped",
+            f"install -Dm644 -t {file.rpartition('/')[0]} conf/throttler.yaml conf/policy.yaml, and edit both",
+        )
+    if checked.status == 0:
+        return ok(_SETTINGS, f"{file} and its policy are good for this host")
+    lines = checked.errors.splitlines() or [f"mptcp-throttler check ends with {checked.status}"]
+    more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return fail(
+        _SETTINGS,
+        f"{lines[0]}{more}",
+        "the throttler does not start, or refuses the next reload",
+        f"mptcp-throttler check --config {file}",
+    )
+
+
+def daemon(head: Mapping[str, Any] | None, why_not: str) -> Finding:
+    """*head*: of ``mptcp-throttler status --json --brief``; None where nobody answers, *why_not* says why."""
+    if head is None:
+        return warn(_DAEMON, why_not or "it does not answer", "nothing is capped while it does not run", _START)
+    refused = head["reloads"]["last_refused"]
+    if refused is not None:
+        return warn(
+            _DAEMON,
+            f"it refused its last reload: {refused['errors'][0]}",
+            "the policy from before is in force",
+            "mptcp-throttler check && systemctl reload mptcp-throttler",
+        )
+    on = ", ".join(head["interfaces"])
+    return ok(_DAEMON, f"it runs, with {len(head['policy']['rules'])} rules on {on} ({head['netfilter']})")
+
+
+def bpf(head: Mapping[str, Any] | None, loads: Callable[[str], bool], release: str, has_types: bool) -> Finding:
+    """*has_types*: whether there is ``KERNEL_TYPES``. A throttler that runs has tried, and knows best."""
+    if head is not None and head["paced"]:
+        return ok(_BPF, "the throttler's programs run in the kernel")
+    why = "caps then begin without pacing, which may stall the other paths, and not with a connection's first byte"
+    if first(BPF, loads) is None:
+        return warn(_BPF, f"{BPF[0]} cannot be loaded", why, "apt install libbpf1")
+    if _version(release) < _OLDEST_FOR_BPF or not has_types:
+        lacks = f"has no {KERNEL_TYPES}" if not has_types else "is older than 5.16"
+        return warn(
+            _BPF,
+            f"Linux {release} {lacks}",
+            why,
+            "apt install linux-image-$(dpkg --print-architecture) && reboot   # CONFIG_DEBUG_INFO_BTF=y",
+        )
+    if head is not None:
+        remedy = "journalctl -u mptcp-throttler --grep pacing   # says why; then: systemctl restart mptcp-throttler"
+        return warn(_BPF, "the throttler could not load its programs", why, remedy)
+    return ok(_BPF, f"{BPF[0]} loads, and the kernel knows its own types")
+
+
+def _version(release: str) -> tuple[int, ...]:
+    numbers = release.split("-", maxsplit=1)[0].split(".")[:2]
+    return tuple(int(number) for number in numbers if number.isdigit())

@@ -1,0 +1,77 @@
+"""``mptcp-proxy reload``: tells the running supervisor, and waits for what becomes of it.
+
+The supervisor leaves the outcome of each reload in its runtime directory. Only that outcome counts: what this process
+may read, and when, is not what the supervisor read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mptcp_common.reasons import reason
+
+from .places import Places
+from .process import started
+
+SECONDS = 120.0
+"""A reload that takes longer is not waited for: Squid may take a minute to read its file (``squid.Squid.parse``)."""
+_PAUSE = 0.1
+
+
+class ReloadError(Exception):
+    """It was refused, or nobody is there to do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the supervisor *pid* says of its reloads so far."""
+
+    pid: int
+    started: int
+    """When it was (``process.started``)."""
+    count: int
+    """Reloads that were asked for and are decided."""
+    refused: str = ""
+    """Why the last one was; empty where it was not."""
+    time: float = 0.0
+    """When the last one was decided, seconds since the epoch."""
+
+    def text(self) -> str:
+        return json.dumps(asdict(self)) + "\n"
+
+
+def read_outcome(file: Path) -> Outcome | None:
+    """Return what *file* says; None where no supervisor that is alive has written it."""
+    try:
+        outcome = Outcome(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return outcome if outcome.started == started(outcome.pid) != 0 else None
+
+
+def reload(places: Places) -> None:
+    """Have the supervisor of *places* take its configuration anew. Raises ReloadError where it refuses."""
+    before = read_outcome(places.reloads)
+    if before is None:
+        raise ReloadError(f"no proxy of the name {places.service_name} runs")
+    try:
+        os.kill(before.pid, signal.SIGHUP)
+    except OSError as error:
+        raise ReloadError(f"tell process {before.pid}: {reason(error)}") from error
+    deadline = time.monotonic() + SECONDS
+    while True:
+        now = read_outcome(places.reloads)
+        if now is None:
+            raise ReloadError("the proxy has ended")
+        if now.count > before.count:
+            break
+        if time.monotonic() > deadline:
+            raise ReloadError(f"process {before.pid} has not reloaded within {SECONDS:g} s")
+        time.sleep(_PAUSE)
+    if now.refused:
+        raise ReloadError(f"reload refused, the old settings stay in force: {now.refused}")

@@ -1,0 +1,51 @@
+"""Priorities of what is printed to the journal, and errors in words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mptcp_common.journal import ERROR, WARNING, lines
+from mptcp_common.reasons import reason
+
+SAY = "from mptcp_common.journal import say; say('first\\nsecond', 4)"
+
+
+def printed(tmp_path: Path, stream: str | None) -> str:
+    """Return what is printed where the service manager says that the journal is *stream*; None: it is stderr."""
+    with (tmp_path / "stderr").open("w") as stderr:
+        found = os.fstat(stderr.fileno())
+        environment = {**os.environ, "JOURNAL_STREAM": stream or f"{found.st_dev}:{found.st_ino}"}
+        subprocess.run([sys.executable, "-c", SAY], env=environment, stderr=stderr, check=True)
+    return (tmp_path / "stderr").read_text()
+
+
+def test_each_line_in_the_journal_has_its_priority(tmp_path: Path) -> None:
+    assert printed(tmp_path, None) == "<4>first\n<4>second\n"
+
+
+@pytest.mark.parametrize("stream", ["1:2", "nonsense", " "])
+def test_what_is_not_the_journal_gets_plain_lines(tmp_path: Path, stream: str) -> None:
+    assert printed(tmp_path, stream) == "first\nsecond\n"
+
+
+def test_priorities_are_syslogs() -> None:
+    assert lines("a", ERROR, for_journal=True) == "<3>a"
+    assert lines("a\nb", WARNING, for_journal=False) == "a\nb"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(13, "Permission denied", "/etc/x"), "/etc/x: Permission denied"),
+        (OSError(105, "No buffer space available"), "No buffer space available"),
+        (TimeoutError("timed out"), "timed out"),
+        (ValueError(""), "ValueError"),
+    ],
+)
+def test_errors_are_told_without_numbers(error: Exception, words: str) -> None:
+    assert reason(error) == words

@@ -1,0 +1,91 @@
+"""What the service manager is told: by whom, in which words, and where nobody listens."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mptcp_common import service_manager
+from mptcp_common.service_manager import notify, reloading, status, watchdog_seconds
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listener
+
+
+def test_lines_arrive_together(manager: socket.socket) -> None:
+    notify("READY=1", "STATUS=well")
+    assert manager.recv(100) == b"READY=1\nSTATUS=well"
+
+
+def test_descriptors_go_along(manager: socket.socket) -> None:
+    reader, writer = os.pipe()
+    try:
+        notify("FDSTORE=1", descriptors=[reader])
+        text, ancillary, _, _ = manager.recvmsg(100, socket.CMSG_SPACE(4))
+        (given,) = array.array("i", ancillary[0][2])
+        os.write(writer, b"x")
+        assert (text, os.read(given, 1)) == (b"FDSTORE=1", b"x")
+        os.close(given)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_an_abstract_address_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"mptcp-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(f"\0{name}")
+        listener.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+        notify("READY=1")
+        assert listener.recv(100) == b"READY=1"
+
+
+def test_nobody_is_told_where_nobody_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify("READY=1")
+    assert not service_manager.is_managed()
+
+
+def test_a_manager_that_is_gone_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError):
+        notify("READY=1")
+
+
+def test_a_status_is_one_line() -> None:
+    assert status("one\ntwo\n  three") == "STATUS=one two three"
+    assert len(status("x" * 9000)) < 600
+
+
+def test_a_reload_is_dated_by_the_monotonic_clock() -> None:
+    begun, when = reloading()
+    assert begun == "RELOADING=1"
+    assert abs(int(when.removeprefix("MONOTONIC_USEC=")) / 1e6 - time.monotonic()) < 60
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 30.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 30.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_the_watchdog_is_that_of_this_process(environment: dict[str, str], seconds: float | None) -> None:
+    assert watchdog_seconds(environment) == seconds

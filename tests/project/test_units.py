@@ -1,0 +1,58 @@
+"""The units of systemd: how exposed they are, and that they fail where a restart cures nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mptcp_common.exit_status import CONFIGURATION, USAGE
+from mptcp_common.trust import THROTTLER_USER
+
+UNITS = Path(__file__).parents[2] / "systemd"
+PROXY, THROTTLER = UNITS / "mptcp-proxy.service", UNITS / "mptcp-throttler.service"
+ALLOWED = {PROXY: 3.0, THROTTLER: 2.5}
+
+
+def values(unit: Path, key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", unit.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("unit", ALLOWED, ids=lambda unit: unit.name)
+def test_the_exposure_is_low(unit: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("NOT TESTED: systemd-analyze is not installed")
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    level = re.search(r"Overall exposure level for \S+: ([\d.]+)", said)
+    assert level, said
+    assert float(level[1]) <= ALLOWED[unit]
+
+
+@pytest.mark.parametrize("unit", ALLOWED, ids=lambda unit: unit.name)
+def test_what_a_restart_does_not_cure_is_not_started_again(unit: Path) -> None:
+    (statuses,) = values(unit, "RestartPreventExitStatus")
+    assert set(statuses.split()) == {str(CONFIGURATION), str(USAGE)}
+    (burst,), (interval,) = values(unit, "StartLimitBurst"), values(unit, "StartLimitIntervalSec")
+    # Each start takes a second or more, and RestartSec besides: the limit has to be reached.
+    assert int(burst) * (1 + 5) < int(interval)
+
+
+@pytest.mark.parametrize("unit", ALLOWED, ids=lambda unit: unit.name)
+def test_systemd_is_told_and_reloads_are_waited_for(unit: Path) -> None:
+    command = f"/opt/mptcp-steering-proxy/bin/{unit.stem}"
+    assert values(unit, "Type") == ["notify"]
+    assert values(unit, "ExecStart") == [f"{command} run"]
+    assert values(unit, "ExecReload") == [f"{command} reload"]
+    assert int(values(unit, "WatchdogSec")[0]) >= 10
+
+
+def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:
+    assert values(THROTTLER, "User") == [THROTTLER_USER]
+    needed = {"CAP_BPF", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_PERFMON"}
+    for key in ("AmbientCapabilities", "CapabilityBoundingSet"):
+        assert set(values(THROTTLER, key)[0].split()) == needed
+    assert f"\nu {THROTTLER_USER} " in (UNITS / "mptcp-throttler.sysusers").read_text()

@@ -1,0 +1,150 @@
+"""What the supervisor tells systemd and ``mptcp-proxy reload``, and what that makes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy.cli import main
+from mptcp_proxy.places import Places
+from mptcp_proxy.process import started
+from mptcp_proxy.reloads import Outcome, ReloadError, read_outcome, reload
+from mptcp_proxy.reported import Reported
+
+
+class Here(Places):
+    """Places below a directory of the test."""
+
+    directory = Path("/nowhere")
+
+    @property
+    def runtime(self) -> Path:
+        return self.directory
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    monkeypatch.setattr(Here, "directory", tmp_path)
+    return Here()
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listener
+
+
+def told(manager: socket.socket) -> list[str]:
+    lines: list[str] = []
+    while True:
+        try:
+            lines += manager.recv(4096).decode().split("\n")
+        except BlockingIOError:
+            return lines
+
+
+def test_it_is_ready_once_squid_listens(places: Places, manager: socket.socket) -> None:
+    reported = Reported(places)
+    reported.listeners([3128], [], [3128])
+    assert told(manager) == ["STATUS=serving: port 3128 NOT AT ALL"]
+    reported.listeners([3128, 3129], [3129], [])
+    assert told(manager) == [
+        "READY=1",
+        "STATUS=serving: port 3128 by Multipath TCP; "
+        "port 3129 by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
+    ]
+    reported.listeners([3128, 3129], [], [])
+    assert told(manager) == ["STATUS=serving: ports 3128, 3129 by Multipath TCP"]
+
+
+def test_a_refused_reload_stays_in_the_status_until_one_succeeds(places: Places, manager: socket.socket) -> None:
+    reported = Reported(places)
+    reported.listeners([3128], [], [])
+    told(manager)
+    reported.reload_begins()
+    assert told(manager)[0] == "RELOADING=1"
+    reported.reload_ends("squid.conf:3: wrong")
+    serving = "STATUS=serving: port 3128 by Multipath TCP"
+    assert told(manager) == ["READY=1", f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
+    reported.listeners([3128], [], [])
+    assert told(manager) == [f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
+    reported.reload_ends()
+    assert told(manager) == ["READY=1", serving]
+
+
+def test_signs_of_life_come_when_they_are_due(
+    places: Places, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "100000000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    reported = Reported(places)
+    for moment, expected in ((1000.0, ["WATCHDOG=1"]), (1049.0, []), (1050.0, ["WATCHDOG=1"]), (1051.0, [])):
+        clock[0] = moment
+        reported.give_sign_of_life()
+        assert told(manager) == expected
+    assert reported.due == 1100.0
+
+
+def test_without_a_watchdog_nothing_is_due(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+    reported = Reported(places)
+    reported.give_sign_of_life()
+    assert reported.due is None
+
+
+def test_what_a_supervisor_that_is_gone_has_left_is_not_believed(places: Places) -> None:
+    Reported(places)
+    assert read_outcome(places.reloads) is not None
+    for outcome in (Outcome(os.getpid(), started(os.getpid()) + 1, 0), Outcome(2**22 + 1, 0, 0)):
+        places.reloads.write_text(outcome.text())
+        assert read_outcome(places.reloads) is None
+    for text in ("", "[]", "{}", '{"pid": "x"}', "\0"):
+        places.reloads.write_text(text)
+        assert read_outcome(places.reloads) is None
+
+
+@pytest.mark.parametrize("refused", ["", "squid.conf:3: wrong"])
+def test_who_reloads_is_told_how_it_ended(places: Places, refused: str) -> None:
+    reported = Reported(places)
+    asked = threading.Event()
+    before = signal.signal(signal.SIGHUP, lambda *_: asked.set())
+
+    def supervisor() -> None:
+        assert asked.wait(10)
+        reported.reload_ends(refused)
+
+    thread = threading.Thread(target=supervisor)
+    thread.start()
+    try:
+        if refused:
+            with pytest.raises(ReloadError, match=f"reload refused, the old settings stay in force: {refused}"):
+                reload(places)
+        else:
+            reload(places)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_reload_without_a_proxy_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reload", "--service-name", "nosuchproxy"]) == 1
+    assert capsys.readouterr().err == "mptcp-proxy: no proxy of the name nosuchproxy runs\n"
+
+
+def test_its_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
+    from mptcp_common import __version__
+
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"mptcp-proxy {__version__}\n"

@@ -1,0 +1,122 @@
+"""The throttler as its unit starts it: another user than root, with four capabilities."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from throttler_site import POLICY, PORT, Site, clients, connection, until
+
+from mptcp_lab.testbed import Process
+from mptcp_lab.testbed.services import program, throttler_mounts
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+from mptcp_throttler.views.ask import ask
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+
+USER = 64123
+CAPABILITIES = "-all,+net_admin,+net_raw,+bpf,+perfmon"
+BY_ORDER = POLICY + "  - {name: order, steer: {mode: active-standby, active: wifi, standby: ethernet}}\n"
+
+
+@pytest.fixture
+def start(site: Site) -> Callable[..., Process]:
+    """Return what starts the daemon without root."""
+    if not all(directory.stat().st_mode & 0o001 for directory in Path(sys.executable).absolute().parents):
+        pytest.skip(f"NOT TESTED: other users may not enter {Path(sys.executable).parent}")
+    mounts = throttler_mounts(site.proxy)
+    state = Path(mounts["/run/mptcp-throttler"])
+    os.chown(state, USER, USER)
+    for left in state.iterdir():
+        os.chown(left, USER, USER)
+    site.testbed.directory.chmod(0o711)
+    for file in (site.config, site.policy):
+        file.chmod(0o644)
+    lock = state / "xtables.lock"
+    lock.touch(0o640)
+    os.chown(lock, 0, USER)
+
+    def started(**environment: str) -> Process:
+        command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
+        command += [f"--{which}={CAPABILITIES}" for which in ("inh-caps", "ambient-caps", "bounding-set")]
+        command += [program("mptcp-throttler"), "run", "--config", str(site.config)]
+        # Where systemd has it; the namespace's own /sys has it nowhere, and to find it there takes root.
+        command = ["sh", "-ec", 'mount -t cgroup2 none /sys/fs/cgroup; exec "$@"', "sh", *command]
+        environment = {"XTABLES_LOCKFILE": "/run/mptcp-throttler/xtables.lock", **environment}
+        return site.proxy.popen(command, name="unprivileged", mounts=mounts, env=environment)
+
+    return started
+
+
+def socket_of(site: Site) -> Path:
+    return Path(throttler_mounts(site.proxy)["/run/mptcp-throttler"]) / "status.sock"
+
+
+def answers(site: Site, process: Process) -> Callable[[], bool]:
+    def asked() -> bool:
+        assert process.running, process.output()
+        try:
+            return bool(ask(socket_of(site))["in_step"])
+        except OSError:
+            return False
+
+    return asked
+
+
+def test_it_caps_adopts_and_takes_everything_back(site: Site, start: Callable[..., Process]) -> None:
+    first = start()
+    until(answers(site, first), timeout=60)
+    with connection(site):
+        until(lambda: clients(site.entries()) == ["10.77.1.2"])
+        entries = site.entries()
+        first.kill()
+        second = start()
+        until(answers(site, second), timeout=60)
+        assert site.entries() == entries
+        assert ask(socket_of(site))["paced"]
+        second.signal(signal.SIGTERM)
+        assert second.wait(30) == 0, second.output()
+    assert "Traceback" not in first.output() + second.output()
+    assert "WARNING" not in second.output()
+
+
+def test_it_steers_by_order_and_its_keeper_puts_the_sysctls_back(site: Site, start: Callable[..., Process]) -> None:
+    def path_manager() -> str:
+        return site.proxy.run(["cat", "/proc/sys/net/mptcp/pm_type"]).stdout.strip()
+
+    site.policy.write_text(BY_ORDER)
+    process = start()
+    until(answers(site, process), timeout=60)
+    assert path_manager() == "1"
+    with connection(site):
+        # Only a path manager in user space can make one subflow backup.
+        until(lambda: any(backups(site)), timeout=30)
+        process.kill()
+        until(lambda: path_manager() == "0", timeout=30)
+    process = start()
+    until(answers(site, process), timeout=60)
+    process.signal(signal.SIGTERM)
+    assert process.wait(30) == 0, process.output()
+    assert path_manager() == "0"
+
+
+def backups(site: Site) -> list[bool]:
+    """Return of each subflow whether the proxy's side made it backup."""
+    with site.proxy.entered(), closing(SocketDiagnostics([PORT])) as sockets:
+        return [each.made_backup for piece in sockets.pieces() for each in piece]
+
+
+def test_a_lock_of_iptables_that_it_may_not_read_is_told_in_one_line(site: Site, start: Callable[..., Process]) -> None:
+    if site.backend != "iptables":
+        pytest.skip("nftables has no such lock")
+    lock = site.testbed.directory / "xtables.lock"
+    lock.touch(0o600)
+    process = start(XTABLES_LOCKFILE=str(lock))
+    assert process.wait(30) == 1
+    (line,) = process.output().splitlines()
+    assert f"iptables' lock {lock}: Permission denied; mptcp-throttler.service lets its user read it" in line

@@ -1,0 +1,213 @@
+"""What the daemon tells of itself: to the service manager, after a reload, and in its log about caps."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_kernel import FakeKernel
+from test_daemon import CAPPED, PATHS, UNCAPPED, running, scenario, until
+
+from mptcp_throttler.runtime import cap_log as cap_log_module
+from mptcp_throttler.runtime.logs import Lines
+from mptcp_throttler.views.ask import ask, ask_head, reload_outcome
+from mptcp_throttler.views.status_table import print_status
+
+BROKEN = PATHS + "rules: [{name: cap-a, paths: [c], throttle: {rate: fast}}]\n"
+
+
+class Manager:
+    """The service manager's end of its socket."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+
+    def told(self) -> list[str]:
+        """Return the lines that have come since the last call."""
+        lines: list[str] = []
+        while True:
+            try:
+                lines += self._listener.recv(4096).decode().split("\n")
+            except BlockingIOError:
+                return lines
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.delenv("WATCHDOG_PID", raising=False)
+        yield Manager(listener)
+
+
+def test_the_manager_is_told_what_is_done_and_that_the_loop_turns(
+    tmp_path: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "20000")
+
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+        async with running(path, CAPPED, kernel):
+            lines = manager.told()
+            await until(lambda: lines.extend(manager.told()) or "WATCHDOG=1" in lines)
+            assert lines[:2] == [
+                "READY=1",
+                "STATUS=1 connections, 1 capped subflows on w0 (iptables); 1 rules",
+            ]
+            # A loop that hangs gives no sign of life.
+            time.sleep(0.2)  # noqa: ASYNC251 - that is what is tested
+            assert manager.told() == []
+            await until(lambda: "WATCHDOG=1" in manager.told())
+
+    test(tmp_path)
+
+
+def test_a_refused_reload_is_shown_until_one_succeeds(
+    tmp_path: Path, manager: Manager, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @scenario
+    async def test(path: Path) -> None:
+        async with running(path, CAPPED) as scene:
+            assert scene.status()["reloads"] == {"accepted": 0, "refused": 0, "last_refused": None}
+            manager.told()
+            await scene.reload(BROKEN)
+            begun, when, ready = manager.told()
+            assert (begun, when[:15], ready) == ("RELOADING=1", "MONOTONIC_USEC=", "READY=1")
+            reloads = scene.status()["reloads"]
+            assert (reloads["accepted"], reloads["refused"]) == (0, 1)
+            assert abs(reloads["last_refused"]["time"] - time.time()) < 60
+            assert len(reloads["last_refused"]["errors"]) == 2
+            assert reloads["last_refused"]["errors"][0].startswith("p:5: rules[0].paths[0]")
+            assert "RELOAD REFUSED: p:5: " in scene.daemon._summary()
+            print_status(scene.status())
+            shown = capsys.readouterr().out
+            assert "RELOAD REFUSED at 2" in shown
+            assert "  p:5: rules[0].throttle.rate: " in shown
+
+            await scene.reload(UNCAPPED)
+            assert scene.status()["reloads"] == {"accepted": 1, "refused": 1, "last_refused": None}
+            print_status(scene.status())
+            assert "REFUSED" not in capsys.readouterr().out + scene.daemon._summary()
+
+    test(tmp_path)
+
+
+@scenario
+async def test_who_reloads_is_told_what_becomes_of_it(tmp_path: Path) -> None:
+    async with running(tmp_path, CAPPED) as scene:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, scene.daemon.reload)
+        scene.policy[0] = BROKEN
+        (first, second) = await asyncio.to_thread(reload_outcome, tmp_path / "s")
+        assert "rules[0].paths" in first
+        assert "rules[0].throttle.rate" in second
+        scene.policy[0] = UNCAPPED
+        assert await asyncio.to_thread(reload_outcome, tmp_path / "s") == []
+        assert scene.status()["policy"]["rules"] == []
+
+
+@scenario
+async def test_the_head_is_what_the_status_says_before_connections(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, CAPPED, kernel):
+        head, whole = await asyncio.gather(
+            asyncio.to_thread(ask_head, tmp_path / "s"), asyncio.to_thread(ask, tmp_path / "s")
+        )
+        keys = list(whole)
+        assert list(head) == keys[: keys.index("connections")]
+        assert head["policy"] == whole["policy"]
+
+
+def test_an_answer_that_breaks_off_is_an_error(tmp_path: Path) -> None:
+    async def test() -> None:
+        def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b'{"version": "1"')
+            writer.close()
+
+        async with await asyncio.start_unix_server(answer, tmp_path / "s"):
+            with pytest.raises(OSError, match="too early"):
+                await asyncio.to_thread(ask_head, tmp_path / "s")
+
+    asyncio.run(test())
+
+
+def test_a_cap_is_logged_once_it_is_decided_and_when_it_is_lifted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(cap_log_module, "AGAIN_SECONDS", 0.01)
+    caplog.set_level(logging.INFO)
+
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+        async with running(path, CAPPED, kernel) as scene:
+            begun = "10.77.0.1:3128-10.1.0.1:40000 (5 Mbit/s): rule cap-a caps path a at 5 Mbit/s: 2 subflows active"
+            await until(lambda: begun in caplog.messages)
+            await scene.reload(UNCAPPED)
+            lifted = "10.77.0.1:3128-10.1.0.1:40000 (5 Mbit/s): no cap any more: no rule matches"
+            await until(lambda: lifted in caplog.messages)
+
+    test(tmp_path)
+
+
+def test_thousands_of_caps_are_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
+    caplog.set_level(logging.INFO)
+
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        for number in range(1000):
+            host = f"{number >> 8}.{number & 255}"
+            kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
+        async with running(path, CAPPED, kernel):
+            await until(lambda: any("capped now" in line for line in caplog.messages))
+            line = "rule cap-a: 1000 capped; 1000 subflows capped now"
+            assert [each for each in caplog.messages if "cap-a" in each] == [line]
+
+    test(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("level", "for_journal", "printed"),
+    [
+        (logging.ERROR, True, "<3>ERROR: one\n<3>two\n"),
+        (logging.WARNING, True, "<4>WARNING: one\n<4>two\n"),
+        (logging.INFO, True, "<6>INFO: one\n<6>two\n"),
+        (logging.DEBUG, True, "<7>DEBUG: one\n<7>two\n"),
+        (logging.WARNING, False, "WARNING: one\ntwo\n"),
+    ],
+)
+def test_each_line_of_the_log_has_its_priority(level: int, for_journal: bool, printed: str) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(Lines(for_journal))
+    handler.handle(logging.LogRecord("x", level, "x.py", 1, "one\ntwo", None, None))
+    assert stream.getvalue() == printed
+
+
+@scenario
+async def test_the_status_says_who_manages_paths(tmp_path: Path) -> None:
+    async with running(tmp_path, CAPPED) as scene:
+        shown = scene.status()
+        assert shown["path_manager"] == "kernel"
+        scene.daemon._path_manager.in_force = True
+        assert scene.status()["path_manager"] == "user space"
+        scene.daemon._path_manager.in_force = False
+        assert json.dumps(shown["pid"]).isdigit()

@@ -1,0 +1,72 @@
+"""The settings against the host: interfaces and groups that have to be there, files that the daemon has to read.
+
+The daemon refuses to start where these differ, and a restart cures none of them.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import socket
+import subprocess
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from mptcp_common.problems import Problem, Severity
+from mptcp_common.trust import THROTTLER_USER
+from mptcp_throttler.config.settings import Settings
+
+_TEST_SECONDS = 10
+
+
+def host_problems(settings: Settings) -> Iterator[Problem]:
+    """Yield what of *settings* this host does not have."""
+    there = [name for _, name in socket.if_nameindex()]
+    yield from missing_interfaces(settings, there)
+    if settings.status_group is not None:
+        try:
+            grp.getgrnam(settings.status_group)
+        except KeyError:
+            message = f"there is no group {settings.status_group}; addgroup --system {settings.status_group}"
+            yield _problem(settings, "status_group", settings.status_group, message)
+
+
+def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[Problem]:
+    """Yield the interfaces that are not among those *there*."""
+    for name in settings.interfaces:
+        if name not in there:
+            known = ", ".join(sorted(there)) or "none"
+            message = f"there is no interface {name} on this host; there are: {known}"
+            yield _problem(settings, "interfaces", name, message)
+
+
+def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
+    """Yield which of *paths* the daemon's *user* cannot read. Only root can find out; others get no answer.
+
+    Where the host has no such user, whoever starts the daemon is root.
+    """
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        return
+    if os.geteuid() != 0:
+        return
+    for path in paths:
+        # The kernel itself is asked, as that user: modes of all directories, groups and access lists count.
+        readable = subprocess.run(
+            ["/usr/bin/test", "-r", str(path)],
+            user=entry.pw_uid,
+            group=entry.pw_gid,
+            extra_groups=os.getgrouplist(user, entry.pw_gid),
+            cwd="/",
+            timeout=_TEST_SECONDS,
+            check=False,
+        ).returncode
+        if readable != 0:
+            message = f"the throttler's user {user} cannot read it; chmod o+r it, or chgrp {user} and chmod g+r"
+            yield Problem(str(path), 0, 0, "", None, message)
+
+
+def _problem(settings: Settings, key: str, value: str, message: str) -> Problem:
+    return Problem(settings.source, settings.lines.get(key, 0), 0, key, value, message, Severity.ERROR)

@@ -1,0 +1,113 @@
+"""Says in the log which subflows got a cap and which lost theirs: each one for debugging, a line for each rule else.
+
+After a quiet time that line comes a second after the first change; while changes go on, once a minute. So ten thousand
+short downloads are a line a minute, and a cap on one subflow names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mptcp_common.units import format_rate
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Direction, Verdict
+
+log = logging.getLogger(__name__)
+
+FIRST_SECONDS = 1.0
+AGAIN_SECONDS = 60.0
+_Key = tuple[FourTuple, Direction]
+
+
+@dataclass(slots=True)
+class _Changes:
+    """Of one rule, since its last line."""
+
+    capped: int = 0
+    lifted: int = 0
+    ended: int = 0
+    """Subflows that ended under their cap."""
+    last: str = field(default="")
+    """The last change, in words."""
+
+
+class CapLog:
+    """Of all connections of one daemon."""
+
+    def __init__(self) -> None:
+        self._changes: dict[str, _Changes] = {}
+        self._now: dict[str, int] = {}
+        """Capped subflows by rule."""
+        self._changed = asyncio.Event()
+
+    def note(self, before: Iterable[Verdict], after: Iterable[Verdict]) -> None:
+        """Take note of what was decided for one connection, and what was before."""
+        old: dict[_Key, Verdict] = {(each.four_tuple, each.direction): each for each in before if each.scope}
+        new: dict[_Key, Verdict] = {(each.four_tuple, each.direction): each for each in after if each.scope}
+        if old.keys() == new.keys():
+            return
+        for key in new.keys() - old.keys():
+            self._note_cap(new[key])
+        gone = old.keys() - new.keys()
+        if gone:
+            left = {(each.four_tuple, each.direction): each.reason for each in after}
+            for key in gone:
+                self._note_end(old[key], left.get(key))
+        self._changed.set()
+
+    def lines(self) -> list[str]:
+        """Return a line for each rule that changed anything since the last call."""
+        changes, self._changes = self._changes, {}
+        self._changed.clear()
+        return [self._line(rule, each) for rule, each in changes.items()]
+
+    async def run(self) -> None:
+        """Log, forever."""
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(FIRST_SECONDS)
+            while lines := self.lines():
+                for line in lines:
+                    log.info("%s", line)
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def _note_cap(self, verdict: Verdict) -> None:
+        rule = _rule(verdict)
+        changes = self._changes.setdefault(rule, _Changes())
+        changes.capped += 1
+        self._now[rule] = self._now.get(rule, 0) + 1
+        changes.last = f"{_subflow(verdict)}: {verdict.reason}"
+        log.debug("capped: %s", changes.last)
+
+    def _note_end(self, verdict: Verdict, why: str | None) -> None:
+        rule = _rule(verdict)
+        changes = self._changes.setdefault(rule, _Changes())
+        self._now[rule] = self._now.get(rule, 0) - 1
+        if why is None:
+            changes.ended += 1
+            changes.last = f"{_subflow(verdict)}: ended"
+        else:
+            changes.lifted += 1
+            changes.last = f"{_subflow(verdict)}: no cap any more: {why}"
+        log.debug("%s", changes.last)
+
+    def _line(self, rule: str, changes: _Changes) -> str:
+        if changes.capped + changes.lifted + changes.ended == 1:
+            return changes.last
+        parts = ((changes.capped, "capped"), (changes.lifted, "lifted"), (changes.ended, "ended"))
+        counts = ", ".join(f"{count} {word}" for count, word in parts if count)
+        return f"rule {rule}: {counts}; {self._now.get(rule, 0)} subflows capped now"
+
+
+def _rule(verdict: Verdict) -> str:
+    assert verdict.scope is not None
+    return verdict.scope.rule
+
+
+def _subflow(verdict: Verdict) -> str:
+    rate = "" if verdict.throttle is None else f" ({format_rate(verdict.throttle.rate)})"
+    upload = "upload of " if verdict.direction is Direction.UP else ""
+    return f"{upload}{verdict.four_tuple}{rate}"

@@ -1,0 +1,90 @@
+"""Takes the policy anew, whole or not at all, and remembers what was refused until a reload succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mptcp_common.problems import DocumentError
+from mptcp_common.service_manager import READY, reloading
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.runtime import garbage
+from mptcp_throttler.runtime.component import Component, prepare_all
+from mptcp_throttler.runtime.decisions import Decisions
+from mptcp_throttler.runtime.service_status import tell
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A reload that was refused: when, seconds since the epoch, and every error, one line each."""
+
+    time: float
+    errors: tuple[str, ...]
+
+
+class Reloads:
+    """The reloads of one daemon."""
+
+    def __init__(
+        self,
+        components: Sequence[Component],
+        decisions: Decisions,
+        read_policy: Callable[[], Policy],
+        enforce: Callable[[], Awaitable[None]],
+    ) -> None:
+        """*enforce* brings the plan in line with the policy of *decisions*."""
+        self.last_refused: Refusal | None = None
+        """None where the last reload succeeded."""
+        self._accepted = self._refused = 0
+        self._components = components
+        self._decisions = decisions
+        self._read_policy = read_policy
+        self._enforce = enforce
+
+    async def reload(self) -> None:
+        """Take the policy file anew; refuse a bad one and keep what is in force."""
+        tell(*reloading())
+        try:
+            await self._reload()
+        finally:
+            tell(READY)
+
+    async def _reload(self) -> None:
+        try:
+            async with garbage.cycles():
+                policy = await asyncio.to_thread(self._read_policy)
+            await prepare_all(self._components, policy, self._decisions.policy)
+        except (DocumentError, KernelError) as error:
+            lines = tuple(str(error).splitlines())
+            for line in lines:
+                log.error("%s", line)
+            log.error("policy not reloaded: the one in force stays")
+            self._refused += 1
+            self.last_refused = Refusal(time.time(), lines)
+            return
+        self._decisions.set_policy(policy)
+        await self._enforce()
+        for component in self._components:
+            try:
+                await component.commit(policy)
+            except KernelError as error:
+                log.error("%s", error)
+        self._accepted += 1
+        self.last_refused = None
+        log.info("policy reloaded: %d rules", len(policy.rules))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return for the status how many were ``accepted`` and ``refused``, and ``last_refused``."""
+        last = self.last_refused
+        return {
+            "accepted": self._accepted,
+            "refused": self._refused,
+            "last_refused": None if last is None else {"time": last.time, "errors": list(last.errors)},
+        }
