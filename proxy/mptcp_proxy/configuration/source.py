@@ -131,7 +131,9 @@ def _resolve(
     except OSError as error:
         problems.append(_unreadable(path, error, place))
         return
-    lines = [PhysicalLine(path, number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1)]
+    lines = [PhysicalLine(path, number, _seen(line)) for number, line in enumerate(text.split("\n"), 1)]
+    nulls = (number for number, line in enumerate(text.split("\n"), 1) if "\0" in line)
+    problems.extend(Problem("a NUL byte: Squid would not see what follows it", path, number) for number in nulls)
     if lines and not lines[-1].text:
         lines.pop()
     position = 0
@@ -163,6 +165,11 @@ def _resolve(
     yield from lines[position:]
     if _ends_unfinished(lines):
         problems.append(Problem("the file ends in the middle of a continued line", path, len(lines)))
+
+
+def _seen(line: str) -> str:
+    """Return what Squid sees of a line."""
+    return line.partition("\0")[0].rstrip("\r")
 
 
 def is_command(statement: Statement) -> bool:

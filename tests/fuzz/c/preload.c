@@ -101,31 +101,35 @@ static void try_environment(char *text, size_t size)
 static void try_preload(char *text, size_t size)
 {
 	const char *value = text, *path = text + strlen(text) + 1;
-	char *left;
+	char **before = environ, *nothing[] = { NULL }, *left;
 
 	if (path >= text + size || *path == '\0' || strpbrk(path, ": ") != NULL)
 		return;
-	setenv(PRELOAD, value, 1);
+	environ = nothing;
 	hide_from_children(value, path);
 	left = getenv(PRELOAD);
-	if (left == NULL)
-		return;
-	assert(strlen(left) <= strlen(value));
-	for (const char *at = left; *at != '\0'; at += at[strcspn(at, ": ")] != '\0' ? strcspn(at, ": ") + 1 : strlen(at))
+	assert(left == NULL || strlen(left) <= strlen(value));
+	for (const char *at = left == NULL ? "" : left; *at != '\0'; at += at[strcspn(at, ": ")] != '\0' ? strcspn(at, ": ") + 1 : strlen(at))
 		assert(!is_own_library(at, strcspn(at, ": "), path));
 	unsetenv(PRELOAD);
+	environ = before;
 }
 
 static void try_program(char *text)
 {
-	bool named = names_own_program(text);
+	char **before = environ, *path = NULL, *only_path[] = { NULL, NULL };
 
-	assert(!named || access(text, F_OK) == 0);
-	setenv("PATH", text, 1);
+	assert(!names_own_program(text) || access(text, F_OK) == 0);
+	/* Not by setenv(3), which keeps every value that it was ever given. */
+	if (asprintf(&path, "PATH=%s", text) < 0)
+		return;
+	only_path[0] = path;
+	environ = only_path;
 	assert(!finds_own_program("no-such-program"));
 	finds_own_program(NULL);
 	finds_own_program(text);
-	setenv("PATH", "/usr/bin:/bin", 1);
+	environ = before;
+	free(path);
 }
 
 static void try_read(const uint8_t *data, size_t size)

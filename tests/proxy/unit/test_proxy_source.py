@@ -120,6 +120,7 @@ def test_bytes_that_are_not_utf_8_survive(tmp_path: Path) -> None:
         ("via on\ninclude /nonexistent/x.conf", ("main.conf", 2), "include /nonexistent/x.conf: there is no such file"),
         ("include DIR", ("main.conf", 1), "cannot read it: Is a directory"),
         ("include DIR/main.conf", ("main.conf", 1), "main.conf: the file would include itself"),
+        ("via on\nworkers 2\0http_access", ("main.conf", 2), "a NUL byte"),
         ("via on \\\n", ("main.conf", 1), "ends in the middle of a continued line"),
     ],
 )
