@@ -12,7 +12,7 @@ _UNRESOLVED = statuses(400, 403, 503)
 
 _LOOPBACK = """
 127.0.0.1 127.1 127.0.1 127.255.255.254 0177.0.0.1 0177.1 0x7f.0.0.1 0x7f.1 0x7F000001 2130706433 017700000001
-0 0.0.0.0 0.1.2.3 00000000 127.0.0.1. localhost LOCALHOST LocalHost localhost. ip6-localhost
+0 0.0.0.0 0.1.2.3 00000000 127.0.0.1. localhost LOCALHOST LocalHost localhost.
 [::] [::1] [0:0:0:0:0:0:0:1] [0000:0000:0000:0000:0000:0000:0000:0001] [::0001] [0::1]
 [::ffff:127.0.0.1] [::FFFF:127.0.0.1] [::ffff:7f00:1] [0:0:0:0:0:ffff:127.0.0.1] [::ffff:0.0.0.0] [::ffff:0:0]
 """.split()  # noqa: SIM905
@@ -62,11 +62,11 @@ def _inside(group: str, hosts: list[str]) -> list[Row]:
         row
         for number, host in enumerate(hosts, 1)
         for row in (
-            Row(f"{group}-{number:02d}-get", get(f"http://{host}:{INNER}/{{id}}"), _UNRESOLVED),
+            Row(f"{group}-{number:02d}-get", get(f"http://{host}:{INNER}/{{id}}"), _REFUSED),
             Row(
                 f"{group}-{number:02d}-connect",
                 head(f"CONNECT {host}:{TUNNEL} HTTP/1.1", f"Host: {host}:{TUNNEL}"),
-                _UNRESOLVED,
+                _REFUSED,
             ),
         )
     ]
@@ -171,6 +171,7 @@ _URLS = [
     Row("slashes", get(f"http:////127.0.0.1:{INNER}/{{id}}"), _UNRESOLVED),
     Row("no-host", get("http:///{id}"), _UNRESOLVED),
     Row("no-slashes", get(f"http:127.0.0.1:{INNER}/{{id}}"), _UNRESOLVED),
+    Row("name-of-the-hosts-file", get(f"http://ip6-localhost:{INNER}/{{id}}"), _UNRESOLVED),
     Row("only-scheme", get("http://"), _UNRESOLVED),
     Row("upper-case-scheme", get(f"HTTP://127.0.0.1:{INNER}/{{id}}"), _REFUSED),
     Row("https-to-the-host", get(f"https://127.0.0.1:{TUNNEL}/{{id}}"), statuses(400, 403, 503)),

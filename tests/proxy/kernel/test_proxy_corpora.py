@@ -55,7 +55,7 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
     "open proxy": {
         "http_access deny to_loopback": (
             "",
-            {"loopback-01-get", "loopback-23-connect", "name-both.example", "rebind-back"},
+            {"loopback-01-get", "loopback-22-connect", "name-both.example", "rebind-back"},
         ),
         "http_access deny own_addresses": ("", {"own-01-get", "own-06-get", "name-own6.example"}),
         "http_access deny to_link_local": ("", {"link-local-01-connect"}),
