@@ -17,11 +17,19 @@ class Problem:
     warning: bool = False
 
     def __str__(self) -> str:
+        """Return one line. What a file has of control characters is shown, not obeyed by the terminal."""
+        return "".join(each if each.isprintable() else _shown(each) for each in self._line())
+
+    def _line(self) -> str:
         place = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
         return (
             f"{place}{'warning: ' if self.warning else ''}{self.text}"
             f"{f' (allowed: {self.allowed})' if self.allowed else ''}"
         )
+
+
+def _shown(character: str) -> str:
+    return ascii(character)[1:-1]
 
 
 def errors(problems: Iterable[Problem]) -> tuple[Problem, ...]:

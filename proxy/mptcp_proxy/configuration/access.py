@@ -154,30 +154,32 @@ class _AccessLists:
                 case ("acl", name, kind, *values) if statement.applies is not False:
                     certain = statement.applies is True
                     self._lines.setdefault(name.lower(), []).append((kind, tuple(values), certain))
+        self._found: dict[str, _Match] = {}
 
-    def match(self, name: str, asked: frozenset[str] = frozenset()) -> _Match:
+    def match(self, name: str) -> _Match:
         """Return which clients *name*, of a rule, matches."""
         name = name.lower()
         if name.startswith("!"):
             if name[1:] not in self._lines:
                 return _NO_STRANGER  # Squid refuses a name that is not defined
-            inner = self.match(name[1:], asked)
+            inner = self.match(name[1:])
             return _Match(EVERYBODY - inner.certain, EVERYBODY - inner.possible)
-        if name not in self._lines or name in asked:
+        if name not in self._lines:
             return _NO_STRANGER
-        possible, certain = NOBODY, NOBODY
-        for kind, values, in_force in self._lines[name]:
-            line = self._line(kind, values, asked | {name})
-            possible |= line.possible
-            if in_force:
-                certain |= line.certain
-        return _Match(possible, certain)
+        if name not in self._found:
+            self._found[name] = _NO_STRANGER  # for a list that names itself
+            lines = [(self._line(kind, values), in_force) for kind, values, in_force in self._lines[name]]
+            self._found[name] = _Match(
+                Addresses.union(line.possible for line, _ in lines),
+                Addresses.union(line.certain for line, in_force in lines if in_force),
+            )
+        return self._found[name]
 
-    def _line(self, kind: str, values: tuple[str, ...], asked: frozenset[str]) -> _Match:
+    def _line(self, kind: str, values: tuple[str, ...]) -> _Match:
         if kind == "src":
             return _match_of(values)
         if kind in ("any-of", "all-of"):
-            parts = [self.match(part, asked) for part in values]
+            parts = [self.match(part) for part in values]
             join = Addresses.union if kind == "any-of" else Addresses.common
             return _Match(join(part.possible for part in parts), join(part.certain for part in parts))
         return _NO_STRANGER if kind in _SAY_WHO else _UNRELATED
@@ -194,12 +196,9 @@ class _AccessLists:
 
 def _match_of(values: Iterable[str]) -> _Match:
     """Return what the values of a "src" or "dst" match."""
-    possible = certain = NOBODY
-    for value in _values(values):
-        found = _addresses(value)
-        possible |= EVERYBODY if found is None else found
-        certain |= NOBODY if found is None else found
-    return _Match(possible, certain)
+    found = [_addresses(value) for value in _values(values)]
+    certain = Addresses.union(each for each in found if each is not None)
+    return _Match(EVERYBODY if None in found else certain, certain)
 
 
 def _values(words: Iterable[str]) -> Iterator[str]:

@@ -73,14 +73,17 @@ class Addresses:
         return Addresses(tuple(self._without(other)))
 
     def _without(self, other: Addresses) -> Iterator[tuple[int, int]]:
+        taken, at = other.ranges, 0
         for low, high in self.ranges:
             begin = low
-            for first, last in other.ranges:
-                if last < begin or first > high:
-                    continue
+            while at < len(taken) and taken[at][0] <= high:
+                first, last = taken[at]
                 if first > begin:
                     yield begin, first - 1
-                begin = last + 1
+                begin = max(begin, last + 1)
+                if last > high:
+                    break  # it may take of the next range, too
+                at += 1
             if begin <= high:
                 yield begin, high
 

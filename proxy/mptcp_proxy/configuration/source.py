@@ -15,6 +15,7 @@ force, whatever happens to the files meanwhile, and a worker that Squid has to s
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,20 +114,26 @@ def _truth(condition: str) -> bool | None:
 def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...]]:
     """Return the lines of *path* with its includes in their places, and what could not be read."""
     problems: list[Problem] = []
-    lines = tuple(_resolve(str(path), service_name, 0, None, problems))
+    lines = tuple(_resolve(str(path), service_name, (), None, problems))
     return lines, tuple(problems)
 
 
 def _resolve(
-    path: str, service_name: str, depth: int, place: PhysicalLine | None, problems: list[Problem]
+    path: str, service_name: str, within: tuple[str, ...], place: PhysicalLine | None, problems: list[Problem]
 ) -> Iterator[PhysicalLine]:
-    """Yield the lines of *path*, which the include at *place* (None: the command line) named."""
+    """Yield the lines of *path*, which the include at *place* (None: the command line) named.
+
+    *within*: the files that are being read, each by what the one before includes.
+    """
+    within = (*within, os.path.realpath(path))
     try:
         text = Path(path).read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
         problems.append(_unreadable(path, error, place))
         return
-    lines = [PhysicalLine(path, number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1)]
+    lines = [PhysicalLine(path, number, _seen(line)) for number, line in enumerate(text.split("\n"), 1)]
+    nulls = (number for number, line in enumerate(text.split("\n"), 1) if "\0" in line)
+    problems.extend(Problem("a NUL byte: Squid would not see what follows it", path, number) for number in nulls)
     if lines and not lines[-1].text:
         lines.pop()
     position = 0
@@ -136,13 +143,17 @@ def _resolve(
         include = lines[statement.last]
         included: list[PhysicalLine] = []
         found: list[Problem] = []
-        if depth == MAX_DEPTH:
-            found.append(
-                Problem("includes more than 16 deep; does a file include itself?", include.file, include.number)
-            )
+        if len(within) > MAX_DEPTH:
+            found.append(Problem(f"includes more than {MAX_DEPTH} deep", include.file, include.number))
         else:
             for name in _included_files(statement, found):
-                included.extend(_resolve(name, service_name, depth + 1, include, found))
+                # Read all the same, one that does so twice would be read 2 to the 16th time.
+                if os.path.realpath(name) in within:
+                    found.append(
+                        Problem(f"include {name}: the file would include itself", include.file, include.number)
+                    )
+                else:
+                    included.extend(_resolve(name, service_name, within, include, found))
         # In an "if" Squid itself decides whether the file is needed at all.
         if (found and statement.conditional) or is_command(statement):
             continue
@@ -154,6 +165,11 @@ def _resolve(
     yield from lines[position:]
     if _ends_unfinished(lines):
         problems.append(Problem("the file ends in the middle of a continued line", path, len(lines)))
+
+
+def _seen(line: str) -> str:
+    """Return what Squid sees of a line."""
+    return line.partition("\0")[0].rstrip("\r")
 
 
 def is_command(statement: Statement) -> bool:

@@ -49,6 +49,7 @@ def test_the_shipped_configuration_uses_the_places_of_the_service() -> None:
 def test_problems_as_people_read_them() -> None:
     assert str(Problem("wrong", "f", 3, "right")) == "f:3: wrong (allowed: right)"
     assert str(Problem("odd", "f", warning=True)) == "f: warning: odd"
+    assert str(Problem("caf\xe9 \x1b[2J\n\x07", "f")) == r"f: caf\xe9 \x1b[2J\n\x07".replace(r"\xe9", "\xe9")
     assert str(Problem("wrong")) == "wrong"
     assert errors([Problem("odd", warning=True), Problem("wrong")]) == (Problem("wrong"),)
 

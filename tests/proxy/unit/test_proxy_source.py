@@ -119,7 +119,8 @@ def test_bytes_that_are_not_utf_8_survive(tmp_path: Path) -> None:
     [
         ("via on\ninclude /nonexistent/x.conf", ("main.conf", 2), "include /nonexistent/x.conf: there is no such file"),
         ("include DIR", ("main.conf", 1), "cannot read it: Is a directory"),
-        ("include DIR/main.conf", ("main.conf", 1), "includes more than 16 deep"),
+        ("include DIR/main.conf", ("main.conf", 1), "main.conf: the file would include itself"),
+        ("via on\nworkers 2\0http_access", ("main.conf", 2), "a NUL byte"),
         ("via on \\\n", ("main.conf", 1), "ends in the middle of a continued line"),
     ],
 )
@@ -136,6 +137,22 @@ def test_sixteen_deep_is_not_too_deep(tmp_path: Path) -> None:
     lines, problems = read(main, "n")
     assert problems == ()
     assert "via on" in [line.text for line in lines]
+
+
+def test_seventeen_deep_is_too_deep(tmp_path: Path) -> None:
+    files = {f"f{depth}": f"include DIR/f{depth + 1}.conf\n" for depth in range(1, MAX_DEPTH + 1)}
+    main = write(tmp_path, main="include DIR/f1.conf\n", **files, **{f"f{MAX_DEPTH + 1}": "via on"})
+    _, problems = read(main, "n")
+    assert [(Path(each.file).name, each.text) for each in problems] == [("f16.conf", "includes more than 16 deep")]
+
+
+def test_a_file_that_includes_itself_several_times_is_read_once(tmp_path: Path) -> None:
+    """Otherwise three lines are read 3 to the 16th time, by names that all mean the same file."""
+    (tmp_path / "link.conf").symlink_to("main.conf")
+    main = write(tmp_path, main="include DIR/main.conf\ninclude DIR/./ma*.conf\ninclude DIR/link.conf\n")
+    lines, problems = read(main, "n")
+    assert len(lines) == 3
+    assert [each.line for each in problems] == [1, 2, 3]
 
 
 def test_an_include_that_squid_may_not_need_is_left_to_squid(tmp_path: Path) -> None:

@@ -243,3 +243,19 @@ def test_half_of_the_loopback_addresses_is_not_enough() -> None:
     half = ["acl lo dst 127.0.0.0/9 ::1/128", "http_access deny lo"]
     (text,) = exposed(*SHIPPED, *half, *TO_LINK_LOCAL, *TO_OWN, *TUNNELS, *LET_IN)
     assert "loopback" in text
+
+
+def test_lists_of_lists_are_looked_at_once_each() -> None:
+    """Forty that have the one before twice would otherwise be looked at 2 to the 40th time."""
+    lists = ["acl l0 src 10.0.0.0/8", *(f"acl l{n} any-of l{n - 1} l{n - 1}" for n in range(1, 41))]
+    assert not list(open_proxy_problems(parse(*lists, "http_access allow l40", "http_access deny all")))
+    assert list(open_proxy_problems(parse(*lists, "acl l7 src all", "http_access allow l40", "http_access deny all")))
+
+
+def test_long_lists_in_files_take_no_quadratic_time(tmp_path: Path) -> None:
+    """Two with 20,000 addresses each, none beside another: minutes, were each added to all before it."""
+    for name, last in (("one", 1), ("other", 3)):
+        (tmp_path / name).write_text("".join(f"11.{n // 250}.{n % 250}.{last}\n" for n in range(20_000)))
+    lists = [f'acl {name} src "{tmp_path}/{name}"' for name in ("one", "other")]
+    rules = [*lists, "http_access deny one", "http_access allow other", "http_access deny all"]
+    assert not list(open_proxy_problems(parse(*rules)))

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Fuzz target of the preload library: what it reads. The first octet says what the rest is: a list of ports, the
+ * address of bind(2), an environment (entries with '\0' between), LD_PRELOAD and the path of the library, or how many
+ * bytes to read from what kind of file. It ends the process (abort) where something is wrong.
+ *
+ * The library's own sources are part of this file, so that its static functions can be called.
+ */
+
+#define _GNU_SOURCE
+
+#include "mptcp_listen.c"
+#include "scope.c"
+#include "zero_read.c"
+
+#include <assert.h>
+#include <ctype.h>
+#include <stdint.h>
+
+/* The same question as listed(), by another way: word by word. */
+static bool listed_by_words(const char *list, int port)
+{
+	bool found = false;
+
+	for (const char *at = list; *at != '\0';) {
+		size_t digits = strspn(at, "0123456789");
+		size_t zeros = strspn(at, "0");
+		char number[8];
+
+		snprintf(number, sizeof number, "%d", port);
+		if (digits > zeros && digits - zeros == strlen(number) && strncmp(at + zeros, number, digits - zeros) == 0)
+			found = found || at == list || at[-1] != '-';
+		at += digits > 0 ? digits : 1;
+	}
+	return found;
+}
+
+static void try_ports(const char *list)
+{
+	static const int ports[] = { 1, 312, 3128, 3129, 31280, 65535 };
+
+	for (size_t i = 0; i < sizeof ports / sizeof *ports; i++)
+		assert(listed(list, ports[i]) == listed_by_words(list, ports[i]));
+}
+
+static void try_address(const uint8_t *data, size_t size)
+{
+	struct sockaddr_storage address = { 0 };
+	/* On the heap, so that the sanitizer sees a read behind the end. */
+	void *exact = malloc(size > 0 ? size : 1);
+	int port;
+
+	if (size > sizeof address)
+		size = sizeof address;
+	memcpy(exact, data, size);
+	memcpy(&address, data, size);
+	port = port_of(exact, size);
+	assert(port >= 0 && port <= 65535);
+	if (!(address.ss_family == AF_INET && size >= sizeof(struct sockaddr_in)) &&
+	    !(address.ss_family == AF_INET6 && size >= sizeof(struct sockaddr_in6)))
+		assert(port == 0);
+	free(exact);
+	assert(port_of(NULL, 16) == 0);
+}
+
+#define MOST_ENTRIES 64
+
+static size_t split(char *text, size_t size, char *entries[])
+{
+	size_t found = 0;
+
+	for (size_t at = 0; at < size && found < MOST_ENTRIES; at += strlen(text + at) + 1)
+		entries[found++] = text + at;
+	entries[found] = NULL;
+	return found;
+}
+
+static void try_environment(char *text, size_t size)
+{
+	char *entries[MOST_ENTRIES + 1], *copy[MOST_ENTRIES + OWN_ENTRIES + 1];
+	size_t own[3] = { 0, 0, 0 }, others = 0, length;
+
+	length = split(text, size, entries);
+	assert(count(entries) == length);
+	preload_entry = "LD_PRELOAD=/x/mptcp_listen.so";
+	ports_entry = "MPTCP_LISTEN_PORTS=3128";
+	congestion_entry = length % 2 == 0 ? NULL : "MPTCP_LISTEN_CONGESTION=bbr";
+	add_own_entries(entries, copy);
+	for (char **each = copy; *each != NULL; each++) {
+		own[0] += strncmp(*each, "LD_PRELOAD=", 11) == 0;
+		own[1] += strncmp(*each, "MPTCP_LISTEN_PORTS=", 19) == 0;
+		own[2] += strncmp(*each, "MPTCP_LISTEN_CONGESTION=", 24) == 0;
+		others++;
+	}
+	assert(own[0] == 1 && own[1] == 1 && own[2] == (congestion_entry != NULL));
+	assert(others <= length + OWN_ENTRIES);
+	preload_entry = ports_entry = congestion_entry = NULL;
+}
+
+/* The value of LD_PRELOAD, '\0', the path from which the library was loaded. */
+static void try_preload(char *text, size_t size)
+{
+	const char *value = text, *path = text + strlen(text) + 1;
+	char **before = environ, *nothing[] = { NULL }, *left;
+
+	if (path >= text + size || *path == '\0' || strpbrk(path, ": ") != NULL)
+		return;
+	environ = nothing;
+	hide_from_children(value, path);
+	left = getenv(PRELOAD);
+	assert(left == NULL || strlen(left) <= strlen(value));
+	for (const char *at = left == NULL ? "" : left; *at != '\0'; at += at[strcspn(at, ": ")] != '\0' ? strcspn(at, ": ") + 1 : strlen(at))
+		assert(!is_own_library(at, strcspn(at, ": "), path));
+	unsetenv(PRELOAD);
+	environ = before;
+}
+
+static void try_program(char *text)
+{
+	char **before = environ, *path = NULL, *only_path[] = { NULL, NULL };
+
+	assert(!names_own_program(text) || access(text, F_OK) == 0);
+	/* Not by setenv(3), which keeps every value that it was ever given. */
+	if (asprintf(&path, "PATH=%s", text) < 0)
+		return;
+	only_path[0] = path;
+	environ = only_path;
+	assert(!finds_own_program("no-such-program"));
+	finds_own_program(NULL);
+	finds_own_program(text);
+	environ = before;
+	free(path);
+}
+
+static void try_read(const uint8_t *data, size_t size)
+{
+	int pipes[2], sockets[2], ends[2];
+	char buffer[64];
+	ssize_t got;
+	size_t wanted;
+
+	if (size < 2 || pipe(pipes) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0)
+		return;
+	ends[0] = data[0] & 1 ? sockets[0] : pipes[0];
+	ends[1] = data[0] & 1 ? sockets[1] : pipes[1];
+	wanted = data[1] % sizeof buffer;
+	size = size - 2 > 32 ? 32 : size - 2;
+	if (size > 0)
+		assert(write(ends[1], data + 2, size) == (ssize_t)size);
+	else
+		close(ends[1]);
+	errno = 0;
+	got = read(ends[0], buffer, wanted);
+	if (wanted == 0)
+		assert(data[0] & 1 ? got == -1 && errno == EAGAIN : got == 0);
+	else
+		assert(got == (ssize_t)(size < wanted ? size : wanted));
+	close(pipes[0]), close(sockets[0]);
+	close(data[0] & 1 ? pipes[1] : sockets[1]);
+	if (size > 0)
+		close(ends[1]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	char *text;
+
+	if (size == 0)
+		return 0;
+	/* What the library is given ends with '\0', as an environment does. */
+	text = malloc(size);
+	memcpy(text, data + 1, size - 1);
+	text[size - 1] = '\0';
+	switch (data[0] % 6) {
+	case 0: try_ports(text); break;
+	case 1: try_address(data + 1, size - 1); break;
+	case 2: try_environment(text, size - 1); break;
+	case 3: try_preload(text, size - 1); break;
+	case 4: try_program(text); break;
+	case 5: try_read(data + 1, size - 1); break;
+	}
+	free(text);
+	return 0;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Drives a fuzz target without libFuzzer: "replay COUNT FILE...": each file, then COUNT inputs that come of damaging them.
+ */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST 2048
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct input {
+	uint8_t data[MOST];
+	size_t size;
+};
+
+static void damage(struct input *input)
+{
+	for (int i = rand() % 6; i >= 0; i--) {
+		size_t at = rand() % (input->size + 1), length = rand() % 8 + 1;
+
+		switch (rand() % 4) {
+		case 0:
+			if (at < input->size)
+				input->data[at] ^= 1 << rand() % 8;
+			break;
+		case 1:
+			if (at < input->size)
+				input->data[at] = "0123456789:,=/ -\0\n"[rand() % 18];
+			break;
+		case 2:
+			if (input->size + length < MOST && at + length <= input->size) {
+				memmove(input->data + at + length, input->data + at, input->size - at);
+				input->size += length;
+			}
+			break;
+		case 3:
+			if (at + length <= input->size) {
+				memmove(input->data + at, input->data + at + length, input->size - at - length);
+				input->size -= length;
+			}
+			break;
+		}
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct input *seeds = calloc(argc, sizeof *seeds), tried;
+	int found = 0;
+
+	for (int i = 2; i < argc; i++) {
+		FILE *file = fopen(argv[i], "rb");
+
+		if (file == NULL)
+			return 2;
+		seeds[found].size = fread(seeds[found].data, 1, MOST, file);
+		fclose(file);
+		LLVMFuzzerTestOneInput(seeds[found].data, seeds[found].size);
+		found++;
+	}
+	srand(8684);
+	for (long left = argc > 1 && found > 0 ? atol(argv[1]) : 0; left > 0; left--) {
+		tried = seeds[rand() % found];
+		damage(&tried);
+		LLVMFuzzerTestOneInput(tried.data, tried.size);
+	}
+	printf("%d files\n", found);
+	free(seeds);
+	return 0;
+}

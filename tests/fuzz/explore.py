@@ -1,0 +1,42 @@
+"""Fuzz one target, guided by coverage (atheris, which is libFuzzer): ``explore.py TARGET SECONDS [FINDS]``.
+
+What it finds worth keeping it puts into FINDS, a directory; what makes the target fail lies there as ``crash-...``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def main(name: str, seconds: str, finds: str) -> None:
+    import atheris
+
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    with atheris.instrument_imports(include=["mptcp_common", "mptcp_proxy", "mptcp_throttler"]):
+        from targets import TARGETS
+
+    directory = Path(finds)
+    directory.mkdir(parents=True, exist_ok=True)
+    words = HERE / "dictionaries" / f"{name}.dict"
+    atheris.Setup(
+        [
+            sys.argv[0],
+            f"-max_total_time={seconds}",
+            "-timeout=20",
+            "-max_len=2048",
+            "-print_final_stats=1",
+            f"-artifact_prefix={directory}/",
+            *([f"-dict={words}"] if words.exists() else []),
+            str(directory),
+            str(HERE / "corpora" / name),
+        ],
+        TARGETS[name],
+    )
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else f"/tmp/fuzz-{sys.argv[1]}")

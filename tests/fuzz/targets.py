@@ -1,0 +1,143 @@
+"""What is fuzzed: functions that take bytes, and raise where something is wrong.
+
+Two things drive them: ``unit/test_fuzz_targets.py``, a few seconds each time the tests run, and ``explore.py``, guided
+by coverage, for as long as one likes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mptcp_invariants import SMALL, Subscriber, check_tables
+
+from mptcp_common.problems import Severity
+from mptcp_proxy.configuration.access import open_proxy_problems
+from mptcp_proxy.configuration.check import check
+from mptcp_proxy.configuration.complaints import interpret
+from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_throttler.mptcp.options import Malformed, MptcpOption, UnknownSubtype, parse_option, parse_options
+from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, parse_frame
+from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.policy.load import check_policy
+
+PORT = 3128
+_LINKS = (ETHERNET, RAW_IP, LINUX_COOKED, 4)
+_SERVICE = "fuzz"
+_SUBTYPES = ("MpCapable", "MpJoin", "Dss", "AddAddr", "RemoveAddr", "MpPrio", "MpFail", "MpFastclose", "MpTcprst")
+"""Figure 19 of RFC 8684."""
+
+
+def options(data: bytes) -> None:
+    """One octet of TCP flags, then the options of a TCP header."""
+    flags, header = data[0] if data else 0, data[1:]
+    found = parse_options(header, flags)
+    at, end, walked = 0, len(header), 0
+    # The walk of RFC 9293, 3.1, once more.
+    while at < end and header[at] != 0:
+        if header[at] == 1:
+            at += 1
+            continue
+        length = header[at + 1] if at + 1 < end else 0
+        whole = 2 <= length <= end - at
+        if header[at] == 30:
+            option: MptcpOption = found[walked]
+            assert whole or (isinstance(option, Malformed) and option.subtype is None)
+            if whole:
+                raw = header[at : at + length]
+                assert option == parse_option(raw, flags)
+                _is_what_it_says(option, raw)
+            walked += 1
+        if not whole:
+            break
+        at += length
+    assert walked == len(found)
+
+
+def _is_what_it_says(option: MptcpOption, raw: bytes) -> None:
+    match option:
+        case Malformed():
+            assert option.data == raw
+        case UnknownSubtype():
+            assert (option.subtype, option.body) == (raw[2] >> 4, raw[2:])
+        case _:
+            assert type(option).__name__.startswith(_SUBTYPES[raw[2] >> 4])
+    shown = repr(option)
+    if len(raw) >= 12 and raw[2] >> 4 in (0, 7):
+        assert raw[4:12].hex() not in shown, "a key is shown"
+        assert repr(raw[4:12])[2:-1] not in shown, "a key is shown"
+
+
+def packets(data: bytes) -> None:
+    """Frames, each behind two octets: its length, and how it was captured. A tracker takes them in, one by one."""
+    tracker, subscriber = Tracker([PORT], SMALL), Subscriber()
+    time = 1000.0
+    for size, how, frame in _frames(data):
+        time += (how >> 4) * size / 64
+        segment = parse_frame(frame, time, "eth0", _LINKS[how & 3], (None, None, True, False)[how >> 2 & 3])
+        if segment is None:
+            continue
+        assert len(segment.source) == len(segment.destination) in (4, 16)
+        subscriber.receive(tracker.segment(segment))
+        check_tables(tracker, SMALL)
+    subscriber.agrees_with(tracker)
+    subscriber.receive(tracker.expire(time + 1e6))
+    subscriber.receive(tracker.expire(time + 2e6))
+    assert subscriber.live == {}
+    assert not any(tracker.table_sizes.values())
+
+
+def _frames(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    while at + 2 < len(data):
+        size, how = data[at], data[at + 1]
+        yield size, how, data[at + 2 : at + 2 + size]
+        at += 2 + size
+
+
+def policy(data: bytes) -> None:
+    """The text of a policy: one to be used, or lines for the operator."""
+    text = data.decode("utf-8", "replace")
+    checked = check_policy(text, "policy.yaml")
+    errors = [problem for problem in checked.problems if problem.severity is Severity.ERROR]
+    assert (checked.policy is None) == bool(errors)
+    for problem in (*checked.problems, *checked.notes):
+        _is_one_line(str(problem))
+        assert 0 <= problem.line <= text.count("\n") + text.count("\r") + 2
+
+
+def squid_configuration(data: bytes) -> None:
+    """The text of a squid.conf. It is read from a file, for it may name others."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as directory:
+        path = Path(directory, "squid.conf")
+        path.write_bytes(data.replace(b"SELF", bytes(path)))
+        checked = check(path, _SERVICE, None)
+    for problem in checked.problems:
+        _is_one_line(str(problem))
+    lines = [PhysicalLine("squid.conf", number, line.text) for number, line in enumerate(checked.lines, 1)]
+    said = list(statements(lines, _SERVICE))
+    for statement in said:
+        assert 0 <= statement.first <= statement.last < len(lines)
+    assert list(open_proxy_problems(list(statements([_line("http_access allow all"), *lines], _SERVICE))))
+    assert not list(open_proxy_problems(list(statements([_line("http_access deny all"), *lines], _SERVICE))))
+    # What Squid says of it, in the words of the file itself.
+    output = "\n".join(f"2026/01/01 00:00:00| Processing: {each.text}\n{each.text}" for each in said)
+    for problem in interpret(output, said, set())[0]:
+        _is_one_line(str(problem))
+
+
+def _line(text: str) -> PhysicalLine:
+    return PhysicalLine("squid.conf", 0, text)
+
+
+def _is_one_line(text: str) -> None:
+    assert text.isprintable(), ascii(text)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "options": options,
+    "packets": packets,
+    "policy": policy,
+    "squid_configuration": squid_configuration,
+}

@@ -1,0 +1,64 @@
+"""What the preload library reads, under the address and undefined-behaviour sanitizers: its corpus, and damaged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy import shim
+
+HERE = Path(__file__).parents[1]
+DAMAGED = 20_000
+FLAGS = ("-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def replay(directory: Path, sources: Path) -> subprocess.CompletedProcess[str]:
+    """Build the target with the library's *sources* and have it take the corpus."""
+    program = directory / "replay"
+    files = [HERE / "c" / name for name in ("preload.c", "replay.c")]
+    subprocess.run(["gcc", *FLAGS, f"-I{sources}", *map(str, files), "-ldl", "-o", str(program)], check=True)
+    corpus = sorted(map(str, (HERE / "corpora" / "preload").iterdir()))
+    # A preload library of somebody else would come before the sanitizer.
+    alone = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    return subprocess.run(
+        [str(program), str(DAMAGED), *corpus], capture_output=True, text=True, timeout=120, check=False, env=alone
+    )
+
+
+@pytest.fixture
+def sources(tmp_path: Path, require: Callable[..., None]) -> Path:
+    """A copy of the library's sources."""
+    require("gcc")
+    directory = tmp_path / "shim"
+    directory.mkdir()
+    for path in Path(shim.__file__).parent.glob("*.[ch]"):
+        (directory / path.name).write_text(path.read_text())
+    return directory
+
+
+def test_what_the_library_reads_breaks_nothing(tmp_path: Path, sources: Path) -> None:
+    ended = replay(tmp_path, sources)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        ("scope.c", "calloc(1, strlen(value) + 1)", "calloc(1, strlen(value))"),
+        ("scope.c", "#define OWN_ENTRIES 3", "#define OWN_ENTRIES 1"),
+        ("scope.c", "strlen(path) == length && ", ""),
+        ("mptcp_listen.c", "list = end;", "list = end + 1;"),
+        ("mptcp_listen.c", "length >= sizeof(struct sockaddr_in6)", "length > 4"),
+        ("mptcp_listen.c", "length < sizeof address->sa_family", "length < 1"),
+        ("zero_read.c", "size > 0 || ", "size > 9 || "),
+    ],
+)
+def test_a_broken_library_is_found_out(tmp_path: Path, sources: Path, file: str, right: str, wrong: str) -> None:
+    text = (sources / file).read_text()
+    assert text.count(right) == 1
+    (sources / file).write_text(text.replace(right, wrong))
+    assert replay(tmp_path, sources).returncode != 0

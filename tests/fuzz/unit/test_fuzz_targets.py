@@ -1,0 +1,66 @@
+"""Each target takes its corpus, and for a few seconds what comes of mixing and damaging it."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+from targets import TARGETS
+
+HERE = Path(__file__).parents[1]
+SECONDS = 3.0
+MOST_BYTES = 2048
+SEED = 8684
+
+
+def corpus(name: str) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((HERE / "corpora" / name).iterdir())]
+
+
+def words(name: str) -> list[bytes]:
+    """Return the words of the target's dictionary (the format is libFuzzer's)."""
+    path = HERE / "dictionaries" / f"{name}.dict"
+    text = path.read_text() if path.exists() else ""
+    return [each.encode().decode("unicode_escape").encode("latin-1") for each in re.findall(r'^"(.*)"$', text, re.M)]
+
+
+def damaged(rng: random.Random, seeds: list[bytes], scraps: list[bytes]) -> bytes:
+    data = bytearray(rng.choice(seeds))
+    for _ in range(rng.randrange(1, 6)):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(6):
+            case 0 if at < len(data):
+                data[at] ^= 1 << rng.randrange(8)
+            case 1:
+                data[at : at + 1] = rng.randbytes(1)
+            case 2:
+                del data[at : at + rng.randrange(1, 12)]
+            case 3:
+                data[at:at] = rng.choice(scraps) if scraps else rng.randbytes(4)
+            case 4:
+                other = rng.choice(seeds)
+                begin = rng.randrange(len(other) + 1)
+                data[at:at] = other[begin : begin + rng.randrange(1, 200)]
+            case _:
+                data[at:at] = data[at : at + rng.randrange(1, 40)]
+    return bytes(data[:MOST_BYTES])
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_takes_its_corpus_and_what_comes_of_damaging_it(name: str) -> None:
+    rng, seeds, scraps = random.Random(SEED), corpus(name), words(name)
+    assert len(seeds) > 5
+    for data in seeds:
+        TARGETS[name](data)
+    end, tried = time.monotonic() + SECONDS, 0
+    while time.monotonic() < end or tried < 20:
+        data = damaged(rng, seeds, scraps)
+        try:
+            TARGETS[name](data)
+        except Exception as error:
+            error.add_note(f"input: {data!r}")
+            raise
+        tried += 1

@@ -1,0 +1,194 @@
+"""What a proxy must pass on, take out and add (RFC 9110, RFC 9112), and what it makes of an origin's odd answers."""
+
+from __future__ import annotations
+
+from .row import CLOSED, ORIGIN, ORIGIN6, WEB, Row, get, head, statuses
+
+_URL = f"http://{ORIGIN}:{WEB}/{{id}}"
+_CHUNKED = "Transfer-Encoding: chunked"
+
+
+def _passed(
+    name: str, sent: bytes, *, has: bytes = b"", lacks: bytes = b"", got: bytes = b"", status: int = 200
+) -> Row:
+    """It arrives, once. *has*, *lacks*: of what the origin gets; *got*: in what the client gets."""
+    return Row(name, sent, statuses(status), reaches=1, origin_has=has, origin_lacks=lacks, has=got)
+
+
+def _ok(text: str, *, status: str = "200 OK", body: bytes = b"ok") -> bytes:
+    return f"HTTP/1.1 {status}\r\n{text}\r\n\r\n".encode("latin-1") + body
+
+
+_METHODS = [
+    *(_passed(f"method-{name.lower()}", get(_URL, method=name)) for name in ("GET", "HEAD", "DELETE", "OPTIONS")),
+    *(
+        _passed(f"method-{name.lower()}", get(_URL, "Content-Length: 2", method=name, body=b"ab"), has=b"ab")
+        for name in ("POST", "PUT", "PATCH", "PROPFIND", "REPORT", "LOCK", "X-OWN")
+    ),
+    _passed("method-post-without-body", get(_URL, "Content-Length: 0", method="POST"), has=b"Content-Length: 0"),
+    _passed("get-with-body", get(_URL, "Content-Length: 2", body=b"ab"), has=b"ab"),
+    _passed("delete-with-body", get(_URL, "Content-Length: 2", method="DELETE", body=b"ab"), has=b"ab"),
+]
+_ENDS_HERE = {
+    "connection-names-it": ("Connection: X-Hop\r\nX-Hop: y", b"X-Hop"),
+    "connection-names-two": ("Connection: X-Hop , close\r\nX-Hop: y", b"X-Hop"),
+    "connection-lower-case": ("connection: x-hop\r\nX-HOP: y", b"X-HOP"),
+    "keep-alive": ("Keep-Alive: timeout=5", b"timeout=5"),
+    "te": ("Connection: TE\r\nTE: trailers", b"trailers"),
+    "upgrade-h2c": ("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA", b"Upgrade"),
+    "proxy-authorization": ("Proxy-Authorization: Basic eDp5", b"eDp5"),
+    "proxy-connection": ("Proxy-Connection: keep-alive", b"Proxy-Connection"),
+    "forwarded": ("Forwarded: for=192.0.2.1", b"192.0.2.1"),
+    "x-forwarded-for": ("X-Forwarded-For: 192.0.2.1", b"192.0.2.1"),
+}
+_GOES_ON = {
+    "accept": "Accept: text/html;q=0.5, */*",
+    "authorization": "Authorization: Bearer abc",
+    "cookie": "Cookie: a=b; c=d",
+    "range": "Range: bytes=0-1",
+    "if-none-match": 'If-None-Match: "abc"',
+    "if-modified-since": "If-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT",
+    "user-agent": "User-Agent: x/1 (y)",
+    "accept-encoding": "Accept-Encoding: gzip, br",
+    "unknown-field": "X-Own: some thing",
+    "unicode": "X-Own: caf\xe9",
+    "empty-field": "X-Own:",
+    "long-field": "X-Own: " + "a" * 8000,
+    "cache-control": "Cache-Control: no-store",
+    "origin-field": "Origin: https://a.example",
+}
+_FIELDS = [
+    *(_passed(f"ends-{name}", get(_URL, text), lacks=lacks) for name, (text, lacks) in _ENDS_HERE.items()),
+    *(
+        _passed(f"passes-{name}", get(_URL, text), has=text.split(":", 1)[1].strip().encode("latin-1"))
+        for name, text in _GOES_ON.items()
+    ),
+    _passed("via-is-added", get(_URL), has=b"Via: 1.1 mptcpproxy"),
+    _passed("via-is-kept", get(_URL, "Via: 1.0 before"), has=b"1.0 before, 1.1 mptcpproxy"),
+    _passed("upgrade-websocket", get(_URL, "Connection: Upgrade", "Upgrade: websocket"), has=b"websocket"),
+    _passed(
+        "host-is-that-of-the-url",
+        head(f"GET {_URL} HTTP/1.1", "Host: other.example"),
+        has=f"Host: {ORIGIN}:{WEB}".encode(),
+        lacks=b"other.example",
+    ),
+    _passed("without-host-in-1.0", head(f"GET {_URL} HTTP/1.0"), has=f"Host: {ORIGIN}:{WEB}".encode()),
+    _passed("version-becomes-1.1", head(f"GET {_URL} HTTP/1.0"), has=b" HTTP/1.1\r\n"),
+    _passed("query", get(_URL + "?a=b&c=%20d"), has=b"?a=b&c=%20d"),
+    _passed("escapes-stay", get(_URL + "/%2e%2e/%2F%41"), has=b"/%2e%2e/%2F%41"),
+    _passed("dots-stay", get(_URL + "/../x/./y"), has=b"/../x/./y"),
+    _passed("fragment-is-dropped-or-kept-whole", get(_URL + "?q")),
+    _passed("no-path", get(f"http://{ORIGIN}:{WEB}?{{id}}"), has=b"?{id}"),
+    _passed("long-url", get(_URL + "?" + "a" * 6000), has=b"a" * 6000),
+    _passed("ipv6", get(f"http://[{ORIGIN6}]:{WEB}/{{id}}"), has=f"Host: [{ORIGIN6}]:{WEB}".encode()),
+    _passed("name", get(f"http://public.example:{WEB}/{{id}}"), has=f"Host: public.example:{WEB}".encode()),
+    _passed("name-upper-case", get(f"http://PUBLIC.Example:{WEB}/{{id}}")),
+    _passed("scheme-upper-case", get(f"HTTP://{ORIGIN}:{WEB}/{{id}}")),
+]
+_BODIES = [
+    _passed("chunked", get(_URL, _CHUNKED, method="POST", body=b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), has=b"abc"),
+    _passed("chunked-empty", get(_URL, _CHUNKED, method="POST", body=b"0\r\n\r\n")),
+    _passed(
+        "chunked-upper-case-size",
+        get(_URL, _CHUNKED, method="POST", body=b"A\r\n0123456789\r\n0\r\n\r\n"),
+        has=b"0123456789",
+    ),
+    _passed(
+        "expect-continue", get(_URL, "Expect: 100-continue", "Content-Length: 2", method="PUT", body=b"ab"), has=b"ab"
+    ),
+    Row("max-forwards-0", get(_URL, "Max-Forwards: 0", method="OPTIONS"), statuses(200, 403, 501), reaches=None),
+    Row("pipelined", get(_URL) * 4, statuses(200), reaches=4, answers=4),
+    Row(
+        "kept-alive-after-404",
+        get(f"http://{ORIGIN}:{WEB}/answer-404-to-keep") + get(_URL),
+        statuses(404),
+        reaches=1,
+        answers=2,
+    ),
+    Row("closed-as-asked", get(_URL, "Connection: close") + get(_URL), statuses(200), reaches=1),
+    Row("closed-in-1.0", head(f"GET {_URL} HTTP/1.0") + get(_URL), statuses(200), reaches=1),
+    # Squid takes it for the client's end (half_closed_clients off); with "on" a client can bring Squid 5.7 down.
+    Row("half-closed", get(_URL), statuses(200, CLOSED), reaches=None, ends=True),
+    Row("connect", head(f"CONNECT {ORIGIN}:443 HTTP/1.1", f"Host: {ORIGIN}:443"), statuses(200), reaches=None),
+    Row(
+        "connect-ipv6", head(f"CONNECT [{ORIGIN6}]:443 HTTP/1.1", f"Host: [{ORIGIN6}]:443"), statuses(200), reaches=None
+    ),
+    Row("connect-1.0", head(f"CONNECT {ORIGIN}:443 HTTP/1.0"), statuses(200), reaches=None),
+    Row(
+        "connect-and-data-at-once",
+        head(f"CONNECT {ORIGIN}:443 HTTP/1.1") + b"hello",
+        statuses(200),
+        reaches=None,
+        has=b"hello",
+    ),
+    Row("unreachable", get("http://10.77.9.77/{id}"), statuses(503, 504)),
+    Row("nobody-listens", get(f"http://{ORIGIN}:8099/{{id}}"), statuses(503)),
+    Row("no-such-name", get("http://nowhere.example/{id}"), statuses(503)),
+    Row("no-such-name-tunnel", head("CONNECT nowhere.example:443 HTTP/1.1"), statuses(503)),
+]
+_PLAIN = {
+    "200-length-0": (200, _ok("Content-Length: 0", body=b"")),
+    "200-until-close": (200, _ok("X: y", body=b"until the end")),
+    "200-chunked": (200, _ok(_CHUNKED, body=b"2\r\nok\r\n0\r\n\r\n")),
+    "200-chunk-extension": (200, _ok(_CHUNKED, body=b"2;a=b\r\nok\r\n0\r\n\r\n")),
+    "200-trailer": (200, _ok(_CHUNKED, body=b"2\r\nok\r\n0\r\nX: y\r\n\r\n")),
+    "200-no-reason": (200, b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nok"),
+    "200-in-1.0": (200, b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
+    "200-same-length-twice": (200, _ok("Content-Length: 2\r\nContent-Length: 2")),
+    "200-two-cookies": (200, _ok("Set-Cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 2")),
+    "200-long-field": (200, _ok("X: " + "a" * 20_000 + "\r\nContent-Length: 2")),
+    "201": (201, _ok("Content-Length: 2", status="201 Created")),
+    "204": (204, _ok("X: y", status="204 No Content", body=b"")),
+    "206": (206, _ok("Content-Range: bytes 0-1/9\r\nContent-Length: 2", status="206 Partial Content")),
+    "301": (301, _ok("Location: /x\r\nContent-Length: 2", status="301 Moved Permanently")),
+    "304": (304, _ok('ETag: "a"', status="304 Not Modified", body=b"")),
+    "401": (401, _ok("WWW-Authenticate: Basic realm=x\r\nContent-Length: 2", status="401 Unauthorized")),
+    "404": (404, _ok("Content-Length: 2", status="404 Not Found")),
+    "416": (416, _ok("Content-Length: 2", status="416 Range Not Satisfiable")),
+    "418": (418, _ok("Content-Length: 2", status="418 I'm a teapot")),
+    "500": (500, _ok("Content-Length: 2", status="500 Internal Server Error")),
+    "503": (503, _ok("Retry-After: 1\r\nContent-Length: 2", status="503 Service Unavailable")),
+    "599": (599, _ok("Content-Length: 2", status="599 Odd")),
+    "103-first": (200, b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + _ok("Content-Length: 2")),
+    "100-first": (200, b"HTTP/1.1 100 Continue\r\n\r\n" + _ok("Content-Length: 2")),
+}
+_ODD = {
+    "two-lengths": _ok("Content-Length: 2\r\nContent-Length: 3"),
+    "length-minus": _ok("Content-Length: -1"),
+    "length-letters": _ok("Content-Length: 2x"),
+    "length-and-chunked": _ok(f"Content-Length: 50\r\n{_CHUNKED}", body=b"2\r\nok\r\n0\r\n\r\n"),
+    "chunk-size": _ok(_CHUNKED, body=b"zz\r\nok\r\n0\r\n\r\n"),
+    "coding-unknown": _ok("Transfer-Encoding: x\r\nContent-Length: 2"),
+    "shorter-than-it-says": _ok("Content-Length: 20"),
+    "nothing": b"",
+    "garbage": b"\x00\x01\x02garbage\r\n\r\n",
+    "greeting": b"220 mail.example ESMTP\r\n",
+    "version-2": b"HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    "status-99": b"HTTP/1.1 99 Low\r\nContent-Length: 2\r\n\r\nok",
+    "status-letters": b"HTTP/1.1 2OO OK\r\nContent-Length: 2\r\n\r\nok",
+    "status-1000": b"HTTP/1.1 1000 High\r\nContent-Length: 2\r\n\r\nok",
+    "header-null": _ok("X: a\x00b\r\nContent-Length: 2"),
+    "header-fold": _ok("X: a\r\n b\r\nContent-Length: 2"),
+    "header-without-colon": _ok("nothing\r\nContent-Length: 2"),
+    "header-blank-before-colon": _ok("Content-Length : 2"),
+    "newlines-alone": b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
+    "head-of-300-kb": _ok("X: " + "a" * 300_000 + "\r\nContent-Length: 2"),
+    "101-not-asked-for": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nraw",
+    "100-for-ever": b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
+}
+ANSWERS: dict[str, bytes] = {
+    **{f"answer-{name}": answer for name, (_, answer) in _PLAIN.items()},
+    **{f"odd-{name}": answer for name, answer in _ODD.items()},
+}
+"""What the origin says to a request whose path begins with the name; then it closes the connection."""
+_ANSWERED = [
+    *(_passed(f"answer-{name}", get(_URL), status=status) for name, (status, _) in _PLAIN.items()),
+    Row("answer-200-chunked-to-1.0", head(f"GET {_URL} HTTP/1.0"), statuses(200), reaches=1, lacks=b"chunked"),
+    Row("answer-200-chunked-to-head", get(_URL, method="HEAD"), statuses(200), reaches=1, lacks=b"\r\n\r\n2"),
+    Row("answer-204-tells-to-close", get(_URL), statuses(204), reaches=1, has=b"Connection: close"),
+    *(
+        Row(f"odd-{name}", get(_URL), statuses(200, 403, 502, 503, CLOSED), reaches=None, lacks=b"ESMTP")
+        for name in _ODD
+    ),
+]
+ROWS = (*_METHODS, *_FIELDS, *_BODIES, *_ANSWERED)

@@ -1,0 +1,93 @@
+"""A strict reading of what an origin gets (RFC 9110, RFC 9112): each request, or why it has more than one meaning."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_LINE = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e\x80-\xff]+) HTTP/1\.1")
+# Of control characters those three alone are dangerous (RFC 9110, 5.5).
+_FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([^\r\n\0]*?)[ \t]*")
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})\r\n")
+
+
+class Ambiguous(Exception):
+    """Two servers may read it differently."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, as all servers read it."""
+
+    method: bytes
+    target: bytes
+    fields: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    raw: bytes
+
+    def all(self, name: bytes) -> list[bytes]:
+        return [value for each, value in self.fields if each.lower() == name]
+
+
+def requests(data: bytes) -> list[Request]:
+    """Return the requests of one connection. The last one's body may be unfinished. Raises Ambiguous."""
+    found = []
+    while data:
+        head, end, rest = data.partition(b"\r\n\r\n")
+        if not end:
+            raise Ambiguous(f"an unfinished head: {head[:200]!r}")
+        first, *lines = head.split(b"\r\n")
+        match = _LINE.fullmatch(first)
+        if match is None:
+            raise Ambiguous(f"the first line: {first[:200]!r}")
+        fields = tuple(_field(line) for line in lines)
+        request = Request(match[1], match[2], fields, b"", head + end)
+        body, left = _body(request, rest)
+        found.append(Request(request.method, request.target, fields, body, data[: len(data) - len(left)]))
+        data = left
+    return found
+
+
+def _field(line: bytes) -> tuple[bytes, bytes]:
+    match = _FIELD.fullmatch(line)
+    if match is None:
+        raise Ambiguous(f"a field: {line[:200]!r}")
+    return match[1], match[2]
+
+
+def _body(request: Request, rest: bytes) -> tuple[bytes, bytes]:
+    lengths, codings = request.all(b"content-length"), request.all(b"transfer-encoding")
+    if len(request.all(b"host")) != 1:
+        raise Ambiguous(f"not one Host: {request.raw[:300]!r}")
+    if len(lengths) + len(codings) > 1:
+        raise Ambiguous(f"several lengths: {lengths} {codings}")
+    if codings:
+        if codings[0].lower() != b"chunked":
+            raise Ambiguous(f"a coding: {codings}")
+        return _chunks(rest)
+    if not lengths:
+        return b"", rest
+    if not re.fullmatch(rb"[0-9]{1,18}", lengths[0]):
+        raise Ambiguous(f"a length: {lengths}")
+    size = int(lengths[0])
+    return rest[:size], rest[size:]
+
+
+def _chunks(data: bytes) -> tuple[bytes, bytes]:
+    body = b""
+    while match := _SIZE.match(data):
+        size, data = int(match[1], 16), data[match.end() :]
+        if size == 0:
+            if not data.startswith(b"\r\n"):
+                raise Ambiguous(f"a trailer: {data[:200]!r}")
+            return body, data[2:]
+        body += data[:size]
+        if len(data) <= size:
+            return body, b""  # the client has not sent more
+        if data[size : size + 2] != b"\r\n":
+            raise Ambiguous(f"no end of a chunk: {data[size:][:50]!r}")
+        data = data[size + 2 :]
+    if data:
+        raise Ambiguous(f"a chunk's size: {data[:200]!r}")
+    return body, b""

@@ -1,0 +1,206 @@
+"""What runs on the hosts of the attacks' scene, with the standard library alone: ``... NAME ARGUMENT...``."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import re
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+AT_ONCE = 40
+PATIENCE, LINGER = 20.0, 0.1
+"""Seconds: for an answer; for more than was asked for."""
+LONGEST = 8.0
+"""Seconds to wait for a request that is unfinished, and that Squid rightly waits to see finished."""
+
+
+def names(table: str) -> None:
+    """Answer questions for A and AAAA from a table, with other addresses each time where there are several lists."""
+    known = read(table)
+    asked: dict[tuple[str, int], int] = {}
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("", 53))
+    while True:
+        query, client = server.recvfrom(2048)
+        labels, at = [], 12
+        while query[at]:
+            labels.append(query[at + 1 : at + 1 + query[at]].decode("latin-1").lower())
+            at += query[at] + 1
+        name, kind = ".".join(labels), struct.unpack("!H", query[at + 1 : at + 3])[0]
+        lists = known.get(name)
+        found: list[bytes] = []
+        if lists is not None:
+            turn = asked.get((name, kind), 0)
+            asked[name, kind] = turn + 1
+            for address in lists[min(turn, len(lists) - 1)]:
+                six = ":" in address
+                if kind == (28 if six else 1):
+                    found.append(socket.inet_pton(socket.AF_INET6 if six else socket.AF_INET, address))
+        answers = b"".join(b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 0, len(each)) + each for each in found)
+        header = struct.pack("!HHHHH", 0x8183 if lists is None else 0x8180, 1, len(found), 0, 0)
+        server.sendto(query[:2] + header + query[12 : at + 5] + answers, client)
+
+
+def read(path: str) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+class Record:
+    """A file to which each piece that comes is added at once."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  open for good
+
+    def add(self, name: str, data: bytes) -> None:
+        self._file.write(json.dumps([name, base64.b64encode(data).decode()]) + "\n")
+
+
+async def listen(handle: Any, *ports: str) -> None:
+    for port in ports:
+        await asyncio.start_server(handle, None, int(port), reuse_address=True, backlog=500)
+    await asyncio.Event().wait()
+
+
+CANARY = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ncanary"
+
+
+async def echo(record: str, *ports: str) -> None:
+    """Write down each connection, and give back what comes; to a request a sound answer."""
+    kept = Record(record)
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        here = str(writer.get_extra_info("sockname"))
+        kept.add(here, b"")
+        while data := await reader.read(65536):
+            kept.add(here, data)
+            writer.write(CANARY if b" HTTP/1." in data else data)
+        writer.close()
+
+    await listen(handle, *ports)
+
+
+async def web(answers: str, record: str, port: str) -> None:
+    """Write down what comes and answer each request: those whose path is known in its own way, then close."""
+    known = {name: base64.b64decode(each) for name, each in read(answers).items()}
+    kept, numbers = Record(record), itertools.count()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name, data = str(next(numbers)), b""
+        while True:
+            while (size := whole(data)) is None:
+                piece = await reader.read(65536)
+                if not piece:
+                    writer.close()
+                    return
+                kept.add(name, piece)
+                data += piece
+            target = data.split(b" ", 2)[1].decode("latin-1").lstrip("/").partition("?")[0].partition("/")[0]
+            data = data[size:]
+            special = next((each for each in (target, target.rpartition("-to-")[0], "answer-204") if each in known), "")
+            if target.startswith(("answer-", "odd-")):
+                writer.write(known[special])
+                await writer.drain()
+                writer.close()
+                return
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    await listen(handle, port)
+
+
+def whole(data: bytes) -> int | None:
+    """Return the size of the request that *data* begins with, in the usual reading; None where more must come."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    if not end:
+        return None
+    begin = len(head) + 4
+    if re.search(rb"(?i)\r\ntransfer-encoding:[^\r]*chunked", head):
+        found = re.search(rb"(?:^|\r\n)0+[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n", body)
+        return None if found is None else begin + found.end()
+    length = re.search(rb"(?i)\r\ncontent-length:\s*(\d+)", head)
+    size = int(length[1]) if length else 0
+    return None if len(body) < size else begin + size
+
+
+def answers_in(data: bytes, heads: list[bool], closed: bool) -> list[int]:
+    """Return the statuses of the whole final answers. *heads*: which requests were HEAD, so far as is known."""
+    found: list[int] = []
+    while match := re.match(rb"HTTP/\d\.\d (\d+)[^\n]*\n", data):
+        status = int(match[1])
+        head, end, rest = data.partition(b"\r\n\r\n")
+        if not end:
+            break
+        if 100 <= status < 200 and status != 101:
+            data = rest
+            continue
+        chunked = re.search(rb"(?i)\r\ntransfer-encoding:[^\r]*chunked", head)
+        length = re.search(rb"(?i)\r\ncontent-length:\s*(\d+)", head)
+        if status in (204, 304, 101) or (len(found) < len(heads) and heads[len(found)]):
+            data = rest
+        elif chunked:
+            last = re.search(rb"(?:^|\r\n)0\r\n\r\n", rest)
+            if last is None and not closed:
+                break
+            data = rest[last.end() :] if last else b""
+        elif length:
+            if len(rest) < int(length[1]) and not closed:
+                break
+            data = rest[int(length[1]) :]
+        elif closed:
+            data = b""
+        else:
+            break
+        found.append(status)
+    return found
+
+
+async def one(row: dict[str, Any], address: str, port: str, limit: asyncio.Semaphore) -> tuple[str, dict[str, Any]]:
+    sent = base64.b64decode(row["data"])
+    tunnel, heads = sent.startswith(b"CONNECT"), [sent.startswith(b"HEAD")]
+    data, closed = b"", False
+    async with limit:
+        reader, writer = await asyncio.open_connection(address, int(port))
+        try:
+            writer.write(sent)
+            if row["ends"]:
+                writer.write_eof()
+            loop = asyncio.get_running_loop()
+            end = loop.time() + PATIENCE
+            while not closed and loop.time() < end:
+                enough = len(answers_in(data, heads, False)) >= row["answers"] or (
+                    tunnel and b"\r\n\r\n" in data and data.startswith(b"HTTP/1.1 200")
+                )
+                wait = LINGER if enough else min(end - loop.time(), PATIENCE if data else LONGEST)
+                try:
+                    piece = await asyncio.wait_for(reader.read(262144), max(wait, 0.01))
+                except TimeoutError:
+                    break
+                data += piece
+                closed = not piece
+        except ConnectionError:
+            closed = True
+        writer.close()
+    statuses = answers_in(data, heads, closed)
+    if tunnel and data.startswith(b"HTTP/1.1 200"):
+        statuses = [200]
+    return row["id"], {"statuses": statuses, "raw": base64.b64encode(data[:20000]).decode()}
+
+
+async def ask(rows: str, address: str, port: str) -> None:
+    """Send the rows, and print what came."""
+    limit = asyncio.Semaphore(AT_ONCE)
+    found = await asyncio.gather(*(one(row, address, port, limit) for row in read(rows)))
+    print(json.dumps(dict(found)))
+
+
+if __name__ == "__main__":
+    chosen = {"names": names, "echo": echo, "web": web, "ask": ask}[sys.argv[1]]
+    if chosen is names:
+        names(*sys.argv[2:])
+    else:
+        asyncio.run(chosen(*sys.argv[2:]))  # type: ignore[arg-type]

@@ -1,0 +1,162 @@
+"""A client that sends what a corpus has, an origin that writes down what comes, and something nobody may reach."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from corpora.conformance import ANSWERS
+from corpora.open_proxy import NAMES
+from corpora.row import CLOSED, INNER, TUNNEL, WEB, Row
+from corpora.strict import Ambiguous, Request, requests
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, Proxy, start_proxy, wait_until
+
+PROGRAMS = Path(__file__).parent / "attack_programs.py"
+OTHER_PORTS = (22, 25, 444)
+"""Of the origin, which no client may reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one client got."""
+
+    statuses: tuple[int, ...]
+    """Of all final answers that are whole."""
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a whole corpus."""
+
+    failed: dict[str, str]
+    """Rows that got something else than they must, and what."""
+    trespassed: tuple[str, ...]
+    """Connections to what nobody may reach."""
+    ambiguous: tuple[str, ...]
+    """What the origin got with more than one meaning."""
+
+
+@dataclass
+class Scene:
+    """Everything but the proxy, which a test may start several times."""
+
+    client: LiveNode
+    proxy: LiveNode
+    origin: LiveNode
+    directory: Path
+
+    @classmethod
+    def start(cls, testbed: Testbed) -> Scene:
+        scene = cls(testbed["client"], testbed["proxy"], testbed["origin"], testbed.directory)
+        (scene.directory / "names.json").write_text(json.dumps(NAMES))
+        spelt = {name: base64.b64encode(answer).decode() for name, answer in ANSWERS.items()}
+        (scene.directory / "answers.json").write_text(json.dumps(spelt))
+        origin, files = scene.origin, (scene.directory / "answers.json", scene.directory / "origin.record")
+        web = origin.popen(program("web", *files, WEB), name="web")
+        tunnel = origin.popen(program("echo", scene.directory / "tunnel.record", TUNNEL), name="goal")
+        others = origin.popen(program("echo", scene.directory / "others.record", *OTHER_PORTS), name="others")
+        inner = scene.proxy.popen(program("echo", scene.directory / "inner.record", INNER, TUNNEL, 80), name="inner")
+        for node, port, process in (
+            (origin, WEB, web),
+            (origin, TUNNEL, tunnel),
+            (origin, OTHER_PORTS[-1], others),
+            (scene.proxy, 80, inner),
+        ):
+            wait_until(partial(_listens, node, port), f"port {port} listens", process=process)
+        return scene
+
+    @contextmanager
+    def serving(self, config: Path) -> Iterator[Proxy]:
+        """Have a proxy, and names that nobody has asked for yet."""
+        names = self.origin.popen(program("names", self.directory / "names.json"), name="names")
+        proxy = start_proxy(self.proxy, config)
+        try:
+            yield proxy
+        finally:
+            names.stop(10)
+            proxy.process.stop(30)
+            wait_until(lambda: not _listens(self.proxy, PROXY_PORT), "the port is free")
+
+    def ask(self, rows: Sequence[Row]) -> dict[str, Answer]:
+        """Send each row on a connection of its own, many at once."""
+        spelt = [
+            {"id": row.id, "data": base64.b64encode(row.data).decode(), "answers": row.answers, "ends": row.ends}
+            for row in rows
+        ]
+        path = self.directory / "rows.json"
+        path.write_text(json.dumps(spelt))
+        said = self.client.run(program("ask", path, self.proxy.service_address(), PROXY_PORT), timeout=240)
+        return {
+            name: Answer(tuple(found["statuses"]), base64.b64decode(found["raw"]))
+            for name, found in json.loads(said.stdout).items()
+        }
+
+    def try_all(self, rows: Sequence[Row]) -> Outcome:
+        """Send all rows and judge them."""
+        records = [self.directory / f"{name}.record" for name in ("origin", "inner", "others", "tunnel")]
+        before = [len(path.read_bytes()) if path.exists() else 0 for path in records]
+        got = self.ask(rows)
+        new = [
+            path.read_bytes()[start:].decode() if path.exists() else ""
+            for path, start in zip(records, before, strict=True)
+        ]
+        connections: dict[str, bytes] = defaultdict(bytes)
+        for line in new[0].splitlines():
+            name, data = json.loads(line)
+            connections[name] += base64.b64decode(data)
+        arrived: list[Request] = []
+        ambiguous = []
+        for data in connections.values():
+            try:
+                arrived.extend(requests(data))
+            except Ambiguous as error:
+                ambiguous.append(str(error))
+        ambiguous += [str(each.target) for each in arrived if each.target.startswith(b"/inner")]
+        failed = {}
+        for row in rows:
+            if why := wrong(row, got[row.id], arrived):
+                failed[row.id] = why
+        trespassed = tuple(line for text in new[1:3] for line in text.splitlines())
+        return Outcome(failed, trespassed, tuple(ambiguous))
+
+
+def _listens(node: LiveNode, port: int) -> bool:
+    return bool(node.run(["ss", "-Htln", "sport", "=", f":{port}"]).stdout)
+
+
+def program(name: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-I", str(PROGRAMS), name, *map(str, arguments)]
+
+
+def wrong(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
+    """Return what is not as it must be; empty where all is."""
+    name = row.id.encode()
+    mine = [each for each in arrived if name in each.target.replace(b"/", b" ").replace(b"?", b" ").split()]
+    first = answer.statuses[0] if answer.statuses else CLOSED
+    if first not in row.status:
+        return f"status {first}, not {sorted(row.status)}: {answer.raw[:120]!r}"
+    if row.answers > len(answer.statuses) and CLOSED not in row.status:
+        return f"{len(answer.statuses)} answers, not {row.answers}"
+    if row.reaches is not None and len(mine) != row.reaches:
+        return f"the origin got it {len(mine)} times, not {row.reaches}: {answer.raw[:80]!r}"
+    if row.has not in answer.raw:
+        return f"the client does not get {row.has!r}: {answer.raw[:300]!r}"
+    if row.lacks and row.lacks in answer.raw:
+        return f"the client gets {row.lacks!r}: {answer.raw[:300]!r}"
+    for each, needed in itertools.product(mine, (row.origin_has.replace(b"{id}", name),)):
+        if needed not in each.raw:
+            return f"the origin does not get {needed!r}: {each.raw[:300]!r}"
+        if row.origin_lacks and row.origin_lacks in each.raw:
+            return f"the origin gets {row.origin_lacks!r}: {each.raw[:300]!r}"
+    return ""

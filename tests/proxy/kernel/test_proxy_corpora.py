@@ -1,0 +1,106 @@
+"""The corpora of attacks and of odd requests against the shipped squid.conf, and against weaker ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from attacking import Scene
+from corpora import conformance, malformed, open_proxy
+from corpora.row import ORIGIN, Row
+from proxying import configuration, workers
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy
+
+pytestmark = pytest.mark.kernel
+CORPORA: dict[str, tuple[Row, ...]] = {
+    "open proxy": open_proxy.ROWS,
+    "malformed": malformed.ROWS,
+    "conformance": conformance.ROWS,
+}
+QUICK = ("connect_timeout 2 seconds", "forward_timeout 3 seconds", "shutdown_lifetime 0 seconds")
+LEAST = {"open proxy": 80, "malformed": 80, "conformance": 60}
+
+
+@pytest.fixture(scope="module")
+def scene(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Scene:
+    require("squid", "gcc")
+    return Scene.start(make_module_testbed())
+
+
+@pytest.fixture(scope="class")
+def proxy(scene: Scene) -> Iterator[Proxy]:
+    with scene.serving(configuration(scene.proxy, f"dns_nameservers {ORIGIN}")) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("name", CORPORA)
+class TestAsShipped:
+    def test_each_gets_what_it_must(self, scene: Scene, proxy: Proxy, name: str) -> None:
+        before = workers(proxy.process)
+        outcome = scene.try_all(CORPORA[name])
+        assert outcome.trespassed == ()
+        assert not outcome.ambiguous, "\n".join(outcome.ambiguous)
+        assert not outcome.failed, "\n".join(f"{row}: {why}" for row, why in outcome.failed.items())
+        assert workers(proxy.process) == before, "a request brought Squid down"
+
+    def test_there_are_many(self, name: str) -> None:
+        rows = CORPORA[name]
+        assert len({row.id for row in rows}) == len(rows) >= LEAST[name]
+
+
+MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
+    "open proxy": {
+        "http_access deny to_loopback": (
+            "",
+            {"loopback-01-get", "loopback-22-connect", "name-both.example", "rebind-back"},
+        ),
+        "http_access deny own_addresses": ("", {"own-01-get", "own-06-get", "name-own6.example"}),
+        "http_access deny to_link_local": ("", {"link-local-01-connect"}),
+        "http_access deny to_metadata": ("", {"link-local-14-get"}),
+        "http_access deny !web_ports": ("", {"port-22", "port-25"}),
+        "http_access deny CONNECT !tunnel_ports": ("", {"tunnel-22", "tunnel-444"}),
+        "http_access deny !CONNECT !web_protocols": ("", {"service-ftp", "service-whois"}),
+        "http_access deny trace": ("", {"method-trace"}),
+    },
+    "conformance": {
+        "request_header_access Forwarded deny all": ("", {"ends-forwarded"}),
+        "forwarded_for delete": ("forwarded_for on", {"ends-x-forwarded-for"}),
+        "request_entities on": ("", {"get-with-body"}),
+        "http_access deny !to_anywhere": ("", {"no-such-name"}),
+        "http_reply_access deny no_http": ("", {"odd-greeting"}),
+        "reply_header_add Connection close no_body": ("", {"answer-204-tells-to-close"}),
+        "via on": ("via off", {"via-is-added"}),
+    },
+}
+"""By corpus: a line of squid.conf, what stands in its place, and some of the rows that then get something else."""
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_without_the_rules_rows_get_something_else(scene: Scene, name: str) -> None:
+    mutants = MUTANTS[name]
+    shipped = SQUID_CONFIG.read_text().splitlines()
+    assert all(shipped.count(line) == 1 for line in mutants)
+    weaker = [mutants[each][0] if each in mutants else each for each in shipped]
+    config = scene.proxy.directory / "weaker.conf"
+    config.write_text("\n".join([*weaker, f"dns_nameservers {ORIGIN}", *QUICK, ""]))
+    with scene.serving(config):
+        failed = set(scene.try_all(CORPORA[name]).failed)
+    for line, (_, rows) in mutants.items():
+        assert failed >= rows, line
+
+
+def test_with_debians_own_settings_many_get_something_else(scene: Scene) -> None:
+    stock = Path("/etc/squid/squid.conf").read_text().splitlines()
+    served = [f"acl testers src 10.0.0.0/8\nhttp_access allow testers\n{each}" if each == "http_access deny all" else each for each in stock]  # fmt: skip  # noqa: E501
+    config = scene.proxy.directory / "stock.conf"
+    kept = [each for each in served if not each.startswith(("coredump_dir", "cache_dir"))]
+    places = ["pid_filename /run/${service_name}/squid.pid", "cache_log /var/log/${service_name}/cache.log"]
+    logs = ["access_log stdio:/var/log/${service_name}/access.log", "pinger_enable off", "netdb_filename none"]
+    config.write_text("\n".join([*kept, *places, *logs, f"dns_nameservers {ORIGIN}", *QUICK, ""]))
+    with scene.serving(config):
+        outcome = scene.try_all(open_proxy.ROWS)
+    assert len(outcome.failed) > 50
+    assert outcome.trespassed

@@ -1,0 +1,84 @@
+"""The preload library under the address and undefined-behaviour sanitizers, in a program that does what Squid does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy import shim
+
+pytestmark = pytest.mark.kernel
+MPTCP = 262
+FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+PROGRAM = """
+import json, os, subprocess, sys
+from socket import *
+names = ["MPTCP_LISTEN_PORTS", "MPTCP_LISTEN_CONGESTION"]
+hidden = [os.environ.get(name) for name in names]
+def protocol(port, family=AF_INET):
+    s = socket(family, SOCK_STREAM)
+    s.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1); s.setsockopt(SOL_SOCKET, SO_RCVBUF, 100000)
+    s.bind(("::1" if family == AF_INET6 else "127.0.0.1", port)); s.listen()
+    return s.getsockopt(SOL_SOCKET, SO_PROTOCOL)
+found = [protocol(3128), protocol(3129, AF_INET6), protocol(3130)]
+a, b = socketpair(); b.send(b"x")
+try: found.append(os.read(a.fileno(), 0).decode())
+except BlockingIOError: found.append("again")
+found.append(os.read(a.fileno(), 9).decode())
+preload = os.environ.get("LD_PRELOAD", "")
+if len(sys.argv) > 1:
+    if os.fork() == 0:
+        os.environ["PATH"] = "/nonexistent:/bin:" * 200
+        os.environ["LD_PRELOAD"] = sys.argv[2]
+        os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+    assert os.wait()[1] == 0
+    os.environ["LD_PRELOAD"] = ""
+    said = subprocess.run(["sh", "-c", "echo $MPTCP_LISTEN_PORTS"], capture_output=True, text=True).stdout.strip()
+    try: os.execvp("no-such-program", ["x"])
+    except FileNotFoundError: found.append(said)
+print(json.dumps([hidden, "mptcp_listen" in preload, *found]), flush=True)
+"""
+
+
+def runtime(name: str) -> str:
+    return subprocess.run(
+        ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.mark.parametrize("of", ["list", "file"])
+def test_no_sanitizer_has_anything_to_say(tmp_path: Path, require: Callable[..., None], of: str) -> None:
+    require("root", "namespaces", "mptcp", "gcc")
+    library = tmp_path / "mptcp_listen.so"
+    subprocess.run(["gcc", *FLAGS, *map(str, shim.SOURCES), "-ldl", "-o", str(library)], check=True)
+    ports = "3128, 3129"
+    if of == "file":
+        (tmp_path / "ports").write_text("3128,3129\n" + " " * 5000)
+        ports = str(tmp_path / "ports")
+    preload = f"{runtime('libasan.so')} {runtime('libubsan.so')} {library}"
+    answer = subprocess.run(
+        [
+            *("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", "env"),
+            # The interpreter itself frees little at its end.
+            "ASAN_OPTIONS=detect_leaks=0",
+            f"LD_PRELOAD={preload}",
+            f"MPTCP_LISTEN_PORTS={ports}",
+            "MPTCP_LISTEN_CONGESTION=reno",
+            *(sys.executable, "-c", PROGRAM, PROGRAM, preload),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    # The program that it starts as itself has the library again; another one has nothing of it.
+    child, parent = map(json.loads, answer.stdout.splitlines())
+    told = [[None, None], False, MPTCP, MPTCP, 6, "again", "x"]
+    assert child == told
+    assert parent == [*told, ""]
