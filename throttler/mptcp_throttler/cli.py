@@ -119,7 +119,7 @@ def _run(options: argparse.Namespace) -> int:
     keep_large_objects_apart()
     settings = read_settings(options.config)
     policy = _policy_with_warnings(settings.policy, settings)
-    if problems := list(host_problems(settings)):
+    if problems := list(host_problems(settings, as_daemon=True)):
         raise DocumentError(problems)
     log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
 

@@ -20,16 +20,27 @@ from mptcp_throttler.config.settings import Settings
 _TEST_SECONDS = 10
 
 
-def host_problems(settings: Settings) -> Iterator[Problem]:
-    """Yield what of *settings* this host does not have."""
+def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
+    """Yield what of *settings* this host does not have. *as_daemon*: this process is to be the daemon."""
     there = [name for _, name in socket.if_nameindex()]
     yield from missing_interfaces(settings, there)
-    if settings.status_group is not None:
-        try:
-            grp.getgrnam(settings.status_group)
-        except KeyError:
-            message = f"there is no group {settings.status_group}; addgroup --system {settings.status_group}"
-            yield _problem(settings, "status_group", settings.status_group, message)
+    group = settings.status_group
+    if group is not None and (message := _group_problem(group, as_daemon)):
+        yield _problem(settings, "status_group", group, message)
+
+
+def _group_problem(name: str, as_daemon: bool) -> str | None:
+    try:
+        number = grp.getgrnam(name).gr_gid
+    except KeyError:
+        return f"there is no group {name}; addgroup --system {name}"
+    # chown(2): who is not root gives a file to groups of its own alone.
+    if as_daemon and os.geteuid() != 0 and number not in (os.getegid(), *os.getgroups()):
+        return (
+            f"the throttler's user is not in {name}; systemctl edit mptcp-throttler, and write "
+            f"SupplementaryGroups={name} below [Service]"
+        )
+    return None
 
 
 def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[Problem]:
