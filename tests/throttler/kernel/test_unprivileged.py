@@ -1,4 +1,4 @@
-"""The throttler as its unit starts it: another user than root, with four capabilities."""
+"""The throttler as its unit starts it: another user than root, with five capabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_throttler.views.ask import ask
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 
 USER = 64123
-CAPABILITIES = "-all,+net_admin,+net_raw,+bpf,+perfmon"
+CAPABILITIES = "-all,+net_admin,+net_raw,+bpf,+perfmon,+sys_nice"
 BY_ORDER = POLICY + "  - {name: order, steer: {mode: active-standby, active: wifi, standby: ethernet}}\n"
 
 
