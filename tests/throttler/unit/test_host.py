@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_throttler.config import host
-from mptcp_throttler.config.host import host_problems, unreadable
+from mptcp_throttler.config.host import host_problems, listening_ports, unreadable
 from mptcp_throttler.config.settings import Settings, load_settings
 
 
@@ -67,3 +67,14 @@ def test_a_group_is_to_be_one_of_the_daemons_own(monkeypatch: pytest.MonkeyPatch
     assert list(host_problems(with_group(name))) == [], "who checks is not who will run"
     monkeypatch.setattr(host.os, "getgroups", lambda: [1000, 0])
     assert list(host_problems(with_group(name), as_daemon=True)) == []
+
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:0C38 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 2 1 0 20 4 30 10 -1
+"""
+
+
+def test_who_listens_is_read_from_the_kernels_tables() -> None:
+    assert listening_ports([TABLE, TABLE.splitlines()[0]]) == {3128}

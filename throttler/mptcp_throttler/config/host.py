@@ -18,6 +18,9 @@ from mptcp_common.trust import THROTTLER_USER
 from mptcp_throttler.config.settings import Settings
 
 _TEST_SECONDS = 10
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTEN = "0A"
+"""TCP_LISTEN of include/net/tcp_states.h."""
 
 
 def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
@@ -52,6 +55,21 @@ def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[P
             yield _problem(settings, "interfaces", name, message)
 
 
+def ports_without_listener(settings: Settings) -> Iterator[Problem]:
+    """Yield a warning for each port of the proxy on which nobody listens: the throttler then has nothing to do."""
+    taken = listening_ports(table.read_text() for table in _TABLES if table.exists())
+    for port in settings.ownership.listen_ports:
+        if port not in taken:
+            message = f"nobody listens on port {port} now; is mptcp-proxy running, and with this port?"
+            yield _problem(settings, "listen_ports", str(port), message, Severity.WARNING)
+
+
+def listening_ports(tables: Iterable[str]) -> set[int]:
+    """Return the ports that *tables*, /proc/net/tcp and tcp6 (proc_pid_net(5)), show as listening."""
+    rows = (line.split() for table in tables for line in table.splitlines()[1:])
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTEN}
+
+
 def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
     """Yield which of *paths* the daemon's *user* cannot read. Only root can find out; others get no answer.
 
@@ -79,5 +97,5 @@ def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Pr
             yield Problem(str(path), 0, 0, "", None, message)
 
 
-def _problem(settings: Settings, key: str, value: str, message: str) -> Problem:
-    return Problem(settings.source, settings.lines.get(key, 0), 0, key, value, message, Severity.ERROR)
+def _problem(settings: Settings, key: str, value: str, message: str, severity: Severity = Severity.ERROR) -> Problem:
+    return Problem(settings.source, settings.lines.get(key, 0), 0, key, value, message, severity)
