@@ -129,3 +129,8 @@ def _plain(number: Decimal) -> str:
 def _three_digits(number: float) -> str:
     decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
     return f"{number:.{decimals}f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 rule``, ``2 rules``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

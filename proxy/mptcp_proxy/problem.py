@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+_SECRET = re.compile(r"(\w*(?:login|passw|secret)\w*=|\bcachemgr_passwd\s+)\S+", re.IGNORECASE)
+"""cache_peer's login=USER:PASSWORD and sslpassword=, cachemgr_passwd and the like; whatever follows up to a blank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +27,18 @@ class Problem:
     def _line(self) -> str:
         place = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
         return (
-            f"{place}{'warning: ' if self.warning else ''}{self.text}"
+            f"{place}{'warning: ' if self.warning else ''}{without_secrets(self.text)}"
             f"{f' (allowed: {self.allowed})' if self.allowed else ''}"
         )
 
 
 def _shown(character: str) -> str:
     return ascii(character)[1:-1]
+
+
+def without_secrets(text: str) -> str:
+    """Return *text*, statements of a squid.conf perhaps, without passwords: it goes to logs that others read."""
+    return _SECRET.sub(r"\1…", text)
 
 
 def errors(problems: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -46,9 +46,11 @@ class Outcome:
 
 
 def read_outcome(file: Path) -> Outcome | None:
-    """Return what *file* says; None where no supervisor that is alive has written it."""
+    """Return what *file* says; None where no supervisor that is alive has written it. Raises ReloadError."""
     try:
         outcome = Outcome(**json.loads(file.read_text()))
+    except PermissionError as error:
+        raise ReloadError(f"{reason(error)}; root has a proxy reload") from error
     except (OSError, ValueError, TypeError):
         return None
     return outcome if outcome.started == started(outcome.pid) != 0 else None

@@ -71,7 +71,7 @@ class Reported:
 
     def _write(self) -> None:
         try:
-            write(self._places.reloads, self._outcome.text().encode(), 0o644)
+            write(self._places.reloads, self._outcome.text().encode(), 0o600)
         except OSError as error:
             say(
                 f"{self._places.reloads}: {reason(error)}; mptcp-proxy reload will not see how it went", journal.WARNING

@@ -12,3 +12,5 @@ Stages, each in its own package, dependencies pointing one way (later stages kno
 Words: a *connection* is an MPTCP connection (RFC 8684), named by its local *token*; a *subflow* is one of
 its TCP connections, named by its *four-tuple*. *Local* is the proxy's end, *remote* the client's.
 """
+
+from mptcp_common import __version__ as __version__

@@ -17,6 +17,7 @@ from mptcp_common import __version__, journal
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED, USAGE
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.reasons import reason
+from mptcp_common.units import counted
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS, plain_status_socket
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _run(options: argparse.Namespace) -> int:
     keep_large_objects_apart()
     settings = read_settings(options.config)
     policy = _policy_with_warnings(settings.policy, settings)
-    if problems := list(host_problems(settings)):
+    if problems := list(host_problems(settings, as_daemon=True)):
         raise DocumentError(problems)
     log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
 
@@ -136,7 +137,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_settings
-    from mptcp_throttler.config.host import host_problems, unreadable
+    from mptcp_throttler.config.host import host_problems, ports_without_listener, unreadable
 
     if options.policy is not None:
         policy = _policy_with_warnings(options.policy, None)
@@ -146,6 +147,8 @@ def _check(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy = _policy_with_warnings(settings.policy, settings)
     _print_notes(settings.policy, settings)
+    for warning in ports_without_listener(settings):
+        journal.say(warning, journal.WARNING)
     if problems := [*host_problems(settings), *unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)
     print(f"{options.config}: no errors")
@@ -161,8 +164,7 @@ def _print_notes(path: Path, settings: Settings | None) -> None:
 
 
 def _no_errors(path: Path, policy: Policy) -> str:
-    paths, rules = len(policy.paths), len(policy.rules)
-    return f"{path}: {paths} path{'s' * (paths != 1)}, {rules} rule{'s' * (rules != 1)}, no errors"
+    return f"{path}: {counted(len(policy.paths), 'path')}, {counted(len(policy.rules), 'rule')}, no errors"
 
 
 def _reload(options: argparse.Namespace) -> int:
@@ -283,7 +285,7 @@ def _quota(options: argparse.Namespace) -> int:
             if not gone:
                 _complain("nothing to reset: nothing was used in the present period")
                 return FAILED
-            print(f"reset: {gone} volume{'s' * (gone != 1)}")
+            print(f"reset: {counted(gone, 'volume')}")
             return DONE
         if options.json:
             print(json.dumps(as_json(found), indent=2))

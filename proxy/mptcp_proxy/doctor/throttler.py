@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mptcp_common.units import counted
+
 from .libraries import first
 from .model import Finding, fail, ok, warn
 
@@ -58,7 +60,7 @@ def daemon(head: Mapping[str, Any] | None, why_not: str) -> Finding:
             "mptcp-throttler check && systemctl reload mptcp-throttler",
         )
     on = ", ".join(head["interfaces"])
-    return ok(_DAEMON, f"it runs, with {len(head['policy']['rules'])} rules on {on} ({head['netfilter']})")
+    return ok(_DAEMON, f"it runs, with {counted(len(head['policy']['rules']), 'rule')} on {on} ({head['netfilter']})")
 
 
 def bpf(head: Mapping[str, Any] | None, loads: Callable[[str], bool], release: str, has_types: bool) -> Finding:

@@ -16,6 +16,7 @@ from mptcp_common.units import (
     SIZE_PATTERN,
     approximate_rate,
     approximate_size,
+    counted,
     format_rate,
     format_size,
     parse_rate,
@@ -192,3 +193,8 @@ def test_a_measured_rate_is_right_to_half_a_percent(rate: float) -> None:
     number, unit = approximate_rate(rate).split()
     factor = {"bit/s": 1, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}[unit]
     assert abs(float(number) * factor - rate) <= max(0.5, 0.0051 * rate)
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0 rules"), (1, "1 rule"), (2, "2 rules")])
+def test_what_is_counted_agrees_with_its_number(number: int, words: str) -> None:
+    assert counted(number, "rule") == words

@@ -207,7 +207,7 @@ def test_the_throttlers_settings_state_and_path_manager(testbed: Testbed, requir
 
     throttler = start_throttler(node, config)
     findings = examined()
-    assert findings["throttler"]["text"] == "it runs, with 1 rules on wan0 (nftables)"
+    assert findings["throttler"]["text"] == "it runs, with 1 rule on wan0 (nftables)"
     assert findings["throttler settings"]["status"] == "ok"
     assert node.run(["sysctl", "-n", "net.mptcp.pm_type"]).stdout.strip() == "1"
     assert findings["sysctl path manager"]["status"] == "ok"

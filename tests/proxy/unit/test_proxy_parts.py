@@ -54,6 +54,19 @@ def test_problems_as_people_read_them() -> None:
     assert errors([Problem("odd", warning=True), Problem("wrong")]) == (Problem("wrong"),)
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("cache_peer p parent 1 0 login=joe:hunter2 x: odd", "cache_peer p parent 1 0 login=… x: odd"),
+        ("cache_peer p sslpassword=hunter2", "cache_peer p sslpassword=…"),
+        ("cachemgr_passwd hunter2 all: odd", "cachemgr_passwd … all: odd"),
+        ("http_port 3128 name=joe", "http_port 3128 name=joe"),
+    ],
+)
+def test_passwords_are_not_repeated(said: str, shown: str) -> None:
+    assert str(Problem(said, "f", 3)) == f"f:3: {shown}"
+
+
 SS = """\
 LISTEN 0      4096               *:3128            *:*    users:(("squid",pid=5745,fd=23),("squid",pid=5743,fd=13))
 \t bbr cwnd:10 tcp-ulp-mptcp

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,6 +141,18 @@ def test_who_reloads_is_told_how_it_ended(places: Places, refused: str) -> None:
 def test_a_reload_without_a_proxy_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reload", "--service-name", "nosuchproxy"]) == 1
     assert capsys.readouterr().err == "mptcp-proxy: no proxy of the name nosuchproxy runs\n"
+
+
+def test_who_may_not_reload_is_told_so(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    Reported(places)
+    assert stat.S_IMODE(places.reloads.stat().st_mode) == 0o600, "what was refused is nobody else's business"
+
+    def refused(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(ReloadError, match=r"reloads\.json: Permission denied; root has a proxy reload"):
+        reload(places)
 
 
 def test_its_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:

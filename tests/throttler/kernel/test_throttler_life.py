@@ -83,6 +83,14 @@ def test_reload_takes_a_good_policy_and_refuses_a_bad_one(site: Site) -> None:
         until(lambda: clients(site.entries()) == ["10.77.2.2"])
 
 
+def test_the_log_says_which_caps_were_set_and_lifted(site: Site) -> None:
+    with running(site) as throttler, connection(site):
+        begun = "rule spare-ethernet caps path ethernet at 5 Mbit/s"
+        until(lambda: f" (5 Mbit/s): {begun}" in throttler.process.output(), timeout=30)
+        (line,) = (each for each in throttler.process.output().splitlines() if begun in each)
+        assert line.startswith("INFO: 10.77.8.2:3128-10.77.1.2:")
+
+
 def test_an_interface_that_goes_and_returns_is_captured_and_shaped_again(site: Site) -> None:
     with running(site) as throttler:
         with site.proxy.link_down("wan0"):

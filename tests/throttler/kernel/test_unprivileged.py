@@ -1,4 +1,4 @@
-"""The throttler as its unit starts it: another user than root, with four capabilities."""
+"""The throttler as its unit starts it: another user than root, with five capabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_throttler.views.ask import ask
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 
 USER = 64123
-CAPABILITIES = "-all,+net_admin,+net_raw,+bpf,+perfmon"
+CAPABILITIES = "-all,+net_admin,+net_raw,+bpf,+perfmon,+sys_nice"
 BY_ORDER = POLICY + "  - {name: order, steer: {mode: active-standby, active: wifi, standby: ethernet}}\n"
 
 
@@ -38,8 +38,8 @@ def start(site: Site) -> Callable[..., Process]:
     for file in (site.config, site.policy):
         file.chmod(0o644)
     lock = state / "xtables.lock"
-    lock.touch(0o640)
-    os.chown(lock, 0, USER)
+    lock.touch(0o600)
+    os.chown(lock, USER, -1)
 
     def started(**environment: str) -> Process:
         command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
@@ -119,4 +119,4 @@ def test_a_lock_of_iptables_that_it_may_not_read_is_told_in_one_line(site: Site,
     process = start(XTABLES_LOCKFILE=str(lock))
     assert process.wait(30) == 1
     (line,) = process.output().splitlines()
-    assert f"iptables' lock {lock}: Permission denied; mptcp-throttler.service lets its user read it" in line
+    assert f"iptables' lock {lock}: Permission denied; mptcp-throttler.service gives it to its user" in line

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_common.exit_status import CONFIGURATION
+from mptcp_common.trust import THROTTLER_USER
+from mptcp_proxy.places import Places
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.mptcp_pm import keeping
 from mptcp_throttler.kernel.netlink import OUR_PORTS
@@ -61,6 +64,9 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("what the sysctls were", f"{SETTINGS.state_directory}/{NOTE}"),
         ("port ids of the throttler's netlink sockets", f"{OUR_PORTS:#x} to {OUR_PORTS | 0xFFFF:#x}"),
         ("what was replaced", f"{SETTINGS.state_directory}/replaced.json"),
+        ("user and group of the throttler", THROTTLER_USER),
+        ("exit status for mistakes of files", str(CONFIGURATION)),
+        ("outcome of the proxy's last reload", str(Places().reloads)),
     ],
 )
 def test_the_page_says_what_the_code_does(row: str, value: str) -> None:

@@ -64,7 +64,7 @@ def test_the_manager_is_told_what_is_done_and_that_the_loop_turns(
             await until(lambda: lines.extend(manager.told()) or "WATCHDOG=1" in lines)
             assert lines[:2] == [
                 "READY=1",
-                "STATUS=1 connections, 1 capped subflows on w0 (iptables); 1 rules",
+                "STATUS=1 connection, 1 capped subflow on w0 (iptables); 1 rule",
             ]
             # A loop that hangs gives no sign of life.
             time.sleep(0.2)  # noqa: ASYNC251 - that is what is tested

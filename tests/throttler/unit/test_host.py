@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from pathlib import Path
 
 import pytest
 
 from mptcp_throttler.config import host
-from mptcp_throttler.config.host import unreadable
+from mptcp_throttler.config.host import host_problems, listening_ports, unreadable
+from mptcp_throttler.config.settings import Settings, load_settings
 
 
 @pytest.fixture
@@ -48,3 +50,31 @@ def test_nobody_is_asked_where_there_is_no_such_user_or_who_checks_is_not_root(
     assert list(unreadable([policy], "no-such-user-here")) == []
     monkeypatch.setattr(host.os, "geteuid", lambda: 1000)
     assert list(unreadable([policy], "nobody")) == []
+
+
+def with_group(name: str) -> Settings:
+    return load_settings(f"interfaces: [lo]\npolicy: p.yaml\nstatus_group: {name}\n", "t.yaml")
+
+
+def test_a_group_is_to_be_one_of_the_daemons_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = grp.getgrgid(0).gr_name
+    monkeypatch.setattr(host.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(host.os, "getegid", lambda: 1000)
+    monkeypatch.setattr(host.os, "getgroups", lambda: [1000])
+    (problem,) = host_problems(with_group(name), as_daemon=True)
+    assert str(problem).startswith(f"t.yaml:3: status_group: the throttler's user is not in {name}; systemctl edit")
+    assert f"SupplementaryGroups={name}" in str(problem)
+    assert list(host_problems(with_group(name))) == [], "who checks is not who will run"
+    monkeypatch.setattr(host.os, "getgroups", lambda: [1000, 0])
+    assert list(host_problems(with_group(name), as_daemon=True)) == []
+
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:0C38 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 2 1 0 20 4 30 10 -1
+"""
+
+
+def test_who_listens_is_read_from_the_kernels_tables() -> None:
+    assert listening_ports([TABLE, TABLE.splitlines()[0]]) == {3128}

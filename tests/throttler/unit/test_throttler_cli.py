@@ -10,6 +10,7 @@ import pytest
 
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_throttler.cli import main
+from mptcp_throttler.config import host
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/throttler/golden"
@@ -30,6 +31,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The host's interfaces; what the kernel says of those is no part of the tests that use them."""
     names = ["lo", "wan0", "wan1"]
     monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names)))
+    monkeypatch.setattr(host, "listening_ports", lambda tables: {3128})
     return names
 
 
@@ -61,6 +63,14 @@ def test_check_says_what_is_well(settings: Path, capsys: pytest.CaptureFixture[s
         f"{settings.parent}/policy.yaml: 2 paths, 1 rule, no errors",
     ]
     assert said.err == ""
+
+
+@pytest.mark.usefixtures("present")
+def test_check_warns_of_a_port_on_which_nobody_listens(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings.write_text(settings.read_text() + "listen_ports: [3128, 3129]\n")
+    assert main(["check", "--config", str(settings)]) == 0
+    words = "nobody listens on port 3129 now; is mptcp-proxy running, and with this port?"
+    assert capsys.readouterr().err == f"{settings}:3: warning: listen_ports: {words}\n"
 
 
 @pytest.mark.usefixtures("present")

@@ -18,18 +18,32 @@ from mptcp_common.trust import THROTTLER_USER
 from mptcp_throttler.config.settings import Settings
 
 _TEST_SECONDS = 10
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTEN = "0A"
+"""TCP_LISTEN of include/net/tcp_states.h."""
 
 
-def host_problems(settings: Settings) -> Iterator[Problem]:
-    """Yield what of *settings* this host does not have."""
+def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
+    """Yield what of *settings* this host does not have. *as_daemon*: this process is to be the daemon."""
     there = [name for _, name in socket.if_nameindex()]
     yield from missing_interfaces(settings, there)
-    if settings.status_group is not None:
-        try:
-            grp.getgrnam(settings.status_group)
-        except KeyError:
-            message = f"there is no group {settings.status_group}; addgroup --system {settings.status_group}"
-            yield _problem(settings, "status_group", settings.status_group, message)
+    group = settings.status_group
+    if group is not None and (message := _group_problem(group, as_daemon)):
+        yield _problem(settings, "status_group", group, message)
+
+
+def _group_problem(name: str, as_daemon: bool) -> str | None:
+    try:
+        number = grp.getgrnam(name).gr_gid
+    except KeyError:
+        return f"there is no group {name}; addgroup --system {name}"
+    # chown(2): who is not root gives a file to groups of its own alone.
+    if as_daemon and os.geteuid() != 0 and number not in (os.getegid(), *os.getgroups()):
+        return (
+            f"the throttler's user is not in {name}; systemctl edit mptcp-throttler, and write "
+            f"SupplementaryGroups={name} below [Service]"
+        )
+    return None
 
 
 def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[Problem]:
@@ -39,6 +53,21 @@ def missing_interfaces(settings: Settings, there: Collection[str]) -> Iterator[P
             known = ", ".join(sorted(there)) or "none"
             message = f"there is no interface {name} on this host; there are: {known}"
             yield _problem(settings, "interfaces", name, message)
+
+
+def ports_without_listener(settings: Settings) -> Iterator[Problem]:
+    """Yield a warning for each port of the proxy on which nobody listens: the throttler then has nothing to do."""
+    taken = listening_ports(table.read_text() for table in _TABLES if table.exists())
+    for port in settings.ownership.listen_ports:
+        if port not in taken:
+            message = f"nobody listens on port {port} now; is mptcp-proxy running, and with this port?"
+            yield _problem(settings, "listen_ports", str(port), message, Severity.WARNING)
+
+
+def listening_ports(tables: Iterable[str]) -> set[int]:
+    """Return the ports that *tables*, /proc/net/tcp and tcp6 (proc_pid_net(5)), show as listening."""
+    rows = (line.split() for table in tables for line in table.splitlines()[1:])
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTEN}
 
 
 def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
@@ -68,5 +97,5 @@ def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Pr
             yield Problem(str(path), 0, 0, "", None, message)
 
 
-def _problem(settings: Settings, key: str, value: str, message: str) -> Problem:
-    return Problem(settings.source, settings.lines.get(key, 0), 0, key, value, message, Severity.ERROR)
+def _problem(settings: Settings, key: str, value: str, message: str, severity: Severity = Severity.ERROR) -> Problem:
+    return Problem(settings.source, settings.lines.get(key, 0), 0, key, value, message, severity)

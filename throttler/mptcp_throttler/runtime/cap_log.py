@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mptcp_common.units import format_rate
+from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction, Verdict
 
@@ -99,7 +99,7 @@ class CapLog:
             return changes.last
         parts = ((changes.capped, "capped"), (changes.lifted, "lifted"), (changes.ended, "ended"))
         counts = ", ".join(f"{count} {word}" for count, word in parts if count)
-        return f"rule {rule}: {counts}; {self._now.get(rule, 0)} subflows capped now"
+        return f"rule {rule}: {counts}; {counted(self._now.get(rule, 0), 'subflow')} capped now"
 
 
 def _rule(verdict: Verdict) -> str:

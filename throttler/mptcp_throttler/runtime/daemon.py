@@ -23,6 +23,7 @@ from typing import Any
 
 from mptcp_common import __version__
 from mptcp_common.service_manager import READY, status
+from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
@@ -310,10 +311,11 @@ class Daemon:
     def _summary(self) -> str:
         """Return in one line what the daemon does, for ``systemctl status``."""
         policy, refused = self._decisions.policy, self._reloads.last_refused
+        capped = len(self._downloads.planner.entries.actual)
         text = (
-            f"{len(self._tracker.connections)} connections, {len(self._downloads.planner.entries.actual)} capped "
-            f"subflows on {', '.join(self._settings.interfaces)} ({self._downloads.backend}); "
-            f"{len(policy.rules)} rules{', dry run' if policy.dry_run else ''}"
+            f"{counted(len(self._tracker.connections), 'connection')}, {counted(capped, 'capped subflow')} on "
+            f"{', '.join(self._settings.interfaces)} ({self._downloads.backend}); "
+            f"{counted(len(policy.rules), 'rule')}{', dry run' if policy.dry_run else ''}"
         )
         return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused.errors)}"
 

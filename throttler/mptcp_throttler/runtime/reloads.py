@@ -11,6 +11,7 @@ from typing import Any
 
 from mptcp_common.problems import DocumentError
 from mptcp_common.service_manager import READY, reloading
+from mptcp_common.units import counted
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import garbage
@@ -78,7 +79,7 @@ class Reloads:
                 log.error("%s", error)
         self._accepted += 1
         self.last_refused = None
-        log.info("policy reloaded: %d rules", len(policy.rules))
+        log.info("policy reloaded: %s", counted(len(policy.rules), "rule"))
 
     def as_json(self) -> dict[str, Any]:
         """Return for the status how many were ``accepted`` and ``refused``, and ``last_refused``."""

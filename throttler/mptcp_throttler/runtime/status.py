@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.ports import KernelError
 
 log = logging.getLogger(__name__)
@@ -81,13 +82,8 @@ class StatusServer:
         if self._group is not None:
             try:
                 shutil.chown(self._path, group=self._group)
-            except LookupError as error:
-                raise KernelError(f"status_group {self._group}: there is no such group") from error
-            except PermissionError as error:
-                raise KernelError(
-                    f"status_group {self._group}: the throttler's user is no member; "
-                    f"systemctl edit mptcp-throttler, and write SupplementaryGroups={self._group} below [Service]"
-                ) from error
+            except (LookupError, PermissionError) as error:
+                raise KernelError(f"status_group {self._group}: {reason(error)}") from error
         self._path.chmod(0o660)
 
     async def verify(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mptcp_common.units import approximate_size, format_rate
+from mptcp_common.units import approximate_size, counted, format_rate
 
 
 def print_status(status: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ def print_status(status: dict[str, Any]) -> None:
             )
     console.print(table)
     console.print(
-        f"{_count(len(status['connections']), 'connection')}, {_count(counters['entries'], 'capped subflow')}, "
+        f"{counted(len(status['connections']), 'connection')}, {counted(counters['entries'], 'capped subflow')}, "
         f"{counters['observers']['segments']} segments seen, {counters['observers']['segments_dropped']} dropped, "
         f"{counters['tracker']['disagreements']} disagreements, {counters['reconciler']['failures']} kernel refusals"
         + ("" if status["in_step"] else "; the kernel is not yet in step")
@@ -56,7 +56,3 @@ def print_status(status: dict[str, Any]) -> None:
 def _both(subflow: dict[str, Any], key: str, text: Callable[[Any], str]) -> str:
     """Return what holds for the download and, in a line of its own, for the upload where a rule is for those."""
     return "\n".join(text(each[key]) for each in (subflow, subflow["upload"]) if each is not None)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

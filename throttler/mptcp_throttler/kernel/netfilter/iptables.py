@@ -309,7 +309,7 @@ def _lock_file() -> TextIO:
         return open(path, encoding="ascii", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o600))
     except OSError as error:
         raise KernelError(
-            f"iptables' lock {path}: {error.strerror}; mptcp-throttler.service lets its user read it, and nftables "
+            f"iptables' lock {path}: {error.strerror}; mptcp-throttler.service gives it to its user, and nftables "
             "needs none"
         ) from error
 

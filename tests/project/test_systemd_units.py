@@ -52,7 +52,7 @@ def test_systemd_is_told_and_reloads_are_waited_for(unit: Path) -> None:
 
 def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:
     assert values(THROTTLER, "User") == [THROTTLER_USER]
-    needed = {"CAP_BPF", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_PERFMON"}
+    needed = {"CAP_BPF", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_PERFMON", "CAP_SYS_NICE"}
     for key in ("AmbientCapabilities", "CapabilityBoundingSet"):
         assert set(values(THROTTLER, key)[0].split()) == needed
     assert f"\nu {THROTTLER_USER} " in (UNITS / "mptcp-throttler.sysusers").read_text()
