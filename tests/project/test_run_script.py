@@ -252,6 +252,7 @@ def test_usage_names_the_commands_and_nothing_is_done(host: Host, arguments: tup
     shown, silent = (output, errors) if code == 0 else (errors, output)
     assert "sudo ./run demo" in shown
     assert "sudo ./run test" in shown
+    assert "For packagers: [sudo] ./run deb" in shown
     assert silent == ""
     assert not host.has("installed")
 
@@ -267,3 +268,17 @@ def test_the_administrators_programs_are_found_with_a_users_path(host: Host) -> 
     Host.program(host.root / "checkout/.venv/bin/mptcp-bench", 'echo "$PATH" >"$ROOT/ran"')
     assert host.end(host.start("demo"))[0] == 0
     assert (host.root / "ran").read_text().strip().endswith(":/usr/local/sbin:/usr/sbin:/sbin")
+
+
+def test_a_packager_with_the_tools_needs_no_root_and_one_without_is_told(host: Host) -> None:
+    Host.program(host.root / "bin/id", "echo 1000")
+    (host.root / "checkout/debian").mkdir()
+    Host.program(host.root / "checkout/debian/package", 'echo built >"$ROOT/ran"', shebang="")
+    code, _, errors = host.end(host.start("deb"))
+    assert code == 1
+    assert errors.startswith("run: root is needed (to install debhelper dpkg-dev")
+    host.touch("installed")
+    assert host.end(host.start("deb"))[0] == 0
+    assert (host.root / "ran").read_text() == "built\n"
+    code, _, errors = host.end(host.start("deb", "--tset"))
+    assert (code, errors) == (1, "run: deb: only --test is known, not: --tset\n")
