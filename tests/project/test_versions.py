@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from mptcp_throttler import __version__
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOCKS = REPOSITORY / "debian/locks"
 
@@ -40,7 +38,11 @@ def test_the_version_is_the_same_everywhere() -> None:
     first_line = (REPOSITORY / "debian/changelog").read_text().splitlines()[0]
     version = pyproject()["project"]["version"]
     assert first_line.startswith(f"mptcp-steering-proxy ({version}) ")
-    assert __version__ == version
+    sources = [path for half in ("common", "proxy", "throttler") for path in (REPOSITORY / half).rglob("*.py")]
+    said = [
+        found for path in sources for found in re.findall(r'^__version__ = "(.*)"$', path.read_text(), re.MULTILINE)
+    ]
+    assert set(said) == {version}
     assert pyproject("bench")["project"]["version"] == version
     assert f"mptcp-steering-proxy=={version}" in pyproject("bench")["project"]["dependencies"]
 

@@ -72,7 +72,7 @@ class Container:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=3600
         )
-        assert done.returncode == 0, f"{script}\n{done.stdout}"
+        assert done.returncode == 0, f"{script}\n" + "\n".join(done.stdout.splitlines()[-60:])
         return done.stdout
 
     def boot(self, namespace: str) -> None:

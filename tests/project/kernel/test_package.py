@@ -51,6 +51,8 @@ def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package:
     host.sh("sed -i 's/^http_port 3128/http_port 3129/' /etc/mptcp-proxy/squid.conf")
     host.sh("cd /var && mkdir lib/mptcp-throttler log/mptcpproxy && touch lib/mptcp-throttler/ledger.sqlite")
     assert "3129" in host.sh("mptcp-proxy check")
+    # Which the example names.
+    host.sh("ip link add wan0 type veth peer name wan1")
     assert "1 rule, no errors" in host.sh("mptcp-throttler check")
     # The next version brings a module and drops one that was compiled.
     module = f"{HOME.lstrip('/')}/pyvenv.cfg"
