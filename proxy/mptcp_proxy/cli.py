@@ -33,6 +33,31 @@ def _congestion_control(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    # At once: by its default action a SIGHUP would end the service which it is to reload.
+    signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
+    if chosen.command == "build-shim":
+        return _build_shim()
+    if problem := service_name_problem(chosen.service_name):
+        complain(problem)
+        return FAILED
+    places = Places(chosen.service_name)
+    if chosen.command == "run":
+        from .supervisor import run as serve
+
+        congestion_control = None if chosen.congestion_control == KEEP else chosen.congestion_control
+        return serve(chosen.config, places, signals, congestion_control, allow_open=chosen.allow_open)
+    if chosen.command == "reload":
+        return _reload(places)
+    if chosen.command == "check":
+        return _check(chosen.config, places, chosen.allow_open)
+    from .doctor.report import examine
+
+    return examine(chosen.config, places, chosen.throttler_config, as_json=chosen.json, allow_open=chosen.allow_open)
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return what reads the command line; the package's manual page and shell completion are made from it."""
     parser = argparse.ArgumentParser(
         prog="mptcp-proxy", description="Squid behind an MPTCP listener: clients by MPTCP, origin servers by plain TCP."
     )
@@ -71,27 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="the throttler's settings (%(default)s)",
     )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
-    chosen = parser.parse_args(arguments)
-    # At once: by its default action a SIGHUP would end the service which it is to reload.
-    signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
-    if chosen.command == "build-shim":
-        return _build_shim()
-    if problem := service_name_problem(chosen.service_name):
-        complain(problem)
-        return FAILED
-    places = Places(chosen.service_name)
-    if chosen.command == "run":
-        from .supervisor import run as serve
-
-        congestion_control = None if chosen.congestion_control == KEEP else chosen.congestion_control
-        return serve(chosen.config, places, signals, congestion_control, allow_open=chosen.allow_open)
-    if chosen.command == "reload":
-        return _reload(places)
-    if chosen.command == "check":
-        return _check(chosen.config, places, chosen.allow_open)
-    from .doctor.report import examine
-
-    return examine(chosen.config, places, chosen.throttler_config, as_json=chosen.json, allow_open=chosen.allow_open)
+    return parser
 
 
 def complain(text: object) -> None:

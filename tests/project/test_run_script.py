@@ -26,6 +26,8 @@ DIRECTORIES = {
 }
 MINE = "systemd/multi-user.target.wants/mine.service"
 ENABLED = ("systemd/multi-user.target.wants/squid.service", "rc2.d/S01squid")
+TIMERS = ("systemd/timers.target.wants/mine.timer", "systemd/timers.target.wants/logrotate.timer")
+"""That was enabled before; that of a dependency, which its installation enables."""
 DEADLINE = 20
 
 PROGRAMS = {
@@ -40,6 +42,7 @@ esac
 [ $? = 101 ] || exit 9
 ln -s /lib/x "$ROOT/systemd/multi-user.target.wants/squid.service"
 ln -s ../init.d/squid "$ROOT/rc2.d/S01squid"
+ln -s /lib/x "$ROOT/systemd/timers.target.wants/logrotate.timer"
 if [ -e "$ROOT/fail" ]; then echo "E: no space" ; exit 100; fi
 if [ -e "$ROOT/hold" ]; then
     touch "$ROOT/holding"
@@ -64,9 +67,17 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for name in ("sbin", "systemd/multi-user.target.wants", "rc2.d", "bin", "checkout/.venv/bin"):
+        for name in (
+            "sbin",
+            "systemd/multi-user.target.wants",
+            "systemd/timers.target.wants",
+            "rc2.d",
+            "bin",
+            "checkout/.venv/bin",
+        ):
             (root / name).mkdir(parents=True)
         (root / MINE).symlink_to("/lib/mine")
+        (root / TIMERS[0]).symlink_to("/lib/mine")
         (root / "rc2.d/S01mine").symlink_to("../init.d/mine")
         for name, text in PROGRAMS.items():
             self.program(root / "bin" / name, text)
@@ -144,6 +155,12 @@ def test_an_installation_leaves_nothing_enabled_and_a_second_run_installs_nothin
     host.assert_as_before()
     code, _, errors = host.end(host.start("demo"))
     assert (code, errors) == (0, "")
+    host.assert_as_before()
+
+
+def test_timers_stay_as_they_are_those_of_dependencies_too(host: Host) -> None:
+    assert host.end(host.start("demo"))[0] == 0
+    assert all(host.has(timer) for timer in TIMERS)
     host.assert_as_before()
 
 
@@ -235,6 +252,7 @@ def test_usage_names_the_commands_and_nothing_is_done(host: Host, arguments: tup
     shown, silent = (output, errors) if code == 0 else (errors, output)
     assert "sudo ./run demo" in shown
     assert "sudo ./run test" in shown
+    assert "For packagers: [sudo] ./run deb" in shown
     assert silent == ""
     assert not host.has("installed")
 
@@ -250,3 +268,17 @@ def test_the_administrators_programs_are_found_with_a_users_path(host: Host) -> 
     Host.program(host.root / "checkout/.venv/bin/mptcp-bench", 'echo "$PATH" >"$ROOT/ran"')
     assert host.end(host.start("demo"))[0] == 0
     assert (host.root / "ran").read_text().strip().endswith(":/usr/local/sbin:/usr/sbin:/sbin")
+
+
+def test_a_packager_with_the_tools_needs_no_root_and_one_without_is_told(host: Host) -> None:
+    Host.program(host.root / "bin/id", "echo 1000")
+    (host.root / "checkout/debian").mkdir()
+    Host.program(host.root / "checkout/debian/package", 'echo built >"$ROOT/ran"', shebang="")
+    code, _, errors = host.end(host.start("deb"))
+    assert code == 1
+    assert errors.startswith("run: root is needed (to install debhelper dpkg-dev")
+    host.touch("installed")
+    assert host.end(host.start("deb"))[0] == 0
+    assert (host.root / "ran").read_text() == "built\n"
+    code, _, errors = host.end(host.start("deb", "--tset"))
+    assert (code, errors) == (1, "run: deb: only --test is known, not: --tset\n")

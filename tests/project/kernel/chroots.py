@@ -1,0 +1,77 @@
+"""A copy of this machine's files that nobody else sees: an overlay in a mount namespace, gone with its last process."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+# What is written is in memory. The machine's network, processes and systemd are not there: dpkg starts nothing.
+_SETUP = """
+mount -t tmpfs -o size=1g tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
+mount -t proc proc "$1/root/proc"
+mount --rbind /dev "$1/root/dev"
+for each in run tmp; do mount -t tmpfs tmpfs "$1/root/$each"; done
+echo ready
+exec sleep infinity
+"""
+
+
+class Chroot:
+    """This machine's files, for one test to change. *directory* is empty, and stays so for all others."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        isolated = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child"]
+        self._holder = subprocess.Popen(
+            [*isolated, "sh", "-ec", _SETUP, "setup", str(directory)], stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == "ready\n", "no overlay"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._holder.kill()
+        self._holder.wait()
+
+    def _entered(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        # unshare itself is outside of the process namespace; its only child has all three.
+        (init,) = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        command = ["nsenter", "--target", init, "--mount", "--net", "--pid", *argv]
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+    def run(self, *argv: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command with the copy as its root; what it says comes as one text."""
+        path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        variables = [path, "DEBIAN_FRONTEND=noninteractive", *(f"{key}={value}" for key, value in environment.items())]
+        done = self._entered(["chroot", f"{self.directory}/root", "env", "-i", *variables, *argv])
+        assert done.returncode == 0 or not check, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}"
+        return done
+
+    def sh(self, script: str, *, check: bool = True) -> str:
+        return self.run("sh", "-c", script, check=check).stdout
+
+    def give(self, file: Path) -> str:
+        """Copy *file* into the copy's /tmp and return its name there."""
+        target = f"/tmp/{file.name}"
+        assert self._entered(["cp", str(file), f"{self.directory}/root{target}"]).returncode == 0
+        return target
+
+    def changed(self) -> list[str]:
+        """Return what is there that was not, is gone that was there, or has another content than on this machine."""
+        script = """
+        cd "$1/upper"
+        find . -mindepth 1 | cut -c3- | while read -r name; do
+            if [ -d "$name" ] && [ ! -L "$name" ]; then [ -d "/$name" ] || echo "$name"
+            elif [ -L "$name" ]; then [ "$(readlink "$name")" = "$(readlink "/$name")" ] || echo "$name"
+            else cmp --quiet "$name" "/$name" || echo "$name"; fi
+        done
+        """
+        done = self._entered(["sh", "-c", script, "changed", str(self.directory)])
+        assert done.returncode == 0, done.stdout
+        return done.stdout.splitlines()

@@ -1,0 +1,134 @@
+"""Containers of a Debian release that boot systemd, with the network of a testbed's node (systemd-nspawn(1))."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+CACHE: Final = Path("/var/cache/mptcp-steering-proxy")
+"""Keeps each release's root file system and the packages that were fetched; whoever wants newer ones removes it."""
+PATIENCE: Final = 300
+"""Seconds that anything may take in a container, on a machine that has other things to do."""
+# What systemd-nspawn takes from a container by itself, and the two daemons need of a host.
+_PRIVILEGES: Final = (
+    "--capability=CAP_NET_ADMIN,CAP_NET_RAW,CAP_BPF,CAP_PERFMON,CAP_SYS_NICE,CAP_SYS_RESOURCE",
+    "--system-call-filter=bpf perf_event_open",
+)
+_ENVIRONMENT: Final = (
+    *("env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    *("LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"),
+)
+
+
+def until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {patience:g} s: {what}"
+        time.sleep(0.2)
+
+
+def _base(release: str) -> Path:
+    """Return the smallest root file system of *release* that boots, made where the cache has none."""
+    archive = CACHE / f"{release}.tar"
+    if not archive.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        fresh = archive.with_suffix(".new.tar")
+        command = ["mmdebstrap", "--quiet", "--variant=minbase", "--include=systemd-sysv,dbus", release, str(fresh)]
+        subprocess.run(command, check=True, timeout=1800)
+        fresh.rename(archive)
+    return archive
+
+
+class Container:
+    """One root file system, booted or not."""
+
+    def __init__(self, release: str, directory: Path) -> None:
+        self.release = release
+        self.directory = directory
+        self.root = directory / "root"
+        self.root.mkdir()
+        self.shared = directory / "shared"
+        """The container has it as /shared."""
+        self.shared.mkdir()
+        subprocess.run(["tar", "--extract", "--file", str(_base(release)), "--directory", str(self.root)], check=True)
+        self._archives = CACHE / f"{release}-archives"
+        (self._archives / "partial").mkdir(parents=True, exist_ok=True)
+        self._nspawn: subprocess.Popen[bytes] | None = None
+        self._init = 0
+
+    def _command(self, *more: str) -> list[str]:
+        mounts = [f"--bind={self._archives}:/var/cache/apt/archives", f"--bind={self.shared}:/shared"]
+        named = ["--quiet", "--register=no", "--keep-unit", f"--directory={self.root}", "--hostname=proxy"]
+        return ["chrt", "--idle", "0", "systemd-nspawn", *named, *mounts, *more]
+
+    def outside(self, script: str) -> str:
+        """Run *script* in the container while it is not booted, with this machine's network."""
+        command = self._command("--pipe", "--resolv-conf=copy-host", *_ENVIRONMENT, "sh", "-ec", script)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=3600
+        )
+        assert done.returncode == 0, f"{script}\n" + "\n".join(done.stdout.splitlines()[-60:])
+        return done.stdout
+
+    def boot(self, namespace: str) -> None:
+        """Boot it in the network namespace *namespace*; return when nothing is starting any more."""
+        log = (self.directory / "console").open("ab")
+        network = f"--network-namespace-path=/run/netns/{namespace}"
+        command = self._command("--boot", "--console=pipe", "--kill-signal=SIGRTMIN+4", network, *_PRIVILEGES)
+        self._nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        until(lambda: self._found() and Path(f"/proc/{self._init}/comm").read_text() == "systemd\n", "systemd")
+        until(lambda: self.sh("systemctl is-system-running", check=False).strip() in ("running", "degraded"), "boot")
+
+    def _found(self) -> bool:
+        """Look for the process that is number 1 in the container."""
+        assert self._nspawn is not None
+        assert self._nspawn.poll() is None, (self.directory / "console").read_text()
+        for child in Path(f"/proc/{self._nspawn.pid}/task/{self._nspawn.pid}/children").read_text().split():
+            status = Path(f"/proc/{child}/status").read_text()
+            if any(line.split()[1:] == [child, "1"] for line in status.splitlines() if line.startswith("NSpid:")):
+                self._init = int(child)
+                return True
+        return False
+
+    def run(self, argv: Sequence[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command in the booted container."""
+        entered = ["nsenter", f"--target={self._init}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
+        done = subprocess.run(
+            [*entered, *_ENVIRONMENT, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=1800,
+        )
+        assert done.returncode == 0 or not check, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}"
+        return done
+
+    def sh(self, script: str, *, check: bool = True) -> str:
+        return self.run(["sh", "-c", script], check=check).stdout
+
+    def active(self, unit: str) -> bool:
+        return self.sh(f"systemctl is-active {unit}", check=False).strip() == "active"
+
+    def files(self) -> set[str]:
+        """Return all of its own files and directories."""
+        return set(self.sh("find / -xdev -mindepth 1 | cut -c2-").splitlines())
+
+    def off(self) -> None:
+        """Shut it down as a host is shut down."""
+        if self._nspawn is None:
+            return
+        if self._init and self._nspawn.poll() is None:
+            os.kill(self._init, signal.SIGRTMIN + 4)  # systemd(1): poweroff.target
+        try:
+            self._nspawn.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._nspawn.kill()
+            self._nspawn.wait()
+        self._nspawn, self._init = None, 0

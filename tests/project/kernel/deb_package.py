@@ -1,0 +1,59 @@
+"""What the tests of the package share: it is built once, has a successor, and leaves nothing where it was installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[3]
+NAME: Final = "mptcp-steering-proxy"
+BUILD_PATIENCE: Final = 1800
+"""Seconds for a build on a machine that has other things to do."""
+
+# dpkg's and apt's own books, what tools keep of the files that they change, and the index of manual pages.
+NOT_OURS: Final = (
+    "var/lib/dpkg/",
+    "var/log/",
+    "var/cache/",
+    "etc/.pwd.lock",
+    "var/lib/systemd/deb-systemd-helper-masked",
+)
+BACKUPS: Final = ("etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/subuid-", "etc/subgid-")
+
+
+def build(directory: Path) -> Path:
+    """Build the package as ``./run deb`` does, which includes lintian, and return it.
+
+    Where the variable MPTCP_PACKAGE names a package, as before a release, that one is tested.
+    """
+    if ready := os.environ.get("MPTCP_PACKAGE"):
+        return Path(ready).resolve()
+    command = ["chrt", "--idle", "0", "sh", str(REPOSITORY / "debian/package"), str(directory)]
+    subprocess.run(command, check=True, timeout=BUILD_PATIENCE)
+    (package,) = directory.glob(f"{NAME}_*.deb")
+    return package
+
+
+def repacked(package: Path, directory: Path, version: str, changes: Iterable[tuple[str, str, str]]) -> Path:
+    """Return *package* as *version*, with *changes*: in a file, one text in place of another."""
+    tree = directory / version
+    subprocess.run(["dpkg-deb", "--raw-extract", str(package), str(tree)], check=True)
+    was = subprocess.check_output(["dpkg-deb", "--field", str(package), "Version"], text=True).strip()
+    for name, old, new in [("DEBIAN/control", f"Version: {was}", f"Version: {version}"), *changes]:
+        text = (tree / name).read_text()
+        assert old in text, f"{name}: {old}"
+        (tree / name).write_text(text.replace(old, new))
+    target = directory / f"{NAME}_{version}.deb"
+    # One thread of its fastest compression: it is unpacked once.
+    subprocess.run(["dpkg-deb", "-Zgzip", "-z1", "--root-owner-group", "--build", str(tree), str(target)], check=True)
+    shutil.rmtree(tree)
+    return target
+
+
+def foreign(paths: Sequence[str]) -> list[str]:
+    """Return those of *paths* that neither dpkg nor tools keep for themselves."""
+    return [path for path in paths if not path.startswith(NOT_OURS) and path not in BACKUPS]

@@ -1,0 +1,63 @@
+"""The preload library for arm64: cross-compiled, and tried in QEMU's user mode on this machine's kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy import shim
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(
+        "MPTCP_PACKAGE_RELEASES" not in os.environ, reason="NOT TESTED: sudo ./run deb --test has compiler and emulator"
+    ),
+]
+
+ROOT = "/usr/aarch64-linux-gnu"
+TCP, MPTCP = 6, 262
+"""Protocols of sockets, linux/in.h."""
+# Binds a socket to each port that it is given, and prints the protocol that the socket then has.
+BINDER = r"""
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+int main(int count, char **ports)
+{
+    for (int i = 1; i < count; i++) {
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(ports[i]))};
+        int protocol = 0, fd = socket(AF_INET, SOCK_STREAM, 0);
+        socklen_t length = sizeof protocol;
+        if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 1) != 0 ||
+            getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0) {
+            perror(ports[i]);
+            return 1;
+        }
+        printf("%d\n", protocol);
+    }
+}
+"""
+
+
+def test_listed_ports_become_mptcp_on_arm64_and_no_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", "aarch64-linux-gnu-gcc")
+    library = shim.build(tmp_path / "mptcp_listen.so")
+    assert "AArch64" in subprocess.check_output(["readelf", "--file-header", str(library)], text=True)
+    source, binder = tmp_path / "binder.c", tmp_path / "binder"
+    source.write_text(BINDER)
+    subprocess.run(["aarch64-linux-gnu-gcc", "-o", str(binder), str(source)], check=True)
+    listed = tmp_path / "listen-ports"
+    listed.write_text("3128,3129\n")
+    variables = [f"LD_PRELOAD={library}", f"MPTCP_LISTEN_PORTS={listed}"]
+    emulated = ["qemu-aarch64", "-L", ROOT, *(word for each in variables for word in ("-E", each)), str(binder)]
+    ports = ["3128", "3130", "3129"]
+    answer = subprocess.run(
+        ["unshare", "--net", *emulated, *ports], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert [int(each) for each in answer.stdout.split()] == [MPTCP, TCP, MPTCP]

@@ -1,0 +1,115 @@
+"""The Debian package in a copy of this machine's files: installed, upgraded, removed, purged, and nothing is left.
+
+Nothing boots here and no service starts; ``./run deb --test`` does that, in containers of each release.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chroots import Chroot
+from deb_package import NAME, build, foreign, repacked
+
+pytestmark = pytest.mark.kernel
+
+UNITS = ("mptcp-proxy", "mptcp-throttler")
+HOME = f"/usr/lib/{NAME}"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("package"))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Chroot]:
+    directory = tmp_path / "host"
+    directory.mkdir()
+    with Chroot(directory) as chroot:
+        # As on a host whose operator has a Squid in use.
+        chroot.run("systemctl", "enable", "--quiet", "squid.service")
+        # What tests of other things have left on this machine.
+        chroot.sh("rm -rf /var/lib/mptcp-throttler /var/lib/mptcpproxy /var/log/mptcpproxy /etc/mptcp-*")
+        yield chroot
+
+
+def installed(host: Chroot, package: Path) -> str:
+    return host.run("dpkg", "--install", host.give(package)).stdout
+
+
+def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package: Path, tmp_path: Path) -> None:
+    before = foreign(host.changed())
+    said = installed(host, package)
+    assert "mptcp-throttler waits for its configuration" in said
+    assert host.sh("systemctl is-enabled mptcp-proxy mptcp-throttler").split() == ["enabled", "enabled"]
+    assert host.sh("getent passwd mptcp-throttler").startswith("mptcp-throttler:")
+    # What the operator then does, and what the daemons leave.
+    host.sh("cd /etc/mptcp-throttler && for each in throttler policy; do cp $each.yaml.example $each.yaml; done")
+    host.sh("sed -i 's/^http_port 3128/http_port 3129/' /etc/mptcp-proxy/squid.conf")
+    host.sh("cd /var && mkdir lib/mptcp-throttler log/mptcpproxy && touch lib/mptcp-throttler/ledger.sqlite")
+    assert "3129" in host.sh("mptcp-proxy check")
+    # Which the example names.
+    host.sh("ip link add wan0 type veth peer name wan1")
+    assert "1 rule, no errors" in host.sh("mptcp-throttler check")
+    # The next version brings a module and drops one that was compiled.
+    module = f"{HOME.lstrip('/')}/pyvenv.cfg"
+    later = repacked(package, tmp_path, "9.9", [(module, "home = /usr/bin", "home = /usr/bin/")])
+    installed(host, later)
+    assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
+    assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf is kept"
+    assert host.sh("cat /var/lib/mptcp-throttler/ledger.sqlite", check=True) == ""
+
+    host.run("dpkg", "--remove", NAME)
+    assert host.sh(f"ls -d {HOME} /usr/bin/mptcp-* 2>/dev/null", check=False) == ""
+    assert "3129" in host.sh("cat /etc/mptcp-proxy/squid.conf")
+    assert host.sh("ls /etc/mptcp-throttler/*.yaml /var/lib/mptcp-throttler").count("\n") >= 3
+
+    host.run("dpkg", "--purge", NAME)
+    assert foreign(host.changed()) == before
+    assert "mptcp-throttler" not in host.sh("cat /etc/passwd /etc/group /etc/shadow /etc/gshadow")
+
+
+def test_a_squid_that_somebody_uses_is_left_as_it_is(host: Chroot, package: Path) -> None:
+    said = installed(host, package)
+    assert "squid.service, which came as a dependency" not in said
+    assert host.sh("systemctl is-enabled squid.service").strip() == "enabled"
+    host.run("dpkg", "--purge", NAME)
+    assert host.sh("systemctl is-enabled squid.service").strip() == "enabled"
+
+
+def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands(host: Chroot, package: Path) -> None:
+    installed(host, package)
+    host.sh(
+        "mkdir /tmp/trap && cd /tmp/trap && for each in json argparse pydantic mptcp_proxy; do echo 1/0 >$each.py; done"
+    )
+    for command in ("mptcp-proxy check", "mptcp-throttler --version"):
+        host.sh(f"cd /tmp/trap && PYTHONPATH=/tmp/trap {command}")
+    library = host.sh("PATH= /usr/bin/mptcp-proxy build-shim").strip()
+    assert library == f"{HOME}/lib/{Path(library).parents[2].name}/site-packages/mptcp_proxy/mptcp_listen.so"
+
+
+def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands(host: Chroot, package: Path) -> None:
+    installed(host, package)
+    for command, word in (("mptcp-proxy", "doctor"), ("mptcp-throttler", "quota")):
+        # dpkg leaves out manual pages and documents where the machine's own settings say so (path-exclude).
+        page = host.sh(
+            f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/man/man8/{command}.8.gz | zcat"
+        )
+        assert f"{command} {word}" in page.replace("\\-", "-")
+        function = f"_shtab_{command.replace('-', '_')}"
+        host.sh(f"echo '. /usr/share/bash-completion/completions/{command}' >/tmp/complete")
+        host.sh(f"echo 'COMP_WORDS=({command} {word[:2]}) COMP_CWORD=1; {function}; echo $COMPREPLY' >>/tmp/complete")
+        completed = host.sh("bash /tmp/complete")
+        assert completed.strip() == word
+    bill = json.loads(
+        host.sh(f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/doc/{NAME}/sbom.cdx.json")
+    )
+    there = {
+        path.partition("-")[0] for path in host.sh(f"cd {HOME}/lib/python3*/site-packages && ls -d *.dist-info").split()
+    }
+    listed = {each["name"].lower().replace("-", "_").replace(".", "_") for each in bill["components"]}
+    assert bill["metadata"]["component"]["name"] == NAME
+    assert listed | {NAME.replace("-", "_")} == {name.lower() for name in there}

@@ -1,0 +1,194 @@
+"""The package on each release of Debian, from ``apt install`` to purge, on a host that boots systemd.
+
+Too long for every run of the tests: ``sudo ./run deb --test [RELEASE]`` starts these. It fetches Debian's packages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from containers import Container, until
+from deb_package import NAME, REPOSITORY, build, foreign, repacked
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import Origin, mptcp_command, start_origin
+
+RELEASES = os.environ.get("MPTCP_PACKAGE_RELEASES", "").split()
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(not RELEASES, reason="NOT TESTED: sudo ./run deb --test boots containers and takes minutes"),
+]
+
+UNITS = ("mptcp-proxy.service", "mptcp-throttler.service")
+BUILD = """
+apt-get update --quiet
+apt-get install --yes --quiet --no-install-recommends dpkg-dev lintian
+cd /shared/source
+apt-get build-dep --yes --quiet --no-install-recommends .
+PIP_CERT=/shared/trusted.pem sh debian/package /shared/made
+"""
+SIZE = 40_000_000
+CAP = 5_000_000
+"""Bits/s, of conf/policy.yaml, on path ethernet."""
+# What systemd, dpkg's tools and Debian's own packages leave on a host that ran for a while.
+OTHERS = (
+    "root/",
+    "tmp",
+    "var/tmp",
+    "shared",
+    "var/lib/systemd/",
+    "var/lib/apt/",
+    "var/lib/logrotate",
+    "var/spool/squid",
+)
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def container(release: str, module_testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    # It needs the testbed for as long as it runs.
+    assert module_testbed
+    made = Container(release, tmp_path_factory.mktemp(release))
+    yield made
+    made.off()
+
+
+@pytest.fixture(scope="module")
+def package(release: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the package for *release*, built on that release."""
+    if f"VERSION_CODENAME={release}\n" in Path("/etc/os-release").read_text():
+        return build(tmp_path_factory.mktemp("package"))
+    builder = Container(release, tmp_path_factory.mktemp(f"{release}-builder"))
+    copied = [
+        "tar",
+        "--create",
+        "--exclude-vcs",
+        "--exclude=.venv",
+        "--exclude=dist",
+        "--directory",
+        str(REPOSITORY),
+        ".",
+    ]
+    with subprocess.Popen(copied, stdout=subprocess.PIPE) as archive:
+        (builder.shared / "source").mkdir()
+        extract = ["tar", "--extract", "--directory", str(builder.shared / "source")]
+        subprocess.run(extract, stdin=archive.stdout, check=True)
+    # Whom this machine trusts, an index of its own among them.
+    shutil.copy("/etc/ssl/certs/ca-certificates.crt", builder.shared / "trusted.pem")
+    builder.outside(BUILD)
+    (made,) = (builder.shared / "made").glob("*.deb")
+    return made
+
+
+@pytest.fixture(scope="module")
+def origin(module_testbed: Testbed) -> Origin:
+    return start_origin(module_testbed["origin"], {"file": SIZE})
+
+
+def throttled(testbed: Testbed, origin: Origin, container: Container) -> None:
+    """Download over both paths: a subflow has a cap in mid-download, and its path carried the smaller part."""
+    client = testbed["client"]
+    before, began = client.counters(), time.monotonic()
+    proxy = f"http://{testbed['proxy'].service_address()}:3128"
+    command = ["curl", "-sS", "-m", "120", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", "-x", proxy]
+    download = client.popen(mptcp_command([*command, origin.url("file")]), name="curl")
+    seen: dict[str, Any] = {}
+
+    def capped() -> bool:
+        answer = container.run(["mptcp-throttler", "status", "--json"], check=False)
+        if answer.returncode == 0:
+            seen.update(json.loads(answer.stdout))
+        subflows = [each for connection in seen.get("connections", ()) for each in connection["subflows"]]
+        return len(subflows) == 2 and any(each["classid"] for each in subflows)
+
+    until(lambda: capped() or not download.running, "a capped subflow")
+    assert capped(), f"none was seen: {seen}"
+    assert download.wait(150) == 0, download.output()
+    assert download.output().split() == ["200", str(SIZE)]
+    took, after = time.monotonic() - began, client.counters()
+    ethernet, wifi = (after[device].received - before[device].received for device in ("eth0", "wlan0"))
+    # Whatever came before the cap, and its repayment, are judged elsewhere: here, that it is there at all.
+    assert ethernet < wifi / 2, f"ethernet {ethernet}, wifi {wifi} bytes in {took:.1f} s under a cap of {CAP} bits/s"
+    assert ethernet > 0
+
+
+def test_a_life_from_installation_to_purge(
+    container: Container, package: Path, module_testbed: Testbed, origin: Origin, tmp_path: Path
+) -> None:
+    node = module_testbed["proxy"]
+    later = repacked(package, tmp_path, "9.9", [("etc/mptcp-proxy/squid.conf", "dns_timeout 10", "dns_timeout 11")])
+    first, second = (f"/shared/{each.name}" for each in (package, later))
+    for each in (package, later):
+        shutil.copy(each, container.shared)
+    # From here on there is no network but the testbed's.
+    container.outside(f"apt-get update --quiet && apt-get install --yes --quiet --download-only {first}")
+    kernel = kernel_state(node)
+    container.boot(node.namespace)
+    before = container.files()
+
+    said = container.sh(f"apt-get install --yes --quiet {first}")
+    assert "squid.service, which came as a dependency, is stopped and disabled" in said
+    assert "mptcp-throttler waits for its configuration" in said
+    until(lambda: container.active("mptcp-proxy"), "the proxy is active")
+    assert container.sh("systemctl is-enabled squid.service", check=False).strip() == "disabled"
+    assert not container.active("squid")
+    assert container.sh("systemctl is-enabled mptcp-proxy mptcp-throttler").split() == ["enabled", "enabled"]
+    assert not container.active("mptcp-throttler")
+    assert "ConditionResult=no" in container.sh("systemctl show -p ConditionResult mptcp-throttler")
+    assert container.sh("systemctl --failed --no-legend").strip() == ""
+
+    # The examples name the testbed's interface and networks.
+    container.sh("cd /etc/mptcp-throttler && for each in throttler policy; do cp $each.yaml.example $each.yaml; done")
+    container.sh("systemctl start mptcp-throttler")
+    throttled(module_testbed, origin, container)
+
+    # An operator's line stays through an upgrade that brings another squid.conf: dpkg asks.
+    container.sh("echo '# by the operator' >>/etc/mptcp-proxy/squid.conf")
+    processes = main_processes(container)
+    container.sh(f"apt-get install --yes --quiet -o Dpkg::Options::=--force-confold {second}")
+    until(lambda: all(container.active(unit) for unit in UNITS), "both are active after the upgrade")
+    assert not set(main_processes(container)) & set(processes), "both run what was installed"
+    assert "# by the operator" in container.sh("cat /etc/mptcp-proxy/squid.conf")
+    throttled(module_testbed, origin, container)
+
+    container.off()
+    container.boot(node.namespace)
+    until(lambda: all(container.active(unit) for unit in UNITS), "both are active after the reboot")
+    assert not container.active("squid")
+    throttled(module_testbed, origin, container)
+
+    # A daemon that was killed leaves its caps in the kernel; the removal takes them out.
+    container.sh("systemctl kill --signal=KILL mptcp-throttler; systemctl stop mptcp-throttler")
+    container.sh(f"apt-get remove --yes --quiet {NAME}")
+    assert kernel_state(node) == kernel
+    assert not any(container.active(unit) for unit in UNITS)
+    container.sh(f"apt-get purge --yes --quiet {NAME} && apt-get autoremove --purge --yes --quiet")
+    container.sh("systemctl daemon-reload")
+    left = foreign(sorted(container.files() - before))
+    assert [name for name in left if not name.startswith(OTHERS)] == []
+    assert "mptcp" not in container.sh(
+        "cat /etc/passwd /etc/group; systemctl list-unit-files; ls -R /var/lib/systemd /run"
+    )
+
+
+def main_processes(container: Container) -> list[str]:
+    return container.sh(f"systemctl show --value -p MainPID {' '.join(UNITS)}").split()
+
+
+def kernel_state(node: LiveNode) -> str:
+    """Return what the throttler puts into the kernel, and must take out."""
+    return node.run(
+        ["sh", "-c", "tc qdisc show dev wan0; iptables-save -t mangle | grep -v '^[#:]'; ipset save; nft list ruleset"]
+    ).stdout

@@ -1,0 +1,74 @@
+"""What the package, the wheels and the locks say of versions and dependencies is the same everywhere."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LOCKS = REPOSITORY / "debian/locks"
+
+
+def pyproject(directory: str = ".") -> dict[str, Any]:
+    return tomllib.loads((REPOSITORY / directory / "pyproject.toml").read_text())
+
+
+def locked(name: str) -> dict[str, tuple[str, int]]:
+    """Return the version of each package of a lock, and how many hashes it has."""
+    blocks = re.split(r"^(?=[a-z0-9])", (LOCKS / name).read_text(), flags=re.MULTILINE | re.IGNORECASE)
+    pins = (re.match(r"([\w.-]+)==(\S+)", block) for block in blocks)
+    return {normal(pin[1]): (pin[2], pin.string.count("--hash=sha256:")) for pin in pins if pin is not None}
+
+
+def normal(name: str) -> str:
+    """Return the name of a Python package in the one form that all its spellings have (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirements(lines: list[str]) -> dict[str, str]:
+    pairs = (line.split("==") for line in lines)
+    return {normal(name): version for name, version in pairs}
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    first_line = (REPOSITORY / "debian/changelog").read_text().splitlines()[0]
+    version = pyproject()["project"]["version"]
+    assert first_line.startswith(f"mptcp-steering-proxy ({version}) ")
+    sources = [path for half in ("common", "proxy", "throttler") for path in (REPOSITORY / half).rglob("*.py")]
+    said = [
+        found for path in sources for found in re.findall(r'^__version__ = "(.*)"$', path.read_text(), re.MULTILINE)
+    ]
+    assert set(said) == {version}
+    assert pyproject("bench")["project"]["version"] == version
+    assert f"mptcp-steering-proxy=={version}" in pyproject("bench")["project"]["dependencies"]
+
+
+def test_the_package_has_the_versions_that_the_tests_run_with() -> None:
+    wanted = requirements(pyproject()["project"]["dependencies"])
+    assert {name: version for name, (version, _) in locked("run.txt").items() if name in wanted} == wanted
+
+
+def test_the_wheel_is_built_by_the_version_that_is_pinned() -> None:
+    wanted = requirements(pyproject()["build-system"]["requires"])
+    assert {name: version for name, (version, _) in locked("build.txt").items() if name in wanted} == wanted
+
+
+@pytest.mark.parametrize("name", ["run.txt", "build.txt", "setuptools.txt"])
+def test_nothing_is_taken_without_a_hash(name: str) -> None:
+    pins = locked(name)
+    assert len(pins) == (LOCKS / name).read_text().count("==") > 0
+    assert [package for package, (_, hashes) in pins.items() if not hashes] == []
+
+
+def test_run_installs_what_the_package_is_built_with() -> None:
+    control = (REPOSITORY / "debian/control").read_text()
+    field = re.search(r"^Build-Depends: (.*)$", control, re.MULTILINE)
+    installed = re.search(r'^DEB_PACKAGES="(.*)"$', (REPOSITORY / "run").read_text(), re.MULTILINE)
+    assert field
+    assert installed
+    wanted = {re.sub(r"-compat|\(.*\)|\s", "", each) for each in field[1].split(",")}
+    assert wanted <= set(installed[1].split())
