@@ -35,9 +35,9 @@ from .findings import Findings
 from .options import choice, count
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
+from .setup import FILE_SIZE
 from .starvation_judging import UNDER_POLICY, Measured, PathLoad, aims, judge, mean_outcomes, recovered, together
 from .starvation_layouts import LAYOUTS, OTHERS, Layout
-from .two_paths import FILE_SIZE
 
 VARIANTS = (UNDER_POLICY, "link")
 """Under the policy; over links as fast as the caps, without one."""
