@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -30,12 +29,13 @@ from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 from .. import style
 from . import onset_cells
 from .aims import Aim, payload_share
+from .drawing import beside, both_paths, mark
 from .findings import Findings, Picture
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
 from .onset_judging import Outcome, aims, judge
 from .options import count
 from .setup import Setup
-from .shown import mean
+from .tables import mean, new_table
 from .two_paths import DEVICES as PATH_DEVICES
 from .two_paths import two_paths
 from .upload_recorder import UploadRecorder, on_the_wire
@@ -178,9 +178,8 @@ def judged(chosen: Iterable[Cell], measured: Sequence[Measured], runs: int) -> t
 
     *runs* of each were to be made; none is asked of a soft landing that was not (0).
     """
-    table = Table(title="A cap falls: what the other path keeps", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("cell", "cap", "runs", "kept", "worst", "stalled s", "when", *CAPPED_COLUMNS, "RTT ms"):
-        table.add_column(title, justify="left" if title in ("cell", "cap") else "right", no_wrap=True)
+    columns = ("cell", "cap", "runs", "kept", "worst", "stalled s", "when", *CAPPED_COLUMNS, "RTT ms")
+    table = new_table("A cap falls: what the other path keeps", columns, left=("cell", "cap"))
     found: list[tuple[str, Aim]] = []
     for cell in chosen:
         label = str(cell)
@@ -217,20 +216,15 @@ def _shown(outcomes: Sequence[Outcome], name: str, aim: Aim | None) -> str:
 
 def draw(target: Path, measured: Sequence[Measured]) -> None:
     """Draw one run of each landing, of the first cell: that of median goodput kept."""
-    figure = style.new_figure(11, 4.6)
-    panels = figure.subplots(1, 2, sharey=True)
-    figure.subplots_adjust(left=0.065, right=0.985, top=0.76, bottom=0.13, wspace=0.06)
+    figure, panels = beside(2)
     cell = measured[0].cell
     names = {"ethernet": "Ethernet", "wifi": "Wi-Fi"}
     titles = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
     for axes, (variant, title) in zip(panels, titles.items(), strict=True):
         runs = sorted((m for m in measured if m.cell == cell and m.variant == variant), key=lambda m: m.outcome.kept)
         shown = runs[(len(runs) - 1) // 2]
-        series = [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5]
-        times = [rate.time - shown.onset for rate in series]
-        for device, path in zip(DEVICES.values(), (style.ETHERNET, style.WIFI), strict=True):
-            style.draw_path(axes, times, [rate.bits[device] / 1e6 for rate in series], path)
-        axes.axvline(0, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
+        both_paths(axes, [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5], shown.onset)
+        mark(axes, 0)
         axes.set_title(
             f"{title}: {names[cell.other]} keeps {shown.outcome.kept:.0%}", loc="left", fontsize=11, color=style.INK
         )

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -37,6 +36,7 @@ from .overshoot_judging import PERIOD, TRANSFERS, Measured, Rates, aims, expecte
 from .overshoot_poller import Poller
 from .pages_bed import Bed, IpRecorder, static_class
 from .pages_judging import Octets
+from .tables import new_table
 from .two_paths import DEVICES, two_paths
 
 VARIANTS = ("none", "ours", "budget", "static", "poller")
@@ -205,18 +205,8 @@ class Work:
 
 def table_of(measured: Sequence[Measured], over: Rates) -> Table:
     """Return what each transfer carried beyond the cap; last, what is expected of a poller."""
-    table = Table(title="What passes beyond a cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    columns = (
-        "variant",
-        "transfer",
-        "× cap",
-        "beyond cap × time, kB",
-        "in seconds of the cap",
-        "above the cap, s",
-        "other, Mbit/s",
-    )
-    for title in columns:
-        table.add_column(title, justify="left" if title in ("variant", "transfer") else "right")
+    columns = ("variant", "transfer", "× cap", "beyond cap × time, kB", "in seconds of the cap", "above the cap, s")
+    table = new_table("What passes beyond a cap", (*columns, "other, Mbit/s"), left=columns[:2])
     for m in measured:
         name = TITLES[m.variant] + (f", reading after {m.phase:.1f} s" if m.phase is not None else "")
         o = m.outcome

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -38,6 +37,7 @@ from .scale_crowd import Crowd
 from .setup import FILE_SIZE
 from .starvation_judging import UNDER_POLICY, Measured, PathLoad, aims, judge, mean_outcomes, recovered, together
 from .starvation_layouts import LAYOUTS, OTHERS, Layout
+from .tables import new_table
 
 VARIANTS = (UNDER_POLICY, "link")
 """Under the policy; over links as fast as the caps, without one."""
@@ -177,9 +177,8 @@ def _silent(core: LiveNode) -> Iterator[None]:
 
 def table_of(measured: Sequence[Measured]) -> Table:
     """Return what was measured, by means over the runs."""
-    table = Table(title="Who starves beside a low cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("layout", "variant", "runs", "uncapped: worst path", "capped: worst path", "together", "again s"):
-        table.add_column(title, justify="left" if title in ("layout", "variant") else "right", no_wrap=True)
+    columns = ("layout", "variant", "runs", "uncapped: worst path", "capped: worst path", "together", "again s")
+    table = new_table("Who starves beside a low cap", columns, left=("layout", "variant"))
     for layout, variant in dict.fromkeys((m.layout, m.variant) for m in measured):
         runs = [m for m in measured if (m.layout, m.variant) == (layout, variant)]
         means = mean_outcomes(runs)

@@ -24,6 +24,7 @@ from mptcp_lab.testbed.recorder import Recorder, rates
 
 from .. import style
 from . import steering_cells, steering_outages
+from .drawing import both_paths, mark, stacked
 from .findings import Findings, Picture
 from .options import choice, count, refused
 from .setup import Setup
@@ -121,18 +122,13 @@ def draw(target: Path, measured: Sequence[Measured]) -> None:
     """Draw the first run of each mode at the first RTT."""
     there = {one.kind for one in measured}
     kinds = [kind for kind in KINDS if kind != "no rule" and kind in there]
-    figure = style.new_figure(11, 2.0 * len(kinds) + 1)
-    panels = figure.subplots(len(kinds), 1, sharex=True, squeeze=False)[:, 0]
-    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / (2 * len(kinds) + 1), bottom=0.06, hspace=0.4)
+    figure, panels = stacked(len(kinds), 2.0)
     for axes, kind in zip(panels, kinds, strict=True):
         with suppress(StopIteration):
             chosen = next(m for m in measured if m.kind == kind and m.rtt == measured[0].rtt)
-            series = rates(chosen.samples)
-            for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
-                style.draw_path(axes, [r.time for r in series], [r.bits[device] / 1e6 for r in series], path)
+            both_paths(axes, rates(chosen.samples))
             if KINDS[kind][1] is not None:
-                for moment in (chosen.event, chosen.event + EVENT):
-                    axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
+                mark(axes, chosen.event, chosen.event + EVENT)
         axes.set_title(kind, loc="left", fontsize=10, color=style.INK)
         style.dress(axes, "seconds" if kind == kinds[-1] else "", "Mbit/s")
     panels[0].legend(loc="upper right", frameon=False)

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from math import inf
 from statistics import fmean
 
-from rich import box
 from rich.table import Table
 
 from mptcp_lab.testbed.recorder import Sample, longest_gap, mean_rate, rates
 
 from .aims import Aim
-from .shown import mean
 from .steering_cells import BY_ORDER, NONE, Cell
+from .tables import mean, new_table
 
 APPLICATION = "application"
 """The counter of what the application has."""
@@ -136,9 +135,8 @@ def _compared(cell: Cell, outcomes: Sequence[Outcome], beside: Sequence[Outcome]
 
 def table_of(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
     """Return what was measured, by means over the runs of each cell."""
-    table = Table(title="Outages under the steering modes", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("load", "fault", "outage s", "mode", "Mbit/s before", "in it", "stands still s", "back s", "flips"):
-        table.add_column(title, justify="left" if title in ("load", "fault", "mode") else "right", no_wrap=True)
+    columns = ("load", "fault", "outage s", "mode", "Mbit/s before", "in it", "stands still s", "back s", "flips")
+    table = new_table("Outages under the steering modes", columns, left=("load", "fault", "mode"))
     for cell in dict.fromkeys(cell for cell, _ in measured):
         outcomes = [each for of, each in measured if of == cell]
         means = [mean([getattr(e, name) for e in outcomes], digits=1) for name in ("before", "during", "still", "back")]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from mptcp_lab.agent.processors import Reading, usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.mtu import mtu
@@ -25,7 +26,7 @@ from mptcp_lab.testbed.services import (
     start_throttler,
     write_throttler_config,
 )
-from mptcp_lab.testbed.transfer import Observation, observe, still_there, wget
+from mptcp_lab.testbed.transfer import Observation, observe, processors_of, still_there, wget
 
 from . import measures
 from .parameters import Parameters
@@ -310,7 +311,7 @@ class Engine:
             seen,
             origin.digests[name],
             self._parameters,
-            idle=min(map(measures.idle, before, after)),
+            idle=min(usage(*readings).idle for readings in zip(before, after, strict=True)),
             rtts=rtts,
             emulated=lab.emulated,
         )
@@ -342,8 +343,8 @@ def round_trips(lab: Lab, url: str) -> dict[str, float]:
     return found
 
 
-def _processors(lab: Lab) -> tuple[bytes, bytes]:
-    return lab.client.read(measures.STAT), lab.proxy.read(measures.STAT)
+def _processors(lab: Lab) -> list[Reading]:
+    return [processors_of(host) for host in (lab.client, lab.proxy)]
 
 
 def cases(scenario: Scenario, planned: Plan, parameters: Parameters) -> tuple[Case, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from ..agent import processors
 from ..agent.counters import fallbacks
 from .commands import TestbedError
 from .host import Host, Lab, Program
@@ -74,6 +75,11 @@ class Added:
     def read(self) -> list[dict[str, int]]:
         """Return the counters that have changed and by how much, host by host."""
         return [_changed(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
+
+
+def processors_of(host: Host) -> processors.Reading:
+    """Return what the processors of *host* have done so far; whether programs waited for them is not asked."""
+    return processors.parse(time.monotonic(), host.read(processors.STAT).decode(), None)
 
 
 @dataclass(frozen=True, slots=True)

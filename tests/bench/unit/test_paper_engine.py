@@ -197,13 +197,6 @@ def test_a_server_that_speaks_multipath_is_a_cause_of_its_own() -> None:
     assert (other.valid, other.cause) == (False, Cause.OTHER)
 
 
-def test_idle_processor_time() -> None:
-    before = b"cpu  100 0 50 800 10 5 5 30 7 0\ncpu0 1 2 3\n"
-    after = b"cpu  130 0 60 850 10 5 5 40 9 0\ncpu0 1 2 3\n"
-    assert measures.idle(before, after) == pytest.approx(0.5)
-    assert measures.idle(before, before) == 0
-
-
 def test_a_late_reading_and_the_one_right_after_it_make_no_peak() -> None:
     regular = samples(*[(5e6, 20e6)] * 20, interval=0.01)
     late = Sample(regular[10].time + 0.0098, regular[11].octets)
