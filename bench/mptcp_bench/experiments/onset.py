@@ -1,4 +1,4 @@
-"""The onset of a cap: what the other path suffers when it falls at once, and when it lands softly.
+"""The onset of a cap: what it costs the other path when it comes at once, and when it comes softly.
 
 Through the real proxy and throttler. In the middle of a download over both paths the policy that caps Ethernet is
 loaded (SIGHUP), with ``landing: at-once`` and ``landing: soft`` in turns; between runs the cap is taken away. Without

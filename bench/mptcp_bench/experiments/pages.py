@@ -3,7 +3,7 @@
 Through the real proxy, Apache and throttler, over Ethernet, which is capped, and Wi-Fi: batches of downloads, some at
 once. Variants take turns: without a policy; with ours; with one static HTB class by client address on the proxy and no
 throttler; with a path that really has that rate; and, computed, both paths filled from the first byte. A client with
-one path alone is measured the same way. The first batch of a throttler, of a client that it never saw, is told apart.
+one path alone is measured the same way. The first batch of a throttler, of a client that it never saw, is judged apart.
 docs/measurements.md has the results.
 """
 

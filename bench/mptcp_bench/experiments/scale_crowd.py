@@ -162,7 +162,7 @@ class Crowd:
         before = self.client.read()
         self.client.want(count + before.ended)
         deadline = begin + max(0, count - before.standing) / RATE + PATIENCE
-        # What the client has closed has come to its end when the proxy has told the origin.
+        # What the client has closed has come to its end when the proxy has closed it towards the origin.
         while (now := self.client.read()).standing != count or self.origin.read().standing != count:
             if time.monotonic() > deadline:
                 raise TestbedError(f"{now.standing} of {count} tunnels stand: {now}{self.proxy.process.tail()}")

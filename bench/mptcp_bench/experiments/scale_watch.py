@@ -1,4 +1,4 @@
-"""What the experiment ``scale`` sees of the throttler from outside: set entries, processor time, memory, deafness."""
+"""What the experiment ``scale`` sees of the throttler from outside: set entries, memory, response times."""
 
 from __future__ import annotations
 

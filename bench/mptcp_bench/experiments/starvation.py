@@ -1,7 +1,7 @@
 """Who starves beside a low cap: what each path carries, capped or not, and beside clients that vanished.
 
 A download under the policy, over paths of which some have low caps; shown is what each path carried once all is
-steady, as a share of its link or cap. Beside it, as the yardstick, the same download without a policy over links that
+steady, as a share of its link or cap. Beside it, for comparison, the same download without a policy over links that
 really are as slow as the caps. In the layouts ``vanished-N`` as many other downloads share the cap, and fall silent on
 both their paths.
 """

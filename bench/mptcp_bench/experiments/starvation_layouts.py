@@ -29,7 +29,7 @@ class Layout:
     build: Callable[[Sequence[int]], Topology]
     """Makes the topology from the rate of each path's link, bits/s."""
     networks: tuple[tuple[str, ...], ...]
-    """Of the clients, by path: the policy tells the paths apart by them."""
+    """Of the clients, by path: the policy distinguishes the paths by them."""
     vanishing: int = 0
     """Other clients that share the paths and their caps, and fall silent."""
     mapped: bool = False

@@ -1,6 +1,6 @@
 """Steering modes on real downloads: what each path carries when the policy names a mode.
 
-*active-standby*: Wi-Fi active, Ethernet standby; Wi-Fi's path swallows everything for a while. *priority-based*: Wi-Fi
+*active-standby*: Wi-Fi active, Ethernet standby; Wi-Fi's path drops everything for a while. *priority-based*: Wi-Fi
 first; the origin sends less than Wi-Fi carries for a while. *load-balancing*: 70/30 and 50/50; and 60/40 and 85/15
 while the origin sends less than the paths carry. *smallest-delay*: beside a policy without rules. Rates are of what
 arrives at the client.

@@ -79,7 +79,7 @@ class OutageRecorder(Recorder):
 
 
 def measure(setup: Setup, cell: Cell) -> Watched:
-    """Transfer under a mode, let a path fail, heal it, watch."""
+    """Transfer under a mode, let a path fail and come back, watch."""
     setup.load_between(POLICY % cell.rule, [] if cell.mode == NONE else ["steered"])
     uploading = cell.load == "upload"
     with ExitStack() as stack:
@@ -97,11 +97,11 @@ def measure(setup: Setup, cell: Cell) -> Watched:
             failed = recorder.now
             with failing(setup.testbed, cell):
                 time.sleep(max(0.0, failed + cell.outage - recorder.now))
-            healed = recorder.now
+            restored = recorder.now
             time.sleep(min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * cell.outage)))
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode}")
-        return Watched(recorder.samples, tuple(recorder.flags), failed, healed, DEVICE[PATHS[cell.lost][0]])
+        return Watched(recorder.samples, tuple(recorder.flags), failed, restored, DEVICE[PATHS[cell.lost][0]])
 
 
 def _received_by(origin: LiveNode) -> Callable[[], int]:

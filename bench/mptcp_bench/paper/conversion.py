@@ -5,8 +5,8 @@ the proxy's host stamps both sides; ``conversion_analysis`` makes intervals of t
 
 - The shipped configuration, but that connections to the origin are not kept: one that is used again has no SYN.
 - Every request is done by Multipath TCP where that is wanted: a run with one that fell back is no data point. The same
-  requests by plain TCP through the same proxy, each time right before or after, tell what Multipath TCP adds.
-- Waiting is told from converting. Only in the bulk downloads do the paths hold a connection up: there the bytes wait in
+  requests by plain TCP through the same proxy, each time right before or after, show what Multipath TCP adds.
+- Waiting is distinguished from converting. Paths delay a connection in the bulk downloads alone: bytes wait there in
   the proxy for the client's window, as they do in any proxy between a fast link and a slow one.
 """
 
@@ -128,7 +128,7 @@ def runs(
     """Start origin and proxy on *lab* and measure *repetitions* times, in an order drawn from *seed*.
 
     Each repetition yields one run of each protocol with all workloads. What is no data point is yielded with its
-    reason and tried again a few times. *advance* is told how many seconds of :func:`estimate` are done.
+    reason and tried again a few times. *advance* gets how many seconds of :func:`estimate` are done.
 
     :raises TestbedError: origin or proxy does not start
     """

@@ -1,7 +1,7 @@
-"""Running a scenario on a lab: every trial, repeated, and told whether it is a data point.
+"""Running a scenario on a lab: every trial, repeated, and whether it is a data point.
 
 A download that was not of the kind it should be (it fell back from Multipath TCP, a subflow was missing, the
-bytes differ, the emulator lost its grip) is a failed run: it stays in the result with its reason, counts for
+bytes differ, the emulator failed) is a failed run: it stays in the result with its reason, counts for
 nothing, and is tried again a few times.
 """
 
@@ -38,7 +38,7 @@ ATTEMPTS = 3
 OVERHEAD = 1.5
 """Seconds that a run takes beside its download."""
 HEADERS = 1.08
-"""Bytes on the wire for each byte of payload, about: only for telling how long a download will take."""
+"""Bytes on the wire for each byte of payload, about: only for estimating how long a download will take."""
 CONNECTIONS = 5
 """Opened over each path, to know its RTT."""
 GIVEN_UP = 4
@@ -245,7 +245,7 @@ class Engine:
         advance: Callable[[float], None] = lambda seconds: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """*advance* is told how many seconds of :func:`estimate` are done; *check* raises where emulation failed."""
+        """*advance* gets how many seconds of :func:`estimate` are done; *check* raises where emulation failed."""
         self._scenario, self._parameters, self._plan = scenario, parameters, planned
         self._advance, self._check = advance, check
         self._throttler: Throttler | None = None

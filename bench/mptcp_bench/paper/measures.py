@@ -94,7 +94,7 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
             break
         bits = 8 * (window.octets[path] - first.octets[path])
         if bits > TOLERANCE * cap * (window.time - first.time):
-            # What exceeded the cap came somewhere in this window: its last sample with a rate above it tells.
+            # What exceeded the cap came somewhere in this window: the end of its last sample with a rate above it.
             above = [
                 b.time
                 for a, b in pairwise(s for s in samples if first.time <= s.time <= window.time)

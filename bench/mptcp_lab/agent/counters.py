@@ -34,7 +34,7 @@ def protocols(*texts: str) -> dict[str, int]:
 
 
 def fallbacks(added: Mapping[str, int]) -> int:
-    """Return how many connections became plain TCP (RFC 8684, 3.7), by whatever way, as *added* counts tell."""
+    """Return how many connections became plain TCP (RFC 8684, 3.7), by whatever way, as *added* counts show."""
     return sum(
         value
         for name, value in added.items()

@@ -10,8 +10,8 @@ An ``emulation.model.EmulatedPath`` has a router of its own, a hop, which shapes
 
     client ──eth0── lan hop1 wan ── core
 
-Path *i* (from 1; the eighth has number 10) is the client network 10.77.i.0/24 and fd77:i::/64; conf/policy.yaml tells
-paths apart by these. The proxy is 10.77.8.2, the origin 10.77.9.2; the core is .1 everywhere, or the hop where
+Path *i* (from 1; the eighth has number 10) is the client network 10.77.i.0/24 and fd77:i::/64; conf/policy.yaml
+distinguishes paths by these. The proxy is 10.77.8.2, the origin 10.77.9.2; the core is .1 everywhere, or the hop where
 there is one; between hop and core is network 32 + i.
 """
 

@@ -36,7 +36,7 @@ class Protocol:
     joins: int
     """Joined subflows that were established, counted at the client."""
     proxy_requested: int
-    """MPTCP connections that the proxy asked for. It has no business to: towards the origin it speaks plain TCP."""
+    """MPTCP connections that the proxy asked for. It should ask for none: towards the origin it speaks plain TCP."""
     # Counted where the SYN leaves: an origin that listens on plain TCP counts no MP_CAPABLE that it is sent.
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What the experiment onset varies, and how it judges what the other path suffers."""
+"""What the experiment onset varies, and how it judges what a cap costs the other path."""
 
 from __future__ import annotations
 

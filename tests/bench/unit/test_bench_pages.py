@@ -141,7 +141,7 @@ def test_a_client_with_one_path_may_be_slower_at_first_and_not_later(
     known = [lead(lone(0.1, 0.1), 2)]
     assert {n for n, aim in judge_lone([], fresh, none).items() if not aim.met} == names
     assert judge_lone(known, fresh, []) == {}
-    # One that is held up each time that it comes is not known.
+    # One that is delayed each time is not known.
     slow = [lead(lone(0.3, 0.1), 2)]
     assert not judge_lone(slow, known, none)["later"].met
 
@@ -290,7 +290,7 @@ def test_the_series_of_a_picture_begin_with_the_batch_and_end_in_silence() -> No
         ("get", b"x" * 299, "ended after 299 of 300 bytes"),
     ],
 )
-def test_the_client_tells_what_came_whole(
+def test_the_client_reports_what_came_whole(
     kind: str, body: bytes, error: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Plain TCP: nothing here needs a kernel that has MPTCP.

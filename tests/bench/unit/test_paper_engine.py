@@ -1,4 +1,4 @@
-"""Planning the runs of a scenario, telling a data point from a failed run, and the numbers of a run."""
+"""Planning the runs of a scenario, data points and failed runs, and the numbers of a run."""
 
 from __future__ import annotations
 
