@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -29,6 +30,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 from .. import style
 from . import onset_cells
 from .aims import Aim, payload_share
+from .attempts import ATTEMPTS, attempted
 from .drawing import beside, both_paths, mark
 from .findings import Findings, Picture
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
@@ -46,7 +48,6 @@ WARM = 3.5
 AFTER = 0.1
 """Seconds behind the last window."""
 RUNS, QUICK_RUNS, CONTROL_RUNS = 10, 3, 3
-ATTEMPTS = 3
 CAPPED_COLUMNS = {"in force s": "in_force", "off": "off", "steady": "steady"}
 """What makes sense of a path that has a cap: column and measure."""
 MEANS = tuple(field.name for field in fields(Outcome) if field.name != "stalls")
@@ -78,12 +79,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     void: list[str] = []
     for number, cell in enumerate(chosen, 1):
         console.print(f"{number} of {len(chosen)}: {cell}", style="dim", highlight=False)
-        try:
-            measured += measured_again(cell, runs, seed, console, variants)
-        except (TestbedError, ValueError) as error:
-            # What was measured before must not be lost.
-            void.append(f"{cell}: {error}")
-            console.print(void[-1], style="dim", highlight=False)
+        once = partial(measure, cell, runs, seed, console, variants)
+        measured += attempted(once, str(cell), console, void, attempts=2) or []
     table, asked = judged(chosen, measured, runs if "soft" in variants else 0)
     named = tuple(replace(aim, what=f"{what}: {aim.what}") for what, aim in asked)
     data = {
@@ -93,15 +90,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     drawn = measured and {"at-once", "soft"} <= set(variants)
     pictures = (Picture("onset", lambda target: draw(target, measured)),) if drawn else ()
     return Findings((table,), data, tuple(void), pictures, named)
-
-
-def measured_again(cell: Cell, runs: int, seed: int, console: Console, variants: Sequence[str]) -> list[Measured]:
-    """Do as :func:`measure`, once more where the host was too busy to emulate the paths, for one."""
-    try:
-        return measure(cell, runs, seed, console, variants)
-    except (TestbedError, ValueError) as error:
-        console.print(f"{cell}: again, because {error}", style="dim", highlight=False)
-        return measure(cell, runs, seed, console, variants)
 
 
 def measure(cell: Cell, runs: int, seed: int, console: Console, variants: Sequence[str] = VARIANTS) -> list[Measured]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -30,6 +31,7 @@ from mptcp_throttler.shaping.cap import class_spec
 from .. import style
 from . import pages_cells
 from .aims import aims_table
+from .attempts import attempted
 from .findings import Findings, Picture
 from .options import choice, count, positive, refused
 from .overshoot_judging import PERIOD, TRANSFERS, Measured, Rates, aims, expected, first_packet, judge
@@ -52,7 +54,6 @@ SECONDS, REPEATED = 42.0, 12.0
 PHASES, QUICK_PHASES = 3, 1
 SOONEST = 1.0
 """Seconds after the first packet of which the poller may read."""
-ATTEMPTS = 3
 FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before it has heard anything (RFC 6928)."""
 CAPPED, OTHER = DEVICES
@@ -99,14 +100,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         work = Work(Bed.built(plain, [size]), Bed.built(throttled, [size]), size, cap, seconds)
         for order in orders:
             console.print(str(order), style="dim", highlight=False)
-            for attempt in range(1, ATTEMPTS + 1):
-                try:
-                    measured += work.measure(order)
-                    break
-                except (TestbedError, ValueError) as error:
-                    console.print(f"  void, because {error}", style="dim", highlight=False)
-                    if attempt == ATTEMPTS:
-                        void.append(f"{order}: {error}")
+            measured += attempted(partial(work.measure, order), str(order), console, void) or []
     variants = list(dict.fromkeys(order.variant for order in orders))
     asked = aims(measured, work.rates, variants, sum(order.variant == "poller" for order in orders))
     data = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import groupby
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.console import Console
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import missing, need
 
+from .attempts import attempted
 from .findings import Findings, Picture
 from .options import count, yes
 from .pages_bed import Batch, Bed
@@ -29,7 +31,6 @@ from .two_paths import DEVICES, two_paths
 __all__ = ["OPTIONS", "run"]
 
 RUNS, QUICK_RUNS = 3, 2
-ATTEMPTS = 3
 CAPPED, OTHER = DEVICES
 
 
@@ -123,16 +124,11 @@ class Work:
     """What could not be measured, added to."""
 
     def measure(self, cell: Cell) -> Iterator[Measured]:
-        """Yield the batches of *cell*; one that is void twice is left out, for what was measured must not be lost."""
+        """Yield the batches of *cell*; one that stays void is left out."""
         for variant, fresh in self.plan.batches(cell):
-            for attempt in range(1, ATTEMPTS + 1):
-                try:
-                    yield self._batch(cell, variant, fresh)
-                    break
-                except (TestbedError, ValueError) as error:
-                    self._say(f"  {variant}: void, because {error}")
-                    if attempt == ATTEMPTS:
-                        self.void.append(f"{cell}, {variant}: {error}")
+            batch = attempted(partial(self._batch, cell, variant, fresh), f"{cell}, {variant}", self.console, self.void)
+            if batch is not None:
+                yield batch
 
     def _batch(self, cell: Cell, variant: str, fresh: bool) -> Measured:
         bed = self.throttled if variant == "ours" else self.plain

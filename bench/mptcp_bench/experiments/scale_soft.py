@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from rich.console import Console
 
@@ -14,6 +15,7 @@ from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
 from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import mptcp_command, start_origin, start_throttler, wait_until
 
+from .attempts import attempted
 from .onset_judging import judge
 from .scale_crowd import Crowd, with_crowd
 from .scale_policy import Caps, settings_file
@@ -26,7 +28,6 @@ CAP = 5_000_000
 """Bits/s."""
 WARM, AFTER = 3.5, 5.6
 """Seconds of the download before and after the cap."""
-ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +91,8 @@ def measure(beside: int, runs: int, seed: int, console: Console) -> Kept:
 
 def _runs(setup: Setup, runs: int, console: Console, name: str) -> tuple[float, ...]:
     """Return what the other path kept in each run; a run that stays void is left out, and said."""
-    found = []
-    for _ in range(runs):
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                found.append(kept(setup))
-                break
-            except (TestbedError, ValueError) as error:
-                console.print(f"soft cap, {name}, attempt {attempt}: void: {error}", style="dim", highlight=False)
-    return tuple(found)
+    each = (attempted(partial(kept, setup), f"soft cap, {name}", console) for _ in range(runs))
+    return tuple(one for one in each if one is not None)
 
 
 def _forget_lateness(testbed: Testbed) -> None:
