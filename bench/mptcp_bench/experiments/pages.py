@@ -21,7 +21,7 @@ from mptcp_lab.testbed.features import missing, need
 
 from .attempts import attempted
 from .findings import Findings, Picture
-from .options import count, yes
+from .options import count
 from .pages_bed import Batch, Bed
 from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
@@ -38,12 +38,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Run the cells that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss")
     chosen, variants = cells(options, quick), variants_of(options)
-    plan = Plan(
-        tuple(variants),
-        count(options, "runs", QUICK_RUNS if quick else RUNS),
-        count(options, "others", 1, least=0),
-        yes(options, "fresh", False),
-    )
+    plan = Plan(variants, count(options, "runs", QUICK_RUNS if quick else RUNS))
     left_out = [f"{cell}: {why}" for cell in chosen if (why := _lacking(cell))]
     for line in left_out:
         console.print(f"left out: {line}", style="dim", highlight=False)
@@ -96,20 +91,18 @@ def _lacking(cell: Cell) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run of each cell: how many batches with our throttler, and of each other variant."""
+    """What is run of each cell: so many batches with our throttler, one of each other variant."""
 
     variants: Sequence[str]
     runs: int
-    others: int
-    always_fresh: bool
 
     def batches(self, cell: Cell) -> Iterator[tuple[str, bool]]:
-        """Yield variants in turns, and whether the throttler is to be one that never saw the client."""
-        for number in range(max(self.runs, self.others)):
+        """Yield variants, and whether the throttler is to be one that never saw the client."""
+        skipped = ("ideal", "static", "link") if cell.lone else ("ideal",)
+        for number in range(self.runs):
             for variant in self.variants:
-                skipped = ("ideal", "static", "link") if cell.lone else ("ideal",)
-                if variant not in skipped and number < (self.runs if variant == "ours" else self.others):
-                    yield variant, variant == "ours" and (self.always_fresh or number == 0)
+                if variant not in skipped and (variant == "ours" or number == 0):
+                    yield variant, variant == "ours" and number == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,19 +163,18 @@ def test_cells_are_every_combination_of_what_is_listed() -> None:
 
 
 def test_where_nothing_is_chosen_every_kind_is_there_and_quick_is_less() -> None:
-    found = cells({"landing": "at-once"})
+    found = cells({})
     assert {"get", "keepalive", "connect", "tls", "chromium"} == {cell.kind for cell in found}
     assert {"cap", "min1", "budget"} == {cell.policy for cell in found}
     assert {"two", "lone", "lost"} == {cell.client for cell in found}
     assert {1, 10, 50, 300} <= {cell.at_once for cell in found}
-    assert {cell.landing for cell in found} == {"at-once"}
     assert len(cells({}, quick=True)) < len(found) / 3
 
 
 @pytest.mark.parametrize(
     "option",
     ["size=x", "size=0", "rates=50", "rtt=20", "cap=0", "kind=ftp", "share=all", "policy=x", "client=three", "first=b",
-     "landing=hard", "at_once=0"],
+     "at_once=0"],
 )  # fmt: skip
 def test_an_option_that_makes_no_sense_is_refused_with_what_there_is(option: str) -> None:
     with pytest.raises(OptionError, match=r"^--set takes"):
@@ -191,13 +190,13 @@ def test_variants_are_known() -> None:
     assert variants_of({"variant": "ours,ideal"}) == ["ours", "ideal"]
     with pytest.raises(OptionError, match="variant"):
         variants_of({"variant": "theirs"})
-    assert set(OPTIONS) >= {"size", "at_once", "fresh", "variant"}
+    assert set(OPTIONS) >= {"size", "at_once", "variant"}
 
 
 @pytest.mark.parametrize("policy", ["cap", "min1", "budget"])
 @pytest.mark.parametrize("share", ["path", "client", "connection"])
 def test_every_policy_is_one(policy: str, share: str) -> None:
-    [cell] = cells({"policy": policy, "share": share, "rule": "guard: false"})
+    [cell] = cells({"policy": policy, "share": share})
     assert load_policy(cell.policy_text(), "policy.yaml").rules[0].name == "cap"
 
 
@@ -216,10 +215,9 @@ def test_the_static_class_has_the_rate_and_the_queue_that_ours_would_have() -> N
 
 def test_a_client_with_one_path_is_not_compared_with_classes_and_a_new_throttler_comes_first() -> None:
     [two], [one] = cells({"client": "two"}), cells({"client": "lone"})
-    plan = Plan(("none", "ours", "static", "ideal"), runs=2, others=1, always_fresh=False)
+    plan = Plan(("none", "ours", "static", "ideal"), runs=2)
     assert list(plan.batches(two)) == [("none", False), ("ours", True), ("static", False), ("ours", False)]
     assert list(plan.batches(one)) == [("none", False), ("ours", True), ("ours", False)]
-    assert all(fresh for variant, fresh in Plan(("ours",), 3, 1, True).batches(two))
 
 
 def test_a_batch_with_other_paths_than_it_should_have_is_void() -> None:
