@@ -45,7 +45,6 @@ OPTIONS = {
     "layout": f"{', '.join(LAYOUTS)}; default all but vanished-1000",
     "variant": f"{', '.join(VARIANTS)}; default both",
     "runs": "of each, default 3",
-    "control": "congestion control towards clients, default bbr",
 }
 RUNS, QUICK_RUNS = 3, 1
 CROWDED = 50
@@ -65,7 +64,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     layouts = [LAYOUTS[name]() for name in choice(options, "layout", LAYOUTS, usual)]
     variants = choice(options, "variant", VARIANTS)
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
-    control = options.get("control", "bbr")
     measured: list[Measured] = []
     planned = [
         (layout, variant)
@@ -74,7 +72,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     ]
     for layout, variant in planned:
         with Testbed(layout.topology(variant == "link"), seed=seed) as testbed:
-            site = _Site.built(testbed, layout, variant, control)
+            site = _Site.built(testbed, layout, variant)
             for number in range(runs):
                 console.print(f"{layout.name}, {variant}, {number + 1} of {runs}", style="dim", highlight=False)
                 measured.append(site.run())
@@ -95,13 +93,13 @@ class _Site:
     crowd: Crowd | None
 
     @classmethod
-    def built(cls, testbed: Testbed, layout: Layout, variant: str, control: str) -> _Site:
+    def built(cls, testbed: Testbed, layout: Layout, variant: str) -> _Site:
         policy = testbed.directory / "policy.yaml"
         policy.write_text(layout.policy())
         if variant == UNDER_POLICY:
             start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
         crowd = Crowd.built(testbed, layout.vanishing, OTHERS) if layout.vanishing >= CROWDED else None
-        proxy = crowd.proxy if crowd else start_proxy(testbed["proxy"], arguments=("--congestion-control", control))
+        proxy = crowd.proxy if crowd else start_proxy(testbed["proxy"], arguments=("--congestion-control", "bbr"))
         origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
         # An IPv4 address as an IPv6 one: Linux joins by IPv6 only what was opened on an IPv6 socket.
         address = testbed["proxy"].service_address()
