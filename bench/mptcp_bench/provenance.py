@@ -25,7 +25,7 @@ class Provenance:
 
     command: str
     commit: str
-    """With ``-dirty`` where the working copy differed from it, ``-unknown`` where git could not tell."""
+    """With ``-dirty`` where the working copy differed from it, ``-unknown`` where git failed."""
     kernel: str
     processors: int
     squid: str

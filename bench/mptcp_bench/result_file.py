@@ -179,7 +179,7 @@ def from_json(text: str | bytes, name: str, kind: type[D]) -> D:
 
 
 def prepare(directory: Path) -> None:
-    """Make *directory*, so that what cannot be written is told before anything is measured, by OSError."""
+    """Make *directory*, so that what cannot be written raises OSError before anything is measured."""
     directory.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=directory).close()
 

@@ -18,7 +18,7 @@ from .parts import PATHS, Part
 
 FILLED = 0.8
 """Least share of what a path could carry, by which it is filled: link, or cap."""
-HELD = 1.1
+MOST = 1.1
 """Most share of a cap, or of a link's rate, by which it is kept to."""
 UNUSED = 0.02
 """Share of what a path could carry, below which it was not used."""
@@ -111,7 +111,7 @@ def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
     allowed = part.allowed.get(path.device)
     if allowed is None:
         return "and should have been idle" if rate > UNUSED * path.rate else None
-    if rate > HELD * allowed:
+    if rate > MOST * allowed:
         what = "its cap" if part.capped == path.device else "its link"
         return f"and {what} allows {allowed / 1e6:g}"
     if part.multipath and rate < UNUSED * allowed:
@@ -156,7 +156,7 @@ class Verdict:
 
 
 def perform(parts: Iterable[Part], measure: Callable[[Part], Measured], said: Callable[[Outcome], None]) -> Verdict:
-    """Have each of *parts* measured and judged, once more where the machine was too busy; tell *said* at once."""
+    """Have each of *parts* measured and judged, once more where the machine was too busy; call *said* at once."""
     verdict = Verdict()
     plain: dict[str, float] = {}
     for part in parts:

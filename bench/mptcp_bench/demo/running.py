@@ -105,7 +105,7 @@ class Stage:
 
 
 def congestion_control(proxy: Host) -> frozenset[str]:
-    """Return the congestion control of the subflows between *proxy* and its client, as ss(8) tells."""
+    """Return the congestion control of the subflows between *proxy* and its client, as ss(8) shows it."""
     shown = proxy.run(["ss", "-Htin", "state", "established", "sport", "=", f":{PROXY_PORT}"]).stdout
     known = (SYSCTL / "tcp_available_congestion_control").read_text().split()
     return frozenset(word for word in shown.split() if word in known)

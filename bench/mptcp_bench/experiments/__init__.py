@@ -1,7 +1,7 @@
 """The experiments behind the project's claims, one module each: ``mptcp-bench run NAME``.
 
 A module has ``run(console, seed, quick) -> Findings``; it is entered in ``EXPERIMENTS`` and loaded on use. One that can
-be told what to run takes ``options`` too, and has ``OPTIONS``: what each is, by name.
+be given options takes ``options`` too, and has ``OPTIONS``: what each is, by name.
 """
 
 from __future__ import annotations

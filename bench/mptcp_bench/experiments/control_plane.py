@@ -10,7 +10,6 @@ segment was dropped.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mptcp_lab.agent.processors import process_seconds
 from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
@@ -95,7 +95,7 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
         settings = {"netfilter": backend, "verify_interval": 3600, "log_level": "warning"}
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         module, report = "mptcp_bench.experiments.replay", testbed.directory / "replay.json"
-        pid, before = throttler.process.pid, cpu_seconds(throttler.process.pid)
+        pid, before = throttler.process.pid, process_seconds(throttler.process.pid)
         argv = [sys.executable, "-I", "-m", module, "to-proxy", proxy.namespace, "wan0"]
         argv += [str(rate), str(seconds), str(seed), str(report)]
         core.run(argv, timeout=10 * seconds + 60)
@@ -106,7 +106,7 @@ def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float
             return bool(counters["reconciler"]["entries_deleted"] >= sent["connections"])
 
         _settle(entries_gone, proxy)
-        cpu = (cpu_seconds(pid) - before) / sent["seconds"]
+        cpu = (process_seconds(pid) - before) / sent["seconds"]
         counters = ask(throttler.socket)["counters"]
         done, tracked = counters["reconciler"], counters["tracker"]
         return {
@@ -128,9 +128,3 @@ def _settle(done: Any, node: LiveNode) -> None:
         wait_until(done, f"the throttler on {node.name} finishes", timeout=FINISHED)
     except TestbedError:
         time.sleep(0.1)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return user and system time of process *pid*; proc(5)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -20,13 +20,13 @@ from typing import Any
 
 from rich.console import Console
 
+from mptcp_lab.agent.processors import process_seconds
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.ends import PING_INTERVAL, ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing, need
 
 from .aims import Aim, aims_table
-from .control_plane import cpu_seconds
 from .emulation_judging import (
     OVERLOAD,
     Distribution,
@@ -121,12 +121,12 @@ def _capacity(testbed: Testbed, seconds: float) -> tuple[list[Aim], dict[str, An
     lasting = 2 * SETTLE + seconds + 1
     with both[0].loaded(OVERLOAD * RATE, lasting), both[1].loaded(OVERLOAD * RATE, lasting):
         time.sleep(2 * SETTLE)
-        start, cost = time.monotonic(), sum(map(cpu_seconds, emulators))
+        start, cost = time.monotonic(), sum(map(process_seconds, emulators))
         before = client.counters(), core.counters()
         time.sleep(seconds)
         after = client.counters(), core.counters()
         elapsed = time.monotonic() - start
-        cost = (sum(map(cpu_seconds, emulators)) - cost) / elapsed
+        cost = (sum(map(process_seconds, emulators)) - cost) / elapsed
     shares = {}
     for path_ends in both:
         for name, side, device in (("down", 0, path_ends.device), ("up", 1, path_ends.far_device)):

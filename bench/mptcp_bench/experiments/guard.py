@@ -11,18 +11,17 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import product
-from types import MappingProxyType
 
 from rich.console import Console
 
-from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder
+from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
 
 from .findings import Findings, Picture
 from .guard_judging import (
@@ -42,9 +41,10 @@ from .guard_judging import (
     judge,
     table_of,
 )
-from .guard_uploads import UploadScene, slow_wifi
 from .options import choice, count, counts
-from .two_paths import DownloadScene, hop_shaper, slow_origin, two_paths, wifi_dropping
+from .setup import Setup
+from .two_paths import DEVICES, slow_origin, slow_wifi, two_paths, wifi_dropping
+from .upload_recorder import UploadRecorder
 
 RTTS = (20, 60)
 """Milliseconds, on both paths."""
@@ -69,28 +69,23 @@ rules: [{name: cap, paths: [ethernet], direction: %s, throttle: {rate: %d Mbit/s
 """
 
 
-@contextmanager
-def _loss(testbed: Testbed) -> Iterator[None]:
-    with wifi_dropping(testbed, f"numgen random mod 100 < {LOSS} drop"):
-        yield
-
-
-@contextmanager
-def _rate(testbed: Testbed) -> Iterator[None]:
-    slow, fast = (hop_shaper(rate, "lan") for rate in (SLOW, WIFI))
-    with testbed["hop2"].changed(slow, fast):
-        yield
-
-
-@contextmanager
-def _down(testbed: Testbed) -> Iterator[None]:
-    with testbed["client"].link_down("wlan0"):
-        yield
-
-
-@contextmanager
-def _nothing(_: Process) -> Iterator[None]:
-    yield
+SLOWING = """
+import socket, sys, time
+host, port, url, full, rate = sys.argv[1], *sys.argv[2:4], *map(float, sys.argv[4:])
+connection = socket.create_connection((host, int(port)))
+connection.sendall(f"PUT {url} HTTP/1.1\\r\\nHost: sink\\r\\nContent-Length: 1000000000\\r\\n\\r\\n".encode())
+began, piece = time.monotonic(), bytes(65536)
+while time.monotonic() < began + full:
+    connection.sendall(piece)
+began, sent = time.monotonic(), 0
+while True:
+    due = int((time.monotonic() - began) * rate / 8)
+    if due > sent:
+        connection.sendall(bytes(due - sent))
+        sent = due
+    time.sleep(0.005)
+"""
+"""Sends as fast as it can for so many seconds, then at so many bits/s: HOST PORT URL SECONDS RATE."""
 
 
 @contextmanager
@@ -102,22 +97,14 @@ def _stopped(client: Process) -> Iterator[None]:
         client.signal(signal.SIGCONT)
 
 
-@contextmanager
-def _second(client: LiveNode, command: Sequence[str], _: Process) -> Iterator[None]:
-    process = client.popen(command)
-    try:
-        yield
-    finally:
-        process.kill()
-
-
-@contextmanager
-def _rate_up(testbed: Testbed) -> Iterator[None]:
-    with slow_wifi(testbed, SLOW, WIFI):
-        yield
-
-
-FAULTS = {"loss": _loss, "rate": _rate, "silence": wifi_dropping, "down": _down}
+FAULTS: dict[str, Callable[[Testbed, str], AbstractContextManager[None]]] = {
+    "loss": lambda testbed, _: wifi_dropping(testbed, f"numgen random mod 100 < {LOSS} drop"),
+    "rate": lambda testbed, direction: slow_wifi(testbed, "lan" if direction == "down" else "wan", SLOW, WIFI),
+    "silence": lambda testbed, _: wifi_dropping(testbed),
+    "down": lambda testbed, _: testbed["client"].link_down("wlan0"),
+}
+"""What makes a fault of Wi-Fi, for transfers in a direction."""
+DIRECTIONS = ("down", "up")
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
@@ -126,34 +113,27 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     rtts = counts(options, "rtt", RTTS[:1] if quick else RTTS)
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
-    scenes = [SCENES[name] for name in choice(options, "direction", SCENES)]
+    directions = choice(options, "direction", DIRECTIONS)
     measured: list[Measured] = []
     controls: dict[str, int] = {}
-    for rtt, kind in product(rtts, scenes):
+    for rtt, direction in product(rtts, directions):
         with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
-            scene = kind.built(testbed, _policy(True, kind.direction))
+            down = direction == "down"
+            setup = GuardSetup.built(testbed, _policy(True, direction), down=down, up=not down)
             for fault, number, guarded in product(faults, range(runs), (True, False)):
-                name = (
-                    f"{kind.direction}, {rtt} ms, {fault}, {number + 1} of {runs}, guard {'on' if guarded else 'off'}"
-                )
+                name = f"{direction}, {rtt} ms, {fault}, {number + 1} of {runs}, guard {'on' if guarded else 'off'}"
                 console.print(name, style="dim", highlight=False)
                 try:
-                    measured.append(measure(scene, Cell(kind.direction, rtt, fault), guarded))
+                    measured.append(measure(setup, Cell(direction, rtt, fault), guarded))
                 except (TestbedError, ValueError) as error:
                     # What was measured before must not be lost; a run that is not there misses an aim.
                     console.print(f"  void, because {error}", style="dim", highlight=False)
-            controls |= {f"{kind.direction}, {rtt} ms, {each.name}": relaxed(scene, each) for each in scene.controls()}
-    planned = [Cell(kind.direction, rtt, fault) for rtt, kind, fault in product(rtts, scenes, faults)]
+            controls |= {f"{direction}, {rtt} ms, {each.name}": relaxed(setup, each) for each in setup.controls()}
+    planned = [Cell(direction, rtt, fault) for rtt, direction, fault in product(rtts, directions, faults)]
     asked = aims(measured, controls, planned, runs)
     data = {
         "runs": [
-            {
-                **asdict(m.cell),
-                "guarded": m.guarded,
-                "fault_at": m.fault_at,
-                **asdict(m.outcome),
-            }
-            for m in measured
+            {**asdict(m.cell), "guarded": m.guarded, "fault_at": m.fault_at, **asdict(m.outcome)} for m in measured
         ],
         "controls": controls,
     }
@@ -166,7 +146,7 @@ class Control:
     """A transfer without a fault, during which the guard must do nothing."""
 
     name: str
-    happening: Callable[[Process], AbstractContextManager[None]] = _nothing
+    happening: Callable[[Process], AbstractContextManager[object]] = nullcontext
     arguments: Sequence[str] = ()
     """Of the client: more of them for a download, all for an upload."""
     cap: int = CAP
@@ -174,80 +154,84 @@ class Control:
     """Seconds until it happens."""
 
 
-class Scene(DownloadScene):
-    """Downloads under the cap."""
+class GuardSetup(Setup):
+    """Transfers under the cap, in one direction."""
 
     __slots__ = ()
-    direction = "down"
-    faults = FAULTS
 
-    def transfer(self, _cap: float, arguments: Sequence[str]) -> AbstractContextManager[tuple[Process, Recorder]]:
-        return self.downloading(*arguments)
-
-    def controls(self) -> Iterator[Control]:
-        yield Control("nothing happens")
-        yield Control("the client reads 6 Mbit/s", arguments=("--limit-rate", "750k"))
-        yield Control("the client stops reading", _stopped)
-        yield Control("the origin sends 10 Mbit/s", self._slow_origin)
-        yield Control("a second download comes and goes", partial(_second, self.client, self.download))
+    @property
+    def direction(self) -> str:
+        return "down" if self.download else "up"
 
     @contextmanager
-    def _slow_origin(self, _: Process) -> Iterator[None]:
-        with slow_origin(self.testbed, 10):
-            yield
+    def transferring(self, cap: float, arguments: Sequence[str]) -> Iterator[tuple[Process, Recorder]]:
+        """A transfer, and what it brings over each path; of an upload once its *cap*, Mbit/s, is in force."""
+        if self.direction == "down":
+            with (
+                self.client.running([*self.download, *arguments]) as process,
+                Recorder(self.client, DEVICES) as recorder,
+            ):
+                yield process, recorder
+        else:
+            with self.client.running(arguments or self.upload) as process:
+                wait_until(lambda: self._in_force(cap), "the cap is in force", timeout=30)
+                with UploadRecorder(self.proxy, self.client) as recorder:
+                    yield process, recorder
 
-
-class Uploads(UploadScene):
-    """Uploads under the cap."""
-
-    __slots__ = ()
-    direction = "up"
-    faults = MappingProxyType({**FAULTS, "rate": _rate_up})
-
-    def transfer(self, cap: float, arguments: Sequence[str]) -> AbstractContextManager[tuple[Process, Recorder]]:
-        return self.sending(cap, arguments)
+    def _in_force(self, cap: float) -> bool:
+        status = self.throttler.status()
+        rates = [each["rate"] for each in status["classes"] if each["direction"] == "up"]
+        return bool(status["counters"]["upload_entries"]) and rates == [cap * 1_000_000]
 
     def controls(self) -> Iterator[Control]:
-        slowing = self.slowing(SLOWING_AFTER, 10e6)
         yield Control("nothing happens")
-        yield Control("the client sends 10 Mbit/s at last", arguments=slowing, after=SLOWING_AFTER)
-        yield Control("the same under a cap of 1 Mbit/s", arguments=slowing, cap=LOW_CAP, after=SLOWING_AFTER)
-        yield Control("the client stops sending", _stopped)
-        yield Control("a second upload comes and goes", partial(_second, self.client, self.upload()))
+        if self.direction == "down":
+            yield Control("the client reads 6 Mbit/s", arguments=("--limit-rate", "750k"))
+            yield Control("the client stops reading", _stopped)
+            yield Control("the origin sends 10 Mbit/s", lambda _: slow_origin(self.testbed, 10))
+            yield Control("a second download comes and goes", lambda _: self.client.running(self.download))
+        else:
+            slowing = self._slowing(SLOWING_AFTER, 10e6)
+            yield Control("the client sends 10 Mbit/s at last", arguments=slowing, after=SLOWING_AFTER)
+            yield Control("the same under a cap of 1 Mbit/s", arguments=slowing, cap=LOW_CAP, after=SLOWING_AFTER)
+            yield Control("the client stops sending", _stopped)
+            yield Control("a second upload comes and goes", lambda _: self.client.running(self.upload))
+
+    def _slowing(self, full: float, rate: float) -> list[str]:
+        """Return the command of a client that sends *rate* bits/s after *full* seconds."""
+        host, port = self.proxy_url.removeprefix("http://").rstrip("/").rsplit(":", 1)
+        return mptcp_command(python_command(SLOWING, host, port, self.upload[-1], str(full), str(rate)))
 
 
-SCENES: dict[str, type[Scene | Uploads]] = {"down": Scene, "up": Uploads}
-
-
-def measure(scene: Scene | Uploads, cell: Cell, guarded: bool) -> Measured:
+def measure(setup: GuardSetup, cell: Cell, guarded: bool) -> Measured:
     """Transfer, let Wi-Fi have the fault for a while, and watch."""
-    scene.load(_policy(guarded, scene.direction))
-    before = _relaxations(scene)
-    with scene.transfer(CAP, ()) as (_client, recorder):
+    setup.load_between(_policy(guarded, cell.direction), ["cap"])
+    before = _relaxations(setup)
+    with setup.transferring(CAP, ()) as (_client, recorder):
         time.sleep(max(0.0, WARM - recorder.now))
         fault_at = recorder.now
-        with scene.faults[cell.fault](scene.testbed):
+        with FAULTS[cell.fault](setup.testbed, cell.direction):
             time.sleep(max(0.0, fault_at + FAULT - recorder.now))
-        time.sleep(max(0.0, fault_at + FAULT + after(scene.direction) - recorder.now))
-        samples = tuple(recorder.samples)
-    return Measured(cell, guarded, judge(samples, fault_at, _relaxations(scene) - before), fault_at, samples)
+        time.sleep(max(0.0, fault_at + FAULT + after(cell.direction) - recorder.now))
+        samples = recorder.samples
+    return Measured(cell, guarded, judge(samples, fault_at, _relaxations(setup) - before), fault_at, samples)
 
 
-def relaxed(scene: Scene | Uploads, control: Control) -> int:
+def relaxed(setup: GuardSetup, control: Control) -> int:
     """Return how often the guard relaxed a cap though there was no fault."""
-    scene.load(_policy(True, scene.direction, control.cap))
-    before = _relaxations(scene)
-    with scene.transfer(control.cap, control.arguments) as (client, recorder):
+    setup.load_between(_policy(True, setup.direction, control.cap), ["cap"])
+    before = _relaxations(setup)
+    with setup.transferring(control.cap, control.arguments) as (client, recorder):
         time.sleep(max(0.0, control.after - recorder.now))
         with control.happening(client):
             time.sleep(FAULT / 2)
         time.sleep(FAULT / 2)
-    return _relaxations(scene) - before
+    return _relaxations(setup) - before
 
 
-def _relaxations(scene: Scene | Uploads) -> int:
-    return int(scene.throttler.status()["counters"]["guard"]["relaxations"])
+def _relaxations(setup: Setup) -> int:
+    return int(setup.throttler.status()["counters"]["guard"]["relaxations"])
 
 
-def _policy(guarded: bool, direction: str = "down", cap: int = CAP) -> str:
+def _policy(guarded: bool, direction: str, cap: int = CAP) -> str:
     return _POLICY % (str(guarded).lower(), direction, cap)

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from rich import box
 from rich.table import Table
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
 
 from .. import style
 from .aims import Aim
-from .shown import mean
+from .drawing import both_paths, mark, stacked
+from .tables import mean, new_table
 from .two_paths import DEVICES
 
 ETHERNET, WIFI, CAP = 100, 30, 5
@@ -166,11 +166,19 @@ def aims(measured: Sequence[Measured], controls: Mapping[str, int], planned: Seq
 
 def table_of(measured: Sequence[Measured]) -> Table:
     """Return what was measured with a fault, by means."""
-    table = Table(title="Wi-Fi fails while Ethernet is capped", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in (
-        "", "RTT", "Wi-Fi", "guard", "runs", "Wi-Fi before", "gets again after s", "then", "cap back after s", "n",
-    ):  # fmt: skip
-        table.add_column(title, justify="left" if title in ("", "Wi-Fi", "guard") else "right", no_wrap=True)
+    columns = (
+        "",
+        "RTT",
+        "Wi-Fi",
+        "guard",
+        "runs",
+        "Wi-Fi before",
+        "gets again after s",
+        "then",
+        "cap back after s",
+        "n",
+    )
+    table = new_table("Wi-Fi fails while Ethernet is capped", columns, left=("", "Wi-Fi", "guard"))
     for cell in dict.fromkeys(m.cell for m in measured):
         for guarded in (True, False):
             chosen = [m.outcome for m in measured if (m.cell, m.guarded) == (cell, guarded)]
@@ -184,9 +192,7 @@ def table_of(measured: Sequence[Measured]) -> Table:
 
 
 def controls_table(controls: Mapping[str, int]) -> Table:
-    table = Table(title="Without a fault", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("control")
-    table.add_column("relaxations", justify="right")
+    table = new_table("Without a fault", ("control", "relaxations"), left=("control",))
     for name, count in controls.items():
         table.add_row(name, str(count))
     return table
@@ -197,17 +203,12 @@ def draw(target: Path, measured: Sequence[Measured]) -> None:
     first = measured[0].cell
     shown = [m for m in measured if m.guarded and (m.cell.direction, m.cell.rtt) == (first.direction, first.rtt)]
     kinds = list(dict.fromkeys(m.cell.fault for m in shown))
-    figure = style.new_figure(11, 2.3 * len(kinds) + 1)
-    panels = figure.subplots(len(kinds), 1, sharex=True, squeeze=False)[:, 0]
-    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / (2.3 * len(kinds) + 1), bottom=0.09, hspace=0.35)
+    figure, panels = stacked(len(kinds), 2.3)
     for axes, fault in zip(panels, kinds, strict=True):
         chosen = next(m for m in shown if m.cell.fault == fault)
         series = [rate for rate in rates(chosen.samples) if rate.time - chosen.fault_at >= -2]
-        times = [rate.time - chosen.fault_at for rate in series]
-        for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
-            style.draw_path(axes, times, [rate.bits[device] / 1e6 for rate in series], path)
-        for moment in (0, FAULT):
-            axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
+        both_paths(axes, series, chosen.fault_at)
+        mark(axes, 0, FAULT)
         axes.set_title(f"Wi-Fi: {fault}", loc="left", fontsize=10, color=style.INK)
         axes.set_xlim(-2, FAULT + AFTER)
         style.dress(axes, "seconds since the fault" if fault == kinds[-1] else "", "Mbit/s")

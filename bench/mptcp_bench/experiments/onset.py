@@ -1,4 +1,4 @@
-"""The onset of a cap: what the other path suffers when it falls at once, and when it lands softly.
+"""The onset of a cap: what it costs the other path when it comes at once, and when it comes softly.
 
 Through the real proxy and throttler. In the middle of a download over both paths the policy that caps Ethernet is
 loaded (SIGHUP), with ``landing: at-once`` and ``landing: soft`` in turns; between runs the cap is taken away. Without
@@ -12,41 +12,33 @@ after the last window. An upload is watched for 20 s, for what waits at the clie
 from __future__ import annotations
 
 import re
-import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from ipaddress import ip_address
+from functools import partial
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.congestion import select
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Recorder, Sample, rates
-from mptcp_lab.testbed.services import (
-    Throttler,
-    mptcp_command,
-    start_origin,
-    start_proxy,
-    start_sink,
-    start_throttler,
-    wait_until,
-    write_throttler_config,
-)
+from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 
 from .. import style
 from . import onset_cells
 from .aims import Aim, payload_share
+from .attempts import ATTEMPTS, attempted
+from .drawing import beside, both_paths, mark
 from .findings import Findings, Picture
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
 from .onset_judging import Outcome, aims, judge
 from .options import count
-from .shown import mean
+from .setup import Setup
+from .tables import mean, new_table
+from .two_paths import DEVICES as PATH_DEVICES
 from .two_paths import two_paths
 from .upload_recorder import UploadRecorder, on_the_wire
 
@@ -56,9 +48,6 @@ WARM = 3.5
 AFTER = 0.1
 """Seconds behind the last window."""
 RUNS, QUICK_RUNS, CONTROL_RUNS = 10, 3, 3
-FILE_SIZE = 400_000_000
-"""More than a download gets done; the client is stopped."""
-ATTEMPTS = 3
 CAPPED_COLUMNS = {"in force s": "in_force", "off": "off", "steady": "steady"}
 """What makes sense of a path that has a cap: column and measure."""
 MEANS = tuple(field.name for field in fields(Outcome) if field.name != "stalls")
@@ -90,12 +79,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     void: list[str] = []
     for number, cell in enumerate(chosen, 1):
         console.print(f"{number} of {len(chosen)}: {cell}", style="dim", highlight=False)
-        try:
-            measured += measured_again(cell, runs, seed, console, variants)
-        except (TestbedError, ValueError) as error:
-            # What was measured before must not be lost.
-            void.append(f"{cell}: {error}")
-            console.print(void[-1], style="dim", highlight=False)
+        once = partial(measure, cell, runs, seed, console, variants)
+        measured += attempted(once, str(cell), console, void, attempts=2) or []
     table, asked = judged(chosen, measured, runs if "soft" in variants else 0)
     named = tuple(replace(aim, what=f"{what}: {aim.what}") for what, aim in asked)
     data = {
@@ -107,15 +92,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     return Findings((table,), data, tuple(void), pictures, named)
 
 
-def measured_again(cell: Cell, runs: int, seed: int, console: Console, variants: Sequence[str]) -> list[Measured]:
-    """Do as :func:`measure`, once more where the host was too busy to emulate the paths, for one."""
-    try:
-        return measure(cell, runs, seed, console, variants)
-    except (TestbedError, ValueError) as error:
-        console.print(f"{cell}: again, because {error}", style="dim", highlight=False)
-        return measure(cell, runs, seed, console, variants)
-
-
 def measure(cell: Cell, runs: int, seed: int, console: Console, variants: Sequence[str] = VARIANTS) -> list[Measured]:
     """Do *runs* runs of each variant, in turns, in one testbed."""
     half = two_paths(cell.rates, (cell.ethernet_rtt, cell.wifi_rtt))
@@ -123,107 +99,66 @@ def measure(cell: Cell, runs: int, seed: int, console: Console, variants: Sequen
     with Testbed(paths(half), seed=seed) as testbed:
         if cell.direction == "up" and not select(cell.control, [testbed["client"].namespace]):
             raise TestbedError(f"the client cannot have {cell.control} here")
-        scene = Scene.built(testbed, cell)
+        down = cell.direction == "down"
+        setup = Setup.built(testbed, _POLICY + "[]\n", down=down, up=not down, control=cell.control)
         for number in range(runs):
             for variant in variants:
                 if variant == "no cap" and number >= CONTROL_RUNS:
                     continue
-                found.append(_attempted(scene, variant, console))
+                found.append(_attempted(setup, cell, variant, console))
     return found
 
 
-def _attempted(scene: Scene, variant: str, console: Console) -> Measured:
+def _attempted(setup: Setup, cell: Cell, variant: str, console: Console) -> Measured:
     """Return a run whose download had both its paths."""
     for _ in range(ATTEMPTS - 1):
         try:
-            return scene.run(variant)
+            return transfer(setup, cell, variant)
         except (TestbedError, ValueError) as error:
-            console.print(f"{scene.cell}, {variant}: again, because {error}", style="dim", highlight=False)
-    return scene.run(variant)
+            console.print(f"{cell}, {variant}: again, because {error}", style="dim", highlight=False)
+    return transfer(setup, cell, variant)
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A testbed with all services; one transfer at a time."""
+def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
+    """Transfer, cap, watch. Raises TestbedError where the transfer had not both subflows."""
+    windows, down = cell.windows, cell.direction == "down"
+    setup.load(f"{_POLICY}[]\n")
+    wait_until(lambda: not sockets(setup, cell), "the last transfer's subflows are gone", timeout=30)
+    with (
+        setup.client.running(setup.download if down else setup.upload),
+        Recorder(setup.client, PATH_DEVICES) if down else UploadRecorder(setup.proxy, setup.client) as recorder,
+    ):
+        time.sleep(max(0.0, WARM - recorder.now))
+        if len(sockets(setup, cell)) != 2:
+            raise TestbedError("the transfer has not two subflows")
+        onset = recorder.now
+        if variant != "no cap":
+            throttle = f"{{rate: {cell.cap} Mbit/s, landing: {variant}}}"
+            rule = f"name: cap, paths: [{cell.path}], direction: {cell.direction}, throttle: {throttle}"
+            setup.load(f"{_POLICY}[{{{rule}}}]\n")
+        time.sleep(max(0.0, onset + windows.end - 0.5 - recorder.now))
+        rtt = sockets(setup, cell).get(NETWORKS[cell.path], 0.0)
+        time.sleep(max(0.0, onset + windows.end + AFTER - recorder.now))
+        samples = recorder.samples
+    if not down:
+        samples = on_the_wire(samples, payload_share(4, multipath=True))
+    capped, other = DEVICES[cell.path], DEVICES[cell.other]
+    cap, link = cell.cap * 1_000_000, OTHER_RATE[cell.path] * 1_000_000
+    outcome = judge(samples, capped, other, onset, cap, link, rtt, windows)
+    return Measured(cell, variant, outcome, onset, samples)
 
-    cell: Cell
-    client: LiveNode
-    proxy: LiveNode
-    throttler: Throttler
-    policy: Path
-    transfer: Sequence[str]
 
-    @classmethod
-    def built(cls, testbed: Testbed, cell: Cell) -> Scene:
-        policy = testbed.directory / "policy.yaml"
-        policy.write_text(_POLICY + "[]\n")
-        throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
-        proxy = start_proxy(testbed["proxy"], arguments=("--congestion-control", cell.control))
-        transfer = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url()]
-        if cell.direction == "up":
-            body = testbed.directory / "body"
-            with open(body, "wb") as file:
-                file.truncate(FILE_SIZE)
-            transfer += ["-H", "Expect:", "-T", str(body), start_sink(testbed["origin"]).url()]
-        else:
-            transfer.append(start_origin(testbed["origin"], {"big": FILE_SIZE}).url("big"))
-        return cls(cell, testbed["client"], testbed["proxy"], throttler, policy, mptcp_command(transfer))
-
-    def run(self, variant: str) -> Measured:
-        """Transfer, cap, watch. Raises TestbedError where the transfer had not both subflows."""
-        cell, windows = self.cell, self.cell.windows
-        self._load("[]")
-        with self._transferring() as recorder:
-            time.sleep(max(0.0, WARM - recorder.now))
-            if len(self._sockets()) != 2:
-                raise TestbedError("the transfer has not two subflows")
-            onset = recorder.now
-            if variant != "no cap":
-                throttle = f"{{rate: {cell.cap} Mbit/s, landing: {variant}}}"
-                rule = f"name: cap, paths: [{cell.path}], direction: {cell.direction}, throttle: {throttle}"
-                self._load(f"[{{{rule}}}]")
-            time.sleep(max(0.0, onset + windows.end - 0.5 - recorder.now))
-            rtt = self._sockets().get(NETWORKS[cell.path], 0.0)
-            time.sleep(max(0.0, onset + windows.end + AFTER - recorder.now))
-            samples = recorder.samples
-        if cell.direction == "up":
-            samples = on_the_wire(samples, payload_share(4, multipath=True))
-        capped, other = DEVICES[cell.path], DEVICES[cell.other]
-        cap, link = cell.cap * 1_000_000, OTHER_RATE[cell.path] * 1_000_000
-        outcome = judge(samples, capped, other, onset, cap, link, rtt, windows)
-        return Measured(cell, variant, outcome, onset, tuple(samples))
-
-    def _load(self, rules: str) -> None:
-        self.policy.write_text(f"{_POLICY}{rules}\n")
-        self.throttler.process.signal(signal.SIGHUP)
-
-    @contextmanager
-    def _transferring(self) -> Iterator[Recorder]:
-        wait_until(lambda: not self._sockets(), "the last transfer's subflows are gone", timeout=30)
-        process = self.client.popen(self.transfer)
-        try:
-            with self._recorder() as recorder:
-                yield recorder
-        finally:
-            process.kill()
-
-    def _recorder(self) -> Recorder:
-        if self.cell.direction == "down":
-            return Recorder(self.client, tuple(DEVICES.values()))
-        addresses = {name: ip_address(self.client.address(name)).packed for name in DEVICES.values()}
-        return UploadRecorder(self.proxy, addresses)
-
-    def _sockets(self) -> dict[str, float]:
-        """Return the smoothed RTT in seconds of each established subflow, at its sender, by the client's network."""
-        sender, port = (self.proxy, "sport") if self.cell.direction == "down" else (self.client, "dport")
-        listing = sender.run(["ss", "-tinH", "state", "established", port, "=", ":3128"]).stdout
-        found = {}
-        for line in listing.replace("\n\t", " ").splitlines():
-            rtt = re.search(r"\brtt:([\d.]+)", line)
-            address = re.search(r"10\.77\.[12]\.(?=\d+(?:%\w+)?\]?:(?!3128))", line)
-            if rtt and address:
-                found[address[0]] = float(rtt[1]) / 1e3
-        return found
+def sockets(setup: Setup, cell: Cell) -> dict[str, float]:
+    """Return the smoothed RTT in seconds of each established subflow, at its sender, by the client's network."""
+    sender, port = (setup.proxy, "sport") if cell.direction == "down" else (setup.client, "dport")
+    listing = sender.run(["ss", "-tinH", "state", "established", port, "=", f":{PROXY_PORT}"]).stdout
+    found = {}
+    for line in listing.replace("\n\t", " ").splitlines():
+        rtt = re.search(r"\brtt:([\d.]+)", line)
+        address = re.search(rf"10\.77\.[12]\.(?=\d+(?:%\w+)?\]?:(?!{PROXY_PORT}))", line)
+        if rtt and address:
+            found[address[0]] = float(rtt[1]) / 1e3
+    return found
 
 
 def judged(chosen: Iterable[Cell], measured: Sequence[Measured], runs: int) -> tuple[Table, list[tuple[str, Aim]]]:
@@ -231,9 +166,8 @@ def judged(chosen: Iterable[Cell], measured: Sequence[Measured], runs: int) -> t
 
     *runs* of each were to be made; none is asked of a soft landing that was not (0).
     """
-    table = Table(title="A cap falls: what the other path keeps", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("cell", "cap", "runs", "kept", "worst", "stalled s", "when", *CAPPED_COLUMNS, "RTT ms"):
-        table.add_column(title, justify="left" if title in ("cell", "cap") else "right", no_wrap=True)
+    columns = ("cell", "cap", "runs", "kept", "worst", "stalled s", "when", *CAPPED_COLUMNS, "RTT ms")
+    table = new_table("A cap falls: what the other path keeps", columns, left=("cell", "cap"))
     found: list[tuple[str, Aim]] = []
     for cell in chosen:
         label = str(cell)
@@ -270,20 +204,15 @@ def _shown(outcomes: Sequence[Outcome], name: str, aim: Aim | None) -> str:
 
 def draw(target: Path, measured: Sequence[Measured]) -> None:
     """Draw one run of each landing, of the first cell: that of median goodput kept."""
-    figure = style.new_figure(11, 4.6)
-    panels = figure.subplots(1, 2, sharey=True)
-    figure.subplots_adjust(left=0.065, right=0.985, top=0.76, bottom=0.13, wspace=0.06)
+    figure, panels = beside(2)
     cell = measured[0].cell
     names = {"ethernet": "Ethernet", "wifi": "Wi-Fi"}
     titles = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
     for axes, (variant, title) in zip(panels, titles.items(), strict=True):
         runs = sorted((m for m in measured if m.cell == cell and m.variant == variant), key=lambda m: m.outcome.kept)
         shown = runs[(len(runs) - 1) // 2]
-        series = [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5]
-        times = [rate.time - shown.onset for rate in series]
-        for device, path in zip(DEVICES.values(), (style.ETHERNET, style.WIFI), strict=True):
-            style.draw_path(axes, times, [rate.bits[device] / 1e6 for rate in series], path)
-        axes.axvline(0, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
+        both_paths(axes, [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5], shown.onset)
+        mark(axes, 0)
         axes.set_title(
             f"{title}: {names[cell.other]} keeps {shown.outcome.kept:.0%}", loc="left", fontsize=11, color=style.INK
         )

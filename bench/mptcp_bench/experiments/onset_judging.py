@@ -1,4 +1,4 @@
-"""What the other path suffers when a cap falls, from byte counters sampled over one transfer, and the aims. Pure.
+"""What the onset of a cap costs the other path, from byte counters sampled over one transfer, and the aims. Pure.
 
 All rates are of the wire, in bits/s; all times in seconds since the transfer's start.
 """
@@ -38,7 +38,7 @@ class Windows:
     """Where a transfer is looked at, in seconds after the onset."""
 
     onset: float
-    """Until when the other path may suffer."""
+    """Until when the other path may be slower."""
     steady: tuple[float, float]
     """By then nothing may be left of it."""
     in_force: float

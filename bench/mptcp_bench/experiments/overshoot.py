@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -31,12 +31,14 @@ from mptcp_throttler.shaping.cap import class_spec
 from .. import style
 from . import pages_cells
 from .aims import aims_table
+from .attempts import attempted
 from .findings import Findings, Picture
 from .options import choice, count, positive, refused
 from .overshoot_judging import PERIOD, TRANSFERS, Measured, Rates, aims, expected, first_packet, judge
 from .overshoot_poller import Poller
 from .pages_bed import Bed, IpRecorder, static_class
 from .pages_judging import Octets
+from .tables import new_table
 from .two_paths import DEVICES, two_paths
 
 VARIANTS = ("none", "ours", "budget", "static", "poller")
@@ -52,7 +54,6 @@ SECONDS, REPEATED = 42.0, 12.0
 PHASES, QUICK_PHASES = 3, 1
 SOONEST = 1.0
 """Seconds after the first packet of which the poller may read."""
-ATTEMPTS = 3
 FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before it has heard anything (RFC 6928)."""
 CAPPED, OTHER = DEVICES
@@ -99,14 +100,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         work = Work(Bed.built(plain, [size]), Bed.built(throttled, [size]), size, cap, seconds)
         for order in orders:
             console.print(str(order), style="dim", highlight=False)
-            for attempt in range(1, ATTEMPTS + 1):
-                try:
-                    measured += work.measure(order)
-                    break
-                except (TestbedError, ValueError) as error:
-                    console.print(f"  void, because {error}", style="dim", highlight=False)
-                    if attempt == ATTEMPTS:
-                        void.append(f"{order}: {error}")
+            measured += attempted(partial(work.measure, order), str(order), console, void) or []
     variants = list(dict.fromkeys(order.variant for order in orders))
     asked = aims(measured, work.rates, variants, sum(order.variant == "poller" for order in orders))
     data = {
@@ -177,22 +171,18 @@ class Work:
         url = bed.origin.url(str(self.size))
         proxy = f"http://{bed.proxy_address}:{PROXY_PORT}"
         argv = ["curl", "-s", "-m", f"{seconds + 30:g}", "-o", "/dev/null", "-x", proxy, url]
-        with IpRecorder(bed.client, DEVICES) as recorder:
-            process = bed.client.popen(mptcp_command(argv))
-            try:
-                while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
-                    if not process.running or recorder.now > seconds:
-                        raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
-                    time.sleep(0.01)
-                begin = first_packet(recorder.samples, CAPPED)
-                if poller is not None:
-                    poller.start(recorder.started + begin)
-                time.sleep(max(0.0, begin + seconds - recorder.now))
-                end = recorder.now
-                if not process.running:
-                    raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
-            finally:
-                process.kill()
+        with IpRecorder(bed.client, DEVICES) as recorder, bed.client.running(mptcp_command(argv)) as process:
+            while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
+                if not process.running or recorder.now > seconds:
+                    raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
+                time.sleep(0.01)
+            begin = first_packet(recorder.samples, CAPPED)
+            if poller is not None:
+                poller.start(recorder.started + begin)
+            time.sleep(max(0.0, begin + seconds - recorder.now))
+            end = recorder.now
+            if not process.running:
+                raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
         bed.known = True
         complaint = Protocol.of(*added.read()).complaint(multipath=True)
         if complaint is not None:
@@ -205,18 +195,8 @@ class Work:
 
 def table_of(measured: Sequence[Measured], over: Rates) -> Table:
     """Return what each transfer carried beyond the cap; last, what is expected of a poller."""
-    table = Table(title="What passes beyond a cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    columns = (
-        "variant",
-        "transfer",
-        "× cap",
-        "beyond cap × time, kB",
-        "in seconds of the cap",
-        "above the cap, s",
-        "other, Mbit/s",
-    )
-    for title in columns:
-        table.add_column(title, justify="left" if title in ("variant", "transfer") else "right")
+    columns = ("variant", "transfer", "× cap", "beyond cap × time, kB", "in seconds of the cap", "above the cap, s")
+    table = new_table("What passes beyond a cap", (*columns, "other, Mbit/s"), left=columns[:2])
     for m in measured:
         name = TITLES[m.variant] + (f", reading after {m.phase:.1f} s" if m.phase is not None else "")
         o = m.outcome

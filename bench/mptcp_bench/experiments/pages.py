@@ -3,7 +3,7 @@
 Through the real proxy, Apache and throttler, over Ethernet, which is capped, and Wi-Fi: batches of downloads, some at
 once. Variants take turns: without a policy; with ours; with one static HTB class by client address on the proxy and no
 throttler; with a path that really has that rate; and, computed, both paths filled from the first byte. A client with
-one path alone is measured the same way. The first batch of a throttler, of a client that it never saw, is told apart.
+one path alone is measured the same way. The first batch of a throttler, of a client that it never saw, is judged apart.
 docs/measurements.md has the results.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import groupby
 
 from rich.console import Console
@@ -18,8 +19,9 @@ from rich.console import Console
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import missing, need
 
+from .attempts import attempted
 from .findings import Findings, Picture
-from .options import count, yes
+from .options import count
 from .pages_bed import Batch, Bed
 from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
@@ -29,7 +31,6 @@ from .two_paths import DEVICES, two_paths
 __all__ = ["OPTIONS", "run"]
 
 RUNS, QUICK_RUNS = 3, 2
-ATTEMPTS = 3
 CAPPED, OTHER = DEVICES
 
 
@@ -37,12 +38,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Run the cells that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss")
     chosen, variants = cells(options, quick), variants_of(options)
-    plan = Plan(
-        tuple(variants),
-        count(options, "runs", QUICK_RUNS if quick else RUNS),
-        count(options, "others", 1, least=0),
-        yes(options, "fresh", False),
-    )
+    plan = Plan(variants, count(options, "runs", QUICK_RUNS if quick else RUNS))
     left_out = [f"{cell}: {why}" for cell in chosen if (why := _lacking(cell))]
     for line in left_out:
         console.print(f"left out: {line}", style="dim", highlight=False)
@@ -95,20 +91,18 @@ def _lacking(cell: Cell) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run of each cell: how many batches with our throttler, and of each other variant."""
+    """What is run of each cell: so many batches with our throttler, one of each other variant."""
 
     variants: Sequence[str]
     runs: int
-    others: int
-    always_fresh: bool
 
     def batches(self, cell: Cell) -> Iterator[tuple[str, bool]]:
-        """Yield variants in turns, and whether the throttler is to be one that never saw the client."""
-        for number in range(max(self.runs, self.others)):
+        """Yield variants, and whether the throttler is to be one that never saw the client."""
+        skipped = ("ideal", "static", "link") if cell.lone else ("ideal",)
+        for number in range(self.runs):
             for variant in self.variants:
-                skipped = ("ideal", "static", "link") if cell.lone else ("ideal",)
-                if variant not in skipped and number < (self.runs if variant == "ours" else self.others):
-                    yield variant, variant == "ours" and (self.always_fresh or number == 0)
+                if variant not in skipped and (variant == "ours" or number == 0):
+                    yield variant, variant == "ours" and number == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +117,11 @@ class Work:
     """What could not be measured, added to."""
 
     def measure(self, cell: Cell) -> Iterator[Measured]:
-        """Yield the batches of *cell*; one that is void twice is left out, for what was measured must not be lost."""
+        """Yield the batches of *cell*; one that stays void is left out."""
         for variant, fresh in self.plan.batches(cell):
-            for attempt in range(1, ATTEMPTS + 1):
-                try:
-                    yield self._batch(cell, variant, fresh)
-                    break
-                except (TestbedError, ValueError) as error:
-                    self._say(f"  {variant}: void, because {error}")
-                    if attempt == ATTEMPTS:
-                        self.void.append(f"{cell}, {variant}: {error}")
+            batch = attempted(partial(self._batch, cell, variant, fresh), f"{cell}, {variant}", self.console, self.void)
+            if batch is not None:
+                yield batch
 
     def _batch(self, cell: Cell, variant: str, fresh: bool) -> Measured:
         bed = self.throttled if variant == "ours" else self.plain

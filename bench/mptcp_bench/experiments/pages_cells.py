@@ -43,12 +43,8 @@ OPTIONS = {
     "share": f"{', '.join(SHARES)}: who shares a cap, default path",
     "policy": "cap, min1 (with one subflow too), budget (one that is used up); default cap",
     "client": "two or lone: whether it has the other path; lost: it had it in the batch before; default two",
-    "landing": "soft or at-once, default soft",
-    "rule": "further keys of the policy's rule, YAML",
     "variant": f"which of {', '.join(VARIANTS)}, default all",
-    "fresh": "yes: no batch is of a client that the throttler has seen, default no",
-    "runs": "batches with our throttler, default 3",
-    "others": "batches of each other variant, default 1",
+    "runs": "batches with our throttler, default 3; there is one of each other variant",
 }
 CHOICES = {
     "rates": "50/20", "rtt": "20/20", "client": "two", "policy": "cap", "first": "capped", "cap": "5", "share": "path",
@@ -102,8 +98,6 @@ class Cell:
     share: str
     policy: str
     client: str
-    landing: str = "soft"
-    rule: str = ""
 
     @property
     def sizes(self) -> list[int]:
@@ -123,13 +117,13 @@ class Cell:
         return self.rates, self.rtts
 
     def policy_text(self) -> str:
-        throttle = f"throttle: {{rate: {self.cap:g} Mbit/s, share: {self.share}, landing: {self.landing}}}"
+        throttle = f"throttle: {{rate: {self.cap:g} Mbit/s, share: {self.share}}}"
         rule = {
             "cap": throttle,
             "min1": f"when: {{min_subflows: 1}}, lift_last: false, {throttle}",
             "budget": f"budget: {{period: month, steps: [{{after: 0, {throttle}}}]}}",
         }[self.policy]
-        return _POLICY.format(rule=f"{rule}, {self.rule}" if self.rule else rule)
+        return _POLICY.format(rule=rule)
 
     def __str__(self) -> str:
         words = [f"{self.number} × {self.size}, {self.kind}, {self.at_once} at once"]
@@ -140,8 +134,6 @@ class Cell:
             f"share {self.share}": self.share != "path",
             self.policy: self.policy != "cap",
             {"lone": "one path", "lost": "one path left of two"}.get(self.client, ""): self.lone,
-            self.landing: self.landing != "soft",
-            self.rule: bool(self.rule),
         }
         return ", ".join(words + [word for word, is_so in unusual.items() if is_so])
 
@@ -184,11 +176,10 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
     capped_rtt, other_rtt = (float(word) for word in chosen["rtt"].split("/"))
     cell = Cell(
         size, number, many, float(chosen["cap"]), (capped_rate, other_rate), (capped_rtt, other_rtt), chosen["first"],
-        kind, chosen["share"], chosen["policy"], chosen["client"], options.get("landing", "soft"),
-        options.get("rule", ""),
+        kind, chosen["share"], chosen["policy"], chosen["client"],
     )  # fmt: skip
     known = {cell.client: CLIENTS, cell.policy: POLICIES, cell.first: ("capped", "other")}
-    known |= {cell.share: SHARES, cell.kind: KINDS, cell.landing: ("soft", "at-once")}
+    known |= {cell.share: SHARES, cell.kind: KINDS}
     if any(word not in there for word, there in known.items()) or many < 1 or cell.cap <= 0:
         raise ValueError
     if size != MIXED:

@@ -15,6 +15,7 @@ from mptcp_lab.testbed.recorder import Sample, rates
 
 from .. import style
 from .aims import Aim
+from .drawing import beside, both_paths
 from .pages_cells import Cell
 from .pages_judging import Lead, Octets, Outcome, ideal_seconds, judge_cell, judge_lone
 from .two_paths import DEVICES
@@ -162,14 +163,10 @@ def _drawn(batches: Batches, cell: Cell) -> list[Measured]:
 def draw(target: Path, batches: Batches, cell: Cell) -> None:
     """Draw the last batch of each variant of *cell*, all from the first SYN on, on the same axes."""
     shown = _drawn(batches, cell)
-    figure = style.new_figure(11, 4.4)
-    panels = figure.subplots(1, len(shown), sharex=True, sharey=True)
-    figure.subplots_adjust(left=0.065, right=0.985, top=0.74, bottom=0.13, wspace=0.08)
+    figure, panels = beside(len(shown))
     longest = max(m.outcome.seconds for m in shown)
     for axes, one in zip(panels, shown, strict=True):
-        series = rates(resampled(one.samples, one.begin, one.outcome.seconds))
-        for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
-            style.draw_path(axes, [r.time for r in series], [r.bits[device] / 1e6 for r in series], path)
+        both_paths(axes, rates(resampled(one.samples, one.begin, one.outcome.seconds)))
         axes.axhline(cell.cap, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
         title = f"{TITLES[one.variant]}\n{one.outcome.mean:.2f} × the cap, {one.outcome.seconds:.1f} s"
         axes.set_title(title, loc="left", fontsize=10.5, color=style.INK)

@@ -137,7 +137,7 @@ def pause(client: Process, clock: Callable[[], float], until: float) -> None:
 
 
 def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
-    """Return classid and rate of each capped subflow, by the client's end, as the status socket tells."""
+    """Return classid and rate of each capped subflow, by the client's end, from the status socket."""
     subflows = (each for connection in ask(throttler.socket)["connections"] for each in connection["subflows"])
     return {each["remote"]: (each["classid"], each["rate"]) for each in subflows if each["classid"] is not None}
 

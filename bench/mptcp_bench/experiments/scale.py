@@ -23,20 +23,21 @@ from typing import Any
 from rich.console import Console
 
 from mptcp_lab.agent.processes import with_mounts
+from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import Throttler, program, start_throttler, throttler_mounts, wait_until
-from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, SECOND_CLIENT_NETWORKS, WIFI_RATE
 
 from . import scale_soft
 from .findings import Findings
 from .options import OptionError, count, counts, positive, yes
 from .reaction import probed
 from .reaction_judging import reactions
-from .scale_crowd import NETWORKS, TRICKLE, Crowd, with_crowd
+from .scale_crowd import TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
 from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
-from .scale_watch import Asking, Entries, answer, memory, tree_cpu_seconds
+from .scale_watch import Asking, Entries, answer, memory
 from .system_state import differences, kernel_state
 
 NUMBERS, QUICK_NUMBERS = (100, 1000, 10_000), (20, 100)
@@ -163,7 +164,7 @@ def window(crowd: Crowd, pid: int | None, seconds: float) -> Window:
 
 
 def _cpu(pid: int | None) -> float:
-    return math.nan if pid is None else tree_cpu_seconds(pid)
+    return math.nan if pid is None else tree_seconds(pid)
 
 
 def _machine_seconds() -> float:
@@ -340,7 +341,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 def shown(status: Mapping[str, Any]) -> int:
     """Return how many connections of the crowd *status* shows with two active subflows or more."""
-    prefixes = tuple(f"10.77.{network}." for network in NETWORKS)
+    prefixes = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 
     def active(subflows: Sequence[Mapping[str, Any]]) -> int:
         return sum(1 for each in subflows if each["state"] == "active" and each["remote"].startswith(prefixes))

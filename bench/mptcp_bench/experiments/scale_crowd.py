@@ -20,17 +20,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from mptcp_lab.agent.processes import descendants
+from mptcp_lab.agent.processors import process_seconds, tree_seconds
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
 from mptcp_lab.testbed.commands import run
-from mptcp_lab.testbed.model import End, Endpoint, Link, Node, Route, RoutingRule, Topology
+from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_proxy
-
-from .control_plane import cpu_seconds
+from mptcp_lab.testbed.topologies import with_second_client
 
 SOURCE = Path(__file__).parent / "native" / "crowd.c"
 NODE = "crowd"
-NETWORKS = (3, 4)
 """10.77.3.0/24 and 10.77.4.0/24: free where the client has two paths."""
 ORIGIN_PORT = 8443
 TRICKLE = 5_000
@@ -58,24 +56,14 @@ _PACING_LIMIT = re.compile(r"\bpacing_rate \d+bps/\d+bps")
 
 def with_crowd(topology: Topology) -> Topology:
     """Return *topology* with the crowd's node and its two paths, as fast as the machine allows."""
-    devices = ("eth0", "wlan0")
-    routes, rules, endpoints, links = [], [], [], []
-    for number, (network, device) in enumerate(zip(NETWORKS, devices, strict=True), 1):
-        own, gateway = f"10.77.{network}.2", f"10.77.{network}.1"
-        routes += [
-            Route("default", gateway, device, metric=100 * number),
-            Route("default", gateway, device, table=100 + number),
-        ]
-        rules.append(RoutingRule(100 + number, 4, source=own))
-        endpoints.append(Endpoint(own, device, id=number))
-        links.append(Link(End(NODE, device, (f"{own}/24",)), End("core", f"to-crowd{number}", (f"{gateway}/24",))))
     # connect(2) takes every other port first: 28,000 would leave 14,000 that are found at once.
     sysctls = (("net.ipv4.ip_local_port_range", "10000 65000"),)
-    node = Node(NODE, tuple(routes), tuple(rules), tuple(endpoints), sysctls=sysctls)
+    crowded = with_second_client(topology, NODE)
     nodes = tuple(
-        replace(each, sysctls=(*each.sysctls, *sysctls)) if each.name == "proxy" else each for each in topology.nodes
+        replace(each, sysctls=(*each.sysctls, *sysctls)) if each.name in (NODE, "proxy") else each
+        for each in crowded.nodes
     )
-    return replace(topology, name=f"{topology.name}-crowd", nodes=(*nodes, node), links=(*topology.links, *links))
+    return replace(crowded, name=f"{topology.name}-crowd", nodes=nodes)
 
 
 def start_crowded_proxy(node: LiveNode, most: int) -> Proxy:
@@ -185,7 +173,7 @@ class Crowd:
         before = self.client.read()
         self.client.want(count + before.ended)
         deadline = begin + max(0, count - before.standing) / RATE + PATIENCE
-        # What the client has closed has come to its end when the proxy has told the origin.
+        # What the client has closed has come to its end when the proxy has closed it towards the origin.
         while (now := self.client.read()).standing != count or self.origin.read().standing != count:
             if time.monotonic() > deadline:
                 raise TestbedError(f"{now.standing} of {count} tunnels stand: {now}{self.proxy.process.tail()}")
@@ -217,7 +205,7 @@ class Crowd:
         """Return what proxy, client and origin have used up to now."""
         squid = self.proxy.process.pid
         return {
-            "proxy": sum(map(cpu_seconds, (squid, *descendants(squid)))),
-            "client": cpu_seconds(self.client.process.pid),
-            "origin": cpu_seconds(self.origin.process.pid),
+            "proxy": tree_seconds(squid),
+            "client": process_seconds(self.client.process.pid),
+            "origin": process_seconds(self.origin.process.pid),
         }

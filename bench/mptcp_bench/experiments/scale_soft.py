@@ -5,21 +5,22 @@ As ``onset`` does it, at 100 → 5 Mbit/s beside 30, RTT 20 ms; the crowd has a 
 
 from __future__ import annotations
 
-import signal
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from rich.console import Console
 
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
 from mptcp_lab.testbed.recorder import Recorder
-from mptcp_lab.testbed.services import Throttler, mptcp_command, start_origin, start_throttler, wait_until
+from mptcp_lab.testbed.services import mptcp_command, start_origin, start_throttler, wait_until
 
+from .attempts import attempted
 from .onset_judging import judge
 from .scale_crowd import Crowd, with_crowd
 from .scale_policy import Caps, settings_file
-from .two_paths import DEVICES, FILE_SIZE, two_paths
+from .setup import FILE_SIZE, Setup
+from .two_paths import DEVICES, two_paths
 
 RATES, RTTS = (100, 30), (20, 20)
 """Mbit/s and milliseconds of Ethernet and Wi-Fi."""
@@ -27,7 +28,6 @@ CAP = 5_000_000
 """Bits/s."""
 WARM, AFTER = 3.5, 5.6
 """Seconds of the download before and after the cap."""
-ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,44 +38,28 @@ class Kept:
     held: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Scene:
-    testbed: Testbed
-    throttler: Throttler
-    policy: Path
-    download: tuple[str, ...]
+def kept(setup: Setup) -> float:
+    """Download, cap, watch; return what the other path kept. Raises TestbedError or ValueError where it is void."""
+    setup.load(Caps(crowd=True).text())
+    wait_until(lambda: not subflows(setup.client), "the last download's subflows are gone", timeout=30)
+    with setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
+        time.sleep(max(0.0, WARM - recorder.now))
+        if subflows(setup.client) != 2:
+            raise TestbedError("the download has not two subflows")
+        onset = recorder.now
+        setup.load(Caps(crowd=True, client=CAP, landing="soft").text())
+        time.sleep(max(0.0, onset + AFTER - recorder.now))
+        samples = recorder.samples
+    setup.testbed.check_emulation()
+    outcome = judge(samples, *DEVICES, onset, CAP, RATES[1] * 1_000_000, 0.0)
+    if outcome.in_force > AFTER / 2:
+        raise TestbedError("the cap did not come into force")
+    return outcome.kept
 
-    def load(self, caps: Caps) -> None:
-        self.policy.write_text(caps.text())
-        self.throttler.process.signal(signal.SIGHUP)
 
-    def run(self) -> float:
-        """Download, cap, watch. Raises TestbedError or ValueError where the run is void."""
-        self.load(Caps(crowd=True))
-        client = self.testbed["client"]
-        wait_until(lambda: not self._subflows(), "the last download's subflows are gone", timeout=30)
-        process = client.popen(self.download)
-        try:
-            with Recorder(client, DEVICES) as recorder:
-                time.sleep(max(0.0, WARM - recorder.now))
-                if self._subflows() != 2:
-                    raise TestbedError("the download has not two subflows")
-                onset = recorder.now
-                self.load(Caps(crowd=True, client=CAP, landing="soft"))
-                time.sleep(max(0.0, onset + AFTER - recorder.now))
-                samples = recorder.samples
-        finally:
-            process.kill()
-        self.testbed.check_emulation()
-        other = RATES[1] * 1_000_000
-        outcome = judge(samples, *DEVICES, onset, CAP, other, 0.0)
-        if outcome.in_force > AFTER / 2:
-            raise TestbedError("the cap did not come into force")
-        return outcome.kept
-
-    def _subflows(self) -> int:
-        """Return how many the download has, at the client: there are no others there."""
-        return len(self.testbed["client"].run(["ss", "-tnH", "state", "established"]).stdout.splitlines())
+def subflows(client: LiveNode) -> int:
+    """Return how many the download has, at the client: there are no others there."""
+    return len(client.run(["ss", "-tnH", "state", "established"]).stdout.splitlines())
 
 
 def measure(beside: int, runs: int, seed: int, console: Console) -> Kept:
@@ -88,9 +72,10 @@ def measure(beside: int, runs: int, seed: int, console: Console) -> Kept:
             raise TestbedError(f"the throttler paces no sockets here: no cap can fall softly{throttler.process.tail()}")
         crowd = Crowd.built(testbed, beside)
         origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
-        curl = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", crowd.proxy.url(), origin.url("big")]
-        scene = _Scene(testbed, throttler, policy, tuple(mptcp_command(curl)))
-        none = _runs(scene, runs, console, "0 held")
+        url = crowd.proxy.url()
+        curl = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", url, origin.url("big")]
+        setup = Setup(testbed, throttler, policy, url, mptcp_command(curl))
+        none = _runs(setup, runs, console, "0 held")
         console.print(f"opening {beside:,} tunnels", style="dim", highlight=False)
         crowd.hold(beside)
         if crowd.joined(beside).two_subflows < beside:
@@ -98,23 +83,16 @@ def measure(beside: int, runs: int, seed: int, console: Console) -> Kept:
         time.sleep(3)
         # What came late while they opened is no fault of a run.
         _forget_lateness(testbed)
-        kept = Kept(none, _runs(scene, runs, console, f"{beside:,} held"))
+        found = Kept(none, _runs(setup, runs, console, f"{beside:,} held"))
         throttler.process.kill()
         _forget_lateness(testbed)
-        return kept
+        return found
 
 
-def _runs(scene: _Scene, runs: int, console: Console, name: str) -> tuple[float, ...]:
+def _runs(setup: Setup, runs: int, console: Console, name: str) -> tuple[float, ...]:
     """Return what the other path kept in each run; a run that stays void is left out, and said."""
-    found = []
-    for _ in range(runs):
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                found.append(scene.run())
-                break
-            except (TestbedError, ValueError) as error:
-                console.print(f"soft cap, {name}, attempt {attempt}: void: {error}", style="dim", highlight=False)
-    return tuple(found)
+    each = (attempted(partial(kept, setup), f"soft cap, {name}", console) for _ in range(runs))
+    return tuple(one for one in each if one is not None)
 
 
 def _forget_lateness(testbed: Testbed) -> None:

@@ -1,4 +1,4 @@
-"""What the experiment ``scale`` sees of the throttler from outside: set entries, processor time, memory, deafness."""
+"""What the experiment ``scale`` sees of the throttler from outside: set entries, memory, response times."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.netfilter.ipset import CMD_LIST, header
 from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes
 from mptcp_throttler.kernel.ports import KernelError
-
-from .control_plane import cpu_seconds
 
 _NETLINK_NETFILTER = 12
 _ATTR_DATA, _ATTR_FLAGS, _DATA_ELEMENTS = 7, 6, 24
@@ -75,15 +73,6 @@ class Entries:
                 return time.monotonic() - begin
             time.sleep(_POLL)
         return float("inf")
-
-
-def tree_cpu_seconds(pid: int) -> float:
-    """Return user and system time of *pid* with its threads and its children, those that ended aside."""
-    total = 0.0
-    for each in (pid, *descendants(pid)):
-        with suppress(OSError):
-            total += cpu_seconds(each)
-    return total
 
 
 def memory(pid: int) -> tuple[float, float]:

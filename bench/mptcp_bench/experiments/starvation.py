@@ -1,7 +1,7 @@
 """Who starves beside a low cap: what each path carries, capped or not, and beside clients that vanished.
 
 A download under the policy, over paths of which some have low caps; shown is what each path carried once all is
-steady, as a share of its link or cap. Beside it, as the yardstick, the same download without a policy over links that
+steady, as a share of its link or cap. Beside it, for comparison, the same download without a policy over links that
 really are as slow as the caps. In the layouts ``vanished-N`` as many other downloads share the cap, and fall silent on
 both their paths.
 """
@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -35,9 +34,10 @@ from .findings import Findings
 from .options import choice, count
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
-from .starvation_judging import UNDER_POLICY, Measured, PathLoad, aims, judge, mean_outcomes, recovered, together
+from .setup import FILE_SIZE
+from .starvation_judging import UNDER_POLICY, Measured, aims, judge, mean_outcomes, recovered, together
 from .starvation_layouts import LAYOUTS, OTHERS, Layout
-from .two_paths import FILE_SIZE
+from .tables import new_table
 
 VARIANTS = (UNDER_POLICY, "link")
 """Under the policy; over links as fast as the caps, without one."""
@@ -45,7 +45,6 @@ OPTIONS = {
     "layout": f"{', '.join(LAYOUTS)}; default all but vanished-1000",
     "variant": f"{', '.join(VARIANTS)}; default both",
     "runs": "of each, default 3",
-    "control": "congestion control towards clients, default bbr",
 }
 RUNS, QUICK_RUNS = 3, 1
 CROWDED = 50
@@ -65,7 +64,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     layouts = [LAYOUTS[name]() for name in choice(options, "layout", LAYOUTS, usual)]
     variants = choice(options, "variant", VARIANTS)
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
-    control = options.get("control", "bbr")
     measured: list[Measured] = []
     planned = [
         (layout, variant)
@@ -74,7 +72,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     ]
     for layout, variant in planned:
         with Testbed(layout.topology(variant == "link"), seed=seed) as testbed:
-            site = _Site.built(testbed, layout, variant, control)
+            site = _Site.built(testbed, layout, variant)
             for number in range(runs):
                 console.print(f"{layout.name}, {variant}, {number + 1} of {runs}", style="dim", highlight=False)
                 measured.append(site.run())
@@ -95,13 +93,13 @@ class _Site:
     crowd: Crowd | None
 
     @classmethod
-    def built(cls, testbed: Testbed, layout: Layout, variant: str, control: str) -> _Site:
+    def built(cls, testbed: Testbed, layout: Layout, variant: str) -> _Site:
         policy = testbed.directory / "policy.yaml"
         policy.write_text(layout.policy())
         if variant == UNDER_POLICY:
             start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
         crowd = Crowd.built(testbed, layout.vanishing, OTHERS) if layout.vanishing >= CROWDED else None
-        proxy = crowd.proxy if crowd else start_proxy(testbed["proxy"], arguments=("--congestion-control", control))
+        proxy = crowd.proxy if crowd else start_proxy(testbed["proxy"], arguments=("--congestion-control", "bbr"))
         origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
         # An IPv4 address as an IPv6 one: Linux joins by IPv6 only what was opened on an IPv6 socket.
         address = testbed["proxy"].service_address()
@@ -113,24 +111,21 @@ class _Site:
         """Download once. Raises TestbedError where not all paths have a subflow."""
         client = self.testbed["client"]
         wait_until(lambda: not self._subflows(), "the last download's subflows are gone", timeout=30)
-        with self._others(), _counting(client, self.layout.loads) as counters:
-            process = client.popen(self.download)
-            try:
-                counters.wait(WARM)
-                subflows = self._subflows()
-                if any(load.address not in subflows for load in self.layout.loads):
-                    raise TestbedError(f"{self.layout.name}: there are subflows from {', '.join(subflows)} alone")
-                begin, vanished_at = counters.now, None
-                if self.layout.vanishing:
-                    vanished_at = begin
-                    with _silent(self.testbed["core"]):
-                        begin += CROWD_GIVEN_UP if self.crowd else GIVEN_UP
-                        counters.wait(begin + MEASURED + 0.5)
-                        process.kill()
-                else:
+        addresses = {load.name: load.address for load in self.layout.loads}
+        with self._others(), PacketCounters(client, addresses) as counters, client.running(self.download) as process:
+            counters.wait(WARM)
+            subflows = self._subflows()
+            if any(address not in subflows for address in addresses.values()):
+                raise TestbedError(f"{self.layout.name}: there are subflows from {', '.join(subflows)} alone")
+            begin, vanished_at = counters.now, None
+            if self.layout.vanishing:
+                vanished_at = begin
+                with _silent(self.testbed["core"]):
+                    begin += CROWD_GIVEN_UP if self.crowd else GIVEN_UP
                     counters.wait(begin + MEASURED + 0.5)
-            finally:
-                process.kill()
+                    process.kill()
+            else:
+                counters.wait(begin + MEASURED + 0.5)
             samples = counters.samples
         outcomes = judge(samples, self.layout.loads, begin, begin + MEASURED)
         again = None if vanished_at is None else recovered(samples, self.layout.loads[0], vanished_at)
@@ -144,26 +139,17 @@ class _Site:
             self.crowd.joined(self.layout.vanishing)
             yield
             return
-        node = self.testbed[OTHERS] if self.layout.vanishing else None
-        processes = [node.popen(self.download, name="other") for _ in range(self.layout.vanishing)] if node else []
-        try:
-            time.sleep(WARM if processes else 0)
+        with ExitStack() as stack:
+            for _ in range(self.layout.vanishing):
+                stack.enter_context(self.testbed[OTHERS].running(self.download, name="other"))
+            time.sleep(WARM if self.layout.vanishing else 0)
             yield
-        finally:
-            for process in processes:
-                process.kill()
 
     def _subflows(self) -> set[str]:
         """Return the addresses of the client's established subflows."""
         listing = self.testbed["client"].run(["ss", "-tnH", "state", "established", "dport", "=", f":{PROXY_PORT}"])
         ends = [line.split()[2].rpartition(":")[0] for line in listing.stdout.splitlines()]
         return {end.partition("%")[0].strip("[]").removeprefix("::ffff:") for end in ends}
-
-
-@contextmanager
-def _counting(client: LiveNode, loads: Sequence[PathLoad]) -> Iterator[PacketCounters]:
-    with PacketCounters(client, {load.name: load.address for load in loads}) as counters:
-        yield counters
 
 
 @contextmanager
@@ -177,9 +163,8 @@ def _silent(core: LiveNode) -> Iterator[None]:
 
 def table_of(measured: Sequence[Measured]) -> Table:
     """Return what was measured, by means over the runs."""
-    table = Table(title="Who starves beside a low cap", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("layout", "variant", "runs", "uncapped: worst path", "capped: worst path", "together", "again s"):
-        table.add_column(title, justify="left" if title in ("layout", "variant") else "right", no_wrap=True)
+    columns = ("layout", "variant", "runs", "uncapped: worst path", "capped: worst path", "together", "again s")
+    table = new_table("Who starves beside a low cap", columns, left=("layout", "variant"))
     for layout, variant in dict.fromkeys((m.layout, m.variant) for m in measured):
         runs = [m for m in measured if (m.layout, m.variant) == (layout, variant)]
         means = mean_outcomes(runs)

@@ -28,7 +28,7 @@ class PathLoad:
 
     name: str
     address: str
-    """The client's, by which its packets are told from others."""
+    """The client's, by which its packets are distinguished from others."""
     link: int
     cap: int | None = None
 

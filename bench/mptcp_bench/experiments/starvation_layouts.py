@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import paths
-from mptcp_lab.testbed.model import End, Endpoint, Link, Node, Route, RoutingRule, Topology
-from mptcp_lab.testbed.topologies import PATH_NETWORKS
+from mptcp_lab.testbed.model import End, Endpoint, Topology
+from mptcp_lab.testbed.topologies import PATH_NETWORKS, SECOND_CLIENT_NETWORKS, with_second_client
 
 from .starvation_judging import PathLoad
 
 MBIT = 1_000_000
 OTHERS = "others"
 """The node of the clients that vanish."""
-OTHERS_NETWORKS = (3, 4)
-"""10.77.3.0/24 and 10.77.4.0/24 belong to the same two paths as 10.77.1.0/24 and 10.77.2.0/24."""
 SECOND_ADDRESS = "10.77.1.130"
 SECOND_PROXY_ADDRESS = "10.77.8.3"
 NAMES = "abcdefgh"
@@ -31,7 +29,7 @@ class Layout:
     build: Callable[[Sequence[int]], Topology]
     """Makes the topology from the rate of each path's link, bits/s."""
     networks: tuple[tuple[str, ...], ...]
-    """Of the clients, by path: the policy tells the paths apart by them."""
+    """Of the clients, by path: the policy distinguishes the paths by them."""
     vanishing: int = 0
     """Other clients that share the paths and their caps, and fall silent."""
     mapped: bool = False
@@ -160,29 +158,12 @@ def vanished(count: int) -> Layout:
 
     def build(rates: Sequence[int]) -> Topology:
         topology = paths(_emulated(rates, (20, 20)))
-        return _with_others(topology, rates) if count else topology
+        return with_second_client(topology, OTHERS, rates) if count else topology
 
-    pairs = zip(PATH_NETWORKS, OTHERS_NETWORKS, strict=False)
+    # The second client's networks belong to the same two paths.
+    pairs = zip(PATH_NETWORKS, SECOND_CLIENT_NETWORKS, strict=False)
     networks = tuple((f"10.77.{own}.0/24", f"10.77.{other}.0/24") for own, other in pairs)
     return Layout(f"vanished-{count}", loads, build, networks, vanishing=count)
-
-
-def _with_others(topology: Topology, rates: Sequence[int]) -> Topology:
-    """Add a node with paths of its own to the same proxy, for clients that vanish."""
-    routes, rules, endpoints, links = [], [], [], []
-    devices = ("eth0", "wlan0")
-    for number, (network, device, rate) in enumerate(zip(OTHERS_NETWORKS, devices, rates, strict=True), 1):
-        own, gateway = f"10.77.{network}.2", f"10.77.{network}.1"
-        routes += [
-            Route("default", gateway, device, metric=100 * number),
-            Route("default", gateway, device, table=100 + number),
-        ]
-        rules.append(RoutingRule(100 + number, 4, source=own))
-        endpoints.append(Endpoint(own, device, id=number))
-        ends = End(OTHERS, device, (f"{own}/24",)), End("core", f"to-{OTHERS}{number}", (f"{gateway}/24",))
-        links.append(Link(*ends, rate_ab=rate, rate_ba=rate))
-    node = Node(OTHERS, tuple(routes), tuple(rules), tuple(endpoints))
-    return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, *links))
 
 
 LAYOUTS: dict[str, Callable[[], Layout]] = {

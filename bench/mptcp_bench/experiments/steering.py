@@ -1,6 +1,6 @@
 """Steering modes on real downloads: what each path carries when the policy names a mode.
 
-*active-standby*: Wi-Fi active, Ethernet standby; Wi-Fi's path swallows everything for a while. *priority-based*: Wi-Fi
+*active-standby*: Wi-Fi active, Ethernet standby; Wi-Fi's path drops everything for a while. *priority-based*: Wi-Fi
 first; the origin sends less than Wi-Fi carries for a while. *load-balancing*: 70/30 and 50/50; and 60/40 and 85/15
 while the origin sends less than the paths carry. *smallest-delay*: beside a policy without rules. Rates are of what
 arrives at the client.
@@ -11,8 +11,8 @@ The other part are outages of one path under each mode: ``experiments.steering_o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import product
 from pathlib import Path
 
@@ -20,15 +20,16 @@ from rich.console import Console
 
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.features import need
-from mptcp_lab.testbed.recorder import rates
-from mptcp_lab.testbed.services import wait_until
+from mptcp_lab.testbed.recorder import Recorder, rates
 
 from .. import style
 from . import steering_cells, steering_outages
+from .drawing import both_paths, mark, stacked
 from .findings import Findings, Picture
 from .options import choice, count, refused
+from .setup import Setup
 from .steering_modes_judging import AFTER, ETHERNET, EVENT, PACED, SLOW_ORIGIN, WARM, WIFI, Measured, aims, table_of
-from .two_paths import DEVICES, DownloadScene, slow_origin, two_paths, wifi_dropping
+from .two_paths import DEVICES, slow_origin, two_paths, wifi_dropping
 
 RTTS = ("20/20", "60/20")
 """Milliseconds, Ethernet and Wi-Fi."""
@@ -41,15 +42,12 @@ OPTIONS = {
 }
 
 
-@contextmanager
-def _slow(testbed: Testbed) -> Iterator[None]:
-    with slow_origin(testbed, SLOW_ORIGIN):
-        yield
-
-
-KINDS = {
+KINDS: dict[str, tuple[str | None, Callable[[Testbed], AbstractContextManager[None]] | None]] = {
     "active-standby": ("{mode: active-standby, active: wifi, standby: ethernet}", wifi_dropping),
-    "priority-based": ("{mode: priority-based, order: [wifi, ethernet]}", _slow),
+    "priority-based": (
+        "{mode: priority-based, order: [wifi, ethernet]}",
+        lambda testbed: slow_origin(testbed, SLOW_ORIGIN),
+    ),
     "load-balancing 70/30": ("{mode: load-balancing, weights: {ethernet: 70, wifi: 30}}", None),
     "load-balancing 50/50": ("{mode: load-balancing, weights: {ethernet: 50, wifi: 50}}", None),
     "load-balancing 60/40, paced": ("{mode: load-balancing, weights: {ethernet: 60, wifi: 40}}", None),
@@ -57,6 +55,7 @@ KINDS = {
     "smallest-delay": ("{mode: smallest-delay}", None),
     "no rule": (None, None),
 }
+"""How each is written, and what happens in mid-transfer."""
 QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load-balancing 60/40, paced")
 
 
@@ -93,55 +92,43 @@ def _modes(
     measured: list[Measured] = []
     for rtt, pair in each.items():
         with Testbed(paths(two_paths((ETHERNET, WIFI), pair)), seed=seed) as testbed:
-            scene = Scene.built(testbed, steering_cells.POLICY % "[]")
+            setup = Setup.built(testbed, steering_cells.POLICY % "[]")
             for kind in kinds:
                 console.print(f"{rtt} ms, {kind}", style="dim", highlight=False)
-                measured += [scene.run(rtt, kind) for _ in range(runs)]
+                measured += [measure(setup, rtt, kind) for _ in range(runs)]
     data = {"runs": [{"rtt": m.rtt, "kind": m.kind, **m.findings()} for m in measured]}
     pictures = (Picture("steering", lambda target: draw(target, measured)),)
     asked = aims(measured, list(product(each, kinds)), runs)
     return Findings((table_of(measured),), data, pictures=pictures, aims=tuple(asked))
 
 
-class Scene(DownloadScene):
-    """Downloads under a mode."""
-
-    __slots__ = ()
-
-    def run(self, rtt: str, kind: str) -> Measured:
-        """Download under a mode, with what happens to it."""
-        steer, happening = KINDS[kind]
-        rules = "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
-        self.load(steering_cells.POLICY % rules)
-        names = [] if steer is None else ["steered"]
-        wait_until(lambda: self.throttler.status()["policy"]["rules"] == names, "the policy is in force")
-        paced = slow_origin(self.testbed, PACED[kind]) if kind in PACED else nullcontext()
-        with paced, self.downloading() as (_client, recorder):
-            time.sleep(WARM)
-            event = recorder.now
-            with nullcontext() if happening is None else happening(self.testbed):
-                time.sleep(max(0.0, event + EVENT - recorder.now))
-            time.sleep(AFTER)
-            samples = recorder.samples
-        return Measured(rtt, kind, event, tuple(samples))
+def measure(setup: Setup, rtt: str, kind: str) -> Measured:
+    """Download under a mode, with what happens to it."""
+    steer, happening = KINDS[kind]
+    rules = "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
+    setup.load_between(steering_cells.POLICY % rules, [] if steer is None else ["steered"])
+    paced = slow_origin(setup.testbed, PACED[kind]) if kind in PACED else nullcontext()
+    with paced, setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
+        time.sleep(WARM)
+        event = recorder.now
+        with nullcontext() if happening is None else happening(setup.testbed):
+            time.sleep(max(0.0, event + EVENT - recorder.now))
+        time.sleep(AFTER)
+        samples = recorder.samples
+    return Measured(rtt, kind, event, samples)
 
 
 def draw(target: Path, measured: Sequence[Measured]) -> None:
     """Draw the first run of each mode at the first RTT."""
     there = {one.kind for one in measured}
     kinds = [kind for kind in KINDS if kind != "no rule" and kind in there]
-    figure = style.new_figure(11, 2.0 * len(kinds) + 1)
-    panels = figure.subplots(len(kinds), 1, sharex=True, squeeze=False)[:, 0]
-    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / (2 * len(kinds) + 1), bottom=0.06, hspace=0.4)
+    figure, panels = stacked(len(kinds), 2.0)
     for axes, kind in zip(panels, kinds, strict=True):
         with suppress(StopIteration):
             chosen = next(m for m in measured if m.kind == kind and m.rtt == measured[0].rtt)
-            series = rates(chosen.samples)
-            for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
-                style.draw_path(axes, [r.time for r in series], [r.bits[device] / 1e6 for r in series], path)
+            both_paths(axes, rates(chosen.samples))
             if KINDS[kind][1] is not None:
-                for moment in (chosen.event, chosen.event + EVENT):
-                    axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
+                mark(axes, chosen.event, chosen.event + EVENT)
         axes.set_title(kind, loc="left", fontsize=10, color=style.INK)
         style.dress(axes, "seconds" if kind == kinds[-1] else "", "Mbit/s")
     panels[0].legend(loc="upper right", frameon=False)

@@ -24,7 +24,7 @@ BY_ORDER = ("active-standby", "priority-based")
 FAULTS = {
     "link": "the client's own link goes down",
     "router": "the path's router is gone: the core network says so (ICMP), the client's link stays up",
-    "silent": "the path's router swallows everything",
+    "silent": "the path's router drops everything",
 }
 OUTAGES = (2, 8, 30)
 """Seconds."""

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from math import inf
 from statistics import fmean
 
-from rich import box
 from rich.table import Table
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
 
 from .aims import Aim
-from .shown import mean
+from .tables import mean, new_table
 from .two_paths import DEVICES
 
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
@@ -131,9 +130,7 @@ def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs:
 
 def table_of(measured: Sequence[Measured]) -> Table:
     """Return all that was measured, by means over the runs."""
-    table = Table(title="Steering modes", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("RTT ms", "mode", "what", "mean"):
-        table.add_column(title, justify="right" if title == "mean" else "left", no_wrap=True)
+    table = new_table("Steering modes", ("RTT ms", "mode", "what", "mean"), left=("RTT ms", "mode", "what"))
     for (rtt, kind), findings in by_cell(measured).items():
         names = [(rtt, kind), *[("", "")] * (len(findings) - 1)]
         for name, (what, values) in zip(names, findings.items(), strict=True):

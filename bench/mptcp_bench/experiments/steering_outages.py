@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -18,13 +18,14 @@ from rich.console import Console
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample
-from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command, start_sink, wait_until
+from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 from .findings import Findings
+from .setup import Setup
 from .steering_cells import NONE, PATHS, POLICY, Cell
 from .steering_outages_judging import APPLICATION, Outcome, Watched, aims, outcome, table_of
-from .two_paths import DEVICES, FILE_SIZE, DownloadScene, slow_origin, two_paths
+from .two_paths import DEVICES, dropping, slow_origin, two_paths
 
 LOST, OTHER, PACE, RTT = 30, 20, 12, 20
 """Mbit/s, Mbit/s, Mbit/s, ms."""
@@ -33,7 +34,6 @@ FAST, WARM = 4.0, 8.0
 BACK_AT_LEAST, BACK_AT_MOST = 8.0, 20.0
 """Seconds watched afterwards; in between as long as the outage was."""
 DEVICE = dict(zip(("ethernet", "wifi"), DEVICES, strict=True))
-SILENCE = "table inet fault { chain forward { type filter hook forward priority -10; drop; }; }"
 PROBE = "net.ipv4.tcp_rto_max_ms"
 """From Linux 6.15 on."""
 NETWORKS = {bytes((10, 77, 1)): "ethernet", bytes((10, 77, 2)): "wifi"}
@@ -52,7 +52,7 @@ def failing(testbed: Testbed, cell: Cell) -> Iterator[None]:
             with router.link_down("wan"):
                 yield
         case _:
-            with router.changed(["nft", SILENCE], ["nft", "delete", "table", "inet", "fault"]):
+            with dropping(router):
                 yield
 
 
@@ -78,60 +78,40 @@ class OutageRecorder(Recorder):
         self.flags.append((self.now, found))
 
 
-@dataclass(frozen=True, slots=True)
-class Scene(DownloadScene):
-    """Downloads and uploads under a mode, with an outage."""
-
-    upload: Sequence[str] = ()
-
-    def run(self, cell: Cell) -> Watched:
-        """Transfer under a mode, fail, heal, watch."""
-        self.load(POLICY % cell.rule)
-        names = [] if cell.mode == NONE else ["steered"]
-        wait_until(lambda: self.throttler.status()["policy"]["rules"] == names, "the policy is in force")
-        with ExitStack() as stack:
-            if cell.stale:
-                key = "net.mptcp.stale_loss_cnt"
-                stack.enter_context(self.testbed["proxy"].sysctl(key, str(cell.stale)))
-            process = self.client.popen(self.upload if cell.load == "upload" else self.download)
-            stack.callback(process.kill)
-            recorder = OutageRecorder(
-                self.client, self.testbed["proxy"], self._progress(cell, process), cell.load == "upload"
-            )
-            with recorder:
-                if cell.load == "paced":
-                    time.sleep(FAST)
-                    stack.enter_context(slow_origin(self.testbed, PACE))
-                time.sleep(max(0.0, WARM - recorder.now))
-                if len(recorder.flags[-1][1]) != 2:
-                    raise TestbedError("the transfer has not two subflows")
-                failed = recorder.now
-                with failing(self.testbed, cell):
-                    time.sleep(max(0.0, failed + cell.outage - recorder.now))
-                healed = recorder.now
-                time.sleep(min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * cell.outage)))
-                if not process.running:
-                    raise TestbedError(f"the transfer ended with {process.returncode}")
-            return Watched(recorder.samples, tuple(recorder.flags), failed, healed, DEVICE[PATHS[cell.lost][0]])
-
-    def _progress(self, cell: Cell, process: Process) -> Callable[[], int]:
-        """Return what says how many bytes the application has."""
-        if cell.load == "upload":
-            origin = self.testbed["origin"]
-            return lambda: origin.interface_bytes("eth0").received
-        io = Path(f"/proc/{process.pid}/io")
-        return lambda: int(io.read_text().split("wchar: ")[1].split()[0])
+def measure(setup: Setup, cell: Cell) -> Watched:
+    """Transfer under a mode, let a path fail and come back, watch."""
+    setup.load_between(POLICY % cell.rule, [] if cell.mode == NONE else ["steered"])
+    uploading = cell.load == "upload"
+    with ExitStack() as stack:
+        if cell.stale:
+            stack.enter_context(setup.proxy.sysctl("net.mptcp.stale_loss_cnt", str(cell.stale)))
+        process = stack.enter_context(setup.client.running(setup.upload if uploading else setup.download))
+        done = _received_by(setup.testbed["origin"]) if uploading else _written_by(process)
+        with OutageRecorder(setup.client, setup.proxy, done, uploading) as recorder:
+            if cell.load == "paced":
+                time.sleep(FAST)
+                stack.enter_context(slow_origin(setup.testbed, PACE))
+            time.sleep(max(0.0, WARM - recorder.now))
+            if len(recorder.flags[-1][1]) != 2:
+                raise TestbedError("the transfer has not two subflows")
+            failed = recorder.now
+            with failing(setup.testbed, cell):
+                time.sleep(max(0.0, failed + cell.outage - recorder.now))
+            restored = recorder.now
+            time.sleep(min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * cell.outage)))
+            if not process.running:
+                raise TestbedError(f"the transfer ended with {process.returncode}")
+        return Watched(recorder.samples, tuple(recorder.flags), failed, restored, DEVICE[PATHS[cell.lost][0]])
 
 
-def with_upload(scene: Scene) -> Scene:
-    """Return *scene* with what an upload takes."""
-    body = scene.testbed.directory / "body"
-    with open(body, "wb") as file:
-        file.truncate(FILE_SIZE)
-    proxy = scene.download[scene.download.index("-x") + 1]
-    upload = ["curl", "-s", "-m", "100", "-o", "/dev/null", "-x", proxy, "-H", "Expect:", "-T", str(body)]
-    url = start_sink(scene.testbed["origin"]).url()
-    return Scene(scene.testbed, scene.throttler, scene.policy, scene.download, mptcp_command([*upload, url]))
+def _received_by(origin: LiveNode) -> Callable[[], int]:
+    return lambda: origin.interface_bytes("eth0").received
+
+
+def _written_by(process: Process) -> Callable[[], int]:
+    """Return what reads how many bytes *process* has written: what an application that downloads has."""
+    io = Path(f"/proc/{process.pid}/io")
+    return lambda: int(io.read_text().split("wchar: ")[1].split()[0])
 
 
 def run(console: Console, seed: int, cells: Sequence[Cell], runs: int) -> Findings:
@@ -146,11 +126,11 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int) -> Findin
                 if probe:
                     # Before the proxy: connections have it from the socket that listens.
                     stack.enter_context(testbed["proxy"].sysctl(PROBE, str(probe)))
-                scene = with_upload(Scene.built(testbed, POLICY % "[]"))
+                setup = Setup.built(testbed, POLICY % "[]", up=True)
                 for number, cell in enumerate(there, 1):
                     console.print(f"{number} of {len(there)}: {cell}", style="dim", highlight=False)
                     try:
-                        measured.append((cell, outcome(scene.run(cell))))
+                        measured.append((cell, outcome(measure(setup, cell))))
                     except TestbedError as error:
                         void.append(f"{cell}: {error}")
         except TestbedError as error:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from math import inf
 from statistics import fmean
 
-from rich import box
 from rich.table import Table
 
 from mptcp_lab.testbed.recorder import Sample, longest_gap, mean_rate, rates
 
 from .aims import Aim
-from .shown import mean
 from .steering_cells import BY_ORDER, NONE, Cell
+from .tables import mean, new_table
 
 APPLICATION = "application"
 """The counter of what the application has."""
@@ -46,7 +45,7 @@ class Watched:
     flags: tuple[tuple[float, Mapping[str, bool]], ...]
     """When, and by path, whether the proxy had made its subflow backup."""
     failed: float
-    healed: float
+    restored: float
     lost: str
     """The client's device on the path that failed."""
 
@@ -62,36 +61,36 @@ class Outcome:
     still: float
     """Seconds for which the application stood still, the longest time that began or went on in the outage."""
     back: float
-    """Seconds from the healing until the lost path carries data again; infinite if it never does."""
+    """Seconds from the end of the outage until the lost path carries data again; infinite if it never does."""
     after: float
-    """Mbit/s of the application from the healing on."""
+    """Mbit/s of the application from the end of the outage on."""
     flips: int
     """Changes of the flag of the subflow whose flag changed most, from the failure on."""
 
 
 def outcome(watched: Watched) -> Outcome:
     """Return what is to be known of one transfer."""
-    samples, failed, healed = watched.samples, watched.failed, watched.healed
+    samples, failed, restored = watched.samples, watched.failed, watched.restored
     end = samples[-1].time
-    begin = failed + SETTLE if healed - failed >= 2 * SETTLE else failed
+    begin = failed + SETTLE if restored - failed >= 2 * SETTLE else failed
     return Outcome(
         mean_rate(samples, APPLICATION, max(0.5, failed - 3), failed) / 1e6,
-        mean_rate(samples, APPLICATION, begin, healed) / 1e6,
-        longest_gap(samples, [APPLICATION], MIN_PROGRESS, failed, healed + SWITCHED),
+        mean_rate(samples, APPLICATION, begin, restored) / 1e6,
+        longest_gap(samples, [APPLICATION], MIN_PROGRESS, failed, restored + SWITCHED),
         _back(watched),
-        mean_rate(samples, APPLICATION, healed, end) / 1e6,
+        mean_rate(samples, APPLICATION, restored, end) / 1e6,
         _flips(watched),
     )
 
 
 def _back(watched: Watched) -> float:
-    samples, healed = watched.samples, watched.healed
+    samples, restored = watched.samples, watched.restored
     before = mean_rate(samples, watched.lost, max(0.5, watched.failed - 3), watched.failed)
-    there = [each for each in rates(samples) if each.time > healed]
+    there = [each for each in rates(samples) if each.time > restored]
     for number, each in enumerate(there):
         window = [later.bits[watched.lost] for later in there[number:] if later.time <= each.time + BACK_WINDOW]
         if each.bits[watched.lost] >= BACK * before and fmean(window) >= BACK * before:
-            return each.time - healed
+            return each.time - restored
     return inf
 
 
@@ -136,9 +135,8 @@ def _compared(cell: Cell, outcomes: Sequence[Outcome], beside: Sequence[Outcome]
 
 def table_of(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
     """Return what was measured, by means over the runs of each cell."""
-    table = Table(title="Outages under the steering modes", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("load", "fault", "outage s", "mode", "Mbit/s before", "in it", "stands still s", "back s", "flips"):
-        table.add_column(title, justify="left" if title in ("load", "fault", "mode") else "right", no_wrap=True)
+    columns = ("load", "fault", "outage s", "mode", "Mbit/s before", "in it", "stands still s", "back s", "flips")
+    table = new_table("Outages under the steering modes", columns, left=("load", "fault", "mode"))
     for cell in dict.fromkeys(cell for cell, _ in measured):
         outcomes = [each for of, each in measured if of == cell]
         means = [mean([getattr(e, name) for e in outcomes], digits=1) for name in ("before", "during", "still", "back")]

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from ipaddress import ip_address
 
 from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
+from .two_paths import DEVICES
+
 
 class UploadRecorder(Recorder):
-    """Samples, from entry to exit, the bytes that *proxy* received in order from each of *clients*.
+    """Samples, from entry to exit, the bytes that *proxy* received in order from each address of *client*.
 
     The counters are those of ``tcp_info`` (``bytes_received``): payload, without what was retransmitted.
     """
 
-    def __init__(self, proxy: LiveNode, clients: Mapping[str, bytes]) -> None:
-        """*clients* maps the name of each path to the client's packed address on it."""
-        super().__init__(proxy, tuple(clients))
-        self._clients = clients
+    def __init__(self, proxy: LiveNode, client: LiveNode) -> None:
+        super().__init__(proxy, DEVICES)
+        self._clients = {device: ip_address(client.address(device)).packed for device in DEVICES}
         with proxy.entered():
             self._diagnostics = SocketDiagnostics((PROXY_PORT,))
 

@@ -82,14 +82,14 @@ def _fig2_alone(m: Measured) -> Finding:
     several = above(alone[ETHERNET], alone[WIFI], SEVERAL)
     own, links = True, []
     for path, goodput in alone.items():
-        # Of real links only what somebody told is known.
+        # Of real links only what was stated is known.
         if (text := m.result.parameters.get(f"{path}.rate")) is not None:
             link = parse_rate(str(text))
             links.append(f"{goodput.mean / link:.1%}")
             own &= within(goodput, OWN_LINK[0] * link, OWN_LINK[1] * link)
-    told = f", {' and '.join(links)} of their links" if links else ""
+    of_links = f", {' and '.join(links)} of their links" if links else ""
     return Finding(
-        f"Ethernet {mbit(alone[ETHERNET])}, Wi-Fi {mbit(alone[WIFI])} of payload{told}.", either(several and own)
+        f"Ethernet {mbit(alone[ETHERNET])}, Wi-Fi {mbit(alone[WIFI])} of payload{of_links}.", either(several and own)
     )
 
 
@@ -156,7 +156,7 @@ def _fig4_small_degrades(m: Measured) -> Finding:
 def _fig4_small_loses(m: Measured) -> Finding:
     small, large = m("small", RETRANSMISSIONS), m("large", RETRANSMISSIONS)
     shares = m("small", RETRANSMISSION_SHARE), m("large", RETRANSMISSION_SHARE)
-    held = [m("small", OUT_OF_ORDER), m("large", OUT_OF_ORDER)]
+    memory = [m("small", OUT_OF_ORDER), m("large", OUT_OF_ORDER)]
     drops = m.mean("small", RECEIVER_DROPS)
     something = shares[0].mean >= HARDLY or drops >= 1
     loses = something and above(shares[0], HARDLY) and above(shares[0], shares[1])
@@ -164,11 +164,11 @@ def _fig4_small_loses(m: Measured) -> Finding:
     return Finding(
         f"The receiver dropped {drops:.0f} with 0.18 MB. Segments retransmitted by the proxy: {small.mean:.0f} with "
         f"0.18 MB ({shares[0].mean:.2%}), {large.mean:.0f} with 0.72 MB ({shares[1].mean:.2%}). Greatest receive "
-        f"memory in use: {approximate_size(held[0].mean)}, {held[0].mean / buffer:.0%} of the buffer, and "
-        f"{approximate_size(held[1].mean)}.",
+        f"memory in use: {approximate_size(memory[0].mean)}, {memory[0].mean / buffer:.0%} of the buffer, and "
+        f"{approximate_size(memory[1].mean)}.",
         *explained(
             loses,
-            not something and held[0].mean >= FULL * buffer and m.mean("small", GOODPUT) < m.mean("large", GOODPUT),
+            not something and memory[0].mean >= FULL * buffer and m.mean("small", GOODPUT) < m.mean("large", GOODPUT),
             "The window was used up and nothing was lost: a receiver of today never advertises more than it can hold. "
             "The connection's window (RFC 8684, 3.3.1) keeps the sender waiting, and a small buffer costs throughput "
             "instead of packets.",

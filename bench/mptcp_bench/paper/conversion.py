@@ -5,8 +5,8 @@ the proxy's host stamps both sides; ``conversion_analysis`` makes intervals of t
 
 - The shipped configuration, but that connections to the origin are not kept: one that is used again has no SYN.
 - Every request is done by Multipath TCP where that is wanted: a run with one that fell back is no data point. The same
-  requests by plain TCP through the same proxy, each time right before or after, tell what Multipath TCP adds.
-- Waiting is told from converting. Only in the bulk downloads do the paths hold a connection up: there the bytes wait in
+  requests by plain TCP through the same proxy, each time right before or after, show what Multipath TCP adds.
+- Waiting is distinguished from converting. Paths delay a connection in the bulk downloads alone: bytes wait there in
   the proxy for the client's window, as they do in any proxy between a fast link and a slow one.
 """
 
@@ -21,15 +21,16 @@ from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
 
+from mptcp_lab.agent.processors import usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Host, Lab
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, mptcp_command, start_origin, start_proxy
+from mptcp_lab.testbed.transfer import processors_of
 
 from ..statistics import percentile
 from .conversion_analysis import Body, Exchange, exchanges
 from .conversion_capture import captured, device_towards
 from .conversion_streams import Leg, follow
-from .measures import STAT, idle
 from .results import BULK, DATA, DOWN, IDLE, STREAM, SYN, UP, WHOLE, Case, Reference, Run
 
 SCENARIO = "table1"
@@ -127,7 +128,7 @@ def runs(
     """Start origin and proxy on *lab* and measure *repetitions* times, in an order drawn from *seed*.
 
     Each repetition yields one run of each protocol with all workloads. What is no data point is yielded with its
-    reason and tried again a few times. *advance* is told how many seconds of :func:`estimate` are done.
+    reason and tried again a few times. *advance* gets how many seconds of :func:`estimate` are done.
 
     :raises TestbedError: origin or proxy does not start
     """
@@ -204,16 +205,16 @@ def measure(lab: Lab, proxy: Proxy, origin: Origin, workload: Workload, *, multi
         if workload.origin_rate is not None:
             stack.enter_context(_slow_origin(lab, workload.origin_rate))
         packets = stack.enter_context(captured(lab.proxy, tuple(devices), expression))
-        before, processors = (lab.client.mib(), lab.proxy.mib()), lab.proxy.read(STAT)
+        before, processors = (lab.client.mib(), lab.proxy.mib()), processors_of(lab.proxy)
         url = f"{origin.url(file)}?{label}-[1-{workload.requests}]"
         _send(lab.client, proxy.url(), url, workload, multipath=multipath)
-        after, share = (lab.client.mib(), lab.proxy.mib()), idle(processors, lab.proxy.read(STAT))
+        after, used = (lab.client.mib(), lab.proxy.mib()), usage(processors, processors_of(lab.proxy))
     client, server = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ip_address(address).packed)
     follow(packets, client, server)
     _check_counters(*zip(before, after, strict=True))
     measured = exchanges(client.connections, server.connections, wanted)
     _check_protocol(measured, multipath=multipath)
-    return Conversions(measured, share)
+    return Conversions(measured, used.idle)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """How long the proxy takes to turn MPTCP into TCP and back: from the two sides' connections to intervals.
 
-A request of a client and the proxy's request to the origin are told to be the same by the target in their first line
+A request of a client and the proxy's request to the origin are matched by the target in their first line
 (RFC 9112, 3.2), so each request needs a target of its own and a connection of its own on both sides. Header sections
 differ between the two sides, bodies do not: since a body is the end of its stream, a byte of it is as far from the end
 on one side as on the other. A byte's delay is from when it and all before it had come in, which is when the proxy can
@@ -37,7 +37,7 @@ class Exchange:
     multipath: bool
     """Whether the client's connection was Multipath TCP."""
     origin_asked: bool
-    """Whether the proxy asked the origin for Multipath TCP, which it has no business to."""
+    """Whether the proxy asked the origin for Multipath TCP, which it should not."""
     subflows: int
     """Of the client's connection."""
     handshake: float

@@ -1,7 +1,7 @@
 """From a capture file to TCP segments with their lengths, MPTCP options and the captured part of their payload.
 
 Sources: pcap(5) (read by Scapy's reader), RFC 791, RFC 8200, RFC 9293, 3.1. Unlike the throttler's own parser of
-frames, which wants headers alone, this one tells how much payload a segment had on the wire: the snapshot length cuts
+frames, which wants headers alone, this one says how much payload a segment had on the wire: the snapshot length cuts
 it off. Times are integer nanoseconds since the epoch, as captured: a float would round them to a quarter microsecond.
 """
 
@@ -81,7 +81,7 @@ def read_capture(data: bytes, name: str = "capture") -> Iterator[Packet]:
 def parse_frame(frame: bytes, time: int, link_header: int, *, typed: bool) -> Packet | None:
     """Return the TCP segment in *frame*; None for anything else, fragments and truncated headers among it.
 
-    *typed* tells that the link header's last two octets are an EtherType.
+    *typed* says that the link header's last two octets are an EtherType.
     """
     if len(frame) <= link_header:
         return None

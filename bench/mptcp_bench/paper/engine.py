@@ -1,7 +1,7 @@
-"""Running a scenario on a lab: every trial, repeated, and told whether it is a data point.
+"""Running a scenario on a lab: every trial, repeated, and whether it is a data point.
 
 A download that was not of the kind it should be (it fell back from Multipath TCP, a subflow was missing, the
-bytes differ, the emulator lost its grip) is a failed run: it stays in the result with its reason, counts for
+bytes differ, the emulator failed) is a failed run: it stays in the result with its reason, counts for
 nothing, and is tried again a few times.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from mptcp_lab.agent.processors import Reading, usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.mtu import mtu
@@ -25,7 +26,7 @@ from mptcp_lab.testbed.services import (
     start_throttler,
     write_throttler_config,
 )
-from mptcp_lab.testbed.transfer import Observation, observe, still_there, wget
+from mptcp_lab.testbed.transfer import Observation, observe, processors_of, still_there, wget
 
 from . import measures
 from .parameters import Parameters
@@ -37,7 +38,7 @@ ATTEMPTS = 3
 OVERHEAD = 1.5
 """Seconds that a run takes beside its download."""
 HEADERS = 1.08
-"""Bytes on the wire for each byte of payload, about: only for telling how long a download will take."""
+"""Bytes on the wire for each byte of payload, about: only for estimating how long a download will take."""
 CONNECTIONS = 5
 """Opened over each path, to know its RTT."""
 GIVEN_UP = 4
@@ -244,7 +245,7 @@ class Engine:
         advance: Callable[[float], None] = lambda seconds: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """*advance* is told how many seconds of :func:`estimate` are done; *check* raises where emulation failed."""
+        """*advance* gets how many seconds of :func:`estimate` are done; *check* raises where emulation failed."""
         self._scenario, self._parameters, self._plan = scenario, parameters, planned
         self._advance, self._check = advance, check
         self._throttler: Throttler | None = None
@@ -310,7 +311,7 @@ class Engine:
             seen,
             origin.digests[name],
             self._parameters,
-            idle=min(map(measures.idle, before, after)),
+            idle=min(usage(*readings).idle for readings in zip(before, after, strict=True)),
             rtts=rtts,
             emulated=lab.emulated,
         )
@@ -342,8 +343,8 @@ def round_trips(lab: Lab, url: str) -> dict[str, float]:
     return found
 
 
-def _processors(lab: Lab) -> tuple[bytes, bytes]:
-    return lab.client.read(measures.STAT), lab.proxy.read(measures.STAT)
+def _processors(lab: Lab) -> list[Reading]:
+    return [processors_of(host) for host in (lab.client, lab.proxy)]
 
 
 def cases(scenario: Scenario, planned: Plan, parameters: Parameters) -> tuple[Case, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import style
 from .figures_parts import bars, delays, sweep
-from .figures_time import Scales, beginning, held, over_time
+from .figures_time import Scales, beginning, over_time, receive_memory
 from .results import (
     DURATION,
     OUT_OF_ORDER,
@@ -102,7 +102,7 @@ def throughput(result: PaperResult) -> Picture:
 
 
 def transfers(result: PaperResult) -> Picture:
-    """Return throughput over time, how long the transfers took, and a close look at the caps taking hold."""
+    """Return throughput over time, how long the transfers took, and a close look at the beginning of the caps."""
     done = Part(lambda axes: bars(axes, result, result.of_kind("panel"), DURATION))
     rows = _in_rows((*_panels(result), done), 2.2)
     if (until := beginning(result, result.of_kind("panel"))) is not None:
@@ -118,7 +118,7 @@ def buffers(result: PaperResult) -> Picture:
         scales = Scales.of(result, cases, extra=OUT_OF_ORDER)
 
         def memory(case: Case) -> Part:
-            return Part(lambda axes: held(axes, result, case, OUT_OF_ORDER, scales))
+            return Part(lambda axes: receive_memory(axes, result, case, OUT_OF_ORDER, scales))
 
         rows += _in_rows([memory(case) for case in cases], 1.3)
     has_share = any(s.metric == RETRANSMISSION_SHARE for s in result.summary)

@@ -128,9 +128,9 @@ def delays(axes: Any, result: PaperResult, kind: str) -> None:
             label, color = DIRECTIONS.get(direction, (direction, style.INK))
             points = percentiles(values, MARKED)
             whose = f"{case.title}, {label}" if len(cases) > 1 else label
-            told = f"{whose}: n = {len(values)}\n{_told(points)}"
+            legend = f"{whose}: n = {len(values)}\n{_in_words(points)}"
             along = percentiles(values, SHARES)
-            axes.plot(along, SHARES, color=color, linestyle=stroke, linewidth=1.8, label=told, zorder=3)
+            axes.plot(along, SHARES, color=color, linestyle=stroke, linewidth=1.8, label=legend, zorder=3)
             axes.plot(points, MARKED, "o", color=color, markersize=4.5, markeredgecolor="white", zorder=4)
     for reference in result.references:
         if reference.where == kind:
@@ -155,6 +155,6 @@ def _delay_range(result: PaperResult) -> tuple[float, float]:
     return 0.8 * min(positive), 1.25 * max(positive)
 
 
-def _told(points: Sequence[float]) -> str:
+def _in_words(points: Sequence[float]) -> str:
     median, p95, p99 = (show(point / 1e3, "s") for point in points)
     return f"median {median}, p95 {p95}, p99 {p99}"

@@ -1,4 +1,4 @@
-"""What happens over time: throughput of each path, and bytes held by the receiver. One pair of axes a call."""
+"""What happens over time: throughput of each path, and bytes in the receiver's memory. One pair of axes a call."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _outcome(result: PaperResult, case: Case, runs: Sequence[Run]) -> str:
 
 
 def beginning(result: PaperResult, cases: Iterable[Case]) -> float | None:
-    """Return until when, in seconds, to look closely for a cap to be seen taking hold; None where there is no need."""
+    """Return until when, in seconds, a cap's beginning is to be shown closely; None where there is no need."""
     runs = [run for case in cases for run in _runs(result, case)]
     taken = [run.values[JOINED] + run.values[TIME_TO_THROTTLE] for run in runs if TIME_TO_THROTTLE in run.values]
     if not taken:
@@ -191,7 +191,7 @@ def _marks(axes: Any, run: Run) -> None:
     axes.axvline(joined + taken, color=style.FOURTH, linewidth=1.2, label="cap in force")
 
 
-def held(axes: Any, result: PaperResult, case: Case, name: str, scales: Scales) -> None:
+def receive_memory(axes: Any, result: PaperResult, case: Case, name: str, scales: Scales) -> None:
     """Draw the series *name*, bytes at the receiver, of *case*."""
     runs = [run for run in _runs(result, case) if run.series is not None and name in run.series.extra]
     values = result.values(case.key, name)

@@ -133,16 +133,16 @@ def either(condition: bool) -> Judgement:
     return "holds" if condition else "fails"
 
 
-def explained(held: bool, mechanism: bool, why: str) -> tuple[Judgement, str]:
+def explained(holds: bool, mechanism: bool, why: str) -> tuple[Judgement, str]:
     """Return the verdict on a claim that a kernel of today may be the reason for, and the reason.
 
     It ``differs`` only where the *mechanism* that *why* names was itself measured; otherwise it just fails.
     """
-    if held:
+    if holds:
         return "holds", ""
     return ("differs", why) if mechanism else ("fails", "")
 
 
-def likely(held: bool, why: str) -> tuple[Judgement, str]:
+def likely(holds: bool, why: str) -> tuple[Judgement, str]:
     """Return the verdict on a claim whose failure has a likely reason, *why*, that the runs do not measure."""
-    return ("holds", "") if held else ("fails", f"Likely, but not measured: {why}")
+    return ("holds", "") if holds else ("fails", f"Likely, but not measured: {why}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from mptcp_lab.testbed.recorder import mean_rate, rates
 from mptcp_lab.testbed.transfer import Observation
@@ -27,7 +26,6 @@ from .results import (
 )
 from .scenarios import Trial
 
-STAT = Path("/proc/stat")
 DROPS = (
     "TcpExtTCPRcvQDrop",
     "TcpExtRcvPruned",
@@ -96,7 +94,7 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
             break
         bits = 8 * (window.octets[path] - first.octets[path])
         if bits > TOLERANCE * cap * (window.time - first.time):
-            # What exceeded the cap came somewhere in this window: its last sample with a rate above it tells.
+            # What exceeded the cap came somewhere in this window: the end of its last sample with a rate above it.
             above = [
                 b.time
                 for a, b in pairwise(s for s in samples if first.time <= s.time <= window.time)
@@ -110,14 +108,6 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     if bits < CARRIED * cap * (carried[-1].time - carried[0].time):
         return None
     return last - seen.joined
-
-
-def idle(before: bytes, after: bytes) -> float:
-    """Return the share of a host's processor time that was idle between two readings of /proc/stat, proc_stat(5)."""
-    # user, nice, system, idle, iowait, irq, softirq, steal; guests' time is part of user's.
-    first, last = ([int(word) for word in text.split(maxsplit=9)[1:9]] for text in (before, after))
-    spent = [b - a for a, b in zip(first, last, strict=True)]
-    return (spent[3] + spent[4]) / sum(spent) if sum(spent) else 0.0
 
 
 def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """What of a scenario can be set from the command line: ``--set wifi.rate=30mbit --set wifi.rtt=40ms``.
 
-The defaults are the paper's testbed as far as it tells: a Raspberry Pi Model B with Ethernet (about 94 Mbit/s of
+The defaults are the paper's testbed as far as it is described: a Raspberry Pi Model B with Ethernet (about 94 Mbit/s of
 payload, short RTT) and Wi-Fi. Wi-Fi's rate and RTT are chosen so that the paper's "maximum of 0.48 MB" of receive
 buffer comes out: 2 × (100 + 20 Mbit/s) × 16 ms (section 3.3).
 """
@@ -81,13 +81,13 @@ class Parameter:
     default: str
     parse: Callable[[str], object]
     meaning: str
-    real: Literal["set", "told", "refused"] = "refused"
-    """On real hosts, which have the links they have: it can be set all the same; it tells what the link is; neither."""
+    real: Literal["set", "stated", "refused"] = "refused"
+    """On real hosts, which have the links they have: it can be set there too; it states what the link is; neither."""
 
 
 PARAMETERS: tuple[Parameter, ...] = (
     *(
-        Parameter(f"{path}.{name}", default, parse, meaning, real="told" if name in ("rate", "rtt") else "refused")
+        Parameter(f"{path}.{name}", default, parse, meaning, real="stated" if name in ("rate", "rtt") else "refused")
         for path, defaults in (
             ("ethernet", ("100 Mbit/s", "2 ms", "0 ms", "0%", "1500")),
             ("wifi", ("20 Mbit/s", "16 ms", "2 ms", "0%", "1500")),
@@ -124,7 +124,7 @@ class Parameters:
 
     texts: Mapping[str, str]
     known: frozenset[str]
-    """Those that hold: of real links nothing is known but what was told."""
+    """Those that hold: of real links nothing is known but what was stated."""
 
     @classmethod
     def of(cls, settings: Sequence[str] = (), *, emulated: bool = True) -> Parameters:
@@ -200,7 +200,7 @@ class Parameters:
     def receive_buffer_needed(self) -> float | None:
         """Return 2 × sum of bandwidth × greatest RTT, in bytes (RFC 6182, 5.3; section 3.3 of the paper).
 
-        None where the links are real and nobody told their rates and RTTs.
+        None where the links are real and their rates and RTTs were not stated.
         """
         if not {f"{path}.{what}" for path in ("ethernet", "wifi") for what in ("rate", "rtt")} <= self.known:
             return None

@@ -53,7 +53,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class CheckedLab:
-    """A lab, and how to tell that its paths were what they should be."""
+    """A lab, and how to check that its paths were what they should be."""
 
     lab: Lab
     check: Callable[[], None] = lambda: None
@@ -155,7 +155,7 @@ class Rerun:
     seconds: float
     """About how long it takes."""
     runs: Callable[[CheckedLab, Callable[[float], None]], Iterator[Run]]
-    """Does it, and tells a callback how many of these seconds are done."""
+    """Does it, and calls back with how many of these seconds are done."""
 
 
 def checked(runs: Iterator[Run], check: Callable[[], None]) -> Iterator[Run]:

@@ -70,9 +70,9 @@ def _fig6_first_escapes(m: Measured) -> Finding:
             for r in m.result.valid("first")
         ],
     )
-    told = f" (in {missed} of them not before their end)" if missed else ""
+    late = f" (in {missed} of them not before their end)" if missed else ""
     return Finding(
-        f"The cap is in force {_milliseconds(first)} after the second subflow joined in first transfers{told}, "
+        f"The cap is in force {_milliseconds(first)} after the second subflow joined in first transfers{late}, "
         f"{_milliseconds(again)} in repeated ones; the first takes {duration.mean:.2f} s.",
         *explained(
             above(shifted(first, -AT_ONCE), again),

@@ -1,4 +1,4 @@
-"""How busy this host's processors were between two moments: proc(5) stat, and pressure stall information.
+"""How busy this host's processors were between two moments: proc(5) stat, and pressure stall information; by whom.
 
 Time may be taken from outside (stolen by the hypervisor for other guests) or by other programs, for whose turns ours
 wait. Both make every rate less than what the links would carry.
@@ -6,11 +6,14 @@ wait. Both make every rate less than what the links would carry.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from .processes import descendants
 
 STAT = Path("/proc/stat")
 PRESSURE = Path("/proc/pressure/cpu")
@@ -85,3 +88,18 @@ def read() -> Reading:
     with suppress(OSError):  # a kernel without CONFIG_PSI, or booted with psi=0
         pressure = PRESSURE.read_text()
     return parse(time.monotonic(), STAT.read_text(), pressure)
+
+
+def process_seconds(pid: int) -> float:
+    """Return user and system time of process *pid*, with its threads; proc(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def tree_seconds(pid: int) -> float:
+    """Return the same of *pid* and its children together, those that ended aside."""
+    total = 0.0
+    for each in (pid, *descendants(pid)):
+        with suppress(OSError):
+            total += process_seconds(each)
+    return total

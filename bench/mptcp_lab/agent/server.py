@@ -62,7 +62,7 @@ class Refused(Exception):
 
 
 def boot_and_network() -> dict[str, str]:
-    """Return what tells this boot and this network namespace from all others, as far as anything does."""
+    """Return what distinguishes this boot and this network namespace from all others, as far as anything does."""
     return {"boot": BOOT_ID.read_text().strip(), "network": os.readlink("/proc/self/ns/net")}
 
 

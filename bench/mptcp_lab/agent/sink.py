@@ -1,4 +1,4 @@
-"""A web server that swallows what is sent to it: ``python -m mptcp_lab.agent.sink PORT``.
+"""A web server that discards what is sent to it: ``python -m mptcp_lab.agent.sink PORT``.
 
 Answers every PUT with 200 once all of its body has come. Apache would need WebDAV for it.
 """

@@ -29,7 +29,7 @@ CHUNK = 1 << 18
 
 
 class Sampler:
-    """Reads the counters at a steady pace until it is told to stop."""
+    """Reads the counters at a steady pace until it is asked to stop."""
 
     def __init__(self, devices: list[str], interval: float, memory: bool) -> None:
         self.samples: list[tuple[float, list[int], int]] = []

@@ -1,6 +1,6 @@
 """One ssh session with the agent at its other end, and nothing else: every request and answer goes through it.
 
-It is the OpenSSH client that connects, so the user's configuration, keys, agent, jump hosts and known hosts hold. The
+It is the OpenSSH client that connects, so the user's configuration, keys, agent, jump hosts and known hosts apply. The
 agent's folder is sent as the session's first line and unpacked into a directory made by mkdtemp(3); from then on
 ``agent.server`` answers. When this process ends, however it ends, the session's input ends, and the agent takes back
 what it did.
@@ -65,7 +65,7 @@ _ADVICE = (
     (r"Host key verification failed", "connect once by hand and confirm the host's key"),
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "the host's key is another than the known one; see known_hosts"),
     (r"Permission denied", "the key is refused; ssh must log in without asking (ssh-copy-id, ssh-agent)"),
-    (r"Could not resolve hostname", "the name is unknown; mend it in the inventory or in ~/.ssh/config"),
+    (r"Could not resolve hostname", "the name is unknown; correct it in the inventory or in ~/.ssh/config"),
     (r"Connection refused", "no ssh server answers on that port"),
     (r"timed out|No route to host|unreachable", "is the host switched on and connected?"),
 )
@@ -241,7 +241,7 @@ class Connection:
     def exit_code(self, pid: int, timeout: float = 0.0) -> int | None:
         """Return how the program *pid* ended, waiting up to *timeout* seconds; None where it has not.
 
-        Raises TestbedError where the connection is lost: nobody will ever tell.
+        Raises TestbedError where the connection is lost: the exit code will never be known.
         """
         with self._changed:
             self._changed.wait_for(lambda: pid in self._exits or self._lost, timeout)

@@ -16,7 +16,7 @@ class Device:
 
     name: str
     up: bool
-    """Switched on, and with a carrier where the device tells."""
+    """Switched on, and with a carrier where the device reports one."""
     addresses: tuple[tuple[int, str], ...]
     """Family and text, those first that the kernel would choose: no link-local, temporary or deprecated ones."""
 

@@ -1,6 +1,6 @@
 """The hosts of an inventory made ready for an experiment, and left as they were found.
 
-Everything that can be wrong with the hosts is looked for before anything is started, and told at once, a line each.
+Everything that can be wrong with the hosts is looked for before anything is started, and reported at once, a line each.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def cleanup(inventory: Inventory) -> Cleaned:
     """Undo what runs that were killed left on the hosts of *inventory*.
 
     A run whose driver is gone undoes everything by itself; what this finds is where that was killed too, or failed.
-    Hosts that cannot be reached are told as such; the others are cleaned all the same.
+    Hosts that cannot be reached are reported; the others are cleaned all the same.
     """
     done: list[str] = []
     left: list[str] = []

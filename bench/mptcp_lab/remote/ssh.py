@@ -106,7 +106,6 @@ class SshHost(AbstractContextManager["SshHost"]):
         self._commands = commands
         self._scope = ExitStack()
         self._logs = 0
-        self._placed: dict[Path, Path] = {}
         self._connected: Connection | None = None
 
     def __enter__(self) -> Self:

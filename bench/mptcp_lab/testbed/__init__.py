@@ -1,7 +1,7 @@
 """Real Squid, Apache and clients on the real kernel: topologies as data, built in network namespaces.
 
 ``topologies`` declares, ``plan`` turns a topology into commands (pure), ``build`` runs and undoes them,
-``host`` says what a scenario needs of a host, ``node`` is the one in a namespace that a test holds in its hand,
+``host`` says what a scenario needs of a host, ``node`` is the one in a namespace,
 ``services`` starts Apache, the proxy and the throttler on any host,
 ``ownership`` finds and removes what a killed run left, ``features`` says what this kernel lacks.
 """

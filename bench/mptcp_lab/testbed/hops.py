@@ -131,7 +131,7 @@ class Emulation:
         """Raise where a path was not what it was asked to be since the last check, or where its emulator ended.
 
         Such are packets that were dropped and not asked to be, and too many that were late
-        (:meth:`userspace.Counts.fault`). That an emulator ended is told each time: nothing is right from then on.
+        (:meth:`userspace.Counts.fault`). That an emulator ended is reported each time: nothing is right from then on.
         """
         faults = []
         tolerated = float(os.environ.get(TOLERANCE, userspace.LATE_SHARE))

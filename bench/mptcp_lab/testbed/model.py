@@ -1,4 +1,4 @@
-"""A topology as data: nodes, the links between them, and what each node is told about routes and MPTCP.
+"""A topology as data: nodes, the links between them, and the routes and MPTCP settings of each node.
 
 Nothing here touches the kernel; ``plan`` turns a topology into commands and ``build`` runs them. Rates
 are integer bits per second, as counted by the kernel's shapers: IP packet plus 14 bytes of Ethernet header.
@@ -56,7 +56,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """``ip route``; ``default`` needs *via* to tell the family."""
+    """``ip route``; ``default`` needs *via* for the family."""
 
     destination: str
     via: str
@@ -136,7 +136,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Nodes and links. Checked when made, so that a mistake is told before anything is built."""
+    """Nodes and links. Checked when made, so that a mistake is reported before anything is built."""
 
     name: str
     nodes: tuple[Node, ...]

@@ -56,7 +56,7 @@ def tbf(rate: int, queue_ms: int, frame: int = ETHERNET_FRAME) -> tuple[str, ...
 def _link_steps(link: Link, number: int, namespace: str) -> Iterator[Step]:
     a, b = link.a, link.b
     # Where both ends happen to have one index, the kernel takes them for a device without a link beneath
-    # and tells IPv6 of the carrier up to a second late (net/core/link_watch.c, linkwatch_urgent_event).
+    # and notifies IPv6 of the carrier up to a second late (net/core/link_watch.c, linkwatch_urgent_event).
     index = ("index", str(FIRST_INDEX + number))
     pair = ("ip", "link", "add", a.device, *index, "mtu", str(link.mtu), "type", "veth")
     yield Step(a.node, (*pair, "peer", "name", b.device, "mtu", str(link.mtu), "netns", namespace))

@@ -171,7 +171,7 @@ class Sink:
 
 
 def start_sink(host: Host, port: int = 8081) -> Sink:
-    """Start a server on *host* that swallows every PUT."""
+    """Start a server on *host* that discards the body of every PUT."""
     process = host.popen(host.agent("sink", str(port)), name="sink")
     address = host.service_address()
     wait_until(lambda: accepts(host, address, port), f"the sink on {host.name} answers", process=process)

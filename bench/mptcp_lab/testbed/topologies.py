@@ -10,15 +10,15 @@ An ``emulation.model.EmulatedPath`` has a router of its own, a hop, which shapes
 
     client ──eth0── lan hop1 wan ── core
 
-Path *i* (from 1; the eighth has number 10) is the client network 10.77.i.0/24 and fd77:i::/64; conf/policy.yaml tells
-paths apart by these. The proxy is 10.77.8.2, the origin 10.77.9.2; the core is .1 everywhere, or the hop where
+Path *i* (from 1; the eighth has number 10) is the client network 10.77.i.0/24 and fd77:i::/64; conf/policy.yaml
+distinguishes paths by these. The proxy is 10.77.8.2, the origin 10.77.9.2; the core is .1 everywhere, or the hop where
 there is one; between hop and core is network 32 + i.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..emulation.model import EmulatedPath
 from .model import End, Endpoint, Hop, Link, Node, Route, RoutingRule, Topology, TopologyError
@@ -29,13 +29,12 @@ WIFI_RATE = 30 * MBIT
 PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
 """8, 9 and those from 18 are the proxy's and the origin's; those from 33 the hops'."""
 MAX_PATHS = len(PATH_NETWORKS)
+SECOND_CLIENT_NETWORKS = PATH_NETWORKS[2:4]
 
 FORWARDING = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
 
 PROXY_ADDRESS = "10.77.8.2"
 PROXY_ADDRESS6 = "fd77:8::2"
-ORIGIN_ADDRESS = "10.77.9.2"
-ORIGIN_ADDRESS6 = "fd77:9::2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +187,26 @@ def paths(
         tuple(links),
         hops=tuple(hops),
     )
+
+
+def with_second_client(topology: Topology, name: str, rates: Sequence[int | None] = (None, None)) -> Topology:
+    """Return *topology* with a node *name*: a client with two IPv4 paths of its own, of *rates*, to the same proxy.
+
+    They are 10.77.3.0/24 and 10.77.4.0/24, which *topology* must not use.
+    """
+    routes, rules, endpoints, links = [], [], [], []
+    for number, (network, rate) in enumerate(zip(SECOND_CLIENT_NETWORKS, rates, strict=True), 1):
+        device, (own, _), (gateway, _) = _device(number), _host(network, 2), _host(network, 1)
+        routes += [
+            Route("default", gateway, device, metric=100 * number),
+            Route("default", gateway, device, table=100 + number),
+        ]
+        rules.append(RoutingRule(100 + number, 4, source=own))
+        endpoints.append(Endpoint(own, device, id=number))
+        ends = End(name, device, (f"{own}/24",)), End("core", f"to-{name}{number}", (f"{gateway}/24",))
+        links.append(Link(*ends, rate_ab=rate, rate_ba=rate))
+    node = Node(name, tuple(routes), tuple(rules), tuple(endpoints))
+    return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, *links))
 
 
 TWO_PATHS = paths((ETHERNET_RATE, WIFI_RATE), name="two-paths")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from ..agent import processors
 from ..agent.counters import fallbacks
 from .commands import TestbedError
 from .host import Host, Lab, Program
@@ -35,7 +36,7 @@ class Protocol:
     joins: int
     """Joined subflows that were established, counted at the client."""
     proxy_requested: int
-    """MPTCP connections that the proxy asked for. It has no business to: towards the origin it speaks plain TCP."""
+    """MPTCP connections that the proxy asked for. It should ask for none: towards the origin it speaks plain TCP."""
     # Counted where the SYN leaves: an origin that listens on plain TCP counts no MP_CAPABLE that it is sent.
 
     @classmethod
@@ -74,6 +75,11 @@ class Added:
     def read(self) -> list[dict[str, int]]:
         """Return the counters that have changed and by how much, host by host."""
         return [_changed(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
+
+
+def processors_of(host: Host) -> processors.Reading:
+    """Return what the processors of *host* have done so far; whether programs waited for them is not asked."""
+    return processors.parse(time.monotonic(), host.read(processors.STAT).decode(), None)
 
 
 @dataclass(frozen=True, slots=True)

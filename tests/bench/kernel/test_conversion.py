@@ -28,13 +28,13 @@ NEEDED = ("squid", "apache2", "curl", "mptcpize", "tcpdump", "gcc")
 
 
 @dataclass(frozen=True)
-class Scene:
+class Setup:
     lab: Lab
     origin: Origin
     proxy: Proxy
 
     @classmethod
-    def on(cls, testbed: Testbed, *, shipped: bool = False) -> Scene:
+    def on(cls, testbed: Testbed, *, shipped: bool = False) -> Setup:
         lab = lab_of(testbed)
         origin = start_origin(lab.origin, {f"{size}.bin": size for size in SIZES}, ports=(80,))
         return cls(
@@ -43,17 +43,17 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Scene:
+def setup(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Setup:
     require(*NEEDED)
     # Two interfaces: what comes in by one may go out by the other, in two files.
-    return Scene.on(make_module_testbed(TWO_PATHS_TWO_INTERFACES))
+    return Setup.on(make_module_testbed(TWO_PATHS_TWO_INTERFACES))
 
 
 @pytest.mark.parametrize("multipath", [True, False], ids=["mptcp", "tcp"])
-def test_every_request_is_matched_and_no_interval_is_negative(scene: Scene, multipath: bool) -> None:
+def test_every_request_is_matched_and_no_interval_is_negative(setup: Setup, multipath: bool) -> None:
     workload = Workload("test", 20, 1024)
 
-    got = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=multipath)
+    got = measure(setup.lab, setup.proxy, setup.origin, workload, multipath=multipath)
 
     measured = got.exchanges
     assert 0 <= got.idle <= 1
@@ -70,10 +70,10 @@ def test_every_request_is_matched_and_no_interval_is_negative(scene: Scene, mult
         assert all(0 < seconds < LONG for seconds in exchange.down)
 
 
-def test_segments_of_a_transfer_each_way_over_two_subflows(scene: Scene) -> None:
+def test_segments_of_a_transfer_each_way_over_two_subflows(setup: Setup) -> None:
     workload = Workload("test", 3, 300_000, up=200_000)
 
-    measured = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=True).exchanges
+    measured = measure(setup.lab, setup.proxy, setup.origin, workload, multipath=True).exchanges
 
     assert max(exchange.subflows for exchange in measured) == 2
     for exchange in measured:
@@ -83,20 +83,20 @@ def test_segments_of_a_transfer_each_way_over_two_subflows(scene: Scene) -> None
         assert all(0 < seconds < LONG for seconds in (*exchange.up, *exchange.down))
 
 
-def test_a_slowed_origin_is_as_it_was_afterwards(scene: Scene) -> None:
-    before = scene.lab.origin.run(["tc", "qdisc", "show"]).stdout
+def test_a_slowed_origin_is_as_it_was_afterwards(setup: Setup) -> None:
+    before = setup.lab.origin.run(["tc", "qdisc", "show"]).stdout
     workload = Workload("test", 1, 300_000, origin_rate=20_000_000)
 
-    (exchange,) = measure(scene.lab, scene.proxy, scene.origin, workload, multipath=True).exchanges
+    (exchange,) = measure(setup.lab, setup.proxy, setup.origin, workload, multipath=True).exchanges
 
     assert len(exchange.down) >= 300_000 // 1500
-    assert scene.lab.origin.run(["tc", "qdisc", "show"]).stdout == before
+    assert setup.lab.origin.run(["tc", "qdisc", "show"]).stdout == before
 
 
-def test_requests_at_the_same_time_are_told_apart(scene: Scene) -> None:
-    lab, address = scene.lab, scene.lab.origin.service_address()
-    url = f"{scene.origin.url('300000.bin')}?parallel-[1-12]"
-    argv = ["curl", "-sS", "-Z", "--parallel-immediate", "-x", scene.proxy.url(), "-H", "Connection: close"]
+def test_requests_at_the_same_time_are_distinguished(setup: Setup) -> None:
+    lab, address = setup.lab, setup.lab.origin.service_address()
+    url = f"{setup.origin.url('300000.bin')}?parallel-[1-12]"
+    argv = ["curl", "-sS", "-Z", "--parallel-immediate", "-x", setup.proxy.url(), "-H", "Connection: close"]
     devices = dict.fromkeys((*lab.proxy_devices, device_towards(lab.proxy, address)))
 
     with captured(lab.proxy, tuple(devices), f"tcp port {PROXY_PORT} or tcp port 80") as packets:
@@ -115,17 +115,17 @@ def test_a_connection_to_the_origin_that_is_used_again_is_no_data_point(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:
     require(*NEEDED)
-    scene = Scene.on(testbed, shipped=True)
+    setup = Setup.on(testbed, shipped=True)
     with pytest.raises(CaptureError, match="open no connection of their own with the origin"):
-        measure(scene.lab, scene.proxy, scene.origin, Workload("test", 5, 1024), multipath=True)
+        measure(setup.lab, setup.proxy, setup.origin, Workload("test", 5, 1024), multipath=True)
 
 
 def test_a_run_that_fell_back_is_no_data_point(testbed: Testbed, require: Callable[..., None]) -> None:
     require(*NEEDED)
     with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):
-        scene = Scene.on(testbed)
+        setup = Setup.on(testbed)
         with pytest.raises(TestbedError, match=r"5 connections fell back to plain TCP \(MPTcpExt\w+\)"):
-            measure(scene.lab, scene.proxy, scene.origin, Workload("test", 5, 1024), multipath=True)
+            measure(setup.lab, setup.proxy, setup.origin, Workload("test", 5, 1024), multipath=True)
 
 
 def test_hosts_reached_by_ssh_alone(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
@@ -142,8 +142,8 @@ def test_hosts_reached_by_ssh_alone(make_testbed: Callable[..., Testbed], requir
     assert hosts.changes() == {}
 
 
-def test_what_keeps_tcpdump_from_capturing_is_told(scene: Scene) -> None:
-    with pytest.raises(TestbedError, match="nowhere0"), captured(scene.lab.proxy, ["nowhere0"], "tcp"):
+def test_what_keeps_tcpdump_from_capturing_is_reported(setup: Setup) -> None:
+    with pytest.raises(TestbedError, match="nowhere0"), captured(setup.lab.proxy, ["nowhere0"], "tcp"):
         pass
-    with pytest.raises(TestbedError, match="syntax error"), captured(scene.lab.proxy, ["wan0"], "no such filter"):
+    with pytest.raises(TestbedError, match="syntax error"), captured(setup.lab.proxy, ["wan0"], "no such filter"):
         pass

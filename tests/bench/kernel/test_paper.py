@@ -50,7 +50,7 @@ def bench(*arguments: str, **options: object) -> subprocess.CompletedProcess[str
 def test_a_figure_is_one_command(tmp_path: Path) -> None:
     done = bench("run", "fig6", "--quick", "--set", "repetitions=2", "--seed", "5", "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "left" in done.stdout, "the time that remains is told"
+    assert "left" in done.stdout, "the time that is left is shown"
     result = load(tmp_path / "fig6" / FILE)
     assert result.complete
     assert (result.seed, result.provenance.seed) == (5, 5)
@@ -141,7 +141,7 @@ def test_the_document_on_stdout(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "fig2" / FILE).st_mode & 0o044
 
 
-def test_what_cannot_be_written_is_told_before_anything_is_run(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_reported_before_anything_is_run(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("a file")
     done = bench("run", "fig2", *ONCE, "--output", str(taken))

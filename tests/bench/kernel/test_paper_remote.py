@@ -37,7 +37,7 @@ def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Pa
     assert result.complete
     assert {run.case for run in result.runs if run.valid} == {"tcp-wifi", "free", "first", "repeated"}
     assert result.provenance.kernel == f"client {release()}, proxy {release()}, origin {release()}"
-    assert "wifi.rate" not in result.parameters, "nobody told what the real links are"
+    assert "wifi.rate" not in result.parameters, "nobody stated what the real links are"
     assert "Real hosts" in result.notes[0]
     refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False)
     assert refused.returncode == 1

@@ -49,7 +49,7 @@ ONSET_JUDGE = Judge(
     {
         "the cap never comes in one of three runs": onset(constant(100)),
         "it comes late": onset(step(ONSET + 6, 100, 5)),
-        "it is let go again": onset(lambda t: 5 if ONSET + 0.5 <= t < ONSET + 3 else 100),
+        "the cap ends again": onset(lambda t: 5 if ONSET + 0.5 <= t < ONSET + 3 else 100),
         "the wrong path is capped": onset(constant(100), step(ONSET + 0.5, 30, 5)),
         "the other path stalls in one run of three": onset(other=lambda t: 0 if ONSET + 1 <= t < ONSET + 2 else 30),
         "it does in all": onset(other=lambda t: 0 if ONSET + 1 <= t < ONSET + 2 else 30, sound=0),
@@ -207,7 +207,7 @@ STARVATION = Judge(
         "the capped path starves": starved(first=0.9),
         "second path unused": starved(second=0),
         "emulator off": starved(second=1000),
-        "no yardstick": starved(variants=1),
+        "no real links to compare with": starved(variants=1),
         "nothing measured": starved(runs=0),
     },
 )

@@ -198,7 +198,7 @@ RECOVERY = Judge(
         "the cap is too low": observed(ethernet=constant(4)),
         "the cap goes with the throttler": observed(ethernet=between(KILLED, RESTARTED, 100, 5)),
         "the cap never comes back": observed(ethernet=between(RESTARTED, END + 1, 100, 5), same=math.inf),
-        "it is let go for a moment": observed(ethernet=between(RESTARTED, RESTARTED + 0.5, 20, 5)),
+        "there is no cap for a moment": observed(ethernet=between(RESTARTED, RESTARTED + 0.5, 20, 5)),
         "nothing arrives for 0.4 s": observed(*(between(7.05, 7.45, 0, rate) for rate in (5, 30))),
         "slower afterwards": observed(wifi=between(READY, END + 1, 26, 30)),
         "nothing was capped": observed(capped=0),

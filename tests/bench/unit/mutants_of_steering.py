@@ -19,7 +19,7 @@ from mptcp_bench.experiments.steering_outages_judging import Outcome
 Loads = tuple[Load, Load]
 """Mbit/s over Ethernet and Wi-Fi."""
 RTT, RUNS = "20/20", 2
-HEALED, END = WARM + EVENT, WARM + EVENT + AFTER
+RESTORED, END = WARM + EVENT, WARM + EVENT + AFTER
 
 
 def between(start: float, end: float, then: float, otherwise: float) -> Load:
@@ -32,12 +32,12 @@ def steady(ethernet: float, wifi: float) -> Loads:
 
 def taken_over(late: float = 0.5, back: float = 1.0) -> Loads:
     """Wi-Fi is silent for a while; Ethernet is used so many seconds later, and Wi-Fi again so long afterwards."""
-    return between(WARM + late, HEALED + back, 100, 0), between(WARM, HEALED + back, 0, 30)
+    return between(WARM + late, RESTORED + back, 100, 0), between(WARM, RESTORED + back, 0, 30)
 
 
 def slow_origin(ethernet: float, wifi: float) -> Loads:
     """Both paths are full but for the time in which the origin is slow."""
-    return between(WARM + 0.5, HEALED, ethernet, 100), between(WARM + 0.5, HEALED, wifi, 30)
+    return between(WARM + 0.5, RESTORED, ethernet, 100), between(WARM + 0.5, RESTORED, wifi, 30)
 
 
 SOUND: Mapping[str, Loads] = {
@@ -54,7 +54,7 @@ ACTIVE, ORDER, LOWEST = "active-standby", "priority-based", "smallest-delay"
 BALANCING = tuple(kind for kind in SOUND if kind.startswith("load-balancing"))
 PACED = tuple(modes.PACED)
 UNSTEERED: Mapping[str, Loads] = {
-    ACTIVE: (constant(100), between(WARM, HEALED, 0, 30)),
+    ACTIVE: (constant(100), between(WARM, RESTORED, 0, 30)),
     ORDER: slow_origin(15, 0),
     **dict.fromkeys(BALANCING, steady(100, 30)),
     PACED[0]: steady(20, 0),
@@ -108,7 +108,7 @@ STEERING = Judge(
         "modes: dead throttler": steered(UNSTEERED),
         "modes: the other path is preferred": steered(
             {
-                ACTIVE: (between(WARM, HEALED, 0, 100), between(WARM + 0.5, HEALED, 30, 0)),
+                ACTIVE: (between(WARM, RESTORED, 0, 100), between(WARM + 0.5, RESTORED, 30, 0)),
                 ORDER: slow_origin(15, 0),
                 **{kind: tuple(reversed(SOUND[kind])) for kind in BALANCING},
             }
@@ -119,10 +119,10 @@ STEERING = Judge(
         "modes: emulator off": everywhere(9, 9),
         "modes: nothing arrives": everywhere(0, 0),
         "modes: the standby is late": steered({ACTIVE: taken_over(late=1.5)}),
-        "modes: it never takes over": steered({ACTIVE: (constant(0), between(WARM, HEALED, 0, 30))}),
+        "modes: it never takes over": steered({ACTIVE: (constant(0), between(WARM, RESTORED, 0, 30))}),
         "modes: the active path is never used again": steered({ACTIVE: taken_over(back=AFTER)}),
         "modes: the standby carries a little before": steered({ACTIVE: (constant(1), SOUND[ACTIVE][1])}),
-        "modes: the second path is not let go": steered({ORDER: slow_origin(1, 14)}),
+        "modes: the second path stays in use": steered({ORDER: slow_origin(1, 14)}),
         "modes: the first path gets less than the origin sends": steered({ORDER: slow_origin(0, 10)}),
         "modes: paced downloads get less than the origin sends": steered(
             {k: scaled(SOUND[k], 0.8, 0.8) for k in PACED}

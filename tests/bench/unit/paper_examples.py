@@ -34,7 +34,7 @@ LINKS = {"ethernet": 94e6, "wifi": 25e6}
 
 
 def run(draw: random.Random, case: Case, repetition: int, octets: float = 60e6, delay: float = 0.8) -> Run:
-    """Draw one download: both paths rise within a second, a cap takes hold after *delay* seconds."""
+    """Draw one download: both paths rise within a second, a cap comes into force after *delay* seconds."""
     times: list[float] = []
     rates: dict[str, list[float]] = {path: [] for path in LINKS if case.path in (None, path)}
     waiting: list[float] = []

@@ -50,7 +50,7 @@ class World:
     lost_by_small: float = 0.02
     lost_by_mtu: float = 0.02
     """Share of segments sent twice with a buffer too small, with MTU 1000."""
-    held: float = 0.1
+    memory: float = 0.1
     """Part of the receive buffer that is in use at most."""
     mtu: float = 0.8
     """Times the rate with MTU 1500 that is had with 1000."""
@@ -100,7 +100,7 @@ class World:
             sha256=DIGEST,
             said="",
             samples=tuple(samples),
-            memory=tuple((s.time, round(self.held * (trial.receive_buffer or 0))) for s in samples),
+            memory=tuple((s.time, round(self.memory * (trial.receive_buffer or 0))) for s in samples),
             joined=None if trial.alone else JOINED,
             counters=counters,
             proxy_counters=sender,
@@ -126,7 +126,7 @@ class World:
 PAPER = World()
 """Linux 3.14 with MPTCP 0.89 on a Raspberry Pi, as the paper has it."""
 TODAY = World(
-    wifi_free=0.98, wifi_beside_cap=0.98, lost_by_small=0.0, lost_by_mtu=0.0, held=0.47, mtu=0.965, idle=0.4,
+    wifi_free=0.98, wifi_beside_cap=0.98, lost_by_small=0.0, lost_by_mtu=0.0, memory=0.47, mtu=0.965, idle=0.4,
     cap_first=0.2, cap_repeated=0.2,
 )  # fmt: skip
 """A kernel and a throttler of today: what differs does so for the reason named."""
@@ -202,7 +202,7 @@ BREAKS: dict[tuple[str, str], tuple[str, ...]] = {
 
 UNEXPLAINED: dict[tuple[str, str], Change] = {
     ("fig3", "wifi-unused"): _with(ethernet=0.8),
-    ("fig4", "small-loses"): _with(held=0.1),
+    ("fig4", "small-loses"): _with(memory=0.1),
     ("fig5", "unstable"): _with(idle=0.01),
     ("fig6", "first-escapes"): _with(cap_first=1.2, cap_repeated=1.2, links={"ethernet": 20e6, "wifi": 8e6}),
     ("fig6", "small-impact"): THROTTLER_DEAD,

@@ -1,4 +1,4 @@
-"""What the experiment onset varies, and how it judges what the other path suffers."""
+"""What the experiment onset varies, and how it judges what a cap costs the other path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mptcp_bench.experiments.onset import _when
 from mptcp_bench.experiments.onset_cells import cells
 from mptcp_bench.experiments.onset_judging import DOWN, UP, Outcome, Windows, aims, judge
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.shown import mean
+from mptcp_bench.experiments.tables import mean
 from mptcp_lab.testbed.recorder import Sample
 
 ONSET, INTERVAL = 3.5, 0.1

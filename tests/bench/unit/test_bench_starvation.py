@@ -70,7 +70,7 @@ def test_a_path_that_carries_again_does_so_from_then_on() -> None:
     assert recovered(silent, CAPPED, 2.0) is None
 
 
-def test_a_scene_fails_by_the_mean_of_its_runs_and_the_yardstick_never() -> None:
+def test_a_layout_fails_by_the_mean_of_its_runs_and_real_links_never_do() -> None:
     def measured(share: float, variant: str) -> Measured:
         return Measured("three", variant, (Outcome(FREE, share), Outcome(CAPPED, 1.0)), None)
 
@@ -83,7 +83,7 @@ def test_a_scene_fails_by_the_mean_of_its_runs_and_the_yardstick_never() -> None
 
 
 @pytest.mark.parametrize("layout", [make() for make in LAYOUTS.values()], ids=lambda layout: layout.name)
-def test_every_scene_can_be_built_and_its_policy_caps_what_it_says(layout: Layout) -> None:
+def test_every_layout_can_be_built_and_its_policy_caps_what_it_says(layout: Layout) -> None:
     for physical in (False, True):
         topology = layout.topology(physical)
         assert steps(topology, {node.name: node.name for node in topology.nodes})

@@ -26,7 +26,7 @@ Broken = Callable[[Measured], Measured]
 
 
 @dataclass
-class Scene:
+class Setup:
     """What the demo finds in place of a testbed: each download is *good*, or what *broken* makes of it."""
 
     directory: Path
@@ -85,26 +85,26 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    scene = Scene(tmp_path / "testbed")
+def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
+    setup = Setup(tmp_path / "testbed")
     origin = SimpleNamespace(url=lambda name: f"http://origin/{name}", digests={part: part for part in PARTS})
     proxy = SimpleNamespace(url=lambda family: "http://proxy", host=None)
     for name, value in {
-        "Testbed": lambda topology: scene,
-        "Recorder": lambda node, devices: scene,
+        "Testbed": lambda topology: setup,
+        "Recorder": lambda node, devices: setup,
         "need": lambda *features: None,
         "start_origin": lambda node, sizes: origin,
         "start_proxy": lambda node: proxy,
-        "start_throttler": scene.start_throttler,
+        "start_throttler": setup.start_throttler,
         "write_throttler_config": lambda node, policy: None,
-        "download": scene.download,
+        "download": setup.download,
         "lab_of": lambda testbed: None,
         "ethernet_cap": lambda: CAP,
         "PAUSE": 0.0,
     }.items():
         monkeypatch.setattr(running, name, value)
-    monkeypatch.setattr(processors, "usage", scene.usage)
-    return scene
+    monkeypatch.setattr(processors, "usage", setup.usage)
+    return setup
 
 
 def run(tmp_path: Path) -> tuple[str, dict[str, Any]]:
@@ -117,7 +117,7 @@ def run(tmp_path: Path) -> tuple[str, dict[str, Any]]:
     return text, json.loads((tmp_path / "demo" / "demo.json").read_text())
 
 
-def test_a_good_run_leaves_table_picture_and_numbers(scene: Scene, tmp_path: Path) -> None:
+def test_a_good_run_leaves_table_picture_and_numbers(setup: Setup, tmp_path: Path) -> None:
     output = tmp_path / "demo"
     output.mkdir()
     (output / "old.log").write_text("of an earlier run")
@@ -125,8 +125,8 @@ def test_a_good_run_leaves_table_picture_and_numbers(scene: Scene, tmp_path: Pat
     assert "✗" not in text
     assert "Warning" not in text
     assert (numbers["failure"], numbers["warning"]) == (None, None)
-    assert scene.downloads == [each["name"] for each in numbers["downloads"]] == list(PARTS)
-    assert scene.throttlers == 1
+    assert setup.downloads == [each["name"] for each in numbers["downloads"]] == list(PARTS)
+    assert setup.throttlers == 1
     assert sorted(file.name for file in output.iterdir()) == ["demo.json", "samples.csv", "throughput.png"]
     assert numbers["downloads"][-1]["steady"]["eth0"] == pytest.approx(CAP, rel=0.01)
 
@@ -145,7 +145,7 @@ def test_a_good_run_leaves_table_picture_and_numbers(scene: Scene, tmp_path: Pat
     ids=["no cap", "cap on the wrong path", "throttler dead", "path unused", "other bytes", "fallback"],
 )
 def test_a_broken_product_is_exit_status_1(
-    scene: Scene,
+    setup: Setup,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     part: str,
@@ -153,8 +153,8 @@ def test_a_broken_product_is_exit_status_1(
     ended: int | None,
     used: Usage,
 ) -> None:
-    scene.broken, scene.throttler_ended = {part: broken}, ended
-    scene.used = {each: [used] for each in PARTS}
+    setup.broken, setup.throttler_ended = {part: broken}, ended
+    setup.used = {each: [used] for each in PARTS}
     assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 1
     printed = capsys.readouterr()
     assert f"not as it should be: {PARTS[part].title}" in printed.err
@@ -163,37 +163,37 @@ def test_a_broken_product_is_exit_status_1(
 
 
 def test_a_machine_that_is_too_busy_is_a_warning_and_exit_status_0(
-    scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    setup: Setup, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scene.broken = {"mptcp": lambda m: with_rates(m, eth0=60e6), "mptcp-policy": lambda m: with_rates(m, wlan0=20e6)}
-    scene.used = {part: [BUSY, BUSY] for part in PARTS}
+    setup.broken = {"mptcp": lambda m: with_rates(m, eth0=60e6), "mptcp-policy": lambda m: with_rates(m, wlan0=20e6)}
+    setup.used = {part: [BUSY, BUSY] for part in PARTS}
     assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "Warning: this machine is too busy to judge the rates of: MPTCP through the proxy (" in printed.out
-    assert scene.downloads == ["tcp-ethernet", "tcp-wifi", "mptcp", "mptcp", "mptcp-policy", "mptcp-policy"]
+    assert setup.downloads == ["tcp-ethernet", "tcp-wifi", "mptcp", "mptcp", "mptcp-policy", "mptcp-policy"]
     # The throttler that the first attempt started serves the second.
-    assert scene.throttlers == 1
+    assert setup.throttlers == 1
 
 
-def test_the_same_rates_on_a_machine_with_time_are_exit_status_1(scene: Scene, tmp_path: Path) -> None:
-    scene.broken = {"mptcp": lambda m: with_rates(m, eth0=60e6)}
+def test_the_same_rates_on_a_machine_with_time_are_exit_status_1(setup: Setup, tmp_path: Path) -> None:
+    setup.broken = {"mptcp": lambda m: with_rates(m, eth0=60e6)}
     with pytest.raises(running.DemoError, match="not as it should be: MPTCP through the proxy "):
         run(tmp_path)
-    assert scene.downloads == list(PARTS)
+    assert setup.downloads == list(PARTS)
 
 
-def test_a_part_that_was_good_when_repeated(scene: Scene, tmp_path: Path) -> None:
+def test_a_part_that_was_good_when_repeated(setup: Setup, tmp_path: Path) -> None:
     rates = iter([60e6, 98e6])
-    scene.broken = {"mptcp": lambda m: with_rates(m, eth0=next(rates))}
-    scene.used = {"mptcp": [BUSY, BUSY]}
+    setup.broken = {"mptcp": lambda m: with_rates(m, eth0=next(rates))}
+    setup.used = {"mptcp": [BUSY, BUSY]}
     text, numbers = run(tmp_path)
     assert "Warning" not in text
     assert [each["busy"] for each in numbers["downloads"]] == [False, False, True, False, False]
 
 
-def test_what_this_host_lacks_is_told(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_this_host_lacks_is_reported(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(running, "need", features.need)
     monkeypatch.setattr(features, "missing", lambda feature: "no HTB" if feature == "htb" else None)

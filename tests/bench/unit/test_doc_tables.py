@@ -45,9 +45,9 @@ AIMS = f"""\
 
 
 def test_the_pages_say_what_the_results_say() -> None:
-    told = "mptcp-bench report --docs writes it anew"
+    message = "mptcp-bench report --docs writes it anew"
     for page, text in pages().items():
-        assert page.read_text() == text, f"{page}: {told}"
+        assert page.read_text() == text, f"{page}: {message}"
     assert read_kept(), "no result is kept in docs/results"
 
 
@@ -74,7 +74,7 @@ def test_a_table_of_the_experiments_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "told"),
+    ("page", "message"),
     [
         (PAGE.replace("recovery", "guard"), "p.md:3: no result 'guard' is kept; there are recovery"),
         (PAGE.replace("aims", "claims"), "p.md:3: recovery has no table 'claims'; there are rates, aims"),
@@ -85,10 +85,10 @@ def test_a_table_of_the_experiments_own() -> None:
         (END, "p.md:1: <!-- end -->: there should be "),
     ],
 )
-def test_a_page_that_names_what_there_is_not_is_refused(page: str, told: str) -> None:
+def test_a_page_that_names_what_there_is_not_is_refused(page: str, message: str) -> None:
     with pytest.raises(ResultError) as error:
         generated(page, {"recovery": FOUND}, "p.md")
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
 
 
 @given(st.text())
@@ -120,7 +120,7 @@ def test_results_are_kept_and_pages_written(tmp_path: Path) -> None:
     assert write_pages(docs) == [docs / "p.md"]
 
 
-def test_a_result_that_no_page_shows_is_told(tmp_path: Path) -> None:
+def test_a_result_that_no_page_shows_is_reported(tmp_path: Path) -> None:
     result_file.write(FOUND, tmp_path / doc_tables.KEPT / "recovery.json")
     with pytest.raises(ResultError, match=r"results: no page shows recovery$"):
         pages(tmp_path)
@@ -148,5 +148,5 @@ def test_the_command_keeps_and_writes(
 
 def test_a_result_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path), "--docs", "recovery"]) == 1
-    told = f"mptcp-bench: {tmp_path}/recovery/result.json: No such file or directory\n"
-    assert capsys.readouterr().err == told
+    message = f"mptcp-bench: {tmp_path}/recovery/result.json: No such file or directory\n"
+    assert capsys.readouterr().err == message

@@ -30,15 +30,15 @@ def test_settings_are_taken_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (["run=3"], "--set run=3: unknown; it can set runs (of each, default 5); rtt (RTTs in ms)"),
         (["runs"], "--set runs: write runs=VALUE; runs is of each, default 5"),
         (["runs=1", "runs=2"], "--set runs=2: runs is set twice"),
     ],
 )
-def test_what_is_no_setting_is_refused(settings: list[str], told: str) -> None:
-    assert refusal(given, settings, KNOWN).startswith(told)
+def test_what_is_no_setting_is_refused(settings: list[str], message: str) -> None:
+    assert refusal(given, settings, KNOWN).startswith(message)
 
 
 @pytest.mark.parametrize("value", ["ten", "0", "-1", "1.5", "", " 1", "1_0", "٣", "9" * 5000])
@@ -95,8 +95,8 @@ def test_a_number_of_runs_that_is_none_is_one_line(
     monkeypatch.setattr(EXPERIMENTS[name].load(), "need", lambda *_: None)
     assert main(["run", name, "--set", "runs=ten", "--output", str(tmp_path / "results")]) == 1
     assert not list(tmp_path.glob("results/*")), "a refusal leaves no directory"
-    told = capsys.readouterr().err
-    assert told == f"mptcp-bench: run {name}: --set runs=ten: allowed are whole numbers from 1 on\n"
+    message = capsys.readouterr().err
+    assert message == f"mptcp-bench: run {name}: --set runs=ten: allowed are whole numbers from 1 on\n"
 
 
 def test_an_option_that_an_experiment_does_not_have_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,6 +111,6 @@ def test_options_that_make_no_sense_together_are_one_line(
     monkeypatch.setattr(EXPERIMENTS[name].load(), "need", lambda *_: None)
     wrong = {"onset": "rtt=20", "overshoot": "cap=900", "pages": "rtt=20", "steering": "rtt=20"}[name]
     assert main(["run", name, "--set", wrong, "--output", str(tmp_path)]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"mptcp-bench: run {name}: --set takes ")
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"mptcp-bench: run {name}: --set takes ")
+    assert message.count("\n") == 1

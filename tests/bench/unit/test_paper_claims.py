@@ -149,13 +149,13 @@ def test_two_runs_that_overlap_say_nothing() -> None:
     assert verdicts("fig5", apart, 2)["lower"].verdict == "holds"
 
 
-def test_a_likely_reason_is_told_as_no_more_than_that() -> None:
+def test_a_likely_reason_is_reported_as_no_more_than_that() -> None:
     found = verdicts("fig4", sweep(at480=92))["required"]
     assert found.verdict == "fails"
     assert found.why.startswith("Likely, but not measured: ")
 
 
-def test_the_resolution_of_a_time_to_throttle_is_told() -> None:
+def test_the_resolution_of_a_time_to_throttle_is_reported() -> None:
     values = {"first": {**IN_FORCE, "duration": 1.9}, "repeated": IN_FORCE}
     assert "less than one sample" in verdicts("fig6", values)["first-escapes"].measured
 

@@ -102,7 +102,7 @@ def test_content_that_goes_up() -> None:
     assert got.request == pytest.approx(650e-6)
 
 
-def test_several_at_once_are_told_apart_by_their_targets() -> None:
+def test_several_at_once_are_distinguished_by_their_targets() -> None:
     bodies = {f"/1000.bin?a-{number}": Body(0, 1000) for number in (3, 1, 2)}
     talks = [talk for number in range(4) for talk in both_sides(number)]
     got = measured(*talks, bodies=bodies)

@@ -52,7 +52,7 @@ def frame(payload: bytes = b"", *, family: int = 4, **fields: object) -> bytes:
     sequence=st.integers(0, (1 << 32) - 1),
     time=st.integers(0, 999_999_999),
 )
-def test_length_on_the_wire_is_told_whatever_was_captured(
+def test_length_on_the_wire_is_read_whatever_was_captured(
     family: int, payload: bytes, snapshot: int, padding: bytes, sequence: int, time: int
 ) -> None:
     sent = frame(payload, family=family, seq=sequence, flags="A")
@@ -112,7 +112,7 @@ def test_a_real_connection() -> None:
         (capture((0, frame(b"abc")))[:-1], "ends within a packet"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told(data: bytes, said: str) -> None:
+def test_what_is_wrong_with_a_file_is_reported(data: bytes, said: str) -> None:
     with pytest.raises(CaptureError, match=said) as error:
         list(read_capture(data, "wan0"))
     assert str(error.value).startswith("wan0: ")

@@ -1,4 +1,4 @@
-"""Planning the runs of a scenario, telling a data point from a failed run, and the numbers of a run."""
+"""Planning the runs of a scenario, data points and failed runs, and the numbers of a run."""
 
 from __future__ import annotations
 
@@ -195,13 +195,6 @@ def test_a_server_that_speaks_multipath_is_a_cause_of_its_own() -> None:
         ALONE, 1, replace(seen, status=4), "same", Parameters.of(), idle=0.5, rtts={}, emulated=True
     )
     assert (other.valid, other.cause) == (False, Cause.OTHER)
-
-
-def test_idle_processor_time() -> None:
-    before = b"cpu  100 0 50 800 10 5 5 30 7 0\ncpu0 1 2 3\n"
-    after = b"cpu  130 0 60 850 10 5 5 40 9 0\ncpu0 1 2 3\n"
-    assert measures.idle(before, after) == pytest.approx(0.5)
-    assert measures.idle(before, before) == 0
 
 
 def test_a_late_reading_and_the_one_right_after_it_make_no_peak() -> None:

@@ -76,7 +76,7 @@ def test_noise_confirms_no_claim_of_no_less(key: str, claim: str, seed: int) -> 
     assert verdicts(noisy)[claim] != "holds"
 
 
-def test_a_server_that_is_multipath_is_told_by_its_cause() -> None:
+def test_a_server_that_is_multipath_is_recorded_by_its_cause() -> None:
     result = found("server is multipath", "fig2")
     assert {run.cause for run in result.runs} == {Cause.NO_FALLBACK}
     assert verdicts(result)["fallback"] == "fails"

@@ -1,4 +1,4 @@
-"""What can be set of the paper's experiments, and how a mistake is told."""
+"""What can be set of the paper's experiments, and how a mistake is reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_mistake_is_one_line_that_says_what_is_allowed(setting: str, said: str
     assert "\n" not in str(caught.value)
 
 
-def test_every_mistake_is_told_at_once() -> None:
+def test_every_mistake_is_reported_at_once() -> None:
     with pytest.raises(ParameterError) as caught:
         Parameters.of(["cap=x", "queue=y", "wifi.rate=30mbit"])
     assert len(str(caught.value).splitlines()) == 2
@@ -83,9 +83,9 @@ def test_real_hosts_have_the_links_they_have() -> None:
     assert unknown.receive_buffer_needed() is None
 
 
-def test_what_real_links_are_can_be_told() -> None:
-    told = ["ethernet.rate=94mbit", "ethernet.rtt=1ms", "wifi.rate=30mbit", "wifi.rtt=20 ms"]
-    parameters = Parameters.of(told, emulated=False)
+def test_what_real_links_are_can_be_stated() -> None:
+    message = ["ethernet.rate=94mbit", "ethernet.rtt=1ms", "wifi.rate=30mbit", "wifi.rtt=20 ms"]
+    parameters = Parameters.of(message, emulated=False)
     assert parameters.as_text()["wifi.rate"] == "30mbit"
     assert parameters.receive_buffer_needed() == 2 * 124e6 / 8 * 0.02
 

@@ -64,7 +64,7 @@ def changed(*path: str | int, to: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "f: Invalid JSON"),
         ("[1]", "f: Input should be an object"),
@@ -78,10 +78,10 @@ def changed(*path: str | int, to: object) -> str:
         (changed("runs", 0, "series", "times", to=[1.0]), "f: runs.0.series: series 'ethernet' has "),
     ],
 )
-def test_what_is_no_result_is_told_in_one_line(text: str, told: str) -> None:
+def test_what_is_no_result_is_one_line(text: str, message: str) -> None:
     with pytest.raises(ResultError) as error:
         from_json(text, "f", PaperResult)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
 

@@ -14,8 +14,8 @@ from mptcp_bench.paper.summary import in_order, pooled, representative, summaris
 
 def test_summary_leaves_out_what_is_no_data_point() -> None:
     drawn = fig3()
-    spoilt = replace(drawn.runs[0], repetition=9, valid=False, values={"goodput": 1e12})
-    assert summarise(drawn.cases, (*drawn.runs, spoilt)) == drawn.summary
+    broken = replace(drawn.runs[0], repetition=9, valid=False, values={"goodput": 1e12})
+    assert summarise(drawn.cases, (*drawn.runs, broken)) == drawn.summary
     line = drawn.statistic("mptcp", "goodput")
     assert line is not None
     assert (line.n, line.unit) == (5, "bit/s")
@@ -30,8 +30,8 @@ def test_pooled_values_are_those_of_all_valid_runs() -> None:
     drawn = table1()
     assert len(pooled(drawn, "syn up")) == 6 * 400
     assert len(pooled(drawn, "syn up", "tcp")) == 3 * 400
-    spoilt = replace(drawn, runs=tuple(replace(run, valid=run.repetition == 1) for run in drawn.runs))
-    assert len(pooled(spoilt, "syn up", "tcp")) == 400
+    broken = replace(drawn, runs=tuple(replace(run, valid=run.repetition == 1) for run in drawn.runs))
+    assert len(pooled(broken, "syn up", "tcp")) == 400
     assert pooled(drawn, "nothing") == ()
 
 

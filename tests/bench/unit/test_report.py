@@ -185,26 +185,26 @@ def test_two_results_of_one_experiment_are_both_shown() -> None:
     assert len(ids) == len(set(ids)) == 2
 
 
-def test_every_file_that_is_wrong_is_told_and_no_page_is_written(
+def test_every_file_that_is_wrong_is_reported_and_no_page_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / result_file.FILE).write_text("{")
     assert main(["report", str(tmp_path)]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert [line.partition(": Invalid JSON")[0] for line in told] == [
+    message = capsys.readouterr().err.splitlines()
+    assert [line.partition(": Invalid JSON")[0] for line in message] == [
         f"mptcp-bench: {tmp_path}/{name}/result.json" for name in ("a", "b")
     ]
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_directory_without_a_result_is_told(tmp_path: Path) -> None:
+def test_a_directory_without_a_result_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match=r"no NAME/result\.json in it"):
         write_report(tmp_path, tmp_path / "r.html")
 
 
-def test_ours_are_told_by_their_aims_and_tables() -> None:
+def test_ours_have_their_aims_and_tables() -> None:
     read = page(own("onset", failures=("bbr, 2/2 ms: void",)))
     text = read.text
     assert "3 aims of ours: 1 met 1 missed 1 no aim" in text
@@ -242,9 +242,12 @@ def test_the_papers_come_first_then_ours_in_their_order(tmp_path: Path) -> None:
     assert [each.partition("-")[0] for each in ids] == ["fig3", "goodput", "emulation"]
 
 
-def test_a_file_of_neither_kind_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_neither_kind_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a").mkdir()
-    for text, told in (("[]", "Input should be an object"), ('{"experiment": "onset"}', "provenance: Field required")):
+    for text, message in (
+        ("[]", "Input should be an object"),
+        ('{"experiment": "onset"}', "provenance: Field required"),
+    ):
         (tmp_path / "a" / result_file.FILE).write_text(text)
         assert main(["report", str(tmp_path)]) == 1
-        assert capsys.readouterr().err.startswith(f"mptcp-bench: {tmp_path}/a/result.json: {told}")
+        assert capsys.readouterr().err.startswith(f"mptcp-bench: {tmp_path}/a/result.json: {message}")

@@ -121,7 +121,7 @@ def test_a_number_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [
         ("seed", "1", "f: seed '1': Input should be a valid integer"),
         ("aims", [{"what": "x"}], "f: aims.0.value: Field required (and 4 more)"),
@@ -129,11 +129,11 @@ def test_a_number_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
         ("experiment", None, "f: experiment None: Input should be a valid string"),
     ],
 )
-def test_what_is_no_result_is_told_in_one_line(key: str, value: object, told: str) -> None:
+def test_what_is_no_result_is_one_line(key: str, value: object, message: str) -> None:
     text = json.dumps(json.loads(to_json(made())) | {key: value})
     with pytest.raises(ResultError) as error:
         from_json(text, "f", ExperimentResult)
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_run_that_misses_an_aim_says_so_and_fails(
     assert "mptcp-bench run recovery: b: gap: 0.5 s, wanted ≤ 0.25\n" in err
 
 
-def test_a_directory_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_a_directory_that_cannot_be_written_is_reported_before_anything_is_measured(
     recovery: list[Findings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "recovery").write_text("a file")

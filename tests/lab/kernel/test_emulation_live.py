@@ -60,7 +60,7 @@ def user_space(require: Require) -> None:
 
 @contextmanager
 def void(said: str) -> Iterator[None]:
-    """Expect the run to be told void, in words that match *said*, by itself at its end."""
+    """Expect the run to be declared void, in words that match *said*, by itself at its end."""
     with pytest.raises(TestbedError, match=said):
         yield
 
@@ -193,7 +193,7 @@ def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emul
     testbed.check_emulation()
 
 
-def test_an_emulator_that_dies_voids_the_run(user_space: None) -> None:
+def test_an_emulator_that_ended_voids_the_run(user_space: None) -> None:
     testbed = Testbed(paths((EmulatedPath("p", down=Direction(delay=1_000)),)), emulator="user space")
     with void("path p: the emulator ended with -9; the run is void"), testbed:
         testbed.check_emulation()
@@ -223,11 +223,11 @@ def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> No
             send(testbed[node], source, target, 70_000)
         with void("path p, down: .* dropped and not asked to be.*; path p, up: .* dropped and not asked to be"):
             testbed.check_emulation()
-        # What was void is told once: the next run is judged by itself, and so is the end.
+        # What was void is reported once: the next run is judged by itself, and so is the end.
         testbed.check_emulation()
 
 
-def test_an_emulator_that_is_held_up_voids_the_run_in_which_it_was(
+def test_an_emulator_that_is_stopped_for_a_while_voids_the_run_in_which_it_was(
     user_space: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(TOLERANCE)
@@ -236,11 +236,11 @@ def test_an_emulator_that_is_held_up_voids_the_run_in_which_it_was(
         path_ends, emulator = ends(testbed)["p"], testbed.emulation.processes["p"]
         ping = Ping(testbed["client"], path_ends.client, path_ends.core)
         ping.run(1, 0.01)
-        # Only what it has got hold of can be late by its own account. On a slow machine it takes more than one try to
+        # Only what it has received can be late by its own account. On a slow machine it takes more than one try to
         # stop it with enough in its hands.
         for _ in range(20):
             send(testbed["client"], path_ends.client, path_ends.core, 500)
-            wait_until(lambda: in_hands(testbed) > 0, "it has got hold of packets")
+            wait_until(lambda: in_hands(testbed) > 0, "it has received packets")
             emulator.signal(signal.SIGSTOP)
             wait_until(lambda: stopped(emulator.pid), "it is stopped")
             if in_hands(testbed) > 2 * userspace.LATE_FEW:
@@ -260,14 +260,14 @@ def send(node: LiveNode, source: str, target: str, count: int) -> None:
     with node.entered():
         channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with channel:
-        # A connected socket would be told of the closed port.
+        # A connected socket would get an error for the closed port.
         channel.bind((source, 0))
         for _ in range(count):
             channel.sendto(b"x", (target, 9))
 
 
 def in_hands(testbed: Testbed) -> int:
-    """Return how many packets the emulator has got hold of and not let go."""
+    """Return how many packets the emulator has received and not sent."""
     counts = testbed.emulation.counts()["p"]["up"]
     return counts.seen - counts.lost - counts.passed
 
@@ -276,7 +276,7 @@ def stopped(pid: int) -> bool:
     return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def test_a_missing_header_is_told_with_the_packages_to_install(
+def test_a_missing_header_is_reported_with_the_packages_to_install(
     user_space: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(userspace, "LIBRARIES", ("-lno-such-library",))

@@ -338,7 +338,10 @@ def test_a_refused_key_is_one_line(hosts: SshHosts) -> None:
             {"proxy__ssh": "root@10.77.8.99", "options": {"ConnectTimeout": "1"}, "client__options": None},
             "the host switched on and connected?",
         ),
-        ({"origin__ssh": "root@nowhere.invalid"}, "the name is unknown; mend it in the inventory or in ~/.ssh/config"),
+        (
+            {"origin__ssh": "root@nowhere.invalid"},
+            "the name is unknown; correct it in the inventory or in ~/.ssh/config",
+        ),
         (
             {"proxy__options": {"UserKnownHostsFile": "/dev/null"}},
             "Host key verification failed; connect once by hand and confirm the host's key",
@@ -354,7 +357,7 @@ def test_a_host_that_cannot_be_reached_is_one_line(hosts: SshHosts, change: dict
     assert said.startswith(next(iter(change)).partition("__")[0] + ": ")
 
 
-def test_what_a_host_lacks_is_told_at_once(hosts: SshHosts) -> None:
+def test_what_a_host_lacks_is_reported_at_once(hosts: SshHosts) -> None:
     taken = hosts.testbed["origin"].popen(
         [sys.executable, "-c", "import socket, time; s = socket.create_server(('', 80)); time.sleep(1000)"],
         name="taken",

@@ -186,7 +186,7 @@ def test_client_program_speaks_mptcp_and_apache_does_not(testbed: Testbed, requi
     assert counter("MPTcpExtMPCapableFallbackSYNACK") == 1
 
 
-def test_mptcp_from_the_proxy_to_an_origin_of_plain_tcp_is_told(testbed: Testbed, require: Require) -> None:
+def test_mptcp_from_the_proxy_to_an_origin_of_plain_tcp_is_reported(testbed: Testbed, require: Require) -> None:
     require("mptcpize", "curl")
     origin = start_origin(testbed["origin"], {"file": 1000})
     added = Added(testbed["client"], testbed["proxy"])

@@ -124,7 +124,7 @@ def test_a_hop_needs_its_devices() -> None:
         replace(right, links=tuple(replace(k, b=End("hop1", "x")) if k.b.device == "lan" else k for k in right.links))
 
 
-def test_the_emulator_is_told_of_impaired_directions_only() -> None:
+def test_the_emulator_gets_impaired_directions_only() -> None:
     assert userspace.arguments(EmulatedPath("p", Direction(MBIT), Direction(MBIT, delay=5)), seed=1)[:2] == (
         "queue",
         "1",
@@ -173,8 +173,8 @@ def test_counts_add_what_the_kernel_dropped() -> None:
 def test_netem_and_emulator_are_given_the_same_probabilities(loss: UniformLoss | GilbertElliott) -> None:
     direction = Direction(loss=loss)
     asked = [float(word.rstrip("%")) / 100 for word in netem.arguments(direction) if word.endswith("%")]
-    told = [float(word) for word in userspace.elements("p", "down", direction, 1)[1:-1]]
-    assert asked == pytest.approx(told)
+    message = [float(word) for word in userspace.elements("p", "down", direction, 1)[1:-1]]
+    assert asked == pytest.approx(message)
 
 
 @pytest.mark.parametrize(

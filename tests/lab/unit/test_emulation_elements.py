@@ -144,7 +144,7 @@ def test_what_is_lost_takes_no_part_in_the_delay(driver: Path) -> None:
         (["no-such-directory/counters", "queue", "0"], "make no-such-directory/counters: No such file"),
     ],
 )
-def test_wrong_arguments_are_told_in_one_line(emulator: Path, arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_wrong_arguments_are_one_line(emulator: Path, arguments: list[str], said: str, tmp_path: Path) -> None:
     done = subprocess.run([str(emulator), *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert said in done.stderr

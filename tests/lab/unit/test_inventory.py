@@ -1,4 +1,4 @@
-"""The inventory: the shipped example, every mistake at once with its line, and what ssh is told."""
+"""The inventory: the shipped example, every mistake at once with its line, and the options of ssh."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_the_example_has_in_comments_is_good_too() -> None:
     }
 
 
-def test_every_mistake_is_told_at_once_with_its_line() -> None:
+def test_every_mistake_is_reported_at_once_with_its_line() -> None:
     text = """\
 client:
   ssh: -oProxyCommand=x

@@ -35,7 +35,7 @@ def test_no_samples_are_not_the_same_as_no_gap() -> None:
         longest_gap(samples(0, 1, 2, 3), ["eth0"], 1.0, 5.0, 9.0)
 
 
-def test_a_time_without_samples_is_an_error_for_people_that_a_command_tells() -> None:
+def test_a_time_without_samples_is_an_error_for_people_that_a_command_prints() -> None:
     with pytest.raises(TestbedError, match="no two samples between"):
         mean_rate(samples(0, 1, 2, 3), "eth0", 5.0, 9.0)
 

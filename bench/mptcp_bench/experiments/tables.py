@@ -1,4 +1,4 @@
-"""Means for tables, with their interval, and what never happened. Pure.
+"""Tables of an experiment, and means for them, with their interval, and what never happened. Pure.
 
 What never happened is infinity: it is no time, it is in no mean, and it meets no aim.
 """
@@ -6,7 +6,10 @@ What never happened is infinity: it is no time, it is in no mean, and it meets n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+
+from rich import box
+from rich.table import Table
 
 from ..statistics import mean_interval
 
@@ -19,3 +22,11 @@ def mean(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> str:
     interval = mean_interval(values)
     half = "" if interval.half is None else f" ± {interval.half * scale:.{digits}f}"
     return f"{interval.mean * scale:.{digits}f}{half}"
+
+
+def new_table(title: str, columns: Sequence[str], left: Container[str] = ()) -> Table:
+    """Return an empty table: the columns that are named in *left* have words, the others numbers."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
+    return table

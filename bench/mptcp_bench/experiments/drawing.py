@@ -1,0 +1,41 @@
+"""What the pictures of the experiments have in common: Ethernet and Wi-Fi against time, panels, moments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mptcp_lab.testbed.recorder import Rate
+
+from .. import style
+from .two_paths import DEVICES
+
+
+def both_paths(axes: Any, series: Sequence[Rate], zero: float = 0.0) -> None:
+    """Draw the rates of both paths; *zero* is where their time axis begins."""
+    times = [rate.time - zero for rate in series]
+    for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
+        style.draw_path(axes, times, [rate.bits[device] / 1e6 for rate in series], path)
+
+
+def mark(axes: Any, *moments: float) -> None:
+    """Draw a dashed line at each of *moments*."""
+    for moment in moments:
+        axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
+
+
+def stacked(count: int, height: float) -> tuple[Any, list[Any]]:
+    """Return a figure of *count* panels of *height* inches, one below the other, on one time axis."""
+    inches = height * count + 1
+    figure = style.new_figure(11, inches)
+    panels = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
+    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / inches, bottom=0.09, hspace=0.4)
+    return figure, list(panels)
+
+
+def beside(count: int) -> tuple[Any, list[Any]]:
+    """Return a figure of *count* panels beside each other, on the same axes."""
+    figure = style.new_figure(11, 4.6)
+    panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
+    figure.subplots_adjust(left=0.065, right=0.985, top=0.76, bottom=0.13, wspace=0.08)
+    return figure, list(panels)

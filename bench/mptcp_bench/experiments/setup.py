@@ -1,0 +1,76 @@
+"""A testbed with all services and a throttler whose policy changes, for one transfer after another."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import (
+    Throttler,
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_sink,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
+
+FILE_SIZE = 500_000_000
+"""More than a transfer gets done; the client is stopped."""
+TIMEOUT = 120
+"""Seconds after which the client stops by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Commands are the client's; one that the setup was not built for is empty."""
+
+    testbed: Testbed
+    throttler: Throttler
+    policy: Path
+    proxy_url: str
+    download: Sequence[str] = ()
+    upload: Sequence[str] = ()
+
+    @classmethod
+    def built(
+        cls, testbed: Testbed, policy_text: str, *, down: bool = True, up: bool = False, control: str | None = None
+    ) -> Self:
+        """Start everything on *testbed*; *control* is the proxy's congestion control towards clients."""
+        policy = testbed.directory / "policy.yaml"
+        policy.write_text(policy_text)
+        throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
+        proxy = start_proxy(testbed["proxy"], arguments=("--congestion-control", control) if control else ())
+        curl = mptcp_command(["curl", "-s", "-m", str(TIMEOUT), "-o", "/dev/null", "-x", proxy.url()])
+        download = [*curl, start_origin(testbed["origin"], {"big": FILE_SIZE}).url("big")] if down else []
+        upload: list[str] = []
+        if up:
+            body = testbed.directory / "body"
+            with open(body, "wb") as file:
+                file.truncate(FILE_SIZE)
+            upload = [*curl, "-H", "Expect:", "-T", str(body), start_sink(testbed["origin"]).url()]
+        return cls(testbed, throttler, policy, proxy.url(), download, upload)
+
+    @property
+    def client(self) -> LiveNode:
+        return self.testbed["client"]
+
+    @property
+    def proxy(self) -> LiveNode:
+        return self.testbed["proxy"]
+
+    def load(self, policy_text: str) -> None:
+        """Have the throttler load another policy, now."""
+        self.policy.write_text(policy_text)
+        self.throttler.process.signal(signal.SIGHUP)
+
+    def load_between(self, policy_text: str, rules: Sequence[str]) -> None:
+        """Have another policy, of *rules*, in force for the transfers to come."""
+        wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
+        self.load(policy_text)
+        wait_until(lambda: self.throttler.status()["policy"]["rules"] == list(rules), "the policy is in force")
