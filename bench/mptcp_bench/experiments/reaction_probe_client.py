@@ -42,13 +42,9 @@ def endpoint(*words: str) -> None:
     subprocess.run(["ip", "mptcp", "endpoint", *words], check=True)
 
 
-def join(connection: socket.socket, joining: str) -> None:
-    """Have *connection* joined by *joining*, and read meanwhile: else its window would be full when the cap comes."""
-    words = ["ip", "mptcp", "endpoint", "add", joining, "dev", "wlan0", "id", _ID, "subflow"]
-    with subprocess.Popen(words) as adding:
-        read_until_joined(connection)
-    if adding.returncode:
-        raise subprocess.CalledProcessError(adding.returncode, words)
+def endpoint_later(*words: str) -> subprocess.Popen[bytes]:
+    """Begin what makes the endpoint in mid-transfer: to start a program then would keep the client from reading."""
+    return subprocess.Popen(["sh", "-c", f"sleep {_LATE_SECONDS}; exec ip mptcp endpoint {' '.join(words)}"])
 
 
 def main(address: str, port: int, count: int, joining: str) -> None:
@@ -60,20 +56,21 @@ def main(address: str, port: int, count: int, joining: str) -> None:
             if attempt == 499:
                 raise
             time.sleep(0.02)
+    joined = ("add", joining, "dev", "wlan0", "id", _ID, "subflow")
     endpoint("flush")
-    endpoint("add", joining, "dev", "wlan0", "id", _ID, "subflow")
+    endpoint(*joined)
     for number in range(count):
         late = number % LATE_EVERY == LATE_EVERY - 1
         if late:
             endpoint("delete", "id", _ID)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as connection:
             connection.settimeout(5)
+            adding = endpoint_later(*joined) if late else None
             connection.connect((address, port))
-            if late:
-                read(connection, _LATE_SECONDS)
-                join(connection, joining)
             read_until_joined(connection)
             read(connection, _READ_SECONDS)
+            if adding is not None and adding.wait():
+                raise SystemExit(f"ip mptcp endpoint {' '.join(joined)}: exit code {adding.returncode}")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
         time.sleep(_PAUSE_SECONDS)
 

@@ -139,12 +139,37 @@ def test_one_late_join_does_not_make_a_client_lone(clients: Clients) -> None:
     assert clients.subflows(clients.begin(107.0), 107.0) == 1
 
 
-def test_a_client_whose_connections_nearly_all_join_is_given_time(clients: Clients) -> None:
-    token = clients.begin(100.0)
-    clients.join(token, 100.06)
-    clients.begin(101.0)
-    assert clients.pass_by(101.0 + LONG_WINDOW_SECONDS - 0.01) == []
-    assert len(clients.pass_by(101.0 + LONG_WINDOW_SECONDS)) == 1
+@pytest.mark.parametrize(
+    ("took", "window"),
+    [(0.005, WINDOW_SECONDS), (0.2, 0.4), (0.45, 0.9), (0.8, LONG_WINDOW_SECONDS), (30.0, LONG_WINDOW_SECONDS)],
+)
+def test_a_client_whose_connections_nearly_all_join_is_given_twice_what_that_took(
+    clients: Clients, took: float, window: float
+) -> None:
+    clients.join(clients.begin(60.0), 60.0 + took)
+    token = clients.begin(101.0)
+    assert clients.pass_by(101.0 + window - 0.01) == []
+    assert clients.pass_by(101.0 + window + 0.001) == [token]
+    assert clients.subflows(token, 101.0 + window + 0.001) == 1
+
+
+def test_one_long_join_is_forgotten_after_many_short_ones(clients: Clients) -> None:
+    clients.join(clients.begin(100.0), 101.0)
+    for second in range(110, 140):
+        clients.join(clients.begin(second), second + 0.01)
+    clients.pass_by(149.0)
+    clients.begin(150.0)
+    assert clients.anticipation.next_due == pytest.approx(150.0 + WINDOW_SECONDS)
+
+
+def test_a_join_that_is_late_for_its_client_is_waited_for_longer_the_next_time(clients: Clients) -> None:
+    clients.join(clients.begin(100.0), 100.01)
+    late = clients.begin(110.0)
+    clients.pass_by(110.0 + WINDOW_SECONDS)
+    assert clients.subflows(late, 110.2) == 1
+    clients.join(late, 110.3)
+    clients.begin(120.0)
+    assert clients.anticipation.next_due == pytest.approx(120.6)
 
 
 def test_a_join_that_was_lost_is_waited_for_while_others_get_theirs(clients: Clients) -> None:

@@ -7,7 +7,7 @@ is, and what is known of its client says so.
 
 A client is the address from which its connections begin. What is known of it comes from its last connections alone:
 
-- a second subflow came: connections to come are anticipated, for longer where nearly all had one;
+- a second subflow came: connections to come are anticipated; where nearly all had one, for twice as long as that took;
 - none came in time, or several connections ended before one could: the client has a single path, and none of
   its connections is anticipated until one has a second subflow, or until nothing was known of it for ``KEPT_SECONDS``.
 
@@ -28,7 +28,9 @@ WINDOW_SECONDS = 0.14
 """For how long a connection is anticipated: a few round trips, and what a client with a single path loses at the most
 but for the time until its congestion window has grown."""
 LONG_WINDOW_SECONDS = 1.0
-"""The same for a client of which nearly all connections had a second subflow: joins wait behind data, too."""
+"""The same at the most for a client of which nearly all connections had a second subflow: joins wait behind data."""
+LATE_FACTOR = 2.0
+"""It is so many times the longest that a join took that client lately."""
 LONGEST_WINDOW_SECONDS = 8.0
 """The same while other connections of that client get theirs, within ``LONG_WINDOW_SECONDS``: its second path is
 there, and a SYN that was lost is sent again after 1, 3 and 7 seconds."""
@@ -63,6 +65,9 @@ class _Client:
     """When the last one had."""
     share: float = 1.0
     """Of its connections, those that had one."""
+    longest: float = 0.0
+    """Seconds until a connection had its second subflow, ``LONG_WINDOW_SECONDS`` at the most: of the last ones the
+    longest, which counts less with each one that came sooner."""
     misses: float = 0.0
     """Connections without one since then."""
 
@@ -78,7 +83,7 @@ class _Client:
     @property
     def window(self) -> float:
         """For how long a connection of it is anticipated, in seconds."""
-        usual = LONG_WINDOW_SECONDS if self.brings_two else WINDOW_SECONDS
+        usual = max(WINDOW_SECONDS, LATE_FACTOR * self.longest) if self.brings_two else WINDOW_SECONDS
         return min(LONG_WINDOW_SECONDS, usual + MORE_SECONDS * max(0, self.young - FEW_CONNECTIONS))
 
 
@@ -139,7 +144,7 @@ class Anticipation:
             self._settled[token] = self._young.pop(token)
             return active
         if young.until is not None and self._is_over(young.until, now):
-            until = self._until(young, now)
+            until = self._until(young, now, young.known.window)
             if not self._is_over(until, now):
                 self._anticipate(token, young, until)
             else:
@@ -175,22 +180,22 @@ class Anticipation:
     def _lost(self, token: int, young: _Young | None, active: int, now: float) -> int:
         """Return with how many subflows a connection is decided that had two.
 
-        One that lost a subflow as soon as it had it, as joins over a crowded path do, is anticipated like one that has
-        had none, if its client brings two.
+        One that lost a subflow as soon as it had it, as joins over a crowded path do, is anticipated for
+        ``LONG_WINDOW_SECONDS`` or longer, if its client brings two.
         """
         if active != 1 or young is None or not young.known.brings_two:
             return active
         if young.until is None or self._is_over(young.until, now):
-            until = self._until(young, now)
+            until = self._until(young, now, LONG_WINDOW_SECONDS)
             if self._is_over(until, now):
                 return active
             self._anticipate(token, young, until)
         return ANTICIPATED
 
     @staticmethod
-    def _until(young: _Young, now: float) -> float:
-        """Return when the window of a connection ends, as far as is known at *now*."""
-        until, known = young.began + young.known.window, young.known
+    def _until(young: _Young, now: float, window: float) -> float:
+        """Return when the *window* of a connection ends, as far as is known at *now*."""
+        until, known = young.began + window, young.known
         if known.brings_two and 0 <= now - known.joined < LONG_WINDOW_SECONDS:
             until = max(until, min(now + RECHECK_SECONDS, young.began + LONGEST_WINDOW_SECONDS))
         return until
@@ -234,6 +239,7 @@ class Anticipation:
         if known.has_single_path:
             self._flips[young.client] = False
         known.joins, known.misses, known.joined = True, 0.0, now
+        known.longest = max((1 - WEIGHT) * known.longest, min(now - young.began, LONG_WINDOW_SECONDS))
         known.share += WEIGHT * (1 - known.share)
         self._remember(young.client, known, now)
 
