@@ -156,4 +156,5 @@ class FakeKernel:
             events=no_events,
             routes=lambda s: Routes(s.interfaces[:1]),
             notices=lambda _: (),
+            mptcp_missing=lambda: None,
         )
