@@ -157,4 +157,5 @@ class FakeKernel:
             routes=lambda s: Routes(s.interfaces[:1]),
             prefer_event_loop=lambda: None,
             notices=lambda _: (),
+            mptcp_missing=lambda: None,
         )

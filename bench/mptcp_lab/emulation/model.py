@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from .behaviours import BEHAVIOURS
+
 QUEUE_LENGTH = 65_536
 """Packets that may be under way in one direction at once, not counting those that wait for their turn at the rate."""
 
@@ -108,6 +110,12 @@ class EmulatedPath:
     down: Direction = field(default_factory=Direction)
     """Towards the client."""
     up: Direction = field(default_factory=Direction)
+    middlebox: str | None = field(default=None, kw_only=True)
+    """What a middlebox at the hop does to TCP segments, both ways, before delay and loss: ``behaviours.BEHAVIOURS``."""
+
+    def __post_init__(self) -> None:
+        if self.middlebox is not None and self.middlebox not in BEHAVIOURS:
+            raise PathError(f"middlebox {self.middlebox!r}: there are {', '.join(BEHAVIOURS)}")
 
     @property
     def rtt(self) -> int:

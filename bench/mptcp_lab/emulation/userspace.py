@@ -107,29 +107,32 @@ class Rules:
     undo: tuple[Command, ...]
 
 
-def _nftables(devices: dict[str, str]) -> Rules:
-    rules = [f'oifname "{device}" queue num {QUEUES[name]}' for name, device in devices.items()]
-    chain = "; ".join(["type filter hook forward priority filter", *rules])
+def _nftables(devices: dict[str, str], hooks: tuple[str, ...]) -> Rules:
+    queued = "; ".join(f'oifname "{device}" queue num {QUEUES[name]}' for name, device in devices.items())
+    chains = "; ".join(f"chain {hook} {{ type filter hook {hook} priority filter; {queued}; }}" for hook in hooks)
     # One command is one transaction: there is nothing to undo.
-    return Rules((("nft", f"table inet emulation {{ chain forward {{ {chain}; }}; }}"),), ())
+    return Rules((("nft", f"table inet emulation {{ {chains}; }}"),), ())
 
 
-def _iptables(variant: str, devices: dict[str, str]) -> Rules:
+def _iptables(variant: str, devices: dict[str, str], hooks: tuple[str, ...]) -> Rules:
     programs = (f"iptables{variant}", f"ip6tables{variant}")
     do = [
-        (program, "-A", "FORWARD", "-o", device, "-j", "NFQUEUE", "--queue-num", str(QUEUES[name]))
+        (program, "-A", hook.upper(), "-o", device, "-j", "NFQUEUE", "--queue-num", str(QUEUES[name]))
         for program in programs
+        for hook in hooks
         for name, device in devices.items()
     ]
-    return Rules(tuple(do), tuple((program, "-F", "FORWARD") for program in programs))
+    return Rules(tuple(do), tuple((program, "-F", hook.upper()) for program in programs for hook in hooks))
 
 
-def rules(devices: dict[str, str]) -> tuple[Rules, ...]:
+def rules(devices: dict[str, str], *, sent_too: bool = False) -> tuple[Rules, ...]:
     """Return what to try, best first; *devices* maps directions to sending devices.
 
+    With *sent_too* what the hop sends itself is handed over as well: a middlebox there sends what it has changed.
     Kernels may lack nftables' queue expression, iptables' legacy tables (from 6.17), or either program.
     """
-    return (_nftables(devices), _iptables("-legacy", devices), _iptables("", devices))
+    hooks = ("forward", "output") if sent_too else ("forward",)
+    return (_nftables(devices, hooks), _iptables("-legacy", devices, hooks), _iptables("", devices, hooks))
 
 
 def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts]:

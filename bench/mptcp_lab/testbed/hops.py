@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..emulation import userspace
-from ..emulation.userspace import Counts
+from ..emulation import middlebox, userspace
+from ..emulation.userspace import Counts, Rules
 from .commands import TestbedError, run
 from .features import missing
 from .model import Hop, Topology
@@ -36,22 +36,21 @@ def choose(topology: Topology, wanted: Kind | None = None) -> Kind | None:
     return wanted or ("netem" if missing("netem") is None else "user space")
 
 
-def build(directory: Path) -> Path:
-    """Compile the emulator into *directory* and return it."""
-    program = directory / "emulator"
-    sources = [str(source) for source in userspace.SOURCES]
+def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = userspace.SOURCES) -> Path:
+    """Compile *sources* into *directory* and return the program."""
+    program = directory / name
     try:
-        run(["gcc", *userspace.COMPILER_FLAGS, "-o", str(program), *sources, *userspace.LIBRARIES])
+        run(["gcc", *userspace.COMPILER_FLAGS, "-o", str(program), *map(str, sources), *userspace.LIBRARIES])
     except TestbedError as error:
         needs = "gcc and the headers of libnetfilter_queue and libmnl (Debian: libnetfilter-queue-dev libmnl-dev)"
         raise TestbedError(f"build the path emulator, which needs {needs}: {error}") from None
     return program
 
 
-def _queue_forwarded(node: LiveNode, devices: dict[str, str]) -> None:
-    """Hand what *node* forwards to the emulator; *devices* maps directions to sending devices."""
+def _queue_forwarded(node: LiveNode, choices: Iterable[Rules]) -> None:
+    """Hand what *node* forwards to a program of ours, by the first of *choices* that this kernel takes."""
     refused = []
-    for rules in userspace.rules(devices):
+    for rules in choices:
         for command in rules.do:
             done = node.run(command, check=False)
             if done.returncode != 0:
@@ -62,6 +61,14 @@ def _queue_forwarded(node: LiveNode, devices: dict[str, str]) -> None:
         for command in rules.undo:
             node.run(command, check=False)
     raise TestbedError(f"[{node.name}] hand forwarded packets to the path emulator: " + "; ".join(refused))
+
+
+def _wait_until_ready(process: Process, what: str) -> None:
+    deadline = time.monotonic() + START
+    while userspace.READY not in process.output().split():
+        if not process.running or time.monotonic() > deadline:
+            raise TestbedError(f"{what}: it is not ready{process.tail()}")
+        time.sleep(0.005)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +94,18 @@ class Emulation:
     repeatable: bool
     """Whether the seed holds: netem takes one from kernel and iproute2 6.6 on."""
     _running: list[_Running] = field(default_factory=list)
+    _boxes: dict[str, Process] = field(default_factory=dict)
+    """The middleboxes by path."""
     _judged: dict[tuple[str, str], Counts] = field(default_factory=dict)
     """What was counted when it was last checked: what failed one run must not fail the next."""
 
     def start(self, topology: Topology, nodes: Mapping[str, LiveNode], directory: Path) -> None:
         """Start what the qdiscs of the plan do not do."""
+        boxes = [hop for hop in topology.hops if hop.path.middlebox is not None]
+        if boxes:
+            program = build(directory, "middlebox", middlebox.SOURCES)
+            for hop in boxes:
+                self._start_middlebox(hop, nodes[hop.node], program)
         if self.kind != "user space":
             return
         program = build(directory)
@@ -99,17 +113,20 @@ class Emulation:
             if hop.impaired:
                 self._running.append(self._start(hop, nodes[hop.node], program))
 
+    def _start_middlebox(self, hop: Hop, node: LiveNode, program: Path) -> None:
+        assert hop.path.middlebox is not None
+        process = node.popen([str(program), *middlebox.arguments(hop.path.middlebox)], name="middlebox")
+        _wait_until_ready(process, f"start the middlebox of path {hop.path.name}")
+        _queue_forwarded(node, middlebox.rules({name: device for name, device, _ in hop.directions}))
+        self._boxes[hop.path.name] = process
+
     def _start(self, hop: Hop, node: LiveNode, program: Path) -> _Running:
         counters = node.directory / f"{hop.node}-counters"
         arguments = userspace.arguments(hop.path, self.seed)
         process = node.popen([str(program), str(counters), *arguments], name="emulator")
-        deadline = time.monotonic() + START
-        while userspace.READY not in process.output().split():
-            if not process.running or time.monotonic() > deadline:
-                raise TestbedError(f"start the emulator of path {hop.path.name}: it is not ready{process.tail()}")
-            time.sleep(0.005)
+        _wait_until_ready(process, f"start the emulator of path {hop.path.name}")
         devices = {name: device for name, device, direction in hop.directions if direction.impaired}
-        _queue_forwarded(node, devices)
+        _queue_forwarded(node, userspace.rules(devices, sent_too=hop.path.middlebox is not None))
         return _Running(hop, node, process, counters)
 
     def counts(self) -> dict[str, dict[str, Counts]]:
@@ -134,6 +151,11 @@ class Emulation:
         (:meth:`userspace.Counts.fault`). That an emulator ended is reported each time: nothing is right from then on.
         """
         faults = []
+        for path, box in self._boxes.items():
+            if not box.running:
+                raise TestbedError(
+                    f"path {path}: the middlebox ended with {box.returncode}; the run is void{box.tail()}"
+                )
         tolerated = float(os.environ.get(TOLERANCE, userspace.LATE_SHARE))
         for one in self._running:
             path = one.hop.path.name

@@ -23,6 +23,7 @@ from mptcp_throttler.kernel.routes import Routes
 from mptcp_throttler.kernel.scheduling import prefer_event_loop
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.kernel.sockets.pacing import open_socket_pacing
+from mptcp_throttler.kernel.sysctl import mptcp_missing
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, Segment
@@ -98,6 +99,8 @@ class KernelAccess:
     prefer_event_loop: Callable[[], None]
     """Refused by nobody: what the kernel does not allow is left as it is."""
     notices: Callable[[Settings], Sequence[Callable[[], NoticeSource]]]
+    mptcp_missing: Callable[[], str | None]
+    """Why no connection to this host is Multipath TCP, for people; None where they can be."""
 
 
 REAL = KernelAccess(
@@ -117,4 +120,5 @@ REAL = KernelAccess(
         lambda: LinkNotices((*s.interfaces, UPLOAD_DEVICE), s.ownership.htb_major),
         NftablesNotices,
     ),
+    mptcp_missing=mptcp_missing,
 )

@@ -69,6 +69,14 @@ def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
     return f"({ports}) and ({' or '.join(parts)})"
 
 
+def _reason(error: Exception) -> str:
+    if "libpcap is not available" in str(error):
+        return "libpcap is not installed, which compiles the kernel filter (Debian: libpcap0.8)"
+    if isinstance(error, OSError) and error.errno == errno.EAFNOSUPPORT:
+        return "the kernel has no packet sockets (module af_packet)"
+    return reason(error)
+
+
 class Capture:
     """One interface. Opened again by its owner after :class:`KernelError`: an interface may go and come back."""
 
@@ -85,7 +93,7 @@ class Capture:
             self._socket.bind((interface, _ETH_P_ALL))
             link = find(interface)
         except (OSError, Scapy_Exception, ValueError) as error:
-            raise KernelError(f"capture on {interface}: {reason(error)}") from error
+            raise KernelError(f"capture on {interface}: {_reason(error)}") from error
         if link is not None and not link.up:
             self._scapy.close()
             raise InterfaceDownError(f"capture on {interface}: the interface is down")

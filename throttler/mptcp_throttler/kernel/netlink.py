@@ -40,6 +40,12 @@ _ATTRIBUTE = struct.Struct("=HH")
 _SEQUENCE_MASK = 0xFFFFFFFF
 _RECEIVE_BYTES = 1 << 16
 """The kernel fills datagrams of a dump up to 32 KB."""
+_NEEDED = {
+    4: "socket diagnostics (modules inet_diag, tcp_diag, mptcp_diag)",
+    NETLINK_NETFILTER: "netfilter's netlink (module nfnetlink)",
+    16: "generic netlink",
+}
+"""What a kernel lacks that has no socket of a protocol."""
 _ATTEMPTS = 8
 """To find a port id that no other socket has."""
 _BATCH = 128
@@ -95,7 +101,12 @@ class NetlinkSocket:
     """A blocking netlink socket for requests; it belongs to the network namespace it is opened in."""
 
     def __init__(self, protocol: int) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        except OSError as error:
+            raise KernelError(
+                f"open a netlink socket: {error.strerror}; the kernel needs {_NEEDED.get(protocol, 'netlink')}"
+            ) from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._socket.settimeout(10.0)
         self._bind()

@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 PM_TYPE = "net.mptcp.pm_type"
 STALE_LOSS_COUNT = "net.mptcp.stale_loss_cnt"
+ENABLED = "net.mptcp.enabled"
 OURS = frozenset({PM_TYPE, STALE_LOSS_COUNT})
 NOTE = "sysctls.json"
 _ROOT = Path("/proc/sys")
@@ -89,6 +90,15 @@ class OwnedSysctls:
         self._noted = dict(note)
         if note or read_state(self._note) is not None:
             write_state(self._note, json.dumps(note) if note else None)
+
+
+def mptcp_missing() -> str | None:
+    """Return in words why connections to this host are not Multipath TCP; None where they can be."""
+    try:
+        off = _read(ENABLED) == "0"
+    except KernelError:
+        return "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP)"
+    return f"Multipath TCP is switched off ({ENABLED} = 0)" if off else None
 
 
 def _file(name: str) -> Path:

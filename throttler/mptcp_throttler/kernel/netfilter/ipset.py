@@ -14,8 +14,10 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import Target
 
 NFNL_SUBSYS_IPSET = 6
-CMD_LIST, CMD_ADD, CMD_DEL = (NFNL_SUBSYS_IPSET << 8 | number for number in (7, 9, 10))
+CMD_LIST, CMD_ADD, CMD_DEL, CMD_TYPE = (NFNL_SUBSYS_IPSET << 8 | number for number in (7, 9, 10, 13))
+SET_TYPE = "hash:ip,port,ip"
 _PROTOCOL = 6
+_ATTR_TYPENAME, _ATTR_FAMILY = 3, 5
 _ATTR_PROTOCOL, _ATTR_SETNAME, _ATTR_FLAGS, _ATTR_DATA, _ATTR_ADT = 1, 2, 6, 7, 8
 _FLAG_LIST_HEADER = 1 << 2
 _DATA_ELEMENTS = 24
@@ -34,6 +36,17 @@ def header(set_name: str, is_ipv6: bool) -> bytes:
         _NFGENMSG.pack(10 if is_ipv6 else 2, 0, 0)
         + attribute(_ATTR_PROTOCOL, bytes([_PROTOCOL]))
         + attribute(_ATTR_SETNAME, set_name.encode() + b"\0")
+    )
+
+
+def type_request(is_ipv6: bool) -> bytes:
+    """Return the request that asks whether the kernel has our type of sets."""
+    family = 10 if is_ipv6 else 2
+    return (
+        _NFGENMSG.pack(family, 0, 0)
+        + attribute(_ATTR_PROTOCOL, bytes([_PROTOCOL]))
+        + attribute(_ATTR_TYPENAME, SET_TYPE.encode() + b"\0")
+        + attribute(_ATTR_FAMILY, bytes([family]))
     )
 
 

@@ -78,7 +78,7 @@ class IptablesNetfilter:
                 try:
                     await sets.create(
                         name,
-                        stype="hash:ip,port,ip",
+                        stype=ipset.SET_TYPE,
                         family=family,
                         skbinfo=True,
                         counters=True,
@@ -324,6 +324,12 @@ def available() -> str | None:
         list(all_sets())
     except (KernelError, OSError) as error:
         return f"ipset does not answer ({reason(error)})"
+    try:
+        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+            for is_ipv6 in (False, True):
+                netlink.ask(ipset.CMD_TYPE, ipset.type_request(is_ipv6), "ask ipset for a type")
+    except KernelError:
+        return f"ipset has no sets {ipset.SET_TYPE} (module ip_set_hash_ipportip)"
     try:
         for is_ipv6 in (False, True):
             _mangle(is_ipv6)

@@ -49,6 +49,7 @@ class LibNftables:
     """libnftables in the network namespace in which it is opened."""
 
     def __init__(self) -> None:
+        NetlinkSocket(NETLINK_NETFILTER).close()  # where the kernel has none, the library ends the process
         name = ctypes.util.find_library("nftables")
         if name is None:
             raise KernelError("libnftables is not installed (Debian: libnftables1)")

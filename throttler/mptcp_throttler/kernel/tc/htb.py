@@ -12,9 +12,10 @@ merged (GRO) and that are larger than the class's burst: one of 64 KB would occu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from socket import NETLINK_ROUTE
+from types import MappingProxyType
 from typing import Any
 
 from mptcp_throttler.kernel.libraries import NetlinkError
@@ -83,7 +84,8 @@ class HtbTree:
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             fresh = not self.is_ours(netlink, link)
         if fresh:
-            await self._do(self._ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR), what)
+            root = self._ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR)
+            await self._do(root, what, hints={_ENOENT: "; the kernel has no HTB (module sch_htb)"})
         # Both classes every time: a daemon may have been killed before it came to them, or somebody changed them.
         for minor, parent in self._fixed():
             await self._do(
@@ -194,12 +196,14 @@ class HtbTree:
                     )
         return specs, fixed, roots
 
-    async def _do(self, call: Any, what: str, ignore: Sequence[int] = ()) -> None:
+    async def _do(
+        self, call: Any, what: str, ignore: Sequence[int] = (), hints: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
         try:
             await call
         except NetlinkError as error:
             if error.code not in ignore:
-                raise KernelError(f"{what}: {os.strerror(error.code)}") from error
+                raise KernelError(f"{what}: {os.strerror(error.code)}{hints.get(error.code, '')}") from error
 
 
 def _is_full_speed(found: htb_wire.HtbClass, parent: int) -> bool:

@@ -8,6 +8,7 @@ finds it after a crash takes it over, classes included.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -46,7 +47,8 @@ class IfbTrafficControl:
             await self._ipr.link("set", index=link.index, state="up")
         except NetlinkError as error:
             raise KernelError(
-                f"make the IFB device {UPLOAD_DEVICE}, which rules for uploads need (kernel module ifb): {error}"
+                f"make the IFB device {UPLOAD_DEVICE}, which rules for uploads need (kernel module ifb): "
+                f"{os.strerror(error.code)}"
             ) from error
         await self._tree.make_root(link)
 

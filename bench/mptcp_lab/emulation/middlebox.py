@@ -1,0 +1,47 @@
+"""A middlebox on a path, in the words of our program: its behaviours, its arguments, its rules. Pure.
+
+The program (``native/middlebox/``) gets the IPv4 packets with TCP that the hop forwards, both ways, and sends on what
+the box makes of them; IPv6 passes untouched. Where the path has delay or loss too, these come after the box.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path as File
+
+from .userspace import Rules
+
+SOURCES = tuple(sorted((File(__file__).parent / "native" / "middlebox").glob("*.c")))
+QUEUES = {"up": 2, "down": 3}
+READY = "ready"
+
+
+def arguments(behaviour: str) -> tuple[str, ...]:
+    """Return the program's arguments."""
+    return (behaviour, str(QUEUES["up"]), str(QUEUES["down"]))
+
+
+def rules(devices: dict[str, str]) -> tuple[Rules, ...]:
+    """Return what to try, best first, to hand what is forwarded to the program.
+
+    *devices* maps directions to sending devices.
+    """
+    forwarded = "; ".join(
+        [
+            "type filter hook forward priority mangle",
+            *(
+                f'oifname "{device}" meta nfproto ipv4 meta l4proto tcp queue num {QUEUES[n]}'
+                for n, device in devices.items()
+            ),
+        ]
+    )
+    nftables = Rules((("nft", f"table inet middlebox {{ chain forward {{ {forwarded}; }}; }}"),), ())
+    return (nftables, *(_iptables(program, devices) for program in ("iptables-legacy", "iptables")))
+
+
+def _iptables(program: str, devices: dict[str, str]) -> Rules:
+    table = (program, "-t", "mangle")
+    do = [
+        (*table, "-A", "FORWARD", "-o", device, "-p", "tcp", "-j", "NFQUEUE", "--queue-num", str(QUEUES[name]))
+        for name, device in devices.items()
+    ]
+    return Rules(tuple(do), ((*table, "-F", "FORWARD"),))

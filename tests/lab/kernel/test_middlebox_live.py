@@ -1,0 +1,55 @@
+"""Middleboxes on a path of the testbed: packets really pass them, with delay beside them or without."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mptcp_lab.emulation.model import Direction, Path
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.topologies import paths
+
+pytestmark = pytest.mark.kernel
+
+
+def exchanged(testbed: Testbed, data: bytes) -> tuple[bytes, str, float]:
+    """Send *data* from the client to the proxy and back over plain TCP; return it, the client's address and the RTT."""
+    with testbed["proxy"].entered():
+        listener = socket.create_server((testbed["proxy"].address("wan0"), 7000))
+    with listener, testbed["client"].entered():
+        client = socket.socket()
+        client.settimeout(20)
+        began = time.monotonic()
+        client.connect(listener.getsockname())
+        rtt = time.monotonic() - began
+        server, address = listener.accept()
+        with client, server:
+            server.settimeout(20)
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+            received = b"".join(iter(lambda: server.recv(65536), b""))
+            server.sendall(received)
+            server.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: client.recv(65536), b"")), str(address[0]), rtt
+
+
+@pytest.mark.parametrize("behaviour", ["nat", "split-both", "coalesce", "reorder"])
+def test_plain_tcp_passes_whole(make_testbed: Callable[..., Testbed], require: Any, behaviour: str) -> None:
+    require("nfqueue", "gcc")
+    delayed = Direction(50_000_000, 10_000, mtu=3200 if behaviour == "coalesce" else 1500)
+    testbed = make_testbed(paths([Path("ethernet", delayed, Direction(50_000_000, 10_000), middlebox=behaviour)]))
+    data = bytes(range(256)) * 160  # less than the buffers hold: nobody reads while it is sent
+    received, address, rtt = exchanged(testbed, data)
+    assert received == data
+    assert (address == "10.77.1.77") is (behaviour == "nat")
+    assert rtt >= 0.02, "the box's packets have the path's delay"
+
+
+def test_without_delay_there_is_no_emulator_but_the_box(make_testbed: Callable[..., Testbed], require: Any) -> None:
+    require("nfqueue", "gcc")
+    testbed = make_testbed(paths([Path("ethernet", middlebox="nat")]))
+    assert exchanged(testbed, b"x")[:2] == (b"x", "10.77.1.77")

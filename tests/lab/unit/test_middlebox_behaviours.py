@@ -1,0 +1,245 @@
+"""What each behaviour of a middlebox makes of packets, without a kernel; the program is built with sanitizers.
+
+Packets are made and read by Scapy, so that ours is not judged by itself.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, TCP
+from test_emulation_elements import compiled
+
+from mptcp_lab.emulation import middlebox, userspace
+from mptcp_lab.emulation.behaviours import BEHAVIOURS, LONG_ADDRESS, SHORT_ADDRESS
+from mptcp_lab.emulation.model import Path as EmulatedPath
+from mptcp_lab.emulation.model import PathError
+
+NATIVE = middlebox.SOURCES[0].parent
+MPTCP, STAMPS = 30, ("Timestamp", (7, 9))
+DSS = (MPTCP, bytes.fromhex("200500000001aabbccdd11223344556600010000")[:18])
+Run = Callable[..., list[list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Give ``run(behaviour, (way, packet), …)``: for each packet what came out when it had gone in."""
+    sources = [str(source) for source in middlebox.SOURCES if source.name != "middlebox.c"]
+    driver = compiled(
+        tmp_path_factory.mktemp("middlebox") / "driver",
+        f"-I{NATIVE}",
+        str(Path(__file__).with_name("middlebox_driver.c")),
+        *sources,
+    )
+
+    def given_to(behaviour: str, *given: tuple[str, Any]) -> list[list[Any]]:
+        text = "".join(f"{way} {what if way == 'wait' else bytes(what).hex()}\n" for way, what in given)
+        done = subprocess.run([str(driver), behaviour], input=text, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return [[_read(bytes.fromhex(line)) for line in group] for group in _split(done.stdout)]
+
+    return given_to
+
+
+def _read(data: bytes) -> Any:
+    return IP(data) if len(data) >= 40 else data
+
+
+def _split(text: str) -> list[list[str]]:
+    """Return the lines of each group, which an empty line ends."""
+    groups: list[list[str]] = [[]]
+    for line in text.split("\n")[:-1]:
+        if line:
+            groups[-1].append(line)
+        else:
+            groups.append([])
+    return groups[:-1]
+
+
+def up(
+    data: bytes = b"",
+    sequence: int = 1000,
+    flags: str = "A",
+    options: Sequence[Any] = (STAMPS, DSS),
+    port: int = 40_000,
+) -> tuple[str, Any]:
+    header = TCP(sport=port, dport=3128, seq=sequence, ack=5000, flags=flags, options=list(options))
+    return "up", IP(src="10.77.1.2", dst="10.77.8.2") / header / data
+
+
+def down(data: bytes = b"", sequence: int = 5000, ack: int = 1000, flags: str = "A") -> tuple[str, Any]:
+    header = TCP(sport=3128, dport=40_000, seq=sequence, ack=ack, flags=flags, options=[STAMPS, DSS])
+    return "down", IP(src="10.77.8.2", dst="10.77.1.2") / header / data
+
+
+def payload(packet: Any) -> bytes:
+    return bytes(packet[TCP].payload)
+
+
+def kinds(packet: Any) -> list[Any]:
+    return [kind for kind, _ in packet[TCP].options]
+
+
+def good(packet: Any) -> bool:
+    """Whether lengths and checksums are those that Scapy computes."""
+    again = IP(bytes(packet))
+    del again[IP].len, again[IP].chksum, again[TCP].chksum, again[TCP].dataofs
+    return bytes(IP(bytes(again))) == bytes(packet)
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_the_program_knows_every_name_and_leaves_packets_whole(run: Run, behaviour: str) -> None:
+    sent = [up(b"", flags="S"), up(b"x" * 500), up(b"y" * 500, 1500), down(b"z" * 700), ("wait", 10_000_000)]
+    packets = [packet for group in run(behaviour, *sent) for packet in group]
+    assert len(packets) >= 3
+    assert all(good(packet) for packet in packets)
+
+
+@settings(deadline=None, max_examples=40)
+@given(behaviour=st.sampled_from(sorted(BEHAVIOURS)), noise=st.lists(st.binary(min_size=0, max_size=120), max_size=6))
+def test_no_bytes_break_it(run: Run, behaviour: str, noise: list[bytes]) -> None:
+    header = bytes(up(b"data")[1])
+    changed = [bytes(a ^ b for a, b in zip(header, each.ljust(len(header), b"\0"), strict=False)) for each in noise]
+    run(behaviour, *(("up", each) for each in (*[n for n in noise if n], *changed)), ("wait", 10_000_000))
+
+
+@pytest.mark.parametrize(("behaviour", "of_syn"), [("remove-syn", True), ("remove-data", False)])
+def test_options_are_removed(run: Run, behaviour: str, of_syn: bool) -> None:
+    (syn,), (data,), (ack,) = run(behaviour, up(flags="S"), up(b"data"), up())
+    assert (MPTCP in kinds(syn), MPTCP in kinds(data), MPTCP in kinds(ack)) == (not of_syn, of_syn, True)
+    assert payload(data) == b"data"
+    assert "Timestamp" in kinds(syn if of_syn else data)
+    assert (syn if of_syn else data)[TCP].dataofs < ack[TCP].dataofs
+
+
+@pytest.mark.parametrize(("behaviour", "of_syn"), [("nop-syn", True), ("nop-data", False)])
+def test_options_are_replaced_and_the_length_stays(run: Run, behaviour: str, of_syn: bool) -> None:
+    (syn,), (data,) = run(behaviour, up(flags="S"), up(b"data"))
+    assert (MPTCP in kinds(syn), MPTCP in kinds(data)) == (not of_syn, of_syn)
+    assert syn[TCP].dataofs == data[TCP].dataofs
+    assert payload(data) == b"data"
+
+
+def test_a_nat_is_undone_on_the_way_back(run: Run) -> None:
+    (out,) = run("nat", up(b"x"))[0]
+    assert (out.src, out[TCP].sport) != ("10.77.1.2", 40_000)
+    assert out.src.startswith("10.77.1.")
+    back = IP(src="10.77.8.2", dst=out.src) / TCP(sport=3128, dport=out[TCP].sport)
+    (into,) = run("nat", up(b"x"), ("down", back))[1]
+    assert (into.dst, into[TCP].dport) == ("10.77.1.2", 40_000)
+
+
+def test_sequence_numbers_are_rewritten_and_acknowledged_as_they_were(run: Run) -> None:
+    (out,), (back,), (syn,) = run(
+        "sequence", up(b"abc", 1000), down(b"def", 5000, ack=1003), up(flags="S", sequence=0xFFFF_FFFF)
+    )
+    assert out[TCP].seq != 1000
+    moved = out[TCP].seq - 1000
+    assert back[TCP].seq != 5000
+    assert out[TCP].ack == (5000 - (back[TCP].seq - 5000)) % (1 << 32)
+    assert back[TCP].ack == (1003 - moved) % (1 << 32)
+    assert syn[TCP].seq == (0xFFFF_FFFF + moved) % (1 << 32)
+    assert syn[TCP].ack == 5000, "no acknowledgment: not changed"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "first", "second"),
+    [("split-both", True, True), ("split-first", True, False), ("split-second", False, True)],
+)
+def test_segments_are_split(run: Run, behaviour: str, first: bool, second: bool) -> None:
+    data = bytes(range(201))
+    (a, b), (syn,), (small,) = run(behaviour, up(data, flags="FPA"), up(b"x" * 100, flags="S"), up(b"y"))
+    assert payload(a) + payload(b) == data
+    assert b[TCP].seq == a[TCP].seq + len(payload(a))
+    assert (MPTCP in kinds(a), MPTCP in kinds(b)) == (first, second)
+    assert all("Timestamp" in kinds(part) for part in (a, b))
+    assert (str(a[TCP].flags), str(b[TCP].flags)) == ("A", "FPA")
+    assert payload(syn) == b"x" * 100
+    assert payload(small) == b"y"
+
+
+def test_of_each_way_only_the_second_segment_with_data_is_split(run: Run) -> None:
+    sent = [up(b"a" * 100), down(b"b" * 100), up(), up(b"c" * 100, 1100), down(b"d" * 100, 5100), up(b"e" * 100, 1200)]
+    assert [len(group) for group in run("split-second-later", *sent)] == [1, 1, 1, 2, 2, 1]
+
+
+def test_segments_that_follow_each_other_become_one(run: Run) -> None:
+    groups = run("coalesce", up(b"a" * 100, 1000), up(b"b" * 50, 1100), up(b"c", 1150), ("wait", 10_000_000))
+    assert [len(group) for group in groups] == [0, 1, 0, 1]
+    assert payload(groups[1][0]) == b"a" * 100 + b"b" * 50
+    assert MPTCP in kinds(groups[1][0])
+    assert payload(groups[3][0]) == b"c"
+
+
+@pytest.mark.parametrize(
+    "other", [up(b"z", 1300), up(b"z", 1100, port=40_001), down(b"z"), up(b"z", 1100, flags="FA"), up(b"", 1100)]
+)
+def test_other_segments_do_not(run: Run, other: Any) -> None:
+    groups = run("coalesce", up(b"a" * 100, 1000), other, ("wait", 10_000_000))
+    assert [payload(packet) for group in groups for packet in group] == [b"a" * 100, payload(other[1])]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "old", "new"),
+    [("alg-longer", SHORT_ADDRESS, LONG_ADDRESS), ("alg-shorter", LONG_ADDRESS, SHORT_ADDRESS)],
+)
+def test_an_alg_translates_and_moves_what_comes_after(run: Run, behaviour: str, old: str, new: str) -> None:
+    first, grown = f"PORT {old}7,8\r\n".encode(), len(new) - len(old)
+    groups = run(
+        behaviour,
+        up(b"USER x\r\n", 992),
+        up(first, 1000),
+        up(b"RETR\r\n", 1000 + len(first)),
+        up(first, 1000),
+        down(b"200\r\n", 5000, ack=1000 + len(first) + grown),
+        down(b"", 5000, ack=1000),
+    )
+    before, translated, after, again, back, old_ack = [group[0] for group in groups]
+    assert (payload(before), before[TCP].seq) == (b"USER x\r\n", 992)
+    assert payload(translated) == first.replace(old.encode(), new.encode())
+    assert (payload(after), after[TCP].seq) == (b"RETR\r\n", 1000 + len(first) + grown)
+    assert bytes(again) == bytes(translated), "what is sent again is translated again"
+    assert back[TCP].ack == 1000 + len(first)
+    assert old_ack[TCP].ack == 1000
+
+
+def test_what_is_duplicated_comes_twice(run: Run) -> None:
+    (a, b) = run("duplicate", up(b"x"))[0]
+    assert bytes(a) == bytes(b)
+
+
+def test_one_of_ten_is_overtaken_by_three_or_waits_no_longer_than_it_may(run: Run) -> None:
+    sent = [up(bytes([number]), 1000 + number) for number in range(1, 15)]
+    order = [payload(packet)[0] for group in run("reorder", *sent) for packet in group]
+    assert order == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 10, 14]
+    groups = run("reorder", *sent[:10], ("wait", 10_000_000))
+    assert payload(groups[-1][0]) == bytes([10])
+
+
+def test_names_are_checked_where_a_path_is_made() -> None:
+    assert EmulatedPath("wifi", middlebox="nat").middlebox == "nat"
+    with pytest.raises(PathError, match="middlebox 'firewall': there are nothing, nat, "):
+        EmulatedPath("wifi", middlebox="firewall")
+
+
+def test_what_a_box_sends_passes_the_emulator_too() -> None:
+    nft = userspace.rules({"down": "lan"}, sent_too=True)[0].do[0][1]
+    assert "hook forward" in nft
+    assert "hook output" in nft
+    assert "output" not in userspace.rules({"down": "lan"})[0].do[0][1]
+    assert [rules.do[0][0] for rules in middlebox.rules({"down": "lan"})] == ["nft", "iptables-legacy", "iptables"]
+
+
+def test_the_program_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    sources = map(str, middlebox.SOURCES)
+    program = compiled(tmp_path / "middlebox", *sources, *userspace.LIBRARIES)
+    for arguments in ((), ("nat", "1"), ("nat", "x", "2"), ("nat", "1", "70000"), ("firewall", "1", "2")):
+        done = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1

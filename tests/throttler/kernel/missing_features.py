@@ -1,0 +1,118 @@
+"""Programs that are started on a host which lacks something, by real means: what they see is what such a host answers.
+
+- *system calls* that a seccomp(2) filter refuses with the error of a kernel that was built without the feature;
+- *names* in netlink messages, such as the qdisc htb, that a preloaded library makes unknown ones: the kernel then
+  answers as one that has no such kind;
+- *files* that a mount hides.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mptcp_lab.testbed.commands import run
+
+AF_INET, AF_NETLINK, AF_PACKET = 2, 16, 17
+NETLINK_SOCK_DIAG, NETLINK_NETFILTER, IPPROTO_RAW = 4, 12, 255
+SYSCALLS = {"x86_64": {"socket": 41, "bpf": 321}, "aarch64": {"socket": 198, "bpf": 280}}
+
+_HIDE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* HIDDEN=NAME: in what is sent to the kernel by netlink its last letter becomes another. */
+static const void *hidden(int fd, const void *data, size_t length, char *copy, size_t room)
+{
+	const char *name = getenv("HIDDEN");
+	struct sockaddr address;
+	socklen_t size = sizeof(address);
+	char *place;
+
+	if (name == NULL || length > room || getsockname(fd, &address, &size) != 0 || address.sa_family != AF_NETLINK)
+		return data;
+	memcpy(copy, data, length);
+	place = memmem(copy, length, name, strlen(name) + 1);
+	if (place != NULL)
+		place[strlen(name) - 1] = '!';
+	return copy;
+}
+
+ssize_t send(int fd, const void *data, size_t length, int flags)
+{
+	ssize_t (*next)(int, const void *, size_t, int) = dlsym(RTLD_NEXT, "send");
+	char copy[1 << 16];
+
+	return next(fd, hidden(fd, data, length, copy, sizeof(copy)), length, flags);
+}
+
+ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct sockaddr *to, socklen_t size)
+{
+	ssize_t (*next)(int, const void *, size_t, int, const struct sockaddr *, socklen_t) = dlsym(RTLD_NEXT, "sendto");
+	char copy[1 << 16];
+
+	return next(fd, hidden(fd, data, length, copy, sizeof(copy)), length, flags, to, size);
+}
+"""
+
+_FILTER = """\
+import ctypes, os, struct, sys
+RULES = {rules!r}
+def step(code, jt, jf, k):
+    return struct.pack("=HBBI", code, jt, jf, k)
+program = b""
+for number, arguments, error in RULES:
+    # Each rule: the system call, then the low words of its arguments; else on to the next rule.
+    tests = [(0, number), *((16 + 8 * index, value) for index, value in arguments)]
+    for left, (offset, value) in enumerate(tests):
+        program += step(0x20, 0, 0, offset) + step(0x15, 0, 2 * (len(tests) - left) - 1, value)
+    program += step(0x06, 0, 0, 0x00050000 | error)
+program += step(0x06, 0, 0, 0x7FFF0000)
+buffer = ctypes.create_string_buffer(program)
+header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, header, 0, 0) == 0, os.strerror(ctypes.get_errno())
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+Refusal = tuple[str, Mapping[int, int], int]
+"""System call, its arguments by index, and the errno."""
+
+
+def refusing(refusals: Sequence[Refusal], argv: Sequence[str]) -> list[str]:
+    """Return *argv* made to run where the kernel refuses system calls."""
+    numbers = SYSCALLS[os.uname().machine]
+    rules = [(numbers[name], sorted(arguments.items()), error) for name, arguments, error in refusals]
+    return [sys.executable, "-I", "-c", _FILTER.format(rules=rules), *argv]
+
+
+def hiding_library(directory: Path) -> Path:
+    """Compile and return the library that makes the name in HIDDEN unknown to the kernel."""
+    source, library = directory / "hide.c", directory / "hide.so"
+    source.write_text(_HIDE)
+    run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"])
+    return library
+
+
+def without_files(pattern: str, directory: Path, argv: Sequence[str]) -> list[str]:
+    """Return *argv* made to run where the shared libraries with names like *pattern* are not there."""
+    script = f"""\
+set -e
+for folder in /usr/lib/*-linux-gnu; do
+    upper=$(mktemp -d {directory}/hidden-XXXXXX)
+    mount -t tmpfs tmpfs "$upper"
+    mkdir "$upper/upper" "$upper/work"
+    for file in "$folder"/{pattern}; do
+        [ -e "$file" ] && mknod "$upper/upper/$(basename "$file")" c 0 0
+    done
+    mount -t overlay overlay -o lowerdir="$folder",upperdir="$upper/upper",workdir="$upper/work" "$folder"
+done
+exec "$@"
+"""
+    return ["unshare", "--mount", "sh", "-c", script, "sh", *argv]
