@@ -1,4 +1,4 @@
-"""Many connections that do nothing, beside a client that does: nobody takes more than a share, nobody waits for them."""
+"""Many connections that do nothing, beside a client that does: none takes more than its share, nobody waits."""
 
 from __future__ import annotations
 
