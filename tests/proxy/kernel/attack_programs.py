@@ -1,4 +1,4 @@
-"""What runs on the hosts of the attacks' scene, with the standard library alone: ``... NAME ARGUMENT...``."""
+"""What runs on the hosts of the attacks' scene, with the standard library alone: its name and arguments."""
 
 from __future__ import annotations
 

@@ -1,0 +1,150 @@
+"""Many connections that do nothing, beside a client that does: none takes more than its share, nobody waits."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proxying import configuration, workers
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import Proxy, python_command, start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+MOST, MOST_SERVED = 1000, 800
+"""Connections of one client address: client_ip_max_connections and the acl too_many in conf/squid.conf."""
+MOST_MEMORY = 500_000
+"""Resident kB of Squid's worker with 5,500 connections; 260,000 were measured."""
+SLACK_SECONDS = 0.03
+"""What a machine with other things to do adds to a request."""
+MANY = """
+import collections, json, socket, sys, time
+kind, count, *addresses = sys.argv[1:]
+said = {
+    "slow": b"GET http://10.77.9.2/file HTTP/1.1\\r\\nX: ",
+    "idle": b"GET http://10.77.9.2/file HTTP/1.1\\r\\nHost: 10.77.9.2\\r\\n\\r\\n",
+    "tunnel": b"CONNECT 10.77.9.2:443 HTTP/1.1\\r\\n\\r\\n",
+}[kind]
+held, got = [], collections.Counter()
+for number in range(int(count)):
+    # Every second one by Multipath TCP.
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262 if number % 2 else 0)
+    connection.settimeout(30)
+    try:
+        connection.bind((addresses[number % len(addresses)], 0))
+        connection.connect(("10.77.8.2", 3128))
+        connection.sendall(said)
+        if kind != "slow":
+            got[connection.recv(10000)[9:12].decode()] += 1
+        held.append(connection)
+    except OSError:
+        got["refused"] += 1
+if kind == "slow":
+    time.sleep(1)
+    for connection in held:
+        connection.setblocking(False)
+        try:
+            connection.recv(100)
+            got["closed"] += 1
+        except BlockingIOError:
+            got["open"] += 1
+        except OSError:
+            got["closed"] += 1
+print(json.dumps(got), flush=True)
+time.sleep(600)
+"""
+NORMAL = """
+import json, socket, time
+found = []
+for _ in range(40):
+    begin = time.monotonic()
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as connection:
+        connection.settimeout(20)
+        connection.bind(("10.77.2.2", 0))
+        connection.connect(("10.77.8.2", 3128))
+        connection.sendall(b"GET http://10.77.9.2/file HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 200"), answer[:100]
+    found.append(time.monotonic() - begin)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
+    require("squid", "apache2", "gcc")
+    start_origin(module_testbed["origin"], {"file": 1000})
+    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
+
+
+@contextmanager
+def crowd(client: LiveNode, kind: str, count: int, *addresses: str) -> Iterator[dict[str, int]]:
+    """Have *count* connections; what each got, by its status."""
+    process = client.popen(python_command(MANY, kind, str(count), *addresses), name=kind)
+    wait_until(lambda: "}" in process.output(), "all are there", process=process, timeout=300)
+    got: dict[str, int] = json.loads(process.output())
+    try:
+        yield got
+    finally:
+        process.stop(20)
+
+
+def median(client: LiveNode) -> float:
+    """Return the seconds of a request of a client by itself."""
+    times: list[float] = json.loads(client.run(python_command(NORMAL), timeout=300).stdout)
+    return statistics.median(times)
+
+
+def worker(proxy: Proxy) -> Any:
+    (pid,) = workers(proxy.process)
+    return Path(f"/proc/{pid}")
+
+
+def descriptors(proxy: Proxy) -> int:
+    return len(list((worker(proxy) / "fd").iterdir()))
+
+
+def memory(proxy: Proxy) -> int:
+    (line,) = (each for each in (worker(proxy) / "status").read_text().splitlines() if each.startswith("VmRSS"))
+    return int(line.split()[1])
+
+
+def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: Proxy) -> None:
+    """2,500 of them took all descriptors once, and nobody else got an answer."""
+    client = module_testbed["client"]
+    alone = median(client)
+    with crowd(client, "slow", 2500, "10.77.1.2") as got:
+        assert got["open"] <= MOST + 1
+        assert got["open"] >= MOST - 1, "what is allowed is not refused"
+        assert descriptors(proxy) < MOST + 200
+        assert median(client) <= 2 * alone + SLACK_SECONDS
+    assert "10.77.1.2" in (proxy.logs / "cache.log").read_text()
+    wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=60)
+
+
+def test_requests_of_one_client_on_too_many_connections_are_refused(module_testbed: Testbed, proxy: Proxy) -> None:
+    with crowd(module_testbed["client"], "idle", MOST + 200, "10.77.1.2") as got:
+        assert abs(got["200"] - MOST_SERVED) <= 2
+        assert abs(got["429"] - (MOST - MOST_SERVED)) <= 2
+    wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=60)
+
+
+def test_thousands_that_are_idle_keep_nobody_waiting(module_testbed: Testbed, proxy: Proxy) -> None:
+    client = module_testbed["client"]
+    addresses = [f"10.77.1.{last}" for last in range(10, 20)]
+    for each in addresses:
+        client.run(["ip", "address", "add", f"{each}/24", "dev", "eth0"])
+    alone = median(client)
+    with crowd(client, "idle", 5000, *addresses) as got, crowd(client, "tunnel", 500, "10.77.1.2") as tunnels:
+        assert got == {"200": 5000}
+        assert tunnels == {"200": 500}
+        assert median(client) <= 2 * alone + SLACK_SECONDS
+        assert memory(proxy) < MOST_MEMORY
+    wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=60)
