@@ -21,17 +21,17 @@ from typing import Any
 from rich.console import Console
 
 from mptcp_lab.agent.processes import descendants
+from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import Throttler, start_throttler
-from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, SECOND_CLIENT_NETWORKS, WIFI_RATE
 
 from .aims import aims_table
 from .findings import Findings
 from .options import count, positive
-from .scale_crowd import NETWORKS, Crowd, two_subflows, with_crowd
+from .scale_crowd import Crowd, two_subflows, with_crowd
 from .scale_policy import FULL, settings_file
-from .scale_watch import tree_cpu_seconds
 from .soak_judging import CHECKED, Process, Sample, Soak, judge, misplaced
 from .system_state import differences, kernel_state
 
@@ -49,9 +49,9 @@ HEADROOM = 3
 """Times as many tunnels as are held: what was closed takes a while to end."""
 STOPPED = 60.0
 """Seconds after which a throttler that was asked to end is killed."""
-CAPPED = f"10.77.{NETWORKS[0]}."
+CAPPED = f"10.77.{SECOND_CLIENT_NETWORKS[0]}."
 """The addresses of the path that is capped."""
-CROWD = tuple(f"10.77.{network}." for network in NETWORKS)
+CROWD = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 _ENTRY = re.compile(r"^add \S+ ([\d.]+),tcp:(\d+),\S+ .*skbprio (\S+)", re.MULTILINE)
 _CLASS = re.compile(r"^class htb (\S+) .* ceil 1Gbit\b", re.MULTILINE)
 _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
@@ -72,10 +72,10 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         interval = max(seconds / SAMPLES, LEAST_INTERVAL)
         took = crowd.hold(tunnels)
         console.print(f"{tunnels:,} tunnels stand after {took:.1f} s", style="dim", highlight=False)
-        ended, used, begin = crowd.client.read().ended, tree_cpu_seconds(throttler.process.pid), time.monotonic()
+        ended, used, begin = crowd.client.read().ended, tree_seconds(throttler.process.pid), time.monotonic()
         crowd.churn(churn)
         samples = tuple(_samples(testbed, crowd, throttler, seconds, interval, Random(seed), console))
-        cores = (tree_cpu_seconds(throttler.process.pid) - used) / (time.monotonic() - begin)
+        cores = (tree_seconds(throttler.process.pid) - used) / (time.monotonic() - begin)
         crowd.churn(0)
         ended = crowd.client.read().ended - ended
         soak = Soak(seconds, interval, tunnels, churn, samples, ended, cores, _stopped(testbed, throttler, before))
