@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mptcp_lab.emulation.model import Direction, Path
+from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.topologies import paths
 
@@ -41,7 +41,9 @@ def exchanged(testbed: Testbed, data: bytes) -> tuple[bytes, str, float]:
 def test_plain_tcp_passes_whole(make_testbed: Callable[..., Testbed], require: Any, behaviour: str) -> None:
     require("nfqueue", "gcc")
     delayed = Direction(50_000_000, 10_000, mtu=3200 if behaviour == "coalesce" else 1500)
-    testbed = make_testbed(paths([Path("ethernet", delayed, Direction(50_000_000, 10_000), middlebox=behaviour)]))
+    testbed = make_testbed(
+        paths([EmulatedPath("ethernet", delayed, Direction(50_000_000, 10_000), middlebox=behaviour)])
+    )
     data = bytes(range(256)) * 160  # less than the buffers hold: nobody reads while it is sent
     received, address, rtt = exchanged(testbed, data)
     assert received == data
@@ -51,5 +53,5 @@ def test_plain_tcp_passes_whole(make_testbed: Callable[..., Testbed], require: A
 
 def test_without_delay_there_is_no_emulator_but_the_box(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("nfqueue", "gcc")
-    testbed = make_testbed(paths([Path("ethernet", middlebox="nat")]))
+    testbed = make_testbed(paths([EmulatedPath("ethernet", middlebox="nat")]))
     assert exchanged(testbed, b"x")[:2] == (b"x", "10.77.1.77")

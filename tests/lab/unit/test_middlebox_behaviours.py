@@ -18,8 +18,7 @@ from test_emulation_elements import compiled
 
 from mptcp_lab.emulation import middlebox, userspace
 from mptcp_lab.emulation.behaviours import BEHAVIOURS, LONG_ADDRESS, SHORT_ADDRESS
-from mptcp_lab.emulation.model import Path as EmulatedPath
-from mptcp_lab.emulation.model import PathError
+from mptcp_lab.emulation.model import EmulatedPath, PathError
 
 NATIVE = middlebox.SOURCES[0].parent
 MPTCP, STAMPS = 30, ("Timestamp", (7, 9))
