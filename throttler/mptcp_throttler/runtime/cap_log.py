@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mptcp_common.units import counted, format_rate
 from mptcp_throttler.mptcp.model import FourTuple
@@ -23,6 +23,22 @@ _Key = tuple[FourTuple, Direction]
 
 
 @dataclass(slots=True)
+class _Change:
+    """Of one subflow; put in words where it is logged, for most are only counted."""
+
+    verdict: Verdict
+    """Which has the cap."""
+    why: str
+    what: str = ""
+
+    def __str__(self) -> str:
+        verdict = self.verdict
+        rate = "" if verdict.throttle is None else f" ({format_rate(verdict.throttle.rate)})"
+        upload = "upload of " if verdict.direction is Direction.UP else ""
+        return f"{upload}{verdict.four_tuple}{rate}: {self.what}{self.why}"
+
+
+@dataclass(slots=True)
 class _Changes:
     """Of one rule, since its last line."""
 
@@ -30,8 +46,7 @@ class _Changes:
     lifted: int = 0
     ended: int = 0
     """Subflows that ended under their cap."""
-    last: str = field(default="")
-    """The last change, in words."""
+    last: _Change | None = None
 
 
 class CapLog:
@@ -79,7 +94,7 @@ class CapLog:
         changes = self._changes.setdefault(rule, _Changes())
         changes.capped += 1
         self._now[rule] = self._now.get(rule, 0) + 1
-        changes.last = f"{_subflow(verdict)}: {verdict.reason}"
+        changes.last = _Change(verdict, verdict.reason)
         log.debug("capped: %s", changes.last)
 
     def _note_end(self, verdict: Verdict, why: str | None) -> None:
@@ -88,15 +103,15 @@ class CapLog:
         self._now[rule] = self._now.get(rule, 0) - 1
         if why is None:
             changes.ended += 1
-            changes.last = f"{_subflow(verdict)}: ended"
+            changes.last = _Change(verdict, "ended")
         else:
             changes.lifted += 1
-            changes.last = f"{_subflow(verdict)}: no cap any more: {why}"
+            changes.last = _Change(verdict, why, "no cap any more: ")
         log.debug("%s", changes.last)
 
     def _line(self, rule: str, changes: _Changes) -> str:
         if changes.capped + changes.lifted + changes.ended == 1:
-            return changes.last
+            return str(changes.last)
         parts = ((changes.capped, "capped"), (changes.lifted, "lifted"), (changes.ended, "ended"))
         counts = ", ".join(f"{count} {word}" for count, word in parts if count)
         return f"rule {rule}: {counts}; {counted(self._now.get(rule, 0), 'subflow')} capped now"
@@ -105,9 +120,3 @@ class CapLog:
 def _rule(verdict: Verdict) -> str:
     assert verdict.scope is not None
     return verdict.scope.rule
-
-
-def _subflow(verdict: Verdict) -> str:
-    rate = "" if verdict.throttle is None else f" ({format_rate(verdict.throttle.rate)})"
-    upload = "upload of " if verdict.direction is Direction.UP else ""
-    return f"{upload}{verdict.four_tuple}{rate}"

@@ -22,7 +22,6 @@ from dataclasses import asdict
 from typing import Any
 
 from mptcp_common import __version__
-from mptcp_common.service_manager import READY, status
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
@@ -46,7 +45,7 @@ from mptcp_throttler.runtime.pacing import PacedCaps
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.reloads import Reloads
 from mptcp_throttler.runtime.sampler import Consumer, Sampler
-from mptcp_throttler.runtime.service_status import ServiceStatus, tell
+from mptcp_throttler.runtime.service_status import ServiceStatus
 from mptcp_throttler.runtime.status import StatusServer
 from mptcp_throttler.runtime.stop_signals import STOP_SIGNALS, ignore_further_stops
 from mptcp_throttler.runtime.waiting import wait_at_most
@@ -182,7 +181,7 @@ class Daemon:
             self._kernel.prefer_event_loop()
             garbage.set_aside()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), self._downloads.backend)
-            tell(READY, status(self._summary()))
+            self._service_status.ready()
             await self._until_stopped(
                 *(component.run() for component in self._components),
                 *(paced.run() for paced in self._paced_if_any()),

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from mptcp_common.reasons import reason
-from mptcp_common.service_manager import WATCHDOG, is_managed, notify, status, watchdog_seconds
+from mptcp_common.service_manager import READY, WATCHDOG, is_managed, notify, status, watchdog_seconds
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,10 @@ class ServiceStatus:
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text
         self._told = ""
+
+    def ready(self) -> None:
+        """Say that the daemon is at work, and what it does."""
+        tell(READY, *self._changes())
 
     async def run(self) -> None:
         """Tell, forever. It is a task of the event loop: one that hangs gives no sign, and is started anew."""
