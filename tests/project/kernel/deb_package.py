@@ -55,5 +55,5 @@ def repacked(package: Path, directory: Path, version: str, changes: Iterable[tup
 
 
 def foreign(paths: Sequence[str]) -> list[str]:
-    """Return those of *paths* that neither dpkg nor tools keep for themselves."""
-    return [path for path in paths if not path.startswith(NOT_OURS) and path not in BACKUPS]
+    """Return those of *paths* that are ours, or that neither dpkg nor tools keep for themselves."""
+    return [path for path in paths if "mptcp" in path or not (path.startswith(NOT_OURS) or path in BACKUPS)]

@@ -26,7 +26,18 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Chroot]:
-    directory = tmp_path / "host"
+    yield from copies(tmp_path / "host")
+
+
+@pytest.fixture(scope="module")
+def installed_host(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Iterator[Chroot]:
+    """Return a host with the package, for tests that only look at it."""
+    for chroot in copies(tmp_path_factory.mktemp("installed") / "host"):
+        installed(chroot, package)
+        yield chroot
+
+
+def copies(directory: Path) -> Iterator[Chroot]:
     directory.mkdir()
     with Chroot(directory) as chroot:
         # As on a host whose operator has a Squid in use.
@@ -80,8 +91,8 @@ def test_a_squid_that_somebody_uses_is_left_as_it_is(host: Chroot, package: Path
     assert host.sh("systemctl is-enabled squid.service").strip() == "enabled"
 
 
-def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands(host: Chroot, package: Path) -> None:
-    installed(host, package)
+def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands(installed_host: Chroot) -> None:
+    host = installed_host
     host.sh(
         "mkdir /tmp/trap && cd /tmp/trap && for each in json argparse pydantic mptcp_proxy; do echo 1/0 >$each.py; done"
     )
@@ -91,8 +102,10 @@ def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands
     assert library == f"{HOME}/lib/{Path(library).parents[2].name}/site-packages/mptcp_proxy/mptcp_listen.so"
 
 
-def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands(host: Chroot, package: Path) -> None:
-    installed(host, package)
+def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands(
+    installed_host: Chroot, package: Path
+) -> None:
+    host = installed_host
     for command, word in (("mptcp-proxy", "doctor"), ("mptcp-throttler", "quota")):
         # dpkg leaves out manual pages and documents where the machine's own settings say so (path-exclude).
         page = host.sh(
