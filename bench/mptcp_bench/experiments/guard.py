@@ -167,10 +167,13 @@ class GuardSetup(Setup):
     def transferring(self, cap: float, arguments: Sequence[str]) -> Iterator[tuple[Process, Recorder]]:
         """A transfer, and what it brings over each path; of an upload once its *cap*, Mbit/s, is in force."""
         if self.direction == "down":
-            with self.running([*self.download, *arguments]) as process, Recorder(self.client, DEVICES) as recorder:
+            with (
+                self.client.running([*self.download, *arguments]) as process,
+                Recorder(self.client, DEVICES) as recorder,
+            ):
                 yield process, recorder
         else:
-            with self.running(arguments or self.upload) as process:
+            with self.client.running(arguments or self.upload) as process:
                 wait_until(lambda: self._in_force(cap), "the cap is in force", timeout=30)
                 with UploadRecorder(self.proxy, self.client) as recorder:
                     yield process, recorder
@@ -186,13 +189,13 @@ class GuardSetup(Setup):
             yield Control("the client reads 6 Mbit/s", arguments=("--limit-rate", "750k"))
             yield Control("the client stops reading", _stopped)
             yield Control("the origin sends 10 Mbit/s", lambda _: slow_origin(self.testbed, 10))
-            yield Control("a second download comes and goes", lambda _: self.running(self.download))
+            yield Control("a second download comes and goes", lambda _: self.client.running(self.download))
         else:
             slowing = self._slowing(SLOWING_AFTER, 10e6)
             yield Control("the client sends 10 Mbit/s at last", arguments=slowing, after=SLOWING_AFTER)
             yield Control("the same under a cap of 1 Mbit/s", arguments=slowing, cap=LOW_CAP, after=SLOWING_AFTER)
             yield Control("the client stops sending", _stopped)
-            yield Control("a second upload comes and goes", lambda _: self.running(self.upload))
+            yield Control("a second upload comes and goes", lambda _: self.client.running(self.upload))
 
     def _slowing(self, full: float, rate: float) -> list[str]:
         """Return the command of a client that sends *rate* bits/s after *full* seconds."""

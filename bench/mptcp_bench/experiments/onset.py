@@ -125,7 +125,7 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
     setup.load(f"{_POLICY}[]\n")
     wait_until(lambda: not sockets(setup, cell), "the last transfer's subflows are gone", timeout=30)
     with (
-        setup.running(setup.download if down else setup.upload),
+        setup.client.running(setup.download if down else setup.upload),
         Recorder(setup.client, PATH_DEVICES) if down else UploadRecorder(setup.proxy, setup.client) as recorder,
     ):
         time.sleep(max(0.0, WARM - recorder.now))

@@ -171,22 +171,18 @@ class Work:
         url = bed.origin.url(str(self.size))
         proxy = f"http://{bed.proxy_address}:{PROXY_PORT}"
         argv = ["curl", "-s", "-m", f"{seconds + 30:g}", "-o", "/dev/null", "-x", proxy, url]
-        with IpRecorder(bed.client, DEVICES) as recorder:
-            process = bed.client.popen(mptcp_command(argv))
-            try:
-                while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
-                    if not process.running or recorder.now > seconds:
-                        raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
-                    time.sleep(0.01)
-                begin = first_packet(recorder.samples, CAPPED)
-                if poller is not None:
-                    poller.start(recorder.started + begin)
-                time.sleep(max(0.0, begin + seconds - recorder.now))
-                end = recorder.now
-                if not process.running:
-                    raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
-            finally:
-                process.kill()
+        with IpRecorder(bed.client, DEVICES) as recorder, bed.client.running(mptcp_command(argv)) as process:
+            while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
+                if not process.running or recorder.now > seconds:
+                    raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
+                time.sleep(0.01)
+            begin = first_packet(recorder.samples, CAPPED)
+            if poller is not None:
+                poller.start(recorder.started + begin)
+            time.sleep(max(0.0, begin + seconds - recorder.now))
+            end = recorder.now
+            if not process.running:
+                raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
         bed.known = True
         complaint = Protocol.of(*added.read()).complaint(multipath=True)
         if complaint is not None:

@@ -7,7 +7,6 @@ one that has seen the client stays that way until it is started anew.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 
 from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed.node import InterfaceBytes
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
 from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import (
@@ -66,32 +66,22 @@ class IpRecorder(Recorder):
 
     def __init__(self, node: LiveNode, devices: Sequence[str]) -> None:
         super().__init__(node, devices, interval=INTERVAL)
-        with node.entered():
-            self._file = os.open("/proc/thread-self/net/dev", os.O_RDONLY | os.O_CLOEXEC)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            super().__exit__(kind, error, traceback)
-            # The last byte may have come after the last sample.
-            self._take()
-        finally:
-            os.close(self._file)
+        super().__exit__(kind, error, traceback)
+        # The last byte may have come after the last sample.
+        self._take()
 
     def _take(self) -> None:
-        text, now = os.pread(self._file, 65536, 0).decode(), self.now
-        self._samples.append(Sample(now, {d: o for d, o in ip_octets(text).items() if d in self.devices}))
+        seen, now = self._node.counters(), self.now
+        self._samples.append(Sample(now, {device: ip_octets(seen[device]) for device in self.devices}))
 
 
-def ip_octets(text: str) -> dict[str, int]:
-    """Return the bytes of IP packets that each device of /proc/net/dev received."""
-    found = {}
-    for line in text.splitlines()[2:]:
-        device, _, rest = line.partition(":")
-        octets, packets, *_ = rest.split()
-        found[device.strip()] = int(octets) - ETHERNET_HEADER * int(packets)
-    return found
+def ip_octets(seen: InterfaceBytes) -> int:
+    """Return the bytes of IP packets that a device received."""
+    return seen.received - ETHERNET_HEADER * seen.packets
 
 
 @dataclass(frozen=True, slots=True)

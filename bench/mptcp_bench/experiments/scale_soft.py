@@ -42,7 +42,7 @@ def kept(setup: Setup) -> float:
     """Download, cap, watch; return what the other path kept. Raises TestbedError or ValueError where it is void."""
     setup.load(Caps(crowd=True).text())
     wait_until(lambda: not subflows(setup.client), "the last download's subflows are gone", timeout=30)
-    with setup.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
+    with setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
         time.sleep(max(0.0, WARM - recorder.now))
         if subflows(setup.client) != 2:
             raise TestbedError("the download has not two subflows")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from mptcp_lab.testbed import LiveNode, Testbed
-from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import (
     Throttler,
     mptcp_command,
@@ -76,12 +74,3 @@ class Setup:
         wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
         self.load(policy_text)
         wait_until(lambda: self.throttler.status()["policy"]["rules"] == list(rules), "the policy is in force")
-
-    @contextmanager
-    def running(self, command: Sequence[str]) -> Iterator[Process]:
-        """Have the client run *command*, to the end of the scope at most."""
-        process = self.client.popen(command)
-        try:
-            yield process
-        finally:
-            process.kill()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
 
@@ -35,7 +35,7 @@ from .options import choice, count
 from .packet_counters import PacketCounters
 from .scale_crowd import Crowd
 from .setup import FILE_SIZE
-from .starvation_judging import UNDER_POLICY, Measured, PathLoad, aims, judge, mean_outcomes, recovered, together
+from .starvation_judging import UNDER_POLICY, Measured, aims, judge, mean_outcomes, recovered, together
 from .starvation_layouts import LAYOUTS, OTHERS, Layout
 from .tables import new_table
 
@@ -111,24 +111,21 @@ class _Site:
         """Download once. Raises TestbedError where not all paths have a subflow."""
         client = self.testbed["client"]
         wait_until(lambda: not self._subflows(), "the last download's subflows are gone", timeout=30)
-        with self._others(), _counting(client, self.layout.loads) as counters:
-            process = client.popen(self.download)
-            try:
-                counters.wait(WARM)
-                subflows = self._subflows()
-                if any(load.address not in subflows for load in self.layout.loads):
-                    raise TestbedError(f"{self.layout.name}: there are subflows from {', '.join(subflows)} alone")
-                begin, vanished_at = counters.now, None
-                if self.layout.vanishing:
-                    vanished_at = begin
-                    with _silent(self.testbed["core"]):
-                        begin += CROWD_GIVEN_UP if self.crowd else GIVEN_UP
-                        counters.wait(begin + MEASURED + 0.5)
-                        process.kill()
-                else:
+        addresses = {load.name: load.address for load in self.layout.loads}
+        with self._others(), PacketCounters(client, addresses) as counters, client.running(self.download) as process:
+            counters.wait(WARM)
+            subflows = self._subflows()
+            if any(address not in subflows for address in addresses.values()):
+                raise TestbedError(f"{self.layout.name}: there are subflows from {', '.join(subflows)} alone")
+            begin, vanished_at = counters.now, None
+            if self.layout.vanishing:
+                vanished_at = begin
+                with _silent(self.testbed["core"]):
+                    begin += CROWD_GIVEN_UP if self.crowd else GIVEN_UP
                     counters.wait(begin + MEASURED + 0.5)
-            finally:
-                process.kill()
+                    process.kill()
+            else:
+                counters.wait(begin + MEASURED + 0.5)
             samples = counters.samples
         outcomes = judge(samples, self.layout.loads, begin, begin + MEASURED)
         again = None if vanished_at is None else recovered(samples, self.layout.loads[0], vanished_at)
@@ -142,26 +139,17 @@ class _Site:
             self.crowd.joined(self.layout.vanishing)
             yield
             return
-        node = self.testbed[OTHERS] if self.layout.vanishing else None
-        processes = [node.popen(self.download, name="other") for _ in range(self.layout.vanishing)] if node else []
-        try:
-            time.sleep(WARM if processes else 0)
+        with ExitStack() as stack:
+            for _ in range(self.layout.vanishing):
+                stack.enter_context(self.testbed[OTHERS].running(self.download, name="other"))
+            time.sleep(WARM if self.layout.vanishing else 0)
             yield
-        finally:
-            for process in processes:
-                process.kill()
 
     def _subflows(self) -> set[str]:
         """Return the addresses of the client's established subflows."""
         listing = self.testbed["client"].run(["ss", "-tnH", "state", "established", "dport", "=", f":{PROXY_PORT}"])
         ends = [line.split()[2].rpartition(":")[0] for line in listing.stdout.splitlines()]
         return {end.partition("%")[0].strip("[]").removeprefix("::ffff:") for end in ends}
-
-
-@contextmanager
-def _counting(client: LiveNode, loads: Sequence[PathLoad]) -> Iterator[PacketCounters]:
-    with PacketCounters(client, {load.name: load.address for load in loads}) as counters:
-        yield counters
 
 
 @contextmanager

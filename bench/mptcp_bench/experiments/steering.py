@@ -108,7 +108,7 @@ def measure(setup: Setup, rtt: str, kind: str) -> Measured:
     rules = "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
     setup.load_between(steering_cells.POLICY % rules, [] if steer is None else ["steered"])
     paced = slow_origin(setup.testbed, PACED[kind]) if kind in PACED else nullcontext()
-    with paced, setup.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
+    with paced, setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
         time.sleep(WARM)
         event = recorder.now
         with nullcontext() if happening is None else happening(setup.testbed):

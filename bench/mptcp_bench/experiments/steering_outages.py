@@ -85,7 +85,7 @@ def measure(setup: Setup, cell: Cell) -> Watched:
     with ExitStack() as stack:
         if cell.stale:
             stack.enter_context(setup.proxy.sysctl("net.mptcp.stale_loss_cnt", str(cell.stale)))
-        process = stack.enter_context(setup.running(setup.upload if uploading else setup.download))
+        process = stack.enter_context(setup.client.running(setup.upload if uploading else setup.download))
         done = _received_by(setup.testbed["origin"]) if uploading else _written_by(process)
         with OutageRecorder(setup.client, setup.proxy, done, uploading) as recorder:
             if cell.load == "paced":

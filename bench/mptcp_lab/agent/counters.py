@@ -11,13 +11,13 @@ NET = Path("/proc/thread-self/net")
 _SKMEM = re.compile(r"skmem:\(r(\d+)")
 
 
-def devices(text: str) -> dict[str, tuple[int, int]]:
-    """Return bytes received and sent for each device of /proc/net/dev, with the Ethernet header."""
+def devices(text: str) -> dict[str, tuple[int, int, int]]:
+    """Return bytes received and sent, with Ethernet headers, and packets received, of each device of /proc/net/dev."""
     result = {}
     for line in text.splitlines()[2:]:
         device, _, rest = line.partition(":")
         fields = rest.split()
-        result[device.strip()] = int(fields[0]), int(fields[8])
+        result[device.strip()] = int(fields[0]), int(fields[8]), int(fields[1])
     return result
 
 
@@ -42,7 +42,7 @@ def fallbacks(added: Mapping[str, int]) -> int:
     )
 
 
-def read_devices() -> dict[str, tuple[int, int]]:
+def read_devices() -> dict[str, tuple[int, int, int]]:
     return devices((NET / "dev").read_text())
 
 

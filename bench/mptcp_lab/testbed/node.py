@@ -50,6 +50,8 @@ class InterfaceBytes:
 
     received: int
     sent: int
+    packets: int
+    """Received."""
 
 
 class LiveNode:
@@ -93,6 +95,15 @@ class LiveNode:
         process = Process(self.namespace, argv, name=label, log=log, mounts=mounts, env=env)
         self._scope.callback(process.stop)
         return process
+
+    @contextmanager
+    def running(self, argv: Sequence[str], *, name: str | None = None) -> Iterator[Process]:
+        """Have a program run, to the end of the scope at most."""
+        process = self.popen(argv, name=name)
+        try:
+            yield process
+        finally:
+            process.kill()
 
     def at_end(self, callback: Callable[[], object]) -> None:
         """Call *callback* when the testbed is taken down, before what was started earlier is ended."""
