@@ -17,6 +17,7 @@ from typing import Any
 
 from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed.node import InterfaceBytes
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
 from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import (
@@ -75,8 +76,12 @@ class IpRecorder(Recorder):
 
     def _take(self) -> None:
         seen, now = self._node.counters(), self.now
-        octets = {d: seen[d].received - ETHERNET_HEADER * seen[d].packets for d in self.devices}
-        self._samples.append(Sample(now, octets))
+        self._samples.append(Sample(now, {device: ip_octets(seen[device]) for device in self.devices}))
+
+
+def ip_octets(seen: InterfaceBytes) -> int:
+    """Return the bytes of IP packets that a device received."""
+    return seen.received - ETHERNET_HEADER * seen.packets
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ _SKMEM = re.compile(r"skmem:\(r(\d+)")
 
 
 def devices(text: str) -> dict[str, tuple[int, int, int]]:
-    """Return bytes received and sent (with Ethernet headers) and packets received of each device of /proc/net/dev."""
+    """Return bytes received and sent, with Ethernet headers, and packets received, of each device of /proc/net/dev."""
     result = {}
     for line in text.splitlines()[2:]:
         device, _, rest = line.partition(":")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.pages import Plan, check_joins
-from mptcp_bench.experiments.pages_bed import Batch, plain, static_class, timed
+from mptcp_bench.experiments.pages_bed import Batch, ip_octets, plain, static_class, timed
 from mptcp_bench.experiments.pages_browser import answers
 from mptcp_bench.experiments.pages_cells import MIXED, OPTIONS, PAGE, Cell, cells, variants_of
 from mptcp_bench.experiments.pages_judging import (
@@ -26,7 +26,9 @@ from mptcp_bench.experiments.pages_judging import (
 )
 from mptcp_bench.experiments.pages_results import Batches, Measured, draw, drawn_cell, resampled, tables
 from mptcp_lab.agent import fetch
+from mptcp_lab.agent.counters import devices
 from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.node import InterfaceBytes
 from mptcp_lab.testbed.recorder import Sample
 from mptcp_throttler.policy.load import load_policy
 
@@ -148,6 +150,12 @@ def test_a_client_with_one_path_may_be_slower_at_first_and_not_later(
 
 def test_the_ideal_fills_both_paths_and_counts_headers() -> None:
     assert ideal_seconds(15_000_000, 5_000_000, 20_000_000) == pytest.approx(15e6 * 8 * 1514 / 1420 / 25e6)
+
+
+def test_headers_of_the_link_are_not_counted() -> None:
+    text = "Inter-|\n face |\n  eth0: 1514000 1000 0 0 0 0 0 0 9 9\n    lo: 0 0 0 0 0 0 0 0 0 0\n"
+    octets = {device: ip_octets(InterfaceBytes(*seen)) for device, seen in devices(text).items()}
+    assert octets == {"eth0": 1_500_000, "lo": 0}
 
 
 def test_cells_are_every_combination_of_what_is_listed() -> None:
