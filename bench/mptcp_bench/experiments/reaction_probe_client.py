@@ -20,6 +20,9 @@ _JOIN_SECONDS = 5.0
 LATE_EVERY = 4
 _ID = "99"
 """Of the only endpoint, which takes the place of the topology's."""
+_FIRST_PORT = 20_000
+"""Each connection has a port of its own: the entry of one that has ended stays for ten seconds, and would cap another
+one of the same port, from its first segment until the throttler knows of it."""
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
 _ABORT = struct.pack("ii", 1, 0)
 """struct linger."""
@@ -65,6 +68,7 @@ def main(address: str, port: int, count: int, joining: str) -> None:
             endpoint("delete", "id", _ID)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as connection:
             connection.settimeout(5)
+            connection.bind(("", _FIRST_PORT + number))
             adding = endpoint_later(*joined) if late else None
             connection.connect((address, port))
             read_until_joined(connection)
