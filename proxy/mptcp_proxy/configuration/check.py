@@ -123,7 +123,7 @@ def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:
     for statement in said:
         if statement.words[:2] == ("half_closed_clients", "on") and statement.applies is not False:
             yield Problem(
-                "half_closed_clients on: a client can bring Squid 5.7 down by closing one half of its connection",
+                "half_closed_clients on: a client can bring Squid down by closing one half of its connection",
                 statement.file,
                 statement.number,
                 allowed="off",

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from .model import Finding, ok, warn
 
+PACKAGES = ("dpkg-query", "-W", "-f=${db:Status-Status} ${Version}\\n", "squid", "squid-openssl")
+"""The command that prints the versions of Debian's packages that have a Squid."""
 _VERSION = re.compile(r"(?:\d+:)?(\d+)\.(\d+)(?:\.\d+)?(?:-\d+(?:\+deb(\d+)u(\d+))?)?")
 _NEVER = 1 << 30
 
@@ -112,6 +114,12 @@ ADVISORIES = (
     Advisory("CVE-2023-46846", "chunks are read with two meanings", Here.OPEN, "part of HTTP", 1, 0, None),
     Advisory("CVE-2023-46728", "a Gopher server's answer ends Squid", Here.REFUSED, _ONLY_WEB, 5, 0, (6, 1)),
 )
+
+
+def packaged(printed: str) -> str:
+    """Return the version of the installed package, from what PACKAGES prints; empty where there is none."""
+    words = (line.split() for line in printed.splitlines())
+    return next((each[1] for each in words if len(each) == 2 and each[0] == "installed"), "")
 
 
 def lacking(version: str) -> tuple[Advisory, ...]:

@@ -22,7 +22,7 @@ from ..places import Places
 from ..process import children, pid_in
 from ..squid import installed
 from . import features, host, kernel, libraries
-from .advisories import advisories
+from .advisories import PACKAGES, advisories, packaged
 from .model import Finding
 
 
@@ -49,7 +49,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool) -> Itera
     squid = installed()
     checked = check(configuration, places.service_name, squid, allow_open=allow_open)
     yield host.squid(squid)
-    yield from advisories(_output("dpkg-query", "-W", "-f=${Version}", "squid") or (squid.version if squid else ""))
+    yield from advisories(packaged(_output(*PACKAGES)) or (squid.version if squid else ""))
     yield features.shim(results, library, build_error)
     yield host.apparmor(
         _text("/sys/kernel/security/apparmor/profiles"),

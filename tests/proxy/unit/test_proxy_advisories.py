@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.doctor.advisories import ADVISORIES, Here, advisories, lacking
+from mptcp_proxy.doctor.advisories import ADVISORIES, Here, advisories, lacking, packaged
 from mptcp_proxy.doctor.model import Status
 
 PAGE = Path(__file__).parents[3] / "docs" / "squid-versions.md"
@@ -51,6 +51,12 @@ def test_what_is_kept_away_is_named_too() -> None:
 def test_squids_own_releases_have_what_they_have() -> None:
     assert "CVE-2026-32748" not in {each.id for each in lacking("7.5")}
     assert "CVE-2026-32748" in {each.id for each in lacking("7.4")}
+
+
+def test_the_package_is_the_one_that_is_installed() -> None:
+    assert packaged("config-files 6.13-2\ninstalled 6.13-2+deb13u4\n") == "6.13-2+deb13u4"
+    assert packaged("installed 5.7-2+deb12u6\n") == "5.7-2+deb12u6"
+    assert packaged("not-installed\n") == packaged("") == ""
 
 
 def test_without_squid_there_is_no_line() -> None:

@@ -173,7 +173,7 @@ def test_a_missing_file() -> None:
 
 @pytest.mark.parametrize(("text", "warned"), [("half_closed_clients on", True), ("half_closed_clients off", False)])
 def test_half_closed_clients_are_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
-    """With Squid 5.7 a client ends the proxy by them."""
+    """A client ends Squid, 5.7 and 6.13, by them."""
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [(each.line, each.warning) for each in checked.problems if "half_closed" in each.text] == [
         (2, True)
