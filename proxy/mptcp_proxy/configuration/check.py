@@ -97,6 +97,7 @@ def _own_problems(
     access = [*_command_problems(said), *open_proxy_problems(said)]
     yield from as_warnings(access) if allow_open else access
     yield from exposure_problems(said, str(places.own_addresses))
+    yield from _half_closed_problems(said)
     yield from _user_problems(said, user)
     yield from _directory_problems(said, places)
 
@@ -115,6 +116,18 @@ def _command_problems(said: Sequence[Statement]) -> Iterator[Problem]:
                 statement.file,
                 statement.number,
                 allowed=f"names of files; as it is: {OVERRIDE}",
+            )
+
+
+def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:
+    for statement in said:
+        if statement.words[:2] == ("half_closed_clients", "on") and statement.applies is not False:
+            yield Problem(
+                "half_closed_clients on: a client can bring Squid down by closing one half of its connection",
+                statement.file,
+                statement.number,
+                allowed="off",
+                warning=True,
             )
 
 

@@ -23,6 +23,7 @@ from ..places import Places
 from ..process import children, pid_in
 from ..squid import installed
 from . import features, host, kernel, libraries, throttler
+from .advisories import PACKAGES, advisories, packaged
 from .model import Finding
 
 
@@ -55,6 +56,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     squid = installed()
     checked = check(configuration, places.service_name, squid, allow_open=allow_open)
     yield host.squid(squid)
+    yield from advisories(packaged(_output(*PACKAGES)) or (squid.version if squid else ""))
     yield features.shim(results, library, build_error)
     yield host.apparmor(
         _text("/sys/kernel/security/apparmor/profiles"),

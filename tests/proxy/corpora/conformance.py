@@ -107,7 +107,7 @@ _BODIES = [
     ),
     Row("closed-as-asked", get(_URL, "Connection: close") + get(_URL), statuses(200), reaches=1),
     Row("closed-in-1.0", head(f"GET {_URL} HTTP/1.0") + get(_URL), statuses(200), reaches=1),
-    # Squid takes it for the client's end (half_closed_clients off); with "on" a client can bring Squid 5.7 down.
+    # Squid takes it for the client's end (half_closed_clients off); with "on" a client can bring Squid down.
     Row("half-closed", get(_URL), statuses(200, CLOSED), reaches=None, ends=True),
     Row("connect", head(f"CONNECT {ORIGIN}:443 HTTP/1.1", f"Host: {ORIGIN}:443"), statuses(200), reaches=None),
     Row(

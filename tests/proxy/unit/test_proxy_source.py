@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mptcp_proxy.configuration.check import check
 from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, read, render, statements
 
 
@@ -168,3 +169,12 @@ def test_a_missing_file() -> None:
     lines, (problem,) = read(Path("/nonexistent/squid.conf"), "n")
     assert lines == ()
     assert str(problem) == "/nonexistent/squid.conf: cannot read the configuration: No such file or directory"
+
+
+@pytest.mark.parametrize(("text", "warned"), [("half_closed_clients on", True), ("half_closed_clients off", False)])
+def test_half_closed_clients_are_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
+    """A client ends Squid, 5.7 and 6.13, by them."""
+    checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
+    assert [(each.line, each.warning) for each in checked.problems if "half_closed" in each.text] == [
+        (2, True)
+    ] * warned

@@ -200,6 +200,65 @@ def test_every_subtype_and_length_with_every_flag_is_a_value() -> None:
         assert value == parse_option(option, flags)
 
 
+def lengths(subtype: int, first: int, second: int, flags: int) -> set[int]:
+    """Return the lengths that an option may have, by the figures of RFC 8684 (3) and, for older forms, RFC 6824.
+
+    *first*, *second*: its octets behind the subtype's and what follows.
+    """
+    syn, ack = bool(flags & SYN), bool(flags & ACK)
+    match subtype:
+        case 0 if first & 15 != 1:
+            return set(range(4, 41))
+        case 0:
+            return {4} if syn and not ack else {12} if syn else {20, 22, 24}
+        case 1:
+            return {16} if syn and ack else {12} if syn else {24}
+        case 2:
+            size = 4 + (8 if second & 2 else 4) * (second & 1)
+            if second & 4:
+                size += (8 if second & 8 else 4) + 6
+                return {size, size + 2}
+            return {size}
+        case 3:
+            return set(range(8, 31))  # which of them, the version and the echo say: the forms above
+        case 4:
+            return set(range(4, 41))
+        case 5:
+            return {3, 4}
+        case 6 | 7:
+            return {12}
+        case 8:
+            return {4}
+        case _:
+            return set(range(3, 41))
+
+
+def test_of_every_subtype_a_length_that_is_no_forms_is_malformed() -> None:
+    """Whatever the flags and the other bits: nothing is read out of an option that is too short or too long."""
+    refused = taken = 0
+    for first, second, flags in product(range(256), (0, 1, 3, 5, 7, 15, 16, 31, 0x81, 0xFF), (SYN, SYN_ACK, ACK, RST)):
+        subtype = first >> 4
+        known = lengths(subtype, first, second, flags)
+        for length in range(3, 41):
+            option = (bytes([30, length, first, second]) + bytes(40))[:length]
+            (value,) = parse_options(option, flags)
+            if length not in known:
+                assert isinstance(value, Malformed), (option.hex(), flags)
+                assert (value.subtype, value.data) == (subtype, option)
+                refused += 1
+            elif subtype not in (2, 3):
+                assert not isinstance(value, Malformed), (option.hex(), flags)
+                taken += 1
+    assert min(refused, taken) > 10_000
+
+
+def test_a_header_full_of_options_is_read_once() -> None:
+    """Thirteen fit; what is behind them, and what a broken one hides, is left."""
+    assert parse_options(b"\x1e\x03\x51" * 13 + b"\x00", ACK) == (MpPrio(True, None),) * 13
+    assert len(parse_options(b"\x1e\x02" * 20, ACK)) == 20
+    assert len(parse_options(b"\x1e\x00" * 20, ACK)) == 1
+
+
 def test_keys_stay_out_of_logs() -> None:
     for flags, text, value in (row[1:] for row in FORMS):
         shown = repr(value) + str(value) + repr(parse_options(bytes.fromhex(text)[:-1], flags))

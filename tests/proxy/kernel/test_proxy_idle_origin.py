@@ -1,0 +1,72 @@
+"""An origin that keeps a connection open, and closes or resets it just as the next request arrives there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from proxying import configuration
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+# A first request is answered; a second one on the same connection is read, and answered by FIN or RST.
+ORIGIN = """
+import socket, struct, sys, threading
+listener = socket.create_server(("", int(sys.argv[1])))
+def serve(connection):
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nok")
+    connection.recv(65536)
+    if sys.argv[2] == "RST":
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+while True:
+    connection, _ = listener.accept()
+    threading.Thread(target=serve, args=(connection,)).start()
+"""
+# Two requests, one after the other's answer; prints both statuses.
+CLIENT = """
+import socket, sys
+def ask(request):
+    with socket.create_connection(("10.77.8.2", 3128), timeout=20) as proxy:
+        proxy.sendall(request)
+        answer = b""
+        while piece := proxy.recv(65536):
+            answer += piece
+        return answer.split()[1].decode()
+url = f"http://10.77.9.2:{sys.argv[2]}/"
+head = f"{sys.argv[1]} {url} HTTP/1.1\\r\\nHost: 10.77.9.2\\r\\nConnection: close\\r\\n"
+body = "" if sys.argv[1] == "GET" else "Content-Length: 2\\r\\n\\r\\nab"
+first = ask(f"GET {url} HTTP/1.1\\r\\nHost: 10.77.9.2\\r\\nConnection: close\\r\\n\\r\\n".encode())
+print(first, ask((head + (body or "\\r\\n")).encode()))
+"""
+
+
+@pytest.fixture(scope="module")
+def testbed(module_testbed: Testbed, require: Callable[..., None]) -> Testbed:
+    require("squid", "gcc")
+    start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
+    return module_testbed
+
+
+@pytest.mark.parametrize(
+    ("port", "method", "by", "statuses"),
+    [
+        (8101, "GET", "FIN", "200 200"),
+        # What is read is an error, and Squid does not ask again (docs/squid-versions.md).
+        (8102, "GET", "RST", "200 502"),
+        (8103, "PUT", "RST", "200 200"),
+        (8104, "POST", "RST", "200 200"),
+    ],
+)
+def test_only_a_reset_shows_and_never_to_a_request_with_a_body(
+    testbed: Testbed, port: int, method: str, by: str, statuses: str
+) -> None:
+    """Requests with a body are sent on connections of their own."""
+    origin = testbed["origin"]
+    served = origin.popen(python_command(ORIGIN, str(port), by), name=f"origin-{port}")
+    wait_until(lambda: str(port) in origin.run(["ss", "-Htln"]).stdout, "the origin listens", process=served)
+    client = testbed["client"]
+    assert client.run(python_command(CLIENT, method, str(port)), timeout=60).stdout.strip() == statuses

@@ -1,0 +1,75 @@
+"""Which published cures a Squid lacks, by its version; the page that has the same table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy.doctor.advisories import ADVISORIES, Here, advisories, lacking, packaged
+from mptcp_proxy.doctor.model import Status
+
+PAGE = Path(__file__).parents[3] / "docs" / "squid-versions.md"
+
+
+def open_in(version: str) -> set[str]:
+    return {each.id for each in lacking(version) if each.here is Here.OPEN}
+
+
+@pytest.mark.parametrize(
+    ("version", "left_open"),
+    [
+        ("5.7-2+deb12u6", {"CVE-2026-61642"}),
+        ("5.7-2+deb12u1", {"CVE-2026-61642"}),
+        ("5.7-2", {"CVE-2026-61642", "CVE-2024-25111", "CVE-2023-50269", "CVE-2023-46846"}),
+        ("5.7", {"CVE-2026-61642", "CVE-2024-25111", "CVE-2023-50269", "CVE-2023-46846"}),
+        ("6.13-2+deb13u3", {"CVE-2026-61642"}),
+        ("6.13-2", {"CVE-2026-61642"}),
+        ("6.13-2+deb13u4", set()),
+        ("6.13-2+deb13u11", set()),
+        ("not a version", set()),
+    ],
+)
+def test_what_a_version_leaves_open(version: str, left_open: set[str]) -> None:
+    assert open_in(version) == left_open
+    (finding,) = advisories(version)
+    assert finding.status is (Status.WARN if left_open else Status.OK)
+    assert all(each in finding.text for each in left_open)
+
+
+def test_what_is_kept_away_is_named_too() -> None:
+    (finding,) = advisories("6.13-2+deb13u4")
+    assert "CVE-2026-32748" in finding.text
+    assert "CVE-2026-62846" not in finding.text
+    (finding,) = advisories("5.7-2+deb12u6")
+    assert "CVE-2026-62846" in finding.text
+    assert "CVE-2026-47729" not in finding.text
+    assert "CVE-2026-47729" in next(advisories("5.7-2+deb12u5")).text
+
+
+def test_squids_own_releases_have_what_they_have() -> None:
+    assert "CVE-2026-32748" not in {each.id for each in lacking("7.5")}
+    assert "CVE-2026-32748" in {each.id for each in lacking("7.4")}
+
+
+def test_the_package_is_the_one_that_is_installed() -> None:
+    assert packaged("config-files 6.13-2\ninstalled 6.13-2+deb13u4\n") == "6.13-2+deb13u4"
+    assert packaged("installed 5.7-2+deb12u6\n") == "5.7-2+deb12u6"
+    assert packaged("not-installed\n") == packaged("") == ""
+
+
+def test_without_squid_there_is_no_line() -> None:
+    assert list(advisories("")) == []
+
+
+def test_the_page_has_the_same_table() -> None:
+    def cell(number: int | None, package: str) -> str:
+        return "no" if number is None else "yes" if number == 0 else f"{package}{number}"
+
+    rows = re.findall(r"^\| ((?:CVE|SQUID)-\S+) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", PAGE.read_text(), re.M)
+    told = {row[0]: row[2:] for row in rows}
+    assert told == {
+        each.id: (cell(each.debian12, "deb12u"), cell(each.debian13, "deb13u"), f"{each.here.value}: {each.why}")
+        for each in ADVISORIES
+    }
