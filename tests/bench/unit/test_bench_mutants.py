@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from mutants import Verdict, missed
 from mutants_of_caps import GUARD, ONSET_VERDICT, PAGES, STARVATION
+from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_others import EMULATION, SCALE, STEERING
 from mutants_of_overshoot import OVERSHOOT
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
@@ -17,6 +18,7 @@ VERDICTS: dict[str, Verdict] = {
     "emulation": EMULATION,
     "goodput": GOODPUT,
     "guard": GUARD,
+    "middleboxes": MIDDLEBOXES,
     "onset": ONSET_VERDICT,
     "overshoot": OVERSHOOT,
     "pages": PAGES,
