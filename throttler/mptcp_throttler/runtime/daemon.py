@@ -57,8 +57,8 @@ TICK_SECONDS = 1.0
 NICE = -20
 """Little work, but at once."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-MAX_SLEEP_SECONDS = 60.0
-"""The wall clock may be set while we wait for a window of the policy."""
+MAX_SLEEP_SECONDS = 1.0
+"""The wall clock may be set while we wait for a window of the policy: nobody tells us."""
 
 
 class Daemon:
