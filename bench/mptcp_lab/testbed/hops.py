@@ -71,6 +71,15 @@ def _wait_until_ready(process: Process, what: str) -> None:
         time.sleep(0.005)
 
 
+@dataclass(slots=True)
+class _Box:
+    """A middlebox at work."""
+
+    node: LiveNode
+    program: Path
+    process: Process | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Running:
     hop: Hop
@@ -94,7 +103,7 @@ class Emulation:
     repeatable: bool
     """Whether the seed holds: netem takes one from kernel and iproute2 6.6 on."""
     _running: list[_Running] = field(default_factory=list)
-    _boxes: dict[str, Process] = field(default_factory=dict)
+    _boxes: dict[str, _Box] = field(default_factory=dict)
     """The middleboxes by path."""
     _judged: dict[tuple[str, str], Counts] = field(default_factory=dict)
     """What was counted when it was last checked: what failed one run must not fail the next."""
@@ -105,7 +114,11 @@ class Emulation:
         if boxes:
             program = build(directory, "middlebox", middlebox.SOURCES)
             for hop in boxes:
-                self._start_middlebox(hop, nodes[hop.node], program)
+                assert hop.path.middlebox is not None
+                self._boxes[hop.path.name] = _Box(nodes[hop.node], program)
+                self.change_middlebox(hop.path.name, hop.path.middlebox)
+                devices = {name: device for name, device, _ in hop.directions}
+                _queue_forwarded(nodes[hop.node], middlebox.rules(devices))
         if self.kind != "user space":
             return
         program = build(directory)
@@ -113,12 +126,13 @@ class Emulation:
             if hop.impaired:
                 self._running.append(self._start(hop, nodes[hop.node], program))
 
-    def _start_middlebox(self, hop: Hop, node: LiveNode, program: Path) -> None:
-        assert hop.path.middlebox is not None
-        process = node.popen([str(program), *middlebox.arguments(hop.path.middlebox)], name="middlebox")
-        _wait_until_ready(process, f"start the middlebox of path {hop.path.name}")
-        _queue_forwarded(node, middlebox.rules({name: device for name, device, _ in hop.directions}))
-        self._boxes[hop.path.name] = process
+    def change_middlebox(self, path: str, behaviour: str) -> None:
+        """Have the middlebox of *path*, which must have one, do something else; what it holds is lost."""
+        box = self._boxes[path]
+        if box.process is not None:
+            box.process.stop()
+        box.process = box.node.popen([str(box.program), *middlebox.arguments(behaviour)], name="middlebox")
+        _wait_until_ready(box.process, f"start the middlebox of path {path}")
 
     def _start(self, hop: Hop, node: LiveNode, program: Path) -> _Running:
         counters = node.directory / f"{hop.node}-counters"
@@ -152,10 +166,10 @@ class Emulation:
         """
         faults = []
         for path, box in self._boxes.items():
-            if not box.running:
-                raise TestbedError(
-                    f"path {path}: the middlebox ended with {box.returncode}; the run is void{box.tail()}"
-                )
+            process = box.process
+            if process is not None and not process.running:
+                ended = f"path {path}: the middlebox ended with {process.returncode}"
+                raise TestbedError(f"{ended}; the run is void{process.tail()}")
         tolerated = float(os.environ.get(TOLERANCE, userspace.LATE_SHARE))
         for one in self._running:
             path = one.hop.path.name

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mutants import Judge, bounds, broken, judged_by, missed
 from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
+from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_others import EMULATION, SCALE
 from mutants_of_overshoot import OVERSHOOT
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
@@ -26,6 +27,7 @@ JUDGES: dict[str, Judge] = {
     "emulation": EMULATION,
     "goodput": GOODPUT,
     "guard": GUARD,
+    "middleboxes": MIDDLEBOXES,
     "onset": ONSET_JUDGE,
     "overshoot": OVERSHOOT,
     "pages": PAGES,

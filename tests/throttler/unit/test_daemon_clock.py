@@ -15,6 +15,24 @@ FROM_SIX = CAPPED.replace("throttle:", 'when: {hours: ["18:00-20:00"]}, throttle
 BEFORE_SIX = datetime(2026, 11, 20, 17, 59, 59, 500_000, tzinfo=UTC).timestamp()
 
 
+def test_a_clock_that_is_set_opens_and_closes_windows_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+
+    async def scenario() -> None:
+        ahead = 0.0
+        monkeypatch.setattr(time, "time", lambda: BEFORE_SIX - 3600 + time.monotonic() % 100 + ahead)
+        async with running(tmp_path, FROM_SIX, kernel):
+            await asyncio.sleep(0.1)
+            assert not kernel.netfilter.entries
+            ahead = 2 * 3600.0
+            await until(lambda: kernel.netfilter.entries)
+            ahead = 0.0
+            await until(lambda: not kernel.netfilter.entries)
+
+    asyncio.run(scenario())
+
+
 def test_a_window_of_a_policy_just_loaded_opens_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")

@@ -58,8 +58,8 @@ from mptcp_throttler.views import snapshot
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-MAX_SLEEP_SECONDS = 60.0
-"""The wall clock may be set while we wait for a window of the policy."""
+MAX_SLEEP_SECONDS = 1.0
+"""The wall clock may be set while we wait for a window of the policy: nobody tells us."""
 
 
 class Daemon:

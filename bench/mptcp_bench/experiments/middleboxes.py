@@ -1,0 +1,144 @@
+"""What middleboxes make of Multipath TCP, and whether the throttler's status is true meanwhile.
+
+Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), Table 1, again, with today's kernel. More
+than it: its ALG that changes the length of the payload, options replaced by NOPs, duplicated and reordered segments.
+Each behaviour stands on the path where connections open, on the one that is joined, and on both. Through it goes one
+download by the real proxy, under a cap on the first path while there are two; four times a second the kernel's own list
+of subflows is compared with the status.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mptcp_lab.emulation.behaviours import BEHAVIOURS, COALESCED_MTU, LONG_ADDRESS, SHORT_ADDRESS
+from mptcp_lab.emulation.model import Direction, EmulatedPath
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.build import lab_of
+from mptcp_lab.testbed.features import need
+from mptcp_lab.testbed.host import Lab
+from mptcp_lab.testbed.services import (
+    Origin,
+    Proxy,
+    Throttler,
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
+from mptcp_lab.testbed.topologies import paths
+from mptcp_lab.testbed.transfer import observe
+
+from .aims import aims_table
+from .findings import Findings
+from .middleboxes_judging import PAPER, PLACES, Download, Look, judge
+
+RATE = 20_000_000
+DELAY = 5_000
+"""Microseconds each way."""
+SIZE = 8_000_000
+TIMEOUT = 40.0
+QUICK = ("nothing", "remove-data", "sequence")
+POLICY = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+rules:
+  - {name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}
+"""
+
+
+def run(console: Console, seed: int, quick: bool) -> Findings:
+    """Try all behaviours at all places; quick: three of them."""
+    need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nfqueue", "gcc", "apache2", "squid", "curl", "mptcpize", "ss")
+    behaviours = QUICK if quick else tuple(BEHAVIOURS)
+    down = Direction(RATE, DELAY, mtu=COALESCED_MTU)
+    emulated = [EmulatedPath(name, down, Direction(RATE, DELAY), middlebox="nothing") for name in PLACES["both"]]
+    downloads = []
+    with Testbed(paths(emulated), seed=seed) as testbed:
+        policy = testbed.directory / "policy.yaml"
+        policy.write_text(POLICY)
+        throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
+        proxy, origin = start_proxy(testbed["proxy"]), start_origin(testbed["origin"], {"file": SIZE})
+        for behaviour in behaviours:
+            for place, boxed in PLACES.items():
+                for path in PLACES["both"]:
+                    testbed.emulation.change_middlebox(path, behaviour if path in boxed else "nothing")
+                console.print(f"{behaviour} on {place}", style="dim")
+                downloads.append(download(lab_of(testbed), throttler, proxy, origin, behaviour, place))
+    aims = judge(downloads, behaviours, PLACES)
+    data = {"downloads": [as_json(each) for each in downloads]}
+    return Findings((outcomes(downloads), aims_table("Middleboxes", aims)), data, aims=tuple(aims))
+
+
+def download(lab: Lab, throttler: Throttler, proxy: Proxy, origin: Origin, behaviour: str, place: str) -> Download:
+    """Get one file through the boxes as they stand, and look at kernel and status meanwhile."""
+    wait_until(lambda: subflows(lab) == 0 and told(throttler) == (0, 0), "the last connection is gone", timeout=90)
+    looks: list[Look] = []
+
+    def look(elapsed: float) -> None:
+        if looks and elapsed < looks[-1].time + 0.25:
+            return
+        before, status, after = subflows(lab), told(throttler), subflows(lab)
+        # What changed while we looked is no disagreement.
+        looks.append(Look(elapsed, status[0] if status[0] in (before, after) else after, *status))
+
+    address = LONG_ADDRESS if behaviour == "alg-shorter" else SHORT_ADDRESS
+    header = f"X-Port: PORT {address}7,8"
+    argv = ["curl", "-s", "-m", str(round(TIMEOUT)), "-H", header, "-x", proxy.url(), origin.url("file")]
+    seen = observe(lab, mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
+    whole = seen.status == 0 and seen.octets == SIZE and seen.sha256 == origin.digests["file"]
+    carried = {name: seen.samples[-1].octets[name] - seen.samples[0].octets[name] for name in PLACES["both"]}
+    protocol = seen.protocol
+    return Download(behaviour, place, whole, seen.ended, protocol.fallbacks, protocol.joins, carried, tuple(looks))
+
+
+def subflows(lab: Lab) -> int:
+    """Return how many established subflows of Multipath TCP the proxy's kernel has on its port."""
+    shown = lab.proxy.run(["ss", "-HtniO", "state", "established", "( sport = :3128 )"])
+    return sum("tcp-ulp-mptcp" in line for line in shown.stdout.splitlines())
+
+
+def told(throttler: Throttler) -> tuple[int, int]:
+    """Return how many subflows the status calls active, and how many of them have a cap."""
+    active = [
+        subflow
+        for connection in throttler.status()["connections"]
+        for subflow in connection["subflows"]
+        if subflow["state"] == "active"
+    ]
+    return len(active), sum(subflow["rate"] is not None for subflow in active)
+
+
+def outcomes(downloads: list[Download]) -> Table:
+    """Return what became of each, beside the paper's Table 1."""
+    table = Table(title="What became of the connection", box=box.SIMPLE_HEAD, title_justify="left")
+    for name in ("behaviour", *PLACES, "paper: successful, fallback"):
+        table.add_column(name)
+    for behaviour in dict.fromkeys(each.behaviour for each in downloads):
+        found = {each.place: each for each in downloads if each.behaviour == behaviour}
+        words = [f"{found[place].outcome}, {found[place].seconds:.1f} s" for place in PLACES]
+        table.add_row(BEHAVIOURS[behaviour], *words, PAPER.get(behaviour, ""))
+    return table
+
+
+def as_json(seen: Download) -> dict[str, Any]:
+    return {
+        "behaviour": seen.behaviour,
+        "place": seen.place,
+        "outcome": seen.outcome,
+        "seconds": seen.seconds,
+        "fallbacks": seen.fallbacks,
+        "joins": seen.joins,
+        "carried": dict(seen.carried),
+        "status wrong": seen.wrong,
+        "capped alone": seen.capped_alone,
+        "looks": [[look.time, look.kernel, look.status, look.capped] for look in seen.looks],
+    }

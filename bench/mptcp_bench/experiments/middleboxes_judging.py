@@ -1,0 +1,127 @@
+"""What the experiment ``middleboxes`` asks of its downloads: whole, and truly told in the status. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .aims import Aim
+
+PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
+"""Where the box stands. Ethernet is where connections open; Wi-Fi's subflow joins."""
+SURVIVED = ("nothing", "nat", "sequence", "split-both", "split-first", "duplicate", "reorder")
+"""Behaviours that Multipath TCP was made to live with (RFC 8684, 3.7): both subflows carry data."""
+ENDED_BY_KERNEL = ("split-second-later", "coalesce")
+"""Where today's kernel leaves the connection standing until the client gives it up (seen with Linux 6.18): data without a
+mapping come after data that had one, when it may fall back no more. The paper's kernel failed at the first as well."""
+PAPER = {
+    "nat": "Y, N",
+    "remove-syn": "Y, Y",
+    "remove-data": "Y, Y",
+    "sequence": "Y, N",
+    "split-both": "Y, N",
+    "split-first": "Y, N",
+    "split-second": "Y, Y",
+    "split-second-later": "N, -",
+    "coalesce": "Y, Y",
+}
+"""Table 1 of Hesmans et al.: successful, fallback. Linux MPTCP 0.87, 2013."""
+SECONDS = 2.0
+"""For which the status may say something else than the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What kernel and status said at one moment of a download, of the connections of the proxy's port."""
+
+    time: float
+    """Seconds since the download began."""
+    kernel: int
+    """Established subflows of Multipath TCP connections that the proxy's kernel has."""
+    status: int
+    """Those that the status calls active."""
+    capped: int
+    """Of these, those that have a cap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """One download through a box."""
+
+    behaviour: str
+    place: str
+    whole: bool
+    """It ended, and its bytes are those of the file."""
+    seconds: float
+    fallbacks: int
+    """Connections of client and proxy that became plain TCP, by the kernel's counters."""
+    joins: int
+    carried: Mapping[str, int]
+    """Bytes that came to the client, by path."""
+    looks: Sequence[Look]
+
+    @property
+    def outcome(self) -> str:
+        """What became of the connection, in words."""
+        if not self.whole:
+            return "failed"
+        if max((look.kernel for look in self.looks), default=0) == 0:
+            return "plain TCP"
+        if self.fallbacks:
+            return "fell back"
+        return "two subflows" if self.two else "one subflow"
+
+    @property
+    def two(self) -> bool:
+        """Whether both paths brought a good part of it."""
+        return min(self.carried.values(), default=0) > 0.05 * max(1, sum(self.carried.values()))
+
+    @property
+    def wrong(self) -> float:
+        """For how long the status did not have the kernel's number of subflows, seconds at a stretch."""
+        return longest(self.looks, [look.status != look.kernel for look in self.looks])
+
+    @property
+    def capped_alone(self) -> float:
+        """For how long a subflow had a cap that had no other beside it, seconds at a stretch."""
+        return longest(self.looks, [look.capped > 0 and look.kernel < 2 for look in self.looks])
+
+
+def longest(looks: Sequence[Look], held: Iterable[bool]) -> float:
+    """Return the longest time, seconds, from a look at which it *held* to the next at which it did not."""
+    most = 0.0
+    since: float | None = None
+    for look, holds in zip(looks, held, strict=True):
+        if since is not None:
+            most = max(most, look.time - since)
+        since = None if not holds else look.time if since is None else since
+    return most
+
+
+def judge(downloads: Sequence[Download], behaviours: Collection[str], places: Collection[str]) -> list[Aim]:
+    """Return the aims. Raises ValueError where a behaviour was not tried at every place, or nobody looked."""
+    aims = []
+    for behaviour in behaviours:
+        found = [each for each in downloads if each.behaviour == behaviour]
+        if sorted(each.place for each in found) != sorted(places) or not all(each.looks for each in found):
+            raise ValueError(f"{behaviour}: not measured at every place")
+        aims += [
+            Aim(
+                f"{behaviour}: downloads whole",
+                sum(each.whole for each in found) / len(found),
+                least=None if behaviour in ENDED_BY_KERNEL else 1,
+            ),
+            Aim(f"{behaviour}: status wrong", _worst(each.wrong for each in found), " s", most=SECONDS),
+            Aim(f"{behaviour}: a lone subflow capped", _worst(each.capped_alone for each in found), " s", most=SECONDS),
+        ]
+        if behaviour in SURVIVED:
+            share = sum(each.outcome == "two subflows" for each in found) / len(found)
+            aims.append(Aim(f"{behaviour}: both subflows used", share, least=1))
+    if not aims:
+        raise ValueError("nothing measured")
+    return aims
+
+
+def _worst(seconds: Iterable[float]) -> float:
+    return max(seconds, default=math.inf)

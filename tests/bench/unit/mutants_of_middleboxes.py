@@ -1,0 +1,52 @@
+"""A sound result and mutants of the experiment middleboxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mutants import Judge
+
+from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.middleboxes_judging import PLACES, SURVIVED, Download, Look, judge
+from mptcp_lab.emulation.behaviours import BEHAVIOURS
+
+TIMES = [0.25 * step for step in range(17)]
+BOTH = {"ethernet": 2_000_000, "wifi": 6_000_000}
+ALONE = {"ethernet": 8_000_000, "wifi": 1_000}
+
+
+def looks(kernel: int, status: int, capped: int) -> list[Look]:
+    return [Look(time, kernel, status, capped) for time in TIMES]
+
+
+def sound(behaviour: str, place: str) -> Download:
+    if behaviour in SURVIVED:
+        return Download(behaviour, place, True, 4.0, 0, 1, BOTH, looks(2, 2, 1))
+    return Download(behaviour, place, True, 4.0, 1, 0, ALONE, looks(1, 1, 0))
+
+
+def judged(**change: Any) -> Callable[[], Sequence[Aim]]:
+    found = [replace(sound(behaviour, place), **change) for behaviour in BEHAVIOURS for place in PLACES]
+    return lambda: judge(found, tuple(BEHAVIOURS), PLACES)
+
+
+MIDDLEBOXES = Judge(
+    judged(),
+    {
+        "downloads are cut short or changed": judged(whole=False),
+        "the second path is not used": judged(carried=ALONE),
+        "all falls back": judged(fallbacks=1),
+        "plain TCP": judged(looks=looks(0, 0, 0)),
+        "dead throttler": judged(looks=looks(2, 0, 0)),
+        "a connection that fell back is said to have two subflows": judged(looks=looks(1, 2, 0)),
+        "the tracker is blinded after a second": judged(
+            looks=[Look(time, 2, 2 if time < 1 else 1, 0) for time in TIMES]
+        ),
+        "a client with one path is capped": judged(looks=looks(1, 1, 1)),
+        "nobody looked": judged(looks=[]),
+        "nothing measured": lambda: judge([], (), PLACES),
+        "one place left out": lambda: judge([sound("nat", "wifi")], ("nat",), PLACES),
+    },
+)

@@ -1,0 +1,145 @@
+"""A throttler that is killed after any of its changes to the kernel leaves nothing wrong; its successor goes on.
+
+The contract: a class is there before an entry names it; an entry is gone before its class goes. So at no moment does an
+entry name a class that is not there, between class and entry, between entry and class, and in a transition alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from zoneinfo import ZoneInfo
+
+import pytest
+from fakes import FakeNetfilter, FakeTrafficControl
+from test_reconcile import CAP, NOW, uncapped, verdict
+
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.runtime.reconcile import Reconciler
+from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target
+from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
+
+
+class Killed(BaseException):
+    """SIGKILL: nothing of ours runs any more."""
+
+
+class Kernel:
+    """What is in it, and how many more changes are made to it before the kill."""
+
+    def __init__(self, changes: int) -> None:
+        self.left = changes
+        self.tc = _TrafficControl(self)
+        self.netfilter = _Netfilter(self)
+
+    def change(self) -> None:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+
+    def check(self) -> None:
+        for target in self.netfilter.entries.values():
+            assert target.minor in self.tc.classes, "an entry names a class that is not there"
+
+
+class _TrafficControl(FakeTrafficControl):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self._kernel = kernel
+
+    async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
+        for spec in specs:
+            self._kernel.change()
+            await super().upsert_classes([spec])
+            self._kernel.check()
+
+    async def delete_classes(self, minors: Iterable[int]) -> None:
+        for minor in minors:
+            self._kernel.change()
+            await super().delete_classes([minor])
+            self._kernel.check()
+
+
+class _Netfilter(FakeNetfilter):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self._kernel = kernel
+
+    async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
+        for four_tuple, target in entries.items():
+            self._kernel.change()
+            await super().upsert_entries({four_tuple: target})
+            self._kernel.check()
+
+    def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
+        for four_tuple, target in entries.items():
+            self._kernel.change()
+            super().upsert_at_once({four_tuple: target})
+            self._kernel.check()
+        return True
+
+    async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
+        for four_tuple in four_tuples:
+            self._kernel.change()
+            await super().delete_entries([four_tuple])
+            self._kernel.check()
+
+
+def planner_and_reconciler(kernel: Kernel) -> tuple[Planner, Reconciler]:
+    planner = Planner(Ownership())
+    planner.set_policy(Policy((), (CAP,), ZoneInfo("UTC")))
+    return planner, Reconciler(planner, kernel.tc, kernel.netfilter)
+
+
+async def life(kernel: Kernel) -> None:
+    """Connections come, are capped, move and go: each with a class of its own."""
+    planner, reconciler = planner_and_reconciler(kernel)
+    await reconciler.prepare()
+    for token in (1, 2, 3):
+        planner.set_verdicts(token, two(token), NOW)
+        reconciler.wake()
+        await reconciler.apply()
+    planner.set_verdicts(2, [uncapped(2000), verdict(2001, 2)], NOW)
+    reconciler.wake()
+    await reconciler.apply()
+    planner.forget(1, NOW)
+    await reconciler.apply()
+    planner.expire(NOW + IDLE_SECONDS)
+    await reconciler.apply()
+
+
+def two(token: int) -> list[Verdict]:
+    return [verdict(1000 * token, token), verdict(1000 * token + 1, token)]
+
+
+def changes_of_a_life() -> int:
+    kernel = Kernel(10_000)
+    asyncio.run(life(kernel))
+    return 10_000 - kernel.left
+
+
+@pytest.mark.parametrize("changes", range(changes_of_a_life()))
+def test_a_successor_goes_on_from_there(changes: int) -> None:
+    async def scenario() -> Kernel:
+        kernel = Kernel(changes)
+        with suppress(Killed):
+            await life(kernel)
+        kernel.check()
+        kernel.left = 10_000
+        planner, reconciler = planner_and_reconciler(kernel)
+        await reconciler.prepare()
+        planner.set_verdicts(2, two(2), NOW)
+        await reconciler.apply()
+        planner.expire(NOW + IDLE_SECONDS)
+        await reconciler.apply()
+        return kernel
+
+    kernel = asyncio.run(scenario())
+    assert {each.remote_port for each in kernel.netfilter.entries} == {2000, 2001}
+    assert {target.minor for target in kernel.netfilter.entries.values()} == set(kernel.tc.classes)
+
+
+def test_a_life_has_many_moments() -> None:
+    assert changes_of_a_life() > 10

@@ -1,0 +1,62 @@
+"""70,000 subflows come and go over one connection, read from real bytes: none is missed, nothing of them is kept."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from mptcp_dialogue import PORT, Host, Path, kinds, opened
+from test_mptcp_fuzz import frame
+
+from mptcp_throttler.mptcp.segment import parse_frame
+from mptcp_throttler.mptcp.tracker import Tracker
+
+SUBFLOWS = 70_000
+CLIENTS = ("203.0.113.1", "203.0.113.2")
+"""Two, for one has 65,535 ports."""
+ETHERNET, IPV4 = 14, 20
+
+
+def exchanges(host: Host, address: str) -> list[tuple[bytearray, int, bool]]:
+    """Return the frames of one subflow's whole life, where the client's port stands in each, and who sent it."""
+    path = Path(host, address, 1, False)
+    sent = [*((each, each.source_port == PORT) for each in path.handshake()), (path.proxy_rst(), True)]
+    return [(bytearray(frame(each)), ETHERNET + IPV4 + (2 if ours else 0), ours) for each, ours in sent]
+
+
+def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str], float]:
+    """Have *count* subflows of one connection come and go; return what the tracker told, and when it was over."""
+    host = Host(name, now)
+    opened(tracker, host)
+    now = host.time
+    lives = [exchanges(host, address) for address in CLIENTS]
+    told: list[str] = []
+    for number in range(count):
+        port = (1024 + number // 2).to_bytes(2, "big")
+        for data, place, ours in lives[number % 2]:
+            data[place : place + 2] = port
+            now += 0.00001
+            segment = parse_frame(bytes(data), now, "eth0", ETHERNET, ours)
+            assert segment is not None
+            told += kinds(tracker.segment(segment))
+    return told, now
+
+
+def kept(tracker: Tracker, now: float) -> tuple[dict[str, int], int]:
+    """Return the sizes of the tables, and the blocks of memory that Python has, when everything has expired."""
+    tracker.expire(now + 86_400)
+    gc.collect()
+    return dict(tracker.table_sizes), sys.getallocatedblocks()
+
+
+def test_nothing_is_missed_and_nothing_kept() -> None:
+    tracker = Tracker([PORT])
+    _, now = churn(tracker, 1_000, "before", 1000.0)
+    sizes, blocks = kept(tracker, now)
+    told, now = churn(tracker, SUBFLOWS, "churn", now + 100_000)
+    assert told.count("subflow-active") == SUBFLOWS
+    assert told.count("subflow-closed") == SUBFLOWS
+    told.clear()
+    sizes_after, blocks_after = kept(tracker, now)
+    assert sizes_after == sizes
+    assert blocks_after - blocks < 2_000, "less than a block for 35 subflows"
