@@ -2,7 +2,8 @@
 
 The first is a lock on a file. The second, for a daemon with another state directory, is an abstract address of
 unix(7), of which each network namespace has its own: both would make sets, tables and classes of the same names.
-Anybody may take such an address: one that neither root nor this user holds is no daemon's, and no reason to refuse.
+Anybody may take such an address: one that is held by neither root, nor this user, nor the throttler's is no daemon's, and
+no reason to refuse.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mptcp_common.trust import throttler_uid
 from mptcp_throttler.kernel.state_file import open_lock
 
 log = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ def _hold(held: socket.socket) -> None:
         held.listen(_ASKED)
     except OSError as error:
         holder = _holder()
-        if holder is not None and holder[1] in (0, os.geteuid()):
+        if holder is not None and holder[1] in (0, os.geteuid(), throttler_uid()):
             what = f"a throttler is running already in this network namespace: process {holder[0]}"
             raise AlreadyRunning(what) from error
         log.warning("the address @%s is taken by no throttler; a second one would not be noticed", _ADDRESS[1:])
