@@ -2,7 +2,7 @@
 
 The first is a lock on a file. The second, for a daemon with another state directory, is an abstract address of
 unix(7), of which each network namespace has its own: both would make sets, tables and classes of the same names.
-Anybody may take such an address: one that is held by neither root, nor this user, nor the throttler's is no daemon's, and
+Anybody may take such an address. One that neither root, nor this user, nor the throttler's holds is no daemon's, and
 no reason to refuse.
 """
 
