@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kernel
 SECONDS, PER_SECOND, BURST = 5.0, 10_000, 100
 FRAMES = 4000
 MOST_SHARE = 0.8
-"""Of a processor, that the daemon takes: 0.1 to 0.3 were measured."""
+"""Of a processor, that the daemon takes at the most: a whole one would be a flood that it does not keep up with."""
 MOST_GROWTH = 60_000
 """kB, of resident memory; the tracker's tables are bounded."""
 SPOOFED = "10.77.1.{}"
