@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,3 +151,13 @@ def test_a_result_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.C
     assert main(["report", str(tmp_path), "--docs", "recovery"]) == 1
     message = f"mptcp-bench: {tmp_path}/recovery/result.json: No such file or directory\n"
     assert capsys.readouterr().err == message
+
+
+def test_the_front_page_counts_claims_as_the_results_do() -> None:
+    tables = (table for each in read_kept().values() for table in each.tables if table.key == "claims")
+    verdicts = Counter(row[-1] for table in tables for row in table.rows)
+    counted = (
+        f"of {verdicts.total()} claims {verdicts['holds']} hold, {verdicts['differs']} differ on a kernel of today, "
+    )
+    assert f"{counted}{verdicts['fails']} fails." in (DOCS.parent / "README.md").read_text()
+    assert set(verdicts) == {"holds", "differs", "fails"}
