@@ -13,8 +13,11 @@ PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wi
 SURVIVED = ("nothing", "nat", "sequence", "split-both", "split-first", "duplicate", "reorder")
 """Behaviours that Multipath TCP was made to live with (RFC 8684, 3.7): both subflows carry data."""
 ENDED_BY_KERNEL = ("split-second-later", "coalesce")
-"""Where today's kernel leaves the connection standing until the client gives it up (Linux 6.18, with and without a throttler): data without
-a mapping come after data that had one, when it may fall back no more. The paper's kernel failed at the first, too."""
+"""Where today's kernel leaves the connection standing until the client gives it up (Linux 6.18).
+
+It does so without a throttler as well. Data without a mapping come after data that had one, when it may fall back no
+more. The paper's kernel failed at the first of them, too.
+"""
 PAPER = {
     "nat": "Y, N",
     "remove-syn": "Y, Y",
