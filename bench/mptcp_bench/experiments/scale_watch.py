@@ -13,15 +13,10 @@ from typing import Self
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.services import PROXY_PORT
-from mptcp_throttler.kernel.netfilter.ipset import CMD_LIST, header
-from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes
+from mptcp_throttler.kernel.netfilter import ipset
+from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 
-_NETLINK_NETFILTER = 12
-_ATTR_DATA, _ATTR_FLAGS, _DATA_ELEMENTS = 7, 6, 24
-_FLAG_LIST_HEADER = 4
-"""linux/netfilter/ipset/ip_set.h: IPSET_ATTR_DATA, IPSET_ATTR_FLAGS, IPSET_ATTR_ELEMENTS, IPSET_FLAG_LIST_HEADER."""
-_NET_BYTEORDER = 0x4000
 _POLL = 0.005
 """Seconds between two looks at the set."""
 _GIVE_UP = 60.0
@@ -33,9 +28,8 @@ class Entries:
 
     def __init__(self, node: LiveNode) -> None:
         with node.entered():
-            self._netlink = NetlinkSocket(_NETLINK_NETFILTER)
-        flags = attribute(_ATTR_FLAGS | _NET_BYTEORDER, _FLAG_LIST_HEADER.to_bytes(4, "big"))
-        self._request = header(f"mptcp-throttler-4-{PROXY_PORT}", is_ipv6=False) + flags
+            self._netlink = NetlinkSocket(NETLINK_NETFILTER)
+        self._request = ipset.header_alone(f"mptcp-throttler-4-{PROXY_PORT}", is_ipv6=False)
 
     def close(self) -> None:
         self._netlink.close()
@@ -43,13 +37,9 @@ class Entries:
     def count(self) -> int:
         """Return the number; 0 where there is no such set."""
         try:
-            for message in self._netlink.dump(CMD_LIST, self._request, "count set entries"):
-                data = dict(attributes(dict(attributes(message, 4)).get(_ATTR_DATA, b"")))
-                if _DATA_ELEMENTS in data:
-                    return int.from_bytes(data[_DATA_ELEMENTS], "big")
+            return sum(map(ipset.count, self._netlink.dump(ipset.CMD_LIST, self._request, "count set entries")))
         except KernelError:
             return 0
-        return 0
 
     def come(self, count: int, within: float) -> tuple[float, float]:
         """Return the seconds until half of *count* entries are there, and until all are; infinity after *within*."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mptcp_common.units import format_rate
+from mptcp_common.units import counted, format_rate
 
 from ..report_model import Chapter, Figure, word
 from ..result_file import Table
@@ -16,10 +16,6 @@ from .summary import in_order, pooled
 
 ARROWS = {UP: "client → origin", DOWN: "origin → client"}
 PERCENTS = (50, 95, 99)
-
-
-def _count(number: int, of: str) -> str:
-    return f"{number} {of}{'' if number == 1 else 's'}"
 
 
 def _cell(found: Statistic | None) -> str:
@@ -83,8 +79,8 @@ def _own(case: Case) -> str:
 def _done(result: PaperResult) -> str:
     planned = result.repetitions * len(result.cases)
     valid, failed = sum(run.valid for run in result.runs), len(result.failed())
-    text = f"{_count(valid, 'data point')} of {planned} planned"
-    return f"{text}; {_count(failed, 'run')} failed" if failed else text
+    text = f"{counted(valid, 'data point')} of {planned} planned"
+    return f"{text}; {counted(failed, 'run')} failed" if failed else text
 
 
 def chapter(result: PaperResult) -> Chapter:

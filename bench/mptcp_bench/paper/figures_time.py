@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mptcp_common.units import format_rate
+from mptcp_common.units import counted, format_rate
 
 from .. import style
 from ..statistics import mean_interval
@@ -130,7 +130,7 @@ def nothing(axes: Any) -> None:
 
 def _outcome(result: PaperResult, case: Case, runs: Sequence[Run]) -> str:
     values = result.values(case.key, GOODPUT)
-    count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
+    count = counted(len(runs), "run")
     if not values:
         return count
     found = mean_interval(values)

@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
+from mptcp_common.units import counted
+
 from .model import Finding, fail, lasting_sysctl, ok, warn
 
 SYSCTLS = (
@@ -124,7 +126,7 @@ def path_manager_limits(text: str) -> Finding:
             "the kernel refuses every MP_JOIN, so clients stay on one path",
             "ip mptcp limits set subflows 8   # at each boot: mptcp-proxy.service does it",
         )
-    return ok(_LIMITS, f"up to {subflows} additional subflow{'s' * (subflows > 1)} for each connection")
+    return ok(_LIMITS, f"up to {counted(subflows, 'additional subflow')} for each connection")
 
 
 def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -> Finding:

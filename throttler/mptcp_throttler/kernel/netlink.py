@@ -69,6 +69,22 @@ def attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
         offset += (length + 3) & ~3
 
 
+def datagrams(netlink: socket.socket, limit: int) -> Iterator[bytes | None]:
+    """Yield what waits at a non-blocking socket, at most *limit* datagrams; None where the kernel lost some (ENOBUFS).
+
+    Raises OSError for everything else.
+    """
+    for _ in range(limit):
+        try:
+            yield netlink.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            yield None
+
+
 def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield type, sequence number and payload of each netlink message of a datagram."""
     for kind, _flags, sequence, body in messages_with_flags(data):

@@ -9,7 +9,6 @@ that the process can be named. The kernel tells nothing of ipset, legacy iptable
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import socket
 import struct
@@ -19,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, messages_with_port
+from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, OUR_PORTS, attributes, datagrams, messages_with_port
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.tc.htb_wire import TCMSG
 from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT
@@ -83,14 +82,8 @@ class _Listener:
 
     def read(self) -> Iterator[Change]:
         """Yield what was changed by others; a loss is told as a change of everything."""
-        for _ in range(_LIMIT):
-            try:
-                data = self._socket.recv(1 << 16)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
+        for data in datagrams(self._socket, _LIMIT):
+            if data is None:
                 yield Change("more than there was room to hear of", UNKNOWN)
                 continue
             for kind, port, body in messages_with_port(data):

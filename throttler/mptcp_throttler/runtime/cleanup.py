@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection
 
+from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL
 from mptcp_throttler.kernel.netfilter.backends import remove_backends
@@ -65,7 +66,7 @@ async def cleanup(settings: Settings) -> list[str]:
             diagnostics.close()
         if kept:
             raise KernelError("; ".join(_keeps(each) for each in kept))
-        return f"sockets: the pacing limit of {limited} subflow{'s' * (limited != 1)} lifted" if limited else ""
+        return f"sockets: the pacing limit of {counted(limited, 'subflow')} lifted" if limited else ""
 
     async def status_socket() -> str:
         try:

@@ -6,13 +6,12 @@ connections a second leave; hence this small decoder.
 
 from __future__ import annotations
 
-import errno
 import socket
 import struct
 import time
 from collections.abc import Iterator
 
-from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes, messages
+from mptcp_throttler.kernel.netlink import NetlinkSocket, attribute, attributes, datagrams, messages
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, unmap
 
@@ -49,14 +48,8 @@ class PathManagerEvents:
 
         One stamp for all would make those that came while the others were worked on older than their own packets.
         """
-        for _ in range(limit):
-            try:
-                data = self._socket.recv(1 << 16)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
+        for data in datagrams(self._socket, limit):
+            if data is None:
                 self.lost += 1
                 continue
             now = time.time()
