@@ -20,9 +20,8 @@ _JOIN_SECONDS = 5.0
 LATE_EVERY = 4
 _ID = "99"
 """Of the only endpoint, which takes the place of the topology's."""
-_FIRST_PORT = 20_000
-"""Each connection has a port of its own: the entry of one that has ended stays for ten seconds, and would cap another
-one of the same port, from its first segment until the throttler knows of it."""
+_FIRST_PORT, _PORTS, _PORTS_A_SECOND = 10_000, 20_000, 10
+"""Below those that the kernel gives by itself."""
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
 _ABORT = struct.pack("ii", 1, 0)
 """struct linger."""
@@ -39,6 +38,15 @@ def read_until_joined(connection: socket.socket) -> None:
     until = time.monotonic() + _JOIN_SECONDS
     while connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)[0] == 0 and time.monotonic() < until:
         connection.recv(65536)
+
+
+def port_at(now: float) -> int:
+    """Return the port of a connection that begins at *now*, monotonic seconds, one of which takes longer than 0.1 s.
+
+    Whoever runs this program again gets other ports, too: the entry of a connection that has ended stays for ten
+    seconds, and would cap another one of the same port, from its first segment until the throttler knows of it.
+    """
+    return _FIRST_PORT + int(now * _PORTS_A_SECOND) % _PORTS
 
 
 def endpoint(*words: str) -> None:
@@ -68,7 +76,7 @@ def main(address: str, port: int, count: int, joining: str) -> None:
             endpoint("delete", "id", _ID)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as connection:
             connection.settimeout(5)
-            connection.bind(("", _FIRST_PORT + number))
+            connection.bind(("", port_at(time.monotonic())))
             adding = endpoint_later(*joined) if late else None
             connection.connect((address, port))
             read_until_joined(connection)

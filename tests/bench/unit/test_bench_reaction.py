@@ -7,6 +7,7 @@ import math
 import pytest
 
 from mptcp_bench.experiments.reaction_joins import GIVE_UP_SECONDS, Joins, Sent
+from mptcp_bench.experiments.reaction_probe_client import port_at
 from mptcp_bench.experiments.scale_policy import FULL, Caps
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
@@ -87,3 +88,10 @@ def test_where_the_reaction_is_measured_nothing_is_anticipated() -> None:
     assert "anticipate: false" in FULL.text()
     assert "anticipate: false" not in Caps(crowd=True).text()
     assert "anticipate: false" not in Caps(client=5_000_000, landing="soft").text()
+
+
+def test_connections_that_follow_each_other_have_other_ports_in_later_runs_too() -> None:
+    """A run of 200 connections, and one that follows: an entry stays for ten seconds after its subflow."""
+    ports = [port_at(1234.5 + 0.25 * number) for number in range(400)]
+    assert len(set(ports)) == len(ports)
+    assert all(1024 < port < 32_768 for port in ports)
