@@ -26,9 +26,13 @@ from mptcp_throttler.views.ask import ask
 
 from .aims import Aim, aims_table, backends
 from .findings import Findings
+from .options import count, counts
 
+OPTIONS = {
+    "rate": "connections a second, a list, default 250,500,1000,1500",
+    "seconds": "that each replay takes, default 10; its frames are made before, 1.5 kB of memory for a connection",
+}
 RATES = (250, 500, 1000, 1500)
-"""Connections a second."""
 SECONDS = 10
 AIM_RATE = 1000
 PACE = 0.98
@@ -45,14 +49,15 @@ rules:
 """
 
 
-def run(console: Console, seed: int, quick: bool) -> Findings:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Replay at each rate with every backend this kernel offers."""
+    rates = counts(options, "rate", (AIM_RATE,) if quick else RATES)
+    seconds = count(options, "seconds", 3 if quick else SECONDS)
     need("root", "mptcp", "htb")
-    seconds = 3 if quick else SECONDS
     data: dict[str, Any] = {"seconds": seconds, "runs": []}
     offered = backends()
     for backend in offered:
-        for rate in (AIM_RATE,) if quick else RATES:
+        for rate in rates:
             sample = measure(backend, rate, seconds, seed)
             data["runs"].append({"backend": backend, "asked": rate, **sample})
             console.print(f"{backend}, {rate}/s: {sample}", highlight=False)
