@@ -45,8 +45,8 @@ LEAST_INTERVAL = 5.0
 """Seconds between two samples."""
 SETTLED = 1.0
 """Seconds that a connection is there before the throttler must know it, and its entries must stand."""
-HEADROOM = 3
-"""Times as many tunnels as are held: what was closed takes a while to end."""
+CLOSING = 10
+"""Seconds within which a tunnel that was closed has come to its end everywhere."""
 STOPPED = 60.0
 """Seconds after which a throttler that was asked to end is killed."""
 CAPPED = f"10.77.{SECOND_CLIENT_NETWORKS[0]}."
@@ -65,7 +65,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
     with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
         before = kernel_state(testbed["proxy"])
-        crowd = Crowd.built(testbed, HEADROOM * tunnels, rate=max(300, 3 * churn))
+        crowd = Crowd.built(testbed, tunnels + CLOSING * churn, rate=max(300, 3 * churn))
         policy = testbed.directory / "policy.yaml"
         policy.write_text(FULL.text())
         throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
