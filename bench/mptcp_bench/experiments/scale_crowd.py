@@ -42,11 +42,15 @@ DESCRIPTORS = 20_000
 """That each of Squid's workers may have, at the most."""
 DESCRIPTORS_BESIDE = 500
 """For logs, listeners and what else a process has open."""
+# The crowd has one address where thousands of phones have one each: what limits a client must not limit it.
 _SQUID = f"""\
+acl crowd src 10.77.0.0/16
+acl crowd_tunnels port {ORIGIN_PORT}
+http_access allow crowd crowd_tunnels
 include {SQUID_CONFIG}
+client_ip_max_connections -1
 workers {WORKERS}
 max_filedescriptors {{descriptors}}
-acl tunnel_ports port {ORIGIN_PORT}
 shutdown_lifetime 0 seconds
 """
 _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
