@@ -8,6 +8,7 @@ import pytest
 
 from mptcp_bench.experiments.scale_crowd import WORKERS, Crowd, with_crowd
 from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 pytestmark = pytest.mark.kernel
 MOST_OF_A_CLIENT = 1000
@@ -19,7 +20,7 @@ def test_what_limits_a_client_does_not_limit_the_crowd(
 ) -> None:
     require("root", "mptcp", "squid", "ss", "gcc")
     more = WORKERS * MOST_OF_A_CLIENT + 100
-    crowd = Crowd.built(make_testbed(with_crowd(paths((100, 30)))), more)
+    crowd = Crowd.built(make_testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))), more)
     crowd.hold(more)
     assert crowd.client.read().standing == more
     assert crowd.joined(more, within=60).two_subflows == more
