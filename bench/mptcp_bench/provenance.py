@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,10 +60,21 @@ def _squid() -> str:
     return lines[0].removeprefix("Squid Cache: Version ")
 
 
+def _command(words: Sequence[str]) -> str:
+    """Return the command line *words* without ``--output``: where results went says nothing of them."""
+    program, *given = words
+    kept = [
+        word
+        for before, word in zip([program, *given], given, strict=False)
+        if "--output" not in (before, word) and not word.startswith("--output=")
+    ]
+    return shlex.join([Path(program).name, *kept])
+
+
 def collect(seed: int | None = None) -> Provenance:
     """Describe this run, now."""
     return Provenance(
-        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        command=_command(sys.argv),
         commit=_commit(),
         kernel=platform.release(),
         processors=os.cpu_count() or 1,

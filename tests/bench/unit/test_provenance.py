@@ -51,3 +51,9 @@ def test_everything_is_said() -> None:
     found = collect(seed=7)
     assert found.seed == 7
     assert all((found.command, found.commit, found.kernel, found.processors, found.squid, found.python, found.started))
+
+
+def test_the_command_does_not_say_where_its_results_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["/usr/bin/mptcp-bench", "run", "soak", "--output", "/tmp/there", "--set", "n=5", "--output=here"]
+    monkeypatch.setattr("sys.argv", words)
+    assert collect().command == "mptcp-bench run soak --set n=5"
