@@ -153,10 +153,10 @@ class Crowd:
     origin: _Member
 
     @classmethod
-    def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE) -> Self:
+    def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE, trickle: int = TRICKLE) -> Self:
         """Start the proxy and the crowd's programs on *testbed*, for *most* tunnels from *node*; none is opened yet.
 
-        They will be opened at *rate* a second.
+        They will be opened at *rate* a second, and each will receive *trickle* bytes a second.
         """
         program = testbed.directory / "crowd-program"
         run(
@@ -164,7 +164,7 @@ class Crowd:
         )
         proxy, origin = testbed["proxy"], testbed["origin"]
         started = start_crowded_proxy(proxy, most)
-        arguments = [str(ORIGIN_PORT), str(TRICKLE)]
+        arguments = [str(ORIGIN_PORT), str(trickle)]
         sending = _Member(origin, program, "origin", arguments, testbed.scope)
         target = f"{origin.service_address()}:{ORIGIN_PORT}"
         arguments = [proxy.service_address(), str(PROXY_PORT), target, str(rate)]

@@ -30,7 +30,7 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, SECOND_CLIENT_NETWORKS, 
 from .aims import aims_table
 from .findings import Findings
 from .options import count, positive
-from .scale_crowd import Crowd, two_subflows, with_crowd
+from .scale_crowd import TRICKLE, Crowd, two_subflows, with_crowd
 from .scale_policy import FULL, settings_file
 from .soak_judging import CHECKED, Process, Sample, Soak, judge, misplaced
 from .system_state import differences, kernel_state
@@ -39,6 +39,7 @@ OPTIONS = {
     "minutes": "that it takes, default 60",
     "n": "tunnels held, default 1000",
     "churn": "tunnels replaced a second, default 50",
+    "trickle": f"bytes a second that each receives, default {TRICKLE}; 0: none, where carrying them takes the processors",
 }
 SAMPLES = 120
 LEAST_INTERVAL = 5.0
@@ -62,10 +63,11 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     seconds = 60 * positive(options, "minutes", 1 if quick else 60)
     tunnels = count(options, "n", 50 if quick else 1000)
     churn = count(options, "churn", 5 if quick else 50, least=0)
+    trickle = count(options, "trickle", TRICKLE, least=0)
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
     with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
         before = kernel_state(testbed["proxy"])
-        crowd = Crowd.built(testbed, tunnels + CLOSING * churn, rate=max(300, 3 * churn))
+        crowd = Crowd.built(testbed, tunnels + CLOSING * churn, rate=max(300, 3 * churn), trickle=trickle)
         policy = testbed.directory / "policy.yaml"
         policy.write_text(FULL.text())
         throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
