@@ -39,7 +39,7 @@ OPTIONS = {
     "minutes": "that it takes, default 60",
     "n": "tunnels held, default 1000",
     "churn": "tunnels replaced a second, default 50",
-    "trickle": f"bytes a second that each receives, default {TRICKLE}; 0: none, where carrying them takes the processors",
+    "trickle": f"bytes a second that each receives, default {TRICKLE}; 0: none",
 }
 SAMPLES = 120
 LEAST_INTERVAL = 5.0
