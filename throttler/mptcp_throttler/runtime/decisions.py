@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Connections decided without a pause: some three milliseconds."""
+Verdicts = tuple[Verdict, ...]
+Listener = Callable[[int, Connection | None, Verdicts, Verdicts, float], None]
+"""Takes a token, the connection if it has not ended, the verdicts of before and of now, and when that is."""
 YOUNG_SECONDS = 0.3
 """A subflow has so little under way until then that a cap may begin on it at once."""
 MAX_SLEEP_SECONDS = 60.0
@@ -41,8 +44,12 @@ class Decisions:
         stages: Sequence[Stage],
         planners: Sequence[Planner],
         changed: Callable[[], None],
+        listeners: Sequence[Listener] = (),
     ) -> None:
-        """*connections* is the tracker's live view by token; *changed* is called when plans may have changed."""
+        """*connections* is the tracker's live view by token; *changed* is called when plans may have changed.
+
+        *listeners* hear of each connection what was decided, before the planners do.
+        """
         self.policy = policy
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
         """By token; of each active subflow, direction by direction."""
@@ -52,6 +59,7 @@ class Decisions:
         self._changed = changed
         self.anticipation = Anticipation()
         self.cap_log = CapLog()
+        self._listeners = tuple(listeners)
         self._waiting: dict[int, None] = {}
         """Tokens that are to be decided, in order."""
         self._wake = asyncio.Event()
@@ -117,22 +125,31 @@ class Decisions:
             self.anticipation.forget(token, now)
             for stage in self._stages:
                 stage.forget(token)
-            verdicts: tuple[Verdict, ...] = ()
+            verdicts: Verdicts = ()
         else:
-            expected = self._expected(connection, now)
-            verdicts = evaluate(self.policy, connection, now, expected)
             young = young_subflows(connection, now)
-            for stage in self._stages:
-                verdicts = stage.apply(connection, verdicts, now)
+            verdicts = ()
+            for verdicts in self.steps(connection, now):  # noqa: B007 - the last ones hold
+                pass
             self.verdicts[token] = verdicts
         self.cap_log.note(before, verdicts)
+        for listener in self._listeners:
+            listener(token, connection, before, verdicts, now)
         for planner in self._planners:
             try:
                 planner.set_verdicts(token, verdicts, now, young)
             except PlanError as error:
                 log.error("connection %08x stays uncapped (%s): %s", token, planner.direction.value, error)
 
-    def _expected(self, connection: Connection, now: float) -> int:
+    def steps(self, connection: Connection, now: float) -> Iterator[Verdicts]:
+        """Yield the verdicts of the policy, then what each stage makes of them."""
+        verdicts = evaluate(self.policy, connection, now, self.expected(connection, now))
+        yield verdicts
+        for stage in self._stages:
+            verdicts = stage.apply(connection, verdicts, now)
+            yield verdicts
+
+    def expected(self, connection: Connection, now: float) -> int:
         """Return with how many subflows caps are decided."""
         before = self.anticipation.next_due
         subflows = self.anticipation.subflows(connection, now)
