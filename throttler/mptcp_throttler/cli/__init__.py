@@ -4,6 +4,8 @@ running daemon takes to answer."""
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from mptcp_common import __version__, journal
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_common.problems import DocumentError
 from mptcp_common.reasons import reason
-from mptcp_throttler.cli import asking, daemon, files
+from mptcp_throttler.cli import asking, daemon, files, offline
 from mptcp_throttler.cli.common import complain
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 
@@ -27,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         journal.say(error, journal.ERROR)
         # Of a daemon: what is in its files will not be better the next time.
         return CONFIGURATION if options.command is daemon.run else FAILED
+    except BrokenPipeError:
+        # Whoever read has enough. What is in the buffer has nowhere to go, at the interpreter's end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (KernelError, OSError) as error:
         complain(reason(error))
     except KeyboardInterrupt:
@@ -83,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     quota.add_argument("--client", metavar="ADDRESS", help="this client's volume alone")
     quota.add_argument("--json", action="store_true", help="print JSON")
     quota.set_defaults(command=files.quota)
+
+    replay = "Show what the throttler would have known and done, from a capture of the proxy's packets."
+    offline.add_replay(commands.add_parser("replay", help=replay, description=replay))
 
     cleanup = add("cleanup", "Remove everything a killed daemon left in the kernel, and put back what it replaced.")
     cleanup.set_defaults(command=daemon.clean_up)
