@@ -82,6 +82,38 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--brief", action="store_true", help="with --json: no connections, classes and counters")
     status.set_defaults(command=asking.status)
 
+    explain = add("explain", "Say of a client or connection which rules were tried, which hold, and what comes next.")
+    explain.add_argument("which", metavar="CLIENT|CONNECTION", help="an address, a token, or ADDR:PORT of a client")
+    explain.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
+    explain.add_argument("--json", action="store_true", help="print JSON")
+    explain.set_defaults(command=asking.explain)
+
+    events = add("events", "Show what happened lately: seen, decided, put into the kernel, by which rule.")
+    events.add_argument("--follow", action="store_true", help="go on with what happens, until interrupted")
+    events.add_argument("--client", metavar="ADDRESS", help="of this client alone")
+    events.add_argument("--token", metavar="TOKEN", help="of this connection alone")
+    events.add_argument("--rule", metavar="NAME", help="of this rule alone")
+    events.add_argument(
+        "--limit", type=int, default=1000, metavar="NUMBER", help="at most so many of the latest (default: 1000)"
+    )
+    events.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
+    events.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    events.set_defaults(command=asking.events)
+
+    top = add("top", "Show connections and their subflows live: rates, caps and why; --once prints one table.")
+    top.add_argument("--once", action="store_true", help="print one table and end")
+    top.add_argument(
+        "--sort", choices=("rate", "bytes", "age", "client"), default="rate", help="what comes first (default: rate)"
+    )
+    top.add_argument("--client", metavar="ADDRESS", help="of this client alone")
+    top.add_argument("--path", metavar="NAME", help="with a subflow on this path")
+    top.add_argument("--rule", metavar="NAME", help="with a subflow capped by this rule")
+    top.add_argument(
+        "--limit", type=int, default=50, metavar="NUMBER", help="with --once: at most so many (default: 50)"
+    )
+    top.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
+    top.set_defaults(command=asking.top)
+
     quota = add("quota", "Show or reset what was used of the policy's budgets, whether the daemon runs or not.")
     quota.add_argument("action", choices=("show", "reset"), help="show, or begin the present period anew")
     quota.add_argument("--rule", metavar="NAME", help="this budget, or this rule's, alone")

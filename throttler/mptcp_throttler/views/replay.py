@@ -325,9 +325,9 @@ class Replay:
     def _changed(self, token: int, key: _Key, before: Verdict | None, verdict: Verdict, now: float) -> Iterator[Entry]:
         """Yield what is decided of a subflow, if that is another cap, or another reason for none."""
         throttle, scope = verdict.throttle, verdict.scope
-        same = before is not None and before.throttle == throttle and before.scope == scope
-        if same and (scope is not None or before.reason == verdict.reason):
-            return
+        if before is not None and before.throttle == throttle and before.scope == scope:  # noqa: SIM102 - two questions
+            if scope is not None or before.reason == verdict.reason:
+                return
         if before is not None and before.scope != scope and before.scope is not None:
             yield self._end_cap(key, now, token, verdict if scope is None else None)
             if scope is None:
