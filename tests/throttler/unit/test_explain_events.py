@@ -66,13 +66,30 @@ def test_rules_are_told_in_order_with_what_will_change() -> None:
         ({"cap_state": "coming"}, "since 11:59:30, coming into force"),
         ({"cap_state": "being lifted", "rate": None, "ceil": None, "verdict": "not capped"}, "being lifted"),
         ({"cap_state": "none"}, "not in the kernel yet"),
-        ({"ceil": 8_000_000}, "capped at 5 Mbit/s, up to 8 Mbit/s while there is room, rule"),
+        ({"rate": 3_000_000}, "capped at 5 Mbit/s, 3 Mbit/s of it guaranteed, rule"),
+        (
+            {"verdict": "capped at 5 Mbit/s (dry run)", "cap_state": "none"},
+            "5 Mbit/s (dry run), rule spare-ethernet, since 11:59:30",
+        ),
         ({"direction": "up"}, "by wan0, upload: capped"),
         ({"path": None, "interface": None}, "10.77.1.2:53912, on no path, download:"),
     ],
 )
 def test_a_verdict_in_words(changes: dict[str, Any], words: str) -> None:
     assert words in list(explanation(explained(**changes), UTC))[1]
+
+
+def test_each_question_to_a_rule_is_told() -> None:
+    tried = [
+        {"rule": "volume", "kind": "budget", "matched": True, "failed": None, "until": None},
+        {"rule": "spread", "kind": "steer", "matched": False, "failed": "from 2 active subflows on", "until": None},
+    ]
+    lines = list(explanation({**explained(tried=tried), "total": 3}, UTC))
+    assert lines[2:4] == [
+        "    budget of rule volume: matches",
+        "    steering of rule spread: does not match: from 2 active subflows on",
+    ]
+    assert lines[-1] == "and 2 older connections"
 
 
 @pytest.mark.parametrize(

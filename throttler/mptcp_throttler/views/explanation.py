@@ -9,6 +9,9 @@ from typing import Any, Final
 from mptcp_common.units import counted, format_rate
 
 _DIRECTIONS: Final = {"down": "download", "up": "upload"}
+_KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steering of rule"}
+"""The questions that rules answer, each for itself."""
+_DRY: Final = "(dry run)"
 _STATES: Final = {
     "coming": "coming into force",
     "in force": "in force",
@@ -30,6 +33,8 @@ def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterat
         )
         for subflow in subflows:
             yield from _subflow(subflow, clock)
+    if (more := answer.get("total", 0) - len(answer["connections"])) > 0:
+        yield f"and {counted(more, 'older connection')}"
 
 
 class Clock:
@@ -63,14 +68,14 @@ def _subflow(subflow: Mapping[str, Any], clock: Clock) -> Iterator[str]:
 def _verdict(subflow: Mapping[str, Any], clock: Clock) -> str:
     parts = [subflow["verdict"]]
     if subflow["rate"] is not None and subflow["ceil"] not in (None, subflow["rate"]):
-        parts.append(f"up to {format_rate(subflow['ceil'])} while there is room")
+        parts.append(f"{format_rate(subflow['rate'])} of it guaranteed")
     if subflow["rule"] is not None:
         parts.append(f"rule {subflow['rule']}")
     if subflow["since"] is not None:
         parts.append(f"since {clock.at(subflow['since'])}")
     if (state := _STATES.get(subflow["cap_state"])) is not None:
         parts.append(state)
-    elif subflow["rate"] is not None:
+    elif subflow["rate"] is not None and not subflow["verdict"].endswith(_DRY):
         parts.append("not in the kernel yet")
     return ", ".join(parts)
 
@@ -78,7 +83,8 @@ def _verdict(subflow: Mapping[str, Any], clock: Clock) -> str:
 def rule_line(rule: Mapping[str, Any], clock: Clock) -> str:
     """Return ``rule night: does not match: between 22:00 and 06:00; will change at 22:00``."""
     will = "" if rule.get("until") is None else f"; will change at {clock.at(rule['until'], exact=False)}"
+    name = f"{_KINDS.get(rule.get('kind', 'throttle'), 'rule')} {rule['rule']}"
     if rule["matched"]:
-        return f"rule {rule['rule']}: matches{will}"
+        return f"{name}: matches{will}"
     failed = f": {rule['failed']}" if rule["failed"] else ""
-    return f"rule {rule['rule']}: does not match{failed}{will}"
+    return f"{name}: does not match{failed}{will}"
