@@ -1,12 +1,18 @@
-"""Lines on stderr: with their priority where that is the journal (sd-daemon(3)), plain elsewhere."""
+"""Lines on stderr: with their priority where that is the journal (sd-daemon(3)), plain elsewhere; entries with fields.
+
+Entries are in the journal's own protocol: https://systemd.io/JOURNAL_NATIVE_PROTOCOL.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 ERROR, WARNING, INFO, DEBUG = 3, 4, 6, 7
 """Priorities of syslog(3)."""
+SOCKET = "/run/systemd/journal/socket"
+"""Where the journal takes entries, a datagram each."""
 _STDERR = 2
 
 
@@ -25,6 +31,18 @@ def lines(text: str, priority: int, *, for_journal: bool) -> str:
     if not for_journal:
         return text
     return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+
+
+def entry(text: str, priority: int, fields: Mapping[str, str]) -> bytes:
+    """Return the datagram of one entry. Names of *fields* are of capital letters, digits and underscores."""
+    pieces = []
+    for name, value in {"MESSAGE": text, "PRIORITY": str(priority), **fields}.items():
+        data = value.encode(errors="replace")
+        if b"\n" in data:
+            pieces.append(name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n")
+        else:
+            pieces.append(name.encode() + b"=" + data + b"\n")
+    return b"".join(pieces)
 
 
 def say(text: object, priority: int = INFO) -> None:

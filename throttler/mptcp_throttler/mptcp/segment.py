@@ -26,7 +26,7 @@ _TAGS: Final = frozenset({0x8100, 0x88A8, 0x9100})
 _MAX_TAGS: Final = 4
 _TCP: Final = 6
 _FRAGMENT, _AUTHENTICATION = 44, 51
-_EXTENSION_HEADERS: Final = frozenset({0, 43, 60, _FRAGMENT, _AUTHENTICATION, 135, 139, 140})
+EXTENSION_HEADERS: Final = frozenset({0, 43, 60, _FRAGMENT, _AUTHENTICATION, 135, 139, 140})
 _MAX_EXTENSION_HEADERS: Final = 8
 
 _tcp_header = struct.Struct("!HHIIBB").unpack_from
@@ -45,11 +45,10 @@ def parse_frame(
     at = _network_header(frame, link_header) if link_header in (ETHERNET, LINUX_COOKED) else link_header
     if not 0 <= at < len(frame):
         return None
-    version = frame[at] >> 4
-    transport = _ipv4(frame, at) if version == 4 else _ipv6(frame, at) if version == 6 else None
-    if transport is None:
+    found = transport(frame, at)
+    if found is None:
         return None
-    tcp, end, source, destination = transport
+    tcp, end, source, destination = found
     if end < tcp + 20:
         return None
     source_port, destination_port, sequence, acknowledgment, offset, flags = _tcp_header(frame, tcp)
@@ -69,6 +68,13 @@ def parse_frame(
         parse_options(frame[tcp + 20 : tcp + header], flags) if header > 20 else (),
         outgoing,
     )
+
+
+def transport(frame: bytes, at: int) -> _Transport | None:
+    """Return of the IP packet at *at*, which is in *frame*: where TCP begins, where the packet ends as far as it is
+    there, source, destination. None where TCP does not begin in it."""
+    version = frame[at] >> 4
+    return _ipv4(frame, at) if version == 4 else _ipv6(frame, at) if version == 6 else None
 
 
 def _network_header(frame: bytes, link_header: int) -> int:
@@ -109,7 +115,7 @@ def _ipv6(frame: bytes, at: int) -> _Transport | None:
 def _skip_extension_headers(frame: bytes, at: int, end: int, kind: int) -> int:
     """Return where TCP begins behind the extension header of *kind* at *at*, 0 if it does not."""
     for _ in range(_MAX_EXTENSION_HEADERS):
-        if kind not in _EXTENSION_HEADERS or end < at + 8:
+        if kind not in EXTENSION_HEADERS or end < at + 8:
             return 0
         if kind == _FRAGMENT:
             if frame[at + 2] << 8 | frame[at + 3] & 0xF8:

@@ -39,6 +39,7 @@ from mptcp_throttler.runtime.decisions import Decisions, StageSampling
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.effects import Effects
 from mptcp_throttler.runtime.fault_log import faults_told
+from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.loop_gauge import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.pacing import PacedCaps
@@ -103,7 +104,7 @@ class Daemon:
             closed=self._traffic.socket_closed,
         )
         self._path_manager = UserspacePathManager(settings.state_directory)
-        self._effects = Effects(self._path_manager, self._steering, self._chronicle)
+        self._effects = Effects(self._path_manager, self._steering, self._chronicle, self._tracker.connections)
         # The order in which they are prepared; they are closed in the reverse order.
         self._components: tuple[Component, ...] = (
             self._downloads,
@@ -258,10 +259,11 @@ class Daemon:
         tokens = set()
         for event in events:
             tokens.add(event.token)
-            if event.kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT):
-                log.info("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
-            elif log.isEnabledFor(logging.DEBUG):
-                log.debug("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
+            level = logging.INFO if event.kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT) else logging.DEBUG
+            if log.isEnabledFor(level):
+                fields = about(self._tracker.get(event.token), token=event.token, subflow=event.four_tuple)
+                words = event.kind.value, event.token, event.four_tuple, event.detail
+                log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
         self._decisions.decide(tokens)
 
     def _joined(self, four_tuple: FourTuple, captured: float) -> None:

@@ -17,6 +17,7 @@ from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.model import Policy, Verdict
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.cap_log import CapLog
+from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.plan import PlanError, Planner
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
@@ -132,14 +133,17 @@ class Decisions:
             for verdicts in self.steps(connection, now):  # noqa: B007 - the last ones hold
                 pass
             self.verdicts[token] = verdicts
-        self.cap_log.note(before, verdicts)
+        self.cap_log.note(before, verdicts, connection, token)
         for listener in self._listeners:
             listener(token, connection, before, verdicts, now)
         for planner in self._planners:
             try:
                 planner.set_verdicts(token, verdicts, now, young)
             except PlanError as error:
-                log.error("connection %08x stays uncapped (%s): %s", token, planner.direction.value, error)
+                fields = about(connection, token=token)
+                log.error(
+                    "connection %08x stays uncapped (%s): %s", token, planner.direction.value, error, extra=fields
+                )
 
     def steps(self, connection: Connection, now: float) -> Iterator[Verdicts]:
         """Yield the verdicts of the policy, then what each stage makes of them."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.mptcp.model import KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, KernelSubflow
 from mptcp_throttler.runtime.fault_log import TOLD
+from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.backup_flags import SetBackup
 from mptcp_throttler.stages.budget import Reached
@@ -23,8 +25,16 @@ log = logging.getLogger(__name__)
 class Effects:
     """One daemon's."""
 
-    def __init__(self, path_manager: UserspacePathManager, steering: SteeringStage, chronicle: Chronicle) -> None:
+    def __init__(
+        self,
+        path_manager: UserspacePathManager,
+        steering: SteeringStage,
+        chronicle: Chronicle,
+        connections: Mapping[int, Connection],
+    ) -> None:
+        """*connections* is the tracker's live view by token."""
         self._chronicle = chronicle
+        self._connections = connections
         self._path_manager = path_manager
         self._steering = steering
 
@@ -33,10 +43,10 @@ class Effects:
         for effect in effects:
             match effect:
                 case Relaxed(token, reason):
-                    log.warning("connection %08x: caps relaxed: %s", token, reason, extra=TOLD)
+                    log.warning("connection %08x: caps relaxed: %s", token, reason, extra=TOLD | self._about(token))
                     self._chronicle.guard(time.time(), token, f"caps relaxed: {reason}")
                 case Resumed(token):
-                    log.info("connection %08x: caps are in force again", token)
+                    log.info("connection %08x: caps are in force again", token, extra=self._about(token))
                     self._chronicle.guard(time.time(), token, "caps are in force again")
                 case Reached(budget, client, sentence):
                     self._chronicle.budget(time.time(), budget, client, sentence)
@@ -57,10 +67,14 @@ class Effects:
         try:
             self._path_manager.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
-            log.warning("%s; a connection from before the policy steered cannot be steered", error)
+            text = "%s; a connection from before the policy steered cannot be steered"
+            log.warning(text, error, extra=self._about(effect.token))
             self._steering.refused(effect)
             return
         what = "backup" if effect.backup else "regular"
-        log.debug("%s: %s", effect.four_tuple, what)
+        log.debug("%s: %s", effect.four_tuple, what, extra=self._about(effect.token))
         self._chronicle.steering(time.time(), effect.token, effect.four_tuple, f"made {what}")
         self._steering.confirmed(effect)
+
+    def _about(self, token: int) -> dict[str, Any]:
+        return about(self._connections.get(token), token=token)

@@ -1,12 +1,21 @@
-"""The daemon's log on stderr, with priorities where that is the journal, and what a hang leaves in it."""
+"""The daemon's log: on stderr, and where that is the journal as entries with fields; and what a hang leaves in it.
+
+Fields say what a line is about, so that ``journalctl MPTCP_CLIENT=10.1.0.2`` finds it: docs/operator.md has them.
+"""
 
 from __future__ import annotations
 
 import faulthandler
 import logging
+import os
+import socket
 import sys
+from typing import Any
 
 from mptcp_common import journal
+from mptcp_throttler.mptcp.model import Connection, FourTuple
+from mptcp_throttler.views.connections import client_of
+from mptcp_throttler.views.words import address_text
 
 _PRIORITIES = (
     (logging.ERROR, journal.ERROR),
@@ -14,8 +23,32 @@ _PRIORITIES = (
     (logging.INFO, journal.INFO),
     (logging.NOTSET, journal.DEBUG),
 )
+_IDENTIFIER = "mptcp-throttler"
+"""As the service manager calls what a service prints."""
 _TALKATIVE = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
 """Libraries, and what of theirs is worth a line."""
+
+
+def about(
+    connection: Connection | None = None,
+    *,
+    token: int | None = None,
+    subflow: FourTuple | None = None,
+    rule: str | None = None,
+    path: str | None = None,
+) -> dict[str, Any]:
+    """Return the ``extra`` of a line: the *connection* that it is about, or its *token* and a *subflow* where it has
+    ended; a rule, a path."""
+    address = b"" if subflow is None else subflow.remote
+    client = address_text(address if connection is None else client_of(connection))
+    token = token if connection is None else connection.token
+    fields = {
+        "MPTCP_TOKEN": None if token is None else f"{token:08x}",
+        "MPTCP_CLIENT": client,
+        "MPTCP_RULE": rule,
+        "MPTCP_PATH": path,
+    }
+    return {"fields": {name: value for name, value in fields.items() if value is not None}}
 
 
 class Lines(logging.Formatter):
@@ -26,15 +59,67 @@ class Lines(logging.Formatter):
         self._for_journal = for_journal
 
     def format(self, record: logging.LogRecord) -> str:
-        priority = next(priority for level, priority in _PRIORITIES if record.levelno >= level)
-        return journal.lines(super().format(record), priority, for_journal=self._for_journal)
+        return journal.lines(super().format(record), _priority(record), for_journal=self._for_journal)
+
+
+class Entries(logging.Handler):
+    """Sends entries to the journal; what it does not take at once goes to *otherwise*, as lines."""
+
+    def __init__(self, otherwise: logging.Handler, address: str) -> None:
+        """Raises OSError where there is no journal at *address*."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            probe.connect(address)
+        super().__init__()
+        self._otherwise = otherwise
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._address = address
+        self._pid = os.getpid()
+        self.setFormatter(Lines(for_journal=False))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record)
+            fields = {"SYSLOG_IDENTIFIER": _IDENTIFIER, **getattr(record, "fields", {})}
+            self._send(journal.entry(text, _priority(record), fields))
+        except OSError:
+            # The journal is away or behind, the entry too large for a datagram, or this is a child of the daemon, which
+            # has closed what is not its own.
+            self._otherwise.emit(record)
+        except Exception:
+            self.handleError(record)
+
+    def _send(self, datagram: bytes) -> None:
+        """Raises OSError."""
+        if os.getpid() != self._pid:
+            # A descriptor of that number is another one there.
+            raise OSError("not the daemon itself")
+        # Not connected: the journal may be started anew.
+        self._socket.sendto(datagram, self._address)
+
+    def close(self) -> None:
+        self._socket.close()
+        super().close()
+
+
+def _priority(record: logging.LogRecord) -> int:
+    return next(priority for level, priority in _PRIORITIES if record.levelno >= level)
+
+
+def _handler() -> logging.Handler:
+    """Return what writes the log: entries where stderr is the journal and it can be reached, else lines."""
+    lines: logging.Handler = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(Lines(journal.is_journal()))
+    if journal.is_journal():
+        try:
+            return Entries(lines, journal.SOCKET)
+        except OSError:
+            pass  # as before there were fields
+    return lines
 
 
 def log_to_stderr(level: int) -> None:
     """Log to stderr what is of *level* or more. Where the watchdog ends us (SIGABRT), say where we hung."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines(journal.is_journal()))
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=level, handlers=[_handler()])
     for name, least in _TALKATIVE.items():
         logging.getLogger(name).setLevel(least)
     faulthandler.enable()

@@ -25,7 +25,7 @@ def preview(settings: Settings, policy: Policy, connections: Iterable[Connection
             each.set_verdicts(connection.token, verdicts, now)
         yield f"# connection {connection.token:08x}"
         for verdict in verdicts:
-            yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {_reason(verdict)}"
+            yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {whole_reason(verdict)}"
     for each in (planner, upload):
         each.prepare_path_classes(now)
     if policy.dry_run:
@@ -48,7 +48,7 @@ def preview(settings: Settings, policy: Policy, connections: Iterable[Connection
         yield from (f"nft '{command}'" for command in table.commands(upload.entries.desired))
 
 
-def _reason(verdict: Verdict) -> str:
+def whole_reason(verdict: Verdict) -> str:
     """Return the reason of the cap with what is known of budget and steering without samples."""
     reason, budget, steer = verdict.reason, verdict.budget, verdict.steer
     if budget is not None and budget.budget is not None:

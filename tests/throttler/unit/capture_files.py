@@ -1,0 +1,100 @@
+"""Capture files made by hand, from frames: pcap and pcapng, with any link layer. Seconds since the epoch, bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from mptcp_capture import IPV4, IPV6
+
+START = 1_700_000_000.0
+Frame = tuple[float, str, bytes]
+"""Time, interface, the frame with its Ethernet header."""
+Wrap = Callable[[bytes], bytes]
+
+ETHERNET, NULL, RAW, COOKED, COOKED_2 = 1, 0, 101, 113, 276
+
+BOTH: list[Frame] = [
+    *((START + at, interface, frame) for at, interface, frame in IPV4),
+    *((START + 3 + at, interface, frame) for at, interface, frame in IPV6),
+]
+"""Two real connections of two subflows each, one after the other."""
+
+
+def tagged(*protocols: int) -> Wrap:
+    """Return what puts 802.1Q tags into an Ethernet frame."""
+
+    def wrap(frame: bytes) -> bytes:
+        tags = b"".join(struct.pack("!HH", protocol, 7) for protocol in protocols)
+        return frame[:12] + tags + frame[12:]
+
+    return wrap
+
+
+def cooked(frame: bytes) -> bytes:
+    return struct.pack("!HHH8s", _packet_type(frame), 1, 6, frame[6:12]) + frame[12:]
+
+
+def cooked_2(frame: bytes) -> bytes:
+    return frame[12:14] + struct.pack("!HIHBB8s", 0, 3, 1, _packet_type(frame), 6, frame[6:12]) + frame[14:]
+
+
+_PROXY: Final = {bytes.fromhex("b24b217e00e8"), bytes.fromhex("7659e8d6f249")}
+"""Its Ethernet addresses in these frames."""
+
+
+def _packet_type(frame: bytes) -> int:
+    """4 for what the proxy sent, 0 for what it got."""
+    return 4 if frame[6:12] in _PROXY else 0
+
+
+def bare(frame: bytes) -> bytes:
+    return frame[14:]
+
+
+def null(frame: bytes) -> bytes:
+    return struct.pack("<I", 2 if frame[12:14] == b"\x08\x00" else 10) + frame[14:]
+
+
+def extended(frame: bytes) -> bytes:
+    """Return an IPv6 frame with hop-by-hop and destination options before TCP; others as they are."""
+    if frame[12:14] != b"\x86\xdd":
+        return frame
+    extensions = bytes([60, 0, 1, 4, 0, 0, 0, 0]) + bytes([6, 0, 1, 4, 0, 0, 0, 0])
+    length = int.from_bytes(frame[18:20], "big") + len(extensions)
+    return frame[:18] + length.to_bytes(2, "big") + b"\x00" + frame[21:54] + extensions + frame[54:]
+
+
+def pcap(
+    frames: Iterable[Frame], link_type: int = ETHERNET, wrap: Wrap = bytes, snap: int = 65535, big: bool = False
+) -> bytes:
+    order = ">" if big else "<"
+    parts = [struct.pack(order + "IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, snap, link_type)]
+    for time, _, frame in frames:
+        data = wrap(frame)
+        seconds = int(time)
+        nanoseconds = round((time - seconds) * 1e9)
+        parts.append(struct.pack(order + "IIII", seconds, nanoseconds, len(data[:snap]), len(data)) + data[:snap])
+    return b"".join(parts)
+
+
+def pcapng(frames: Iterable[Frame], link_type: int = ETHERNET, wrap: Wrap = bytes, named: bool = True) -> bytes:
+    def block(kind: int, body: bytes) -> bytes:
+        body += bytes(-len(body) % 4)
+        return struct.pack("<II", kind, len(body) + 12) + body + struct.pack("<I", len(body) + 12)
+
+    def option(code: int, value: bytes) -> bytes:
+        return struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4)
+
+    frames = list(frames)
+    names = list(dict.fromkeys(name for _, name, _ in frames))
+    parts = [block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))]
+    for name in names:
+        options = (option(2, name.encode()) if named else b"") + option(9, b"\x06") + bytes(4)
+        parts.append(block(1, struct.pack("<HHI", link_type, 0, 0) + options))
+    for time, name, frame in frames:
+        data, stamp = wrap(frame), round(time * 1e6)
+        head = struct.pack("<IIIII", names.index(name), stamp >> 32, stamp & 0xFFFFFFFF, len(data), len(data))
+        parts.append(block(6, head + data + bytes(-len(data) % 4)))
+    return b"".join(parts)

@@ -1,0 +1,226 @@
+"""``explain`` and ``events``: what the status socket answers, in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from status_answers import answering
+
+from mptcp_throttler.cli import main
+from mptcp_throttler.views.event_lines import EventLines
+from mptcp_throttler.views.explanation import explanation
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
+HEAD = {"schema": 1, "time": NOON, "version": "0", "pid": 1}
+
+
+def explained(**changes: Any) -> dict[str, Any]:
+    subflow = {
+        "remote": "10.77.1.2:53912",
+        "local": "10.77.8.2:3128",
+        "path": "ethernet",
+        "interface": "wan0",
+        "direction": "down",
+        "verdict": "capped at 5 Mbit/s",
+        "rate": 5_000_000,
+        "ceil": 5_000_000,
+        "rule": "spare-ethernet",
+        "since": NOON - 30,
+        "tried": [
+            {"rule": "night", "matched": False, "failed": "between 22:00 and 06:00", "until": NOON + 10 * 3600},
+            {"rule": "few", "matched": False, "failed": "at most 1 active subflow", "until": None},
+            {"rule": "spare-ethernet", "matched": True, "failed": None, "until": NOON + 86_400 + 6 * 3600},
+        ],
+        "stages": [{"stage": "guard", "what": "cap relaxed: its other path is degraded", "since": NOON - 5}],
+        "cap_state": "in force",
+        **changes,
+    }
+    connection = {"token": "4f037d87", "client": "10.77.1.2", "since": NOON - 90_000, "subflows": [subflow]}
+    return {**HEAD, "connections": [connection]}
+
+
+def test_rules_are_told_in_order_with_what_will_change() -> None:
+    assert list(explanation(explained(), UTC)) == [
+        "connection 4f037d87 from 10.77.1.2, 1 active subflow, since Thu 2026-11-19 11:00:00",
+        "  10.77.1.2:53912, path ethernet by wan0, download: "
+        "capped at 5 Mbit/s, rule spare-ethernet, since 11:59:30, in force",
+        "    rule night: does not match: between 22:00 and 06:00; will change at 22:00",
+        "    rule few: does not match: at most 1 active subflow",
+        "    rule spare-ethernet: matches; will change at Sat 2026-11-21 18:00",
+        "    then guard: cap relaxed: its other path is degraded, since 11:59:55",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cap_state": "coming"}, "since 11:59:30, coming into force"),
+        ({"cap_state": "being lifted", "rate": None, "ceil": None, "verdict": "not capped"}, "being lifted"),
+        ({"cap_state": "none"}, "not in the kernel yet"),
+        ({"rate": 3_000_000}, "capped at 5 Mbit/s, 3 Mbit/s of it guaranteed, rule"),
+        (
+            {"verdict": "capped at 5 Mbit/s (dry run)", "cap_state": "none"},
+            "5 Mbit/s (dry run), rule spare-ethernet, since 11:59:30",
+        ),
+        ({"direction": "up"}, "by wan0, upload: capped"),
+        ({"path": None, "interface": None}, "10.77.1.2:53912, on no path, download:"),
+    ],
+)
+def test_a_verdict_in_words(changes: dict[str, Any], words: str) -> None:
+    assert words in list(explanation(explained(**changes), UTC))[1]
+
+
+def test_each_question_to_a_rule_is_told() -> None:
+    tried = [
+        {"rule": "volume", "kind": "budget", "matched": True, "failed": None, "until": None},
+        {"rule": "spread", "kind": "steer", "matched": False, "failed": "from 2 active subflows on", "until": None},
+    ]
+    lines = list(explanation({**explained(tried=tried), "total": 3}, UTC))
+    assert lines[2:4] == [
+        "    budget of rule volume: matches",
+        "    steering of rule spread: does not match: from 2 active subflows on",
+    ]
+    assert lines[-1] == "and 2 older connections"
+
+
+@pytest.mark.parametrize(
+    ("which", "request_"),
+    [
+        ("10.77.1.2", {"client": "10.77.1.2"}),
+        ("fd77::2", {"client": "fd77::2"}),
+        ("[fd77::2]", {"client": "fd77::2"}),
+        ("4F037D87", {"token": "4F037D87"}),
+        ("10.77.1.2:53912", {"endpoint": "10.77.1.2:53912"}),
+        ("[fd77::2]:53912", {"endpoint": "[fd77::2]:53912"}),
+    ],
+)
+def test_a_client_a_token_or_an_endpoint_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str, request_: dict[str, str]
+) -> None:
+    with answering(tmp_path / "s", lambda request: explained()) as asked:
+        assert main(["explain", which, "--socket", str(tmp_path / "s")]) == 0
+        assert main(["explain", which, "--json", "--socket", str(tmp_path / "s")]) == 0
+    assert asked[0][1] == {"query": "explain", **request_}
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == "    rule few: does not match: at most 1 active subflow"
+    assert json.loads(lines[-1]) == explained()
+
+
+@pytest.mark.parametrize("which", ["nobody", "10.77.1", "10.77.1.2:port", "10.77.1.2:70000", "4f037d87f", ""])
+def test_what_is_nothing_of_that_kind_is_told(capsys: pytest.CaptureFixture[str], which: str) -> None:
+    assert main(["explain", which]) == 2
+    assert capsys.readouterr().err.startswith(f'mptcp-throttler: "{which}" is neither an address')
+
+
+def test_a_connection_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(tmp_path / "s", lambda request: {**HEAD, "connections": []}):
+        assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
+    assert capsys.readouterr().out == "no such connection is open\n"
+    with answering(tmp_path / "s", lambda request: {"schema": 1, "error": "one clear line"}):
+        assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
+    assert capsys.readouterr().err == "mptcp-throttler: one clear line\n"
+
+
+def event(seq: int, **changes: Any) -> dict[str, Any]:
+    none = dict.fromkeys(("client", "remote", "local", "path", "rule", "direction"))
+    return {
+        "seq": seq,
+        "time": NOON + seq / 4,
+        "kind": "decided",
+        "token": "4f037d87",
+        **none,
+        "text": "a text",
+        **changes,
+    }
+
+
+def test_events_are_lines() -> None:
+    lines = EventLines(UTC)
+    several = [
+        event(1, kind="connection", text="connection opened from 10.77.1.2:53912"),
+        event(2, text="10.77.1.2:53912 on path ethernet: capped", rule="spare-ethernet"),
+        event(3, kind="reload", token=None, text="policy reloaded"),
+        event(400_000, kind="applied", text="cap of rule spare in force", rule="spare"),
+    ]
+    assert [line for each in several for line in lines.lines(each)] == [
+        "Friday, 2026-11-20",
+        "12:00:00.250  connection  4f037d87  connection opened from 10.77.1.2:53912",
+        "12:00:00.500  decided     4f037d87  10.77.1.2:53912 on path ethernet: capped (spare-ethernet)",
+        "12:00:00.750  reload      -         policy reloaded",
+        "Saturday, 2026-11-21",
+        "15:46:40.000  applied     4f037d87  cap of rule spare in force",
+    ]
+
+
+class Ring:
+    """Events as the daemon keeps them."""
+
+    def __init__(self) -> None:
+        self.first, self.last = 1, 5
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        after = request.get("after", max(self.first - 1, self.last - request["limit"]))
+        numbers = range(max(self.first, after + 1), self.last + 1)
+        found = [event(number, text=f"number {number}") for number in numbers][: request["limit"]]
+        return {**HEAD, "first": self.first, "last": self.last, "events": found}
+
+
+def test_the_latest_events_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["events", "--socket", str(tmp_path / "s"), "--json", "--limit", "3"]
+    with answering(tmp_path / "s", Ring()) as asked:
+        assert main([*arguments, "--client", "10.0.0.1", "--rule", "x", "--token", "7"]) == 0
+    assert asked[0][1] == {"query": "events", "limit": 3, "client": "10.0.0.1", "rule": "x", "token": "7"}
+    assert [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()] == [3, 4, 5]
+
+
+def test_following_shows_each_event_once_and_says_what_is_missing(tmp_path: Path) -> None:
+    ring = Ring()
+    command = [sys.executable, "-m", "mptcp_throttler.cli", "events", "--follow", "--socket", str(tmp_path / "s")]
+    with answering(tmp_path / "s", ring) as asked:
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+        def answered(requests: int) -> None:
+            deadline = time.monotonic() + 60
+            before = len(asked)
+            while len(asked) < before + requests:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+        answered(1)
+        ring.last = 7
+        answered(2)
+        ring.first, ring.last = 21, 30
+        answered(2)
+        ring.first, ring.last = 1, 2
+        answered(3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    numbers = [int(line.rpartition(" ")[2]) for line in out.splitlines()[1:]]
+    assert numbers == [*range(1, 8), *range(21, 31), 1, 2]
+    assert err.splitlines() == [
+        "note: 13 events are missing: the daemon keeps the latest ones alone",
+        "note: the daemon was started anew; its events begin here",
+    ]
+    times = [at for at, _ in asked]
+    assert len(times) < 15 + (times[-1] - times[0]), "once a second"
+
+
+def test_a_reader_that_has_enough_is_no_fault(tmp_path: Path) -> None:
+    ring = Ring()
+    ring.last = 100_000
+    command = f"{sys.executable} -m mptcp_throttler.cli events --limit 9000 --socket {tmp_path / 's'} | head -1"
+    with answering(tmp_path / "s", ring):
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""

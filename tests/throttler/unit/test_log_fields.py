@@ -1,0 +1,196 @@
+"""What the log tells the journal: entries with fields, and lines where the journal takes none."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_kernel import FakeKernel
+from hypothesis import given
+from hypothesis import strategies as st
+from mptcp_dialogue import Host, feed, opened
+from test_daemon import CAPPED, running, scenario, until
+
+from mptcp_common import journal
+from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.runtime import cap_log as cap_log_module
+from mptcp_throttler.runtime import logs
+from mptcp_throttler.runtime.logs import Entries, Lines, about
+
+
+class Journal:
+    """A socket in place of the journal's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.listen()
+
+    def listen(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self.path))
+        self._socket.setblocking(False)
+
+    def close(self) -> None:
+        self._socket.close()
+        self.path.unlink(missing_ok=True)
+
+    def entries(self) -> Iterator[dict[str, str]]:
+        while True:
+            try:
+                yield fields(self._socket.recv(1 << 20))
+            except BlockingIOError:
+                return
+
+
+def fields(datagram: bytes) -> dict[str, str]:
+    """Return the fields of an entry: systemd.io/JOURNAL_NATIVE_PROTOCOL."""
+    found = {}
+    while datagram:
+        head, _, rest = datagram.partition(b"\n")
+        name, equals, value = head.partition(b"=")
+        if not equals:
+            size = int.from_bytes(rest[:8], "little")
+            value, end, datagram = rest[8 : 8 + size], rest[8 + size : 9 + size], rest[9 + size :]
+            assert end == b"\n"
+        else:
+            datagram = rest
+        found[name.decode()] = value.decode()
+    return found
+
+
+@pytest.fixture
+def journald(tmp_path: Path) -> Iterator[Journal]:
+    server = Journal(tmp_path / "journal")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def stderr() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
+    """A logger as the daemon's, to that journal and that stderr."""
+    lines = logging.StreamHandler(stderr)
+    lines.setFormatter(Lines(for_journal=True))
+    handler = Entries(lines, str(journald.path))
+    logger = logging.Logger("fields", logging.DEBUG)
+    logger.addHandler(handler)
+    yield logger
+    handler.close()
+
+
+@given(
+    st.text(alphabet=st.characters(codec="utf-8")),
+    st.dictionaries(st.from_regex("[A-Z][A-Z0-9_]{0,9}", fullmatch=True), st.text()),
+)
+def test_an_entry_is_read_as_it_was_written(text: str, more: dict[str, str]) -> None:
+    clean = {name: value.encode(errors="replace").decode() for name, value in more.items()}
+    expected = {"MESSAGE": text, "PRIORITY": "6", **clean}
+    assert fields(journal.entry(text, 6, more)) == expected
+
+
+def test_a_line_says_what_it_is_about(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
+    tracker, host = Tracker([3128]), Host()
+    opened(tracker, host)
+    feed(tracker, *host.join().handshake())
+    extra = about(tracker.get(host.token), rule="spare", path="wifi")
+    log.warning("capped: %s", "why", extra=extra)
+    log.info("policy reloaded")
+    log.error("two\nlines")
+    assert list(journald.entries()) == [
+        {
+            "MESSAGE": "WARNING: capped: why",
+            "PRIORITY": "4",
+            "SYSLOG_IDENTIFIER": "mptcp-throttler",
+            "MPTCP_TOKEN": f"{host.token:08x}",
+            "MPTCP_CLIENT": "198.51.100.1",
+            "MPTCP_RULE": "spare",
+            "MPTCP_PATH": "wifi",
+        },
+        {"MESSAGE": "INFO: policy reloaded", "PRIORITY": "6", "SYSLOG_IDENTIFIER": "mptcp-throttler"},
+        {"MESSAGE": "ERROR: two\nlines", "PRIORITY": "3", "SYSLOG_IDENTIFIER": "mptcp-throttler"},
+    ]
+    assert stderr.getvalue() == ""
+
+
+def test_what_the_journal_does_not_take_is_a_line(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
+    for number in range(10_000):
+        log.info("number %d", number)
+    taken = [each["MESSAGE"] for each in journald.entries()]
+    told = [line.removeprefix("<6>") for line in stderr.getvalue().splitlines()]
+    assert taken, "as many as the socket holds"
+    assert told, "the others; nobody waits for the journal"
+    assert taken + told == [f"INFO: number {number}" for number in range(10_000)]
+
+
+def test_a_line_too_long_for_a_datagram_is_told(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
+    log.info("x" * 5_000_000)
+    assert len(stderr.getvalue()) > 5_000_000
+
+
+def test_a_journal_that_was_started_anew_is_found(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
+    journald.close()
+    log.info("while it is away")
+    journald.listen()
+    log.info("again")
+    assert [each["MESSAGE"] for each in journald.entries()] == ["INFO: again"]
+    assert stderr.getvalue() == "<6>INFO: while it is away\n"
+
+
+def test_a_child_writes_lines(log: logging.Logger, journald: Journal, tmp_path: Path) -> None:
+    """The child that answers for the status has closed the descriptor, or has another of that number."""
+    handler = log.handlers[0]
+    assert isinstance(handler, Entries)
+    child = os.fork()
+    if child == 0:
+        told = io.StringIO()
+        otherwise = logging.StreamHandler(told)
+        handler._otherwise = otherwise
+        log.info("from the child")
+        (tmp_path / "told").write_text(told.getvalue())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (tmp_path / "told").read_text() == "from the child\n"
+    assert list(journald.entries()) == []
+
+
+@pytest.mark.parametrize(("stream", "there"), [(True, True), (True, False), (False, True)])
+def test_entries_are_for_a_stderr_that_is_the_journal(
+    monkeypatch: pytest.MonkeyPatch, journald: Journal, stream: bool, there: bool
+) -> None:
+    monkeypatch.setattr(journal, "is_journal", lambda: stream)
+    monkeypatch.setattr(journal, "SOCKET", str(journald.path) if there else "/nowhere/journal")
+    handler = logs._handler()
+    assert isinstance(handler, Entries) is (stream and there)
+    handler.close()
+
+
+def test_the_daemon_says_whose_cap_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
+    caplog.set_level(logging.INFO)
+
+    @scenario
+    async def test(path: Path) -> None:
+        kernel = FakeKernel()
+        kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+        async with running(path, CAPPED, kernel):
+            await until(lambda: any("caps path" in each for each in caplog.messages))
+
+    test(tmp_path)
+    record = next(each for each in caplog.records if "caps path" in each.getMessage())
+    assert record.fields == {  # type: ignore[attr-defined]
+        "MPTCP_TOKEN": "00000007",
+        "MPTCP_CLIENT": "10.1.0.1",
+        "MPTCP_RULE": "cap-a",
+        "MPTCP_PATH": "a",
+    }

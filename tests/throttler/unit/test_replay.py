@@ -1,0 +1,337 @@
+"""``mptcp-throttler replay``: the same timeline from every kind of capture, and a clear line for whatever is none."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from capture_files import (
+    BOTH,
+    COOKED,
+    COOKED_2,
+    ETHERNET,
+    NULL,
+    RAW,
+    START,
+    Frame,
+    bare,
+    cooked,
+    cooked_2,
+    extended,
+    null,
+    pcap,
+    pcapng,
+    tagged,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mptcp_throttler.cli import main
+
+POLICY = """
+version: 1
+paths: {first: {clients: [10.77.0.0/24, "fd77:0:0::/64"]}, second: {interfaces: [v1]}}
+rules:
+  - {name: spare, paths: [first], throttle: {rate: 5 Mbit/s}}
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Replay bytes; return exit status, what was printed, and what was said."""
+
+    def run(capture: bytes, *arguments: str, policy: str = POLICY) -> tuple[int, str, str]:
+        (tmp_path / "policy.yaml").write_text(policy)
+        (tmp_path / "capture").write_bytes(capture)
+        code = main(["replay", str(tmp_path / "capture"), "--policy", str(tmp_path / "policy.yaml"), *arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err.replace(str(tmp_path), "")
+
+    return run
+
+
+def entries(printed: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+def test_the_timeline_says_what_was_seen_and_decided(replay: Run) -> None:
+    code, out, err = replay(pcap(BOTH[11:]), "--interface", "fd77:1::/64=v1")
+    assert code == 0
+    assert err == ""
+    assert out.splitlines() == [
+        "2023-11-14 UTC",
+        "22:13:23.000000  [fd77::1]:36484 > SYN: MP_CAPABLE version 1",
+        "22:13:23.000020  [fd77::1]:36484 < SYN ACK: MP_CAPABLE version 1, the sender's key",
+        "22:13:23.000049  [fd77::1]:36484 > ACK: MP_CAPABLE version 1, both keys",
+        "                 connection 1643c9ed is open",
+        "                 [fd77::1]:36484 active: initial subflow, regular",
+        "                 [fd77::1]:36484 capped: rule spare caps path first at 5 Mbit/s: "
+        "1 subflow active, 2 anticipated",
+        "22:13:23.000310  [fd77::1]:36484 > ACK: MP_CAPABLE version 1, both keys, 5 bytes of data",
+        "22:13:23.000543  [fd77:1::1]:37719 > SYN: MP_JOIN to connection 1643c9ed, address id 6",
+        "22:13:23.000553  [fd77:1::1]:37719 < SYN ACK: MP_JOIN, address id 0, HMAC e165815e139d50b1",
+        "22:13:23.000568  [fd77:1::1]:37719 > ACK: MP_JOIN, HMAC f8515cbbf59f6cb41db57150dcb84f158ad23008",
+        "                 [fd77:1::1]:37719 active: joined subflow, address id 6, regular, leaves by v1",
+        "                 [fd77:1::1]:37719 not capped: no rule matches",
+        "22:13:23.414667  [fd77::1]:36484 > FIN ACK: DSS, acknowledges 17163732133051081525",
+        "                 [fd77::1]:36484 is closing: FIN from the client",
+        "                 [fd77::1]:36484 cap of rule spare is over after 0.4 s, 0 B",
+        "22:13:23.414675  [fd77:1::1]:37719 > FIN ACK: DSS, acknowledges 17163732133051081525",
+        "                 [fd77:1::1]:37719 is closing: FIN from the client",
+        "22:13:23.414748  [fd77::1]:36484 < FIN ACK: DSS, acknowledges 15692909653562303650",
+        "                 [fd77::1]:36484 has ended: FIN from the proxy; 0 B down, 5 B up",
+        "22:13:23.414764  [fd77:1::1]:37719 < FIN ACK: DSS, acknowledges 15692909653562303650",
+        "                 [fd77:1::1]:37719 has ended: FIN from the proxy; 0 B down, 0 B up",
+        "1 connection, 2 subflows and 11 segments of the proxy's in 0.4 s",
+        "rule spare: 1 cap, 0.4 s and 0 B in all",
+    ]
+
+
+CAPTURES = {
+    "Ethernet": pcap(BOTH),
+    "big-endian": pcap(BOTH, big=True),
+    "802.1Q": pcap(BOTH, wrap=tagged(0x8100)),
+    "QinQ": pcap(BOTH, wrap=tagged(0x88A8, 0x8100)),
+    "cooked v1": pcap(BOTH, COOKED, cooked),
+    "cooked v1, 802.1Q": pcap(BOTH, COOKED, lambda frame: cooked(tagged(0x8100)(frame))),
+    "cooked v2": pcap(BOTH, COOKED_2, cooked_2),
+    "cooked v2, 802.1Q": pcap(BOTH, COOKED_2, lambda frame: cooked_2(tagged(0x8100)(frame))),
+    "raw IP": pcap(BOTH, RAW, bare),
+    "BSD loopback": pcap(BOTH, NULL, null),
+    "IPv6 extension headers": pcap(BOTH, ETHERNET, extended),
+    "cut behind the TCP header": pcap(BOTH, snap=118),
+    "compressed": gzip.compress(pcap(BOTH)),
+    "pcapng": pcapng(BOTH),
+    "pcapng, cooked v2": pcapng(BOTH, COOKED_2, cooked_2),
+}
+
+
+@pytest.mark.parametrize("kind", CAPTURES)
+def test_the_same_timeline_comes_from_every_kind_of_capture(replay: Run, kind: str) -> None:
+    by_address = ("--interface", "10.77.1.0/24=v1", "--interface", "fd77:1::/64=v1", "--interface", "v0")
+    expected = replay(CAPTURES["Ethernet"], *by_address)
+    assert "path second" not in expected[1]
+    assert '"path": "second"' in replay(CAPTURES["Ethernet"], *by_address, "--json")[1]
+    assert replay(CAPTURES[kind], *by_address) == expected
+
+
+def test_pcapng_names_the_interfaces_by_which_paths_are_told_apart(replay: Run) -> None:
+    _, out, err = replay(pcapng(BOTH), "--json")
+    paths = {each["remote"]: each["path"] for each in entries(out) if each["kind"] == "decided"}
+    assert paths == {
+        "10.77.0.1:48830": "first",
+        "10.77.1.1:35941": "second",
+        "[fd77::1]:36484": "first",
+        "[fd77:1::1]:37719": "second",
+    }
+    assert err == ""
+    _, _, err = replay(pcapng(BOTH, named=False))
+    assert err == (
+        "note: the capture names no interface, so no subflow is on path second; "
+        "--interface [PREFIX=]NAME says by which one they leave\n"
+    )
+
+
+def test_json_has_the_same_in_one_object_a_line(replay: Run) -> None:
+    found = entries(replay(pcapng(BOTH[:11]), "--json")[1])
+    assert [each["kind"] for each in found] == [
+        *("segment", "segment", "segment", "connection", "subflow", "decided", "segment"),
+        *("segment", "segment", "segment", "subflow", "lifted", "decided"),
+        *("segment", "changed", "segment", "changed", "segment", "closed", "segment", "closed", "summary"),
+    ]
+    assert found[5] == {
+        "time": START + 0.000032,
+        "kind": "decided",
+        "token": "d1ecc642",
+        "remote": "10.77.0.1:48830",
+        "local": "10.77.0.2:3128",
+        "path": "first",
+        "rule": "spare",
+        "rate": 5_000_000,
+        "ceil": 5_000_000,
+        "direction": "down",
+        "text": "capped: rule spare caps path first at 5 Mbit/s: 1 subflow active, 2 anticipated",
+    }
+    assert found[-1]["connections"] == 1
+    assert found[-1]["notes"] == []
+
+
+def test_headers_that_were_cut_off_are_counted(replay: Run) -> None:
+    code, out, err = replay(pcap(BOTH, snap=68))
+    assert code == 0
+    assert "0 connections" in out
+    assert "note: 22 packets cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)" in err
+    _, _, err = replay(pcap([(START, "v0", b"\x02" * 12 + b"\x08\x06" + bytes(100))] * 3, snap=40))
+    assert "cut off" not in err, "ARP is none of ours, whole or not"
+
+
+def test_the_clock_opens_rules_and_forgets_as_the_daemon_does(replay: Run) -> None:
+    night = POLICY + "    when: {min_subflows: 1, hours: ['22:13-22:20']}\n"
+    night = night.replace("throttle: {rate: 5 Mbit/s}}", "throttle: {rate: 5 Mbit/s}, lift_last: false,").replace(
+        "\n    when:", " when:"
+    )
+    handshake = BOTH[:4]
+    later: Frame = (START + 4000, "v0", BOTH[11][2])
+    _, out, _ = replay(pcap([*handshake, later]), policy=night + "}")
+    lines = out.splitlines()
+    assert "22:20:00.000000  the hours of rule spare end" in lines
+    over = "cap of rule spare is over after 400.0 s, 0 B: rule spare does not apply: outside its hours"
+    assert f"                 10.77.0.1:48830 {over}" in lines
+    # Nothing says that the handshake was completed.
+    (ended,) = entries(replay(pcap([BOTH[0], later]), "--json", policy=night + "}")[1])[1:2]
+    assert ended["kind"] == "segment", "a handshake that expires is no news"
+    gone = entries(replay(pcap([*handshake, (START + 40_000, "v0", BOTH[11][2])]), "--json")[1])
+    (closed,) = [each for each in gone if each["kind"] == "closed" and "remote" in each]
+    assert "idle" in str(closed["text"])
+    assert closed["time"] == pytest.approx(START + 6 * 3600, abs=10)
+
+
+def test_time_that_goes_back_begins_anew(replay: Run) -> None:
+    """A SYN from the year 2100 was once waited for, second by second, from 2023 on."""
+    century = 77 * 365.25 * 86_400
+    frames = [
+        (START + century, "v0", BOTH[11][2]),
+        BOTH[0],
+        (START + century - 10, "v0", BOTH[1][2]),
+        *((START + at - BOTH[0][0], name, frame) for at, name, frame in BOTH[:11]),
+    ]
+    _, out, _ = replay(pcap(frames))
+    assert out.count("time goes back: what is known is forgotten, as at a start") == 2
+    assert "1 connection, 2 subflows and 14 segments" in out
+
+
+def test_mp_prio_moves_a_subflow_among_paths(replay: Run) -> None:
+    fin = BOTH[7][2]
+    ack = fin[:47] + b"\x10" + fin[48:66] + bytes([30, 3, 0x51, 1]) + bytes([1] * 8)
+    _, out, _ = replay(pcap([*BOTH[:7], (START + 0.2, "v0", ack)]))
+    assert "10.77.0.1:48830 > ACK: MP_PRIO: backup" in out
+    assert "10.77.0.1:48830 is now: initial subflow, backup" in out
+
+
+def test_version_0_is_said_and_not_tracked(replay: Run) -> None:
+    syn = BOTH[0][2]
+    old = syn[:-2] + b"\x00\x81"
+    code, out, err = replay(pcap([(START, "v0", old)]))
+    words = "asks for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP: not tracked"
+    assert f"10.77.0.1:48830 > SYN: MP_CAPABLE version 0, with checksums: {words}" in out
+    assert code == 0
+    assert "note: 1 SYN for MPTCP version 0 (RFC 6824), which is not tracked" in err
+
+
+def test_what_began_before_the_capture_is_said(replay: Run) -> None:
+    _, out, err = replay(pcap(BOTH[4:11]))
+    assert "10.77.1.1:35941 join refused: no connection with this token is known" in out
+    assert "note: 1 subflow began before the capture" in err
+
+
+def test_a_capture_of_the_clients_side_is_understood(replay: Run) -> None:
+    def reversed_cooked(frame: bytes) -> bytes:
+        data = cooked(frame)
+        return (b"\x00\x04" if data[:2] == b"\x00\x00" else b"\x00\x00") + data[2:]
+
+    capture = pcap(BOTH, COOKED, reversed_cooked)
+    _, out, err = replay(capture)
+    assert "0 connections" in out
+    assert "note: 22 segments ignored" in err
+    assert replay(capture, "--elsewhere")[1] == replay(pcap(BOTH))[1]
+
+
+def test_another_port_of_the_proxy(replay: Run) -> None:
+    assert "no segment to or from port 8080 or 8081" in replay(pcap(BOTH), "--port", "8080", "--port", "8081")[2]
+
+
+@pytest.mark.parametrize(
+    ("capture", "code", "message"),
+    [
+        (b"", 1, "mptcp-throttler: /capture: is no capture file, pcap or pcapng\n"),
+        (
+            b"GIF89a and more, for a header has 24 bytes",
+            1,
+            "mptcp-throttler: /capture: is no capture file, pcap or pcapng\n",
+        ),
+        (pcap(BOTH)[:11], 1, "mptcp-throttler: /capture: the file ends within its header\n"),
+        (pcapng(BOTH)[:11], 1, "mptcp-throttler: /capture: the file ends within its header\n"),
+        (b"\x1f\x8bnothing", 1, "mptcp-throttler: /capture: cannot be read: Compressed file ended"),
+        (pcap(BOTH)[:-3], 0, "note: /capture: the file ends in the middle of a record; what follows is not there\n"),
+        (pcapng(BOTH)[:-3], 0, "note: /capture: the file ends in the middle of a record; what follows is not there\n"),
+        (gzip.compress(pcap(BOTH))[:-9], 0, "note: /capture: cannot be read to its end: Compressed file ended"),
+        (pcapng(BOTH)[:-70] + b"\xff" * 70, 0, "note: /capture: not read to its end, there is a damaged record: "),
+        (
+            pcap(BOTH, 127),
+            1,
+            "note: 22 packets of link type 127 not read; known are Ethernet (1), Linux cooked (113, 276)",
+        ),
+    ],
+)
+def test_what_is_no_capture_or_a_damaged_one_is_told_in_one_line(
+    replay: Run, capture: bytes, code: int, message: str
+) -> None:
+    found, _, err = replay(capture, "--interface", "v1")
+    assert found == code
+    assert err.startswith(message)
+    assert all(line.startswith(("note: ", "mptcp-throttler: ")) for line in err.splitlines())
+
+
+def test_standard_input_is_read(replay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    expected = replay(pcap(BOTH))[1]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(pcap(BOTH)))))
+    code = main(["replay", "-", "--policy", str(tmp_path / "policy.yaml")])
+    assert code == 0
+    assert expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--time-zone", "Nowhere/Land"], '--time-zone: "Nowhere/Land" is not a time zone'),
+        (
+            ["--interface", "10.0.0.0/33=eth0"],
+            "--interface: '10.0.0.0/33' does not appear to be an IPv4 or IPv6 network",
+        ),
+        (["--config", "/nowhere"], "/nowhere: cannot be read: No such file or directory"),
+    ],
+)
+def test_wrong_options_are_told(replay: Run, arguments: list[str], message: str) -> None:
+    code, out, err = replay(pcap(BOTH), *arguments)
+    assert code == 1
+    assert out == ""
+    assert err.startswith(message)
+
+
+def test_settings_give_ports_interface_and_policy(
+    tmp_path: Path, replay: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert replay(pcap(BOTH))[0] == 0
+    configuration = tmp_path / "throttler.yaml"
+    configuration.write_text("interfaces: [v1]\npolicy: policy.yaml\nlisten_ports: [3128]\n")
+    assert main(["replay", str(tmp_path / "capture"), "--config", str(configuration)]) == 0
+    assert "leaves by v1" in capsys.readouterr().out
+    configuration.write_text("interfaces: [v1]\npolicy: policy.yaml\nlisten_ports: [3129]\n")
+    assert main(["replay", str(tmp_path / "capture"), "--config", str(configuration)]) == 0
+    assert "no segment to or from port 3129" in capsys.readouterr().err
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A capture some bytes of which are others, or that ends early."""
+    data = bytearray(draw(st.sampled_from(list(CAPTURES.values()))))
+    for _ in range(draw(st.integers(1, 30))):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return bytes(data[: draw(st.integers(0, len(data)))]) if draw(st.booleans()) else bytes(data)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(damaged() | st.binary(max_size=300), st.booleans())
+def test_whatever_is_in_a_file_each_line_is_for_people(replay: Run, capture: bytes, as_json: bool) -> None:
+    code, out, err = replay(capture, *(["--json"] if as_json else []))
+    assert code in (0, 1)
+    assert all(line.startswith(("note: ", "mptcp-throttler: ")) for line in err.splitlines()), err
+    assert out.isprintable() or all(line.isprintable() for line in out.splitlines())
+    if as_json:
+        assert all(isinstance(each["kind"], str) for each in entries(out))

@@ -1,0 +1,231 @@
+"""``top`` on a terminal: a pseudo-terminal of 80 columns, and what is left of it however the command ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fcntl import ioctl
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from status_answers import Answer, answering, many
+
+PATIENCE = 60.0
+"""Seconds: a slow machine with two processors, both busy."""
+ALTERNATE, NORMAL = b"\x1b[?1049h", b"\x1b[?1049l"
+Asked = list[tuple[float, Answer]]
+CURSOR_OFF, CURSOR_ON = b"\x1b[?25l", b"\x1b[?25h"
+
+
+class Terminal:
+    """The command on a pseudo-terminal."""
+
+    def __init__(self, socket: Path) -> None:
+        self.ours, theirs = os.openpty()
+        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(theirs)
+        self._theirs = theirs
+        self.seen = b""
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", sys.executable, "-m", "mptcp_throttler.cli", "top", "--socket", str(socket)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm"} | dict.fromkeys(("COLUMNS", "LINES"), ""),
+        )
+
+    def type(self, text: str) -> None:
+        os.write(self.ours, text.encode())
+
+    def read(self, seconds: float) -> bool:
+        """Take in what was written; False where nothing was for so long."""
+        if not select.select([self.ours], [], [], seconds)[0]:
+            return False
+        self.seen += os.read(self.ours, 1 << 16)
+        return True
+
+    def wait_for(self, *texts: str) -> None:
+        """Wait until all of *texts* were written since the last time; forget what was written."""
+        deadline = time.monotonic() + PATIENCE
+        while not all(text in plain(self.seen) for text in texts):
+            assert time.monotonic() < deadline, f"{texts} not in {plain(self.seen)[-2000:]}"
+            self.read(0.2)
+        self.seen = b""
+
+    def end(self) -> int:
+        """Wait for the end; return the exit status."""
+        deadline = time.monotonic() + PATIENCE
+        while (status := self.process.poll()) is None:
+            assert time.monotonic() < deadline
+            self.read(0.1)
+        while self.read(0):
+            pass
+        return status
+
+    @property
+    def modes(self) -> list[Any]:
+        return termios.tcgetattr(self._theirs)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.ours)
+        os.close(self._theirs)
+
+
+def plain(written: bytes) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.decode(errors="replace"))
+
+
+@contextmanager
+def shown(
+    tmp_path: Path, answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> Iterator[tuple[Any, Any]]:
+    with answering(tmp_path / "s", answer or many(10_000)) as asked:
+        terminal = Terminal(tmp_path / "s")
+        try:
+            yield terminal, asked
+        finally:
+            terminal.close()
+
+
+def is_restored(terminal: Terminal, written: bytes) -> bool:
+    return (
+        terminal.modes == terminal.before
+        and written.count(ALTERNATE) == written.count(NORMAL) > 0
+        and written.rindex(CURSOR_ON) > written.rindex(CURSOR_OFF)
+    )
+
+
+def test_keys_sort_filter_scroll_and_pause(tmp_path: Path) -> None:
+    with shown(tmp_path) as (terminal, asked):
+        terminal.wait_for("10000 connections", "by rate", "10.77.1.2:40000", "held", "q quit")
+        terminal.type("s")
+        terminal.wait_for("by bytes")
+        terminal.type("c10.77.1.9\r")
+        terminal.wait_for("client 10.77.1.9", "(asking)")
+        deadline = time.monotonic() + PATIENCE
+        while asked[-1][1].get("client") != "10.77.1.9":
+            assert time.monotonic() < deadline
+            terminal.read(0.1)
+        terminal.type("x\x1b[6~\x1b[6~")
+        terminal.wait_for("from 13")
+        terminal.type("\x1b[F")
+        terminal.wait_for("from 10000", "10.77.1.251:40000")
+        terminal.type("\x1b[H ")
+        terminal.wait_for("PAUSED")
+        terminal.type("q")
+        assert terminal.end() == 0
+    requests = [request for _, request in asked]
+    assert {"sort": "bytes"}.items() <= requests[-1].items()
+    assert any(request.get("client") == "10.77.1.9" for request in requests)
+    assert all(request["query"] == "connections" and request["limit"] <= 200 for request in requests)
+    times = [at for at, _ in asked]
+    assert all(later - earlier > 0.9 for earlier, later in pairwise(times)), "once a second at most"
+
+
+def test_a_pause_asks_nothing(tmp_path: Path) -> None:
+    with shown(tmp_path) as (terminal, asked):
+        terminal.wait_for("10000 connections")
+        terminal.type(" ")
+        terminal.wait_for("PAUSED")
+        time.sleep(1.5)  # one that was under way
+        before = len(asked)
+        time.sleep(2.5)
+        assert len(asked) == before
+        terminal.type("s")
+        terminal.wait_for("by bytes")
+        deadline = time.monotonic() + PATIENCE
+        while len(asked) == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert asked[-1][1]["sort"] == "bytes", "what is new is asked for"
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("q", 0),
+        ("\x03", 0),
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+        (signal.SIGHUP, 128 + signal.SIGHUP),
+        (signal.SIGQUIT, 128 + signal.SIGQUIT),
+    ],
+)
+def test_the_terminal_is_as_before_however_it_ends(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
+    with shown(tmp_path) as (terminal, _):
+        terminal.wait_for("10000 connections")
+        assert terminal.modes != terminal.before
+        if isinstance(end, str):
+            terminal.type(end)
+        else:
+            terminal.process.send_signal(end)
+        terminal.seen = ALTERNATE
+        assert terminal.end() == status
+        assert is_restored(terminal, ALTERNATE + CURSOR_OFF + terminal.seen[len(ALTERNATE) :])
+
+
+def test_an_answer_that_nobody_foresaw_restores_the_terminal_too(tmp_path: Path) -> None:
+    nonsense = {"schema": 1, "time": 0.0, "total": 1, "connections": [{}]}
+    with shown(tmp_path, lambda request: nonsense) as (terminal, _):
+        assert terminal.end() != 0
+        assert is_restored(terminal, terminal.seen)
+
+
+def test_stopped_and_continued(tmp_path: Path) -> None:
+    with shown(tmp_path) as (terminal, _):
+        terminal.wait_for("10000 connections")
+        terminal.type("\x1a")
+        deadline = time.monotonic() + PATIENCE
+        while Path(f"/proc/{terminal.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline
+            terminal.read(0.05)
+        assert terminal.modes[3] & termios.ECHO
+        assert terminal.modes[3] & termios.ICANON
+        terminal.seen = b""
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.wait_for("10000 connections")
+        assert not terminal.modes[3] & termios.ECHO
+        terminal.type("q")
+        assert terminal.end() == 0
+        assert terminal.modes == terminal.before
+
+
+def test_it_waits_for_a_daemon_that_is_away(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path / "s")
+    try:
+        terminal.wait_for("no daemon answers at")
+        with answering(tmp_path / "s", many(3)):
+            terminal.wait_for("3 connections")
+        terminal.wait_for("no daemon answers at")
+        terminal.type("q")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+
+
+def test_a_daemon_that_hangs_keeps_no_key_from_working(tmp_path: Path) -> None:
+    def hang(request: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(3)
+        return many(1)(request)
+
+    with shown(tmp_path, hang) as (terminal, asked):
+        terminal.wait_for("asking")
+        deadline = time.monotonic() + PATIENCE
+        while not asked:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        terminal.type("q")
+        assert terminal.end() == 0

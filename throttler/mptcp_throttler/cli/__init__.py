@@ -1,0 +1,129 @@
+"""The command ``mptcp-throttler``. What a command needs is imported by it, for libraries take longer to load than the
+running daemon takes to answer."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mptcp_common import __version__, journal
+from mptcp_common.exit_status import CONFIGURATION, FAILED
+from mptcp_common.problems import DocumentError
+from mptcp_common.reasons import reason
+from mptcp_throttler.cli import asking, daemon, files, offline
+from mptcp_throttler.cli.common import complain
+from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
+    options = _parser().parse_args(arguments)
+    from mptcp_throttler.kernel.ports import KernelError
+
+    try:
+        return int(options.command(options))
+    except DocumentError as error:
+        journal.say(error, journal.ERROR)
+        # Of a daemon: what is in its files will not be better the next time.
+        return CONFIGURATION if options.command is daemon.run else FAILED
+    except BrokenPipeError:
+        # Whoever read has enough. What is in the buffer has nowhere to go, at the interpreter's end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (KernelError, OSError) as error:
+        complain(reason(error))
+    except KeyboardInterrupt:
+        complain("interrupted")
+    return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mptcp-throttler", description="Throttle chosen subflows of Multipath TCP connections, by policy."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, help_text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help_text, description=help_text)
+        command.add_argument(
+            "--config",
+            type=Path,
+            default=DEFAULT_SETTINGS,
+            metavar="FILE",
+            help=f"the settings file (default: {DEFAULT_SETTINGS})",
+        )
+        return command
+
+    run = add("run", "Watch and throttle until SIGTERM; SIGHUP reloads the policy.")
+    run.add_argument("--verbose", action="store_true", help="log every event")
+    run.set_defaults(command=daemon.run)
+
+    check = add("check", "Check settings and policy and print every problem; nothing is touched.")
+    check.add_argument("--policy", type=Path, metavar="FILE", help="check only this policy file")
+    check.set_defaults(command=files.check)
+
+    reload = add("reload", "Have the running daemon take the policy anew, and wait for what becomes of it.")
+    reload.set_defaults(command=daemon.reload)
+
+    plan = add("plan", "Print what would be done to the kernel, in the words of tc, ipset, iptables or nft.")
+    plan.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
+    source = plan.add_mutually_exclusive_group(required=True)
+    source.add_argument("--subflows", type=Path, metavar="FILE", help="connections and their subflows, as YAML")
+    source.add_argument("--live", action="store_true", help="the subflows that this host has now")
+    plan.add_argument("--at", metavar="TIME", help='evaluate at this time ("2026-11-20T18:30+02:00") instead of now')
+    plan.set_defaults(command=files.plan)
+
+    status = add("status", "Show connections, subflows, verdicts and why, classes and bytes of the running daemon.")
+    status.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    status.add_argument("--brief", action="store_true", help="with --json: no connections, classes and counters")
+    status.set_defaults(command=asking.status)
+
+    explain = add("explain", "Say of a client or connection which rules were tried, which hold, and what comes next.")
+    explain.add_argument("which", metavar="CLIENT|CONNECTION", help="an address, a token, or ADDR:PORT of a client")
+    explain.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
+    explain.add_argument("--json", action="store_true", help="print JSON")
+    explain.set_defaults(command=asking.explain)
+
+    events = add("events", "Show what happened lately: seen, decided, put into the kernel, by which rule.")
+    events.add_argument("--follow", action="store_true", help="go on with what happens, until interrupted")
+    events.add_argument("--client", metavar="ADDRESS", help="of this client alone")
+    events.add_argument("--token", metavar="TOKEN", help="of this connection alone")
+    events.add_argument("--rule", metavar="NAME", help="of this rule alone")
+    events.add_argument(
+        "--limit", type=int, default=1000, metavar="NUMBER", help="at most so many of the latest (default: 1000)"
+    )
+    events.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
+    events.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    events.set_defaults(command=asking.events)
+
+    top = add("top", "Show connections and their subflows live: rates, caps and why; --once prints one table.")
+    top.add_argument("--once", action="store_true", help="print one table and end")
+    top.add_argument(
+        "--sort", choices=("rate", "bytes", "age", "client"), default="rate", help="what comes first (default: rate)"
+    )
+    top.add_argument("--client", metavar="ADDRESS", help="of this client alone")
+    top.add_argument("--path", metavar="NAME", help="with a subflow on this path")
+    top.add_argument("--rule", metavar="NAME", help="with a subflow capped by this rule")
+    top.add_argument(
+        "--limit", type=int, default=50, metavar="NUMBER", help="with --once: at most so many (default: 50)"
+    )
+    top.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
+    top.set_defaults(command=asking.top)
+
+    quota = add("quota", "Show or reset what was used of the policy's budgets, whether the daemon runs or not.")
+    quota.add_argument("action", choices=("show", "reset"), help="show, or begin the present period anew")
+    quota.add_argument("--rule", metavar="NAME", help="this budget, or this rule's, alone")
+    quota.add_argument("--client", metavar="ADDRESS", help="this client's volume alone")
+    quota.add_argument("--json", action="store_true", help="print JSON")
+    quota.set_defaults(command=files.quota)
+
+    replay = "Show what the throttler would have known and done, from a capture of the proxy's packets."
+    offline.add_replay(commands.add_parser("replay", help=replay, description=replay))
+
+    cleanup = add("cleanup", "Remove everything a killed daemon left in the kernel, and put back what it replaced.")
+    cleanup.set_defaults(command=daemon.clean_up)
+    return parser

@@ -1,0 +1,9 @@
+"""``python -m mptcp_throttler.cli``."""
+
+from __future__ import annotations
+
+import sys
+
+from mptcp_throttler.cli import main
+
+sys.exit(main())

@@ -1,0 +1,155 @@
+"""The commands that ask the running daemon: status, explain, events, top."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from mptcp_common import journal
+from mptcp_common.exit_status import DONE, FAILED, USAGE
+from mptcp_throttler.cli.common import complain, no_answer, status_socket
+
+FOLLOW_SECONDS = 1.0
+"""Between two questions for events."""
+MOST_EVENTS = 10_000
+"""In one answer."""
+_TOKEN = re.compile("[0-9a-fA-F]{1,8}")
+_TOO_OLD = "the daemon is older than this command and answers no such request; restart it"
+
+
+def status(options: argparse.Namespace) -> int:
+    if options.brief and not options.json:
+        complain("--brief is for --json")
+        return USAGE
+    from mptcp_throttler.views.ask import ask_head, ask_text
+
+    path = options.socket or status_socket(options)
+    try:
+        if options.brief:
+            print(json.dumps(ask_head(path)))
+            return DONE
+        text = ask_text(path)
+    except OSError as error:
+        complain(no_answer(path, error))
+        return FAILED
+    if options.json:
+        # As it came: laying out ten thousand connections takes longer than all else.
+        sys.stdout.buffer.write(text + b"\n")
+    else:
+        from mptcp_throttler.views.status_table import print_status
+
+        print_status(json.loads(text))
+    return DONE
+
+
+def explain(options: argparse.Namespace) -> int:
+    from mptcp_throttler.views.explanation import explanation
+
+    which = _which(options.which)
+    if which is None:
+        complain(
+            f'"{options.which}" is neither an address (10.1.0.2), nor a token (4f037d87), nor a client\'s end of a '
+            "subflow (10.1.0.2:40000, [fd00::2]:40000)"
+        )
+        return USAGE
+    answer = _answer(options.socket or status_socket(options), {"query": "explain", **which}, "connections")
+    if answer is None:
+        return FAILED
+    if options.json:
+        print(json.dumps(answer))
+    else:
+        for line in explanation(answer):
+            print(line)
+    return DONE if answer["connections"] else FAILED
+
+
+def _which(text: str) -> dict[str, str] | None:
+    """Return what *text* names, as an argument of the request; None where it is nothing of that kind."""
+    try:
+        return {"client": str(ip_address(text.removeprefix("[").removesuffix("]")))}
+    except ValueError:
+        pass
+    if _TOKEN.fullmatch(text):
+        return {"token": text}
+    host, colon, port = text.rpartition(":")
+    try:
+        ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    return {"endpoint": text} if colon and port.isascii() and port.isdigit() and int(port) < 65536 else None
+
+
+def events(options: argparse.Namespace) -> int:
+    path = options.socket or status_socket(options)
+    request: dict[str, Any] = {"query": "events", "limit": options.limit}
+    request |= {name: getattr(options, name) for name in ("client", "rule", "token") if getattr(options, name)}
+    try:
+        return _show_events(path, request, options.follow, options.json)
+    except KeyboardInterrupt:
+        if options.follow:
+            return DONE  # the only way to end it
+        raise
+
+
+def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: bool) -> int:
+    from mptcp_throttler.views.event_lines import EventLines, missed
+
+    people = EventLines()
+    while True:
+        answer = _answer(path, request, "events")
+        if answer is None:
+            return FAILED
+        after = request.get("after", 0)
+        if (lost := missed(answer, after)) is not None:
+            journal.say(f"note: {lost}")
+        if answer["last"] < after:
+            request["after"] = 0
+            continue
+        found = answer["events"]
+        for event in found:
+            for line in (json.dumps(event),) if as_json else people.lines(event):
+                print(line)
+        if not follow:
+            return DONE
+        sys.stdout.flush()
+        # A full answer leaves some out that come next; after any other one only what is new is.
+        full = "after" in request and len(found) == request["limit"]
+        request |= {"after": found[-1]["seq"] if full else answer["last"], "limit": MOST_EVENTS}
+        time.sleep(FOLLOW_SECONDS)
+
+
+def top(options: argparse.Namespace) -> int:
+    from mptcp_throttler.cli.top import top as show
+
+    path = options.socket or status_socket(options)
+    try:
+        return show(options, path)
+    except OSError as error:
+        if options.once:
+            complain(no_answer(path, error))
+            return FAILED
+        raise
+
+
+def _answer(path: Path, request: dict[str, Any], expected: str) -> dict[str, Any] | None:
+    """Return the answer to *request*, which has the key *expected*; None where there is none, and it was told why."""
+    from mptcp_common.status_client import ask
+
+    try:
+        answer = ask(path, request)
+    except OSError as error:
+        complain(no_answer(path, error))
+        return None
+    if "error" in answer:
+        complain(answer["error"])
+        return None
+    if "schema" not in answer or expected not in answer:
+        complain(_TOO_OLD)
+        return None
+    return answer

@@ -1,0 +1,73 @@
+"""The commands that start the daemon, have it reload, and clean up after it: run, reload, cleanup."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+from mptcp_common import journal
+from mptcp_common.exit_status import DONE, FAILED
+from mptcp_common.problems import DocumentError
+from mptcp_throttler.cli.common import complain, no_answer, policy_with_warnings, status_socket
+
+
+def run(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from mptcp_throttler.config.files import read_settings
+    from mptcp_throttler.config.host import host_problems
+    from mptcp_throttler.kernel.state_lock import AlreadyRunning
+    from mptcp_throttler.runtime.daemon import Daemon
+    from mptcp_throttler.runtime.logs import log_to_stderr
+    from mptcp_throttler.runtime.memory import keep_large_objects_apart
+
+    keep_large_objects_apart()
+    settings = read_settings(options.config)
+    policy = policy_with_warnings(settings.policy, settings)
+    if problems := list(host_problems(settings, as_daemon=True)):
+        raise DocumentError(problems)
+    log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
+
+    async def daemon() -> None:
+        await Daemon(settings, policy, lambda: policy_with_warnings(settings.policy, settings)).run()
+
+    try:
+        asyncio.run(daemon())
+    except AlreadyRunning as error:
+        complain(error)
+        return FAILED
+    return DONE
+
+
+def reload(options: argparse.Namespace) -> int:
+    from mptcp_throttler.views.ask import reload_outcome
+
+    path = status_socket(options)
+    try:
+        errors = reload_outcome(path)
+    except OSError as error:
+        complain(no_answer(path, error))
+        return FAILED
+    for line in errors:
+        journal.say(line, journal.ERROR)
+    if errors:
+        complain("reload refused: the policy in force stays")
+        return FAILED
+    print("policy reloaded")
+    return DONE
+
+
+def clean_up(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from mptcp_throttler.config.files import read_settings
+    from mptcp_throttler.kernel.state_lock import AlreadyRunning
+    from mptcp_throttler.runtime.cleanup import cleanup
+
+    try:
+        for line in asyncio.run(cleanup(read_settings(options.config))):
+            print(line)
+    except AlreadyRunning as error:
+        complain(f"{error}; stop it instead, it cleans up itself")
+        return FAILED
+    return DONE

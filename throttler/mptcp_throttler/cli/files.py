@@ -1,0 +1,128 @@
+"""The commands that read the operator's files: check, plan, quota."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mptcp_common import journal
+from mptcp_common.exit_status import DONE, FAILED
+from mptcp_common.problems import DocumentError, Problem
+from mptcp_common.units import counted
+from mptcp_throttler.cli.common import complain, policy_with_warnings, time_of
+
+if TYPE_CHECKING:
+    from mptcp_throttler.config.settings import Settings
+    from mptcp_throttler.mptcp.model import Connection
+    from mptcp_throttler.policy.model import Policy
+
+
+def check(options: argparse.Namespace) -> int:
+    from mptcp_throttler.config.files import read_settings
+    from mptcp_throttler.config.host import host_problems, ports_without_listener, unreadable
+
+    if options.policy is not None:
+        policy = policy_with_warnings(options.policy, None)
+        _print_notes(options.policy, None)
+        print(_no_errors(options.policy, policy))
+        return DONE
+    settings = read_settings(options.config)
+    policy = policy_with_warnings(settings.policy, settings)
+    _print_notes(settings.policy, settings)
+    for warning in ports_without_listener(settings):
+        journal.say(warning, journal.WARNING)
+    if problems := [*host_problems(settings), *unreadable((options.config, settings.policy))]:
+        raise DocumentError(problems)
+    print(f"{options.config}: no errors")
+    print(_no_errors(settings.policy, policy))
+    return DONE
+
+
+def _print_notes(path: Path, settings: Settings | None) -> None:
+    from mptcp_throttler.config.files import read_notes
+
+    for note in read_notes(path, settings):
+        journal.say(note)
+
+
+def _no_errors(path: Path, policy: Policy) -> str:
+    return f"{path}: {counted(len(policy.paths), 'path')}, {counted(len(policy.rules), 'rule')}, no errors"
+
+
+def plan(options: argparse.Namespace) -> int:
+    from mptcp_throttler.config.files import read_connections, read_settings
+    from mptcp_throttler.views.preview import preview
+
+    settings = read_settings(options.config)
+    policy = policy_with_warnings(options.policy or settings.policy, settings)
+    now = time_of(options.at)
+    connections = (
+        _live_connections(settings, now) if options.live else read_connections(options.subflows, settings, now)
+    )
+    for line in preview(settings, policy, connections, now):
+        print(line)
+    return DONE
+
+
+def _live_connections(settings: Settings, now: float) -> list[Connection]:
+    from mptcp_throttler.kernel.routes import Routes
+    from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+    from mptcp_throttler.mptcp.tracker import Tracker
+
+    tracker = Tracker(settings.ownership.listen_ports)
+    tracker.interface_of = Routes(settings.interfaces).interface
+    tracker.resync(SocketDiagnostics(settings.ownership.listen_ports).subflows(), now)
+    return list(tracker.connections.values())
+
+
+def quota(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from mptcp_throttler.config.files import read_policy, read_settings
+    from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
+    from mptcp_throttler.views.budget_table import as_json, names, print_quotas, quotas
+
+    settings = read_settings(options.config)
+    policy, _ = read_policy(settings.policy, settings)
+    budgets = names(policy)
+    if options.rule is not None and options.rule not in budgets:
+        raise DocumentError([Problem("--rule", 0, 0, "", options.rule, _no_such_budget(options.rule, budgets))])
+    try:
+        client = None if options.client is None else str(ip_address(options.client))
+    except ValueError:
+        raise DocumentError(
+            [Problem("--client", 0, 0, "", options.client, f'"{options.client}" is not an address')]
+        ) from None
+    try:
+        ledger = Ledger(settings.ledger, create=False)
+        found = [
+            each
+            for each in quotas(ledger, policy, time.time())
+            if (options.rule is None or each.goes_by(options.rule)) and client in (None, each.client)
+        ]
+        if options.action == "reset":
+            gone = ledger.reset([each.account for each in found])
+            if not gone:
+                complain("nothing to reset: nothing was used in the present period")
+                return FAILED
+            print(f"reset: {counted(gone, 'volume')}")
+            return DONE
+        if options.json:
+            print(json.dumps(as_json(found), indent=2))
+        else:
+            print_quotas(found, Console(width=None if sys.stdout.isatty() else 120, highlight=False))
+    except LedgerError as error:
+        complain(error)
+        return FAILED
+    return DONE
+
+
+def _no_such_budget(name: str, budgets: Sequence[str]) -> str:
+    known = f"the rules with one are {', '.join(budgets)}" if budgets else "no rule has one"
+    return f'"{name}" is not a rule with a budget; {known}'

@@ -1,0 +1,162 @@
+"""The command that needs neither a daemon nor its host: replay."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_network
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mptcp_common import journal
+from mptcp_common.exit_status import DONE, FAILED, USAGE
+from mptcp_common.problems import DocumentError, Problem
+from mptcp_common.units import counted
+from mptcp_throttler.cli.common import complain, policy_with_warnings
+from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
+
+if TYPE_CHECKING:
+    from mptcp_throttler.policy.model import Network, Policy
+    from mptcp_throttler.views.replay import Replay
+
+DEFAULT_PORT = 3128
+
+
+def replay(options: argparse.Namespace) -> int:
+    from mptcp_throttler.mptcp.captured import LINK_TYPES, Unread, read_record
+    from mptcp_throttler.views import timeline
+    from mptcp_throttler.views.capture_file import CaptureError, CaptureFile
+    from mptcp_throttler.views.replay import Replay
+
+    if any(not 0 < port < 65536 for port in options.port or ()):
+        complain("--port: a port is from 1 to 65535")
+        return USAGE
+    policy, ports, interfaces = _given(options)
+    run = Replay(policy, ports, interfaces)
+    people = timeline.Timeline(policy.time_zone)
+    capture = CaptureFile(options.capture)
+    unread = dict.fromkeys(Unread, 0)
+    foreign: set[int] = set()
+    records = 0
+    named = bool(interfaces)
+    try:
+        for record in capture:
+            records += 1
+            outgoing = None if options.elsewhere else record.outgoing
+            found = read_record(
+                record.data, record.length, record.link_type, ports, record.time, record.interface, outgoing
+            )
+            if isinstance(found, Unread):
+                unread[found] += 1
+                if found is Unread.LINK and len(foreign) < 10:
+                    foreign.add(record.link_type)
+                continue
+            named = named or bool(record.interface)
+            if options.elsewhere:
+                found = replace(found, segment=replace(found.segment, outgoing=None))
+            for entry in run.take(found):
+                for line in (timeline.as_json(entry),) if options.json else people.lines(entry):
+                    print(line)
+    except CaptureError as error:
+        complain(error)
+        return FAILED
+    run.finish()
+    notes = [] if capture.damage is None else [capture.damage]
+    if foreign:
+        known = ", ".join(f"{name} ({', '.join(map(str, numbers))})" for name, numbers in LINK_TYPES.items())
+        kinds = ", ".join(map(str, sorted(foreign)))
+        notes.append(f"{counted(unread[Unread.LINK], 'packet')} of link type {kinds} not read; known are {known}")
+    if cut := unread[Unread.CUT]:
+        notes.append(
+            f"{counted(cut, 'packet')} cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)"
+        )
+    notes += [*timeline.notes(run), *_unseen(policy, run, ports, named)]
+    if options.json:
+        print(timeline.summary_json(run, notes))
+    else:
+        for line in timeline.summary(run):
+            print(line)
+        sys.stdout.flush()
+        for note in notes:
+            journal.say(f"note: {note}")
+    return FAILED if records and unread[Unread.LINK] == records else DONE
+
+
+def _unseen(policy: Policy, run: Replay, ports: tuple[int, ...], named: bool) -> Iterator[str]:
+    """Yield why nothing may have been seen of the proxy, or of paths that are told apart by interfaces."""
+    if not run.totals.segments:
+        yield f"no segment to or from port {' or '.join(map(str, ports))}; another one is given by --port"
+    paths = [path.name for path in policy.paths if path.interfaces is not None]
+    if paths and not named:
+        yield (
+            f"the capture names no interface, so no subflow is on path {' or '.join(paths)}; "
+            "--interface [PREFIX=]NAME says by which one they leave"
+        )
+
+
+def _given(
+    options: argparse.Namespace,
+) -> tuple[Policy, tuple[int, ...], tuple[tuple[Network | None, str], ...]]:
+    """Return policy, ports and interfaces: of the options, else of the settings, else what is usual."""
+    from mptcp_throttler.config.files import read_settings
+
+    settings = None
+    if options.config is not None or options.policy is None:
+        settings = read_settings(options.config or DEFAULT_SETTINGS)
+    policy = policy_with_warnings(options.policy or settings.policy if settings else options.policy, None)
+    ports = tuple(options.port or ()) or (settings.ownership.listen_ports if settings else (DEFAULT_PORT,))
+    interfaces = tuple(_interface(text) for text in options.interface or ())
+    if not interfaces and settings is not None and len(settings.interfaces) == 1:
+        interfaces = ((None, settings.interfaces[0]),)
+    if options.time_zone is not None:
+        from mptcp_throttler.policy.fields import parse_time_zone
+
+        try:
+            policy = replace(policy, time_zone=parse_time_zone(options.time_zone))
+        except ValueError as error:
+            raise _mistake("--time-zone", options.time_zone, str(error)) from None
+    return policy, ports, interfaces
+
+
+def _interface(text: str) -> tuple[Network | None, str]:
+    prefix, equals, name = text.rpartition("=")
+    try:
+        return (ip_network(prefix) if equals else None), name
+    except ValueError as error:
+        message = f'{error}; write NAME or PREFIX=NAME (e.g. "10.77.1.0/24=wan0")'
+        raise _mistake("--interface", text, message) from None
+
+
+def _mistake(option: str, value: str, message: str) -> DocumentError:
+    return DocumentError([Problem(option, 0, 0, "", value, message)])
+
+
+def add_replay(command: argparse.ArgumentParser) -> None:
+    """Give *command* its arguments."""
+    command.add_argument("capture", type=Path, metavar="CAPTURE", help="a pcap or pcapng file, or - for standard input")
+    command.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
+    command.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="take ports, interface and policy from this settings file; without it and with --policy none is read",
+    )
+    command.add_argument(
+        "--port", type=int, action="append", metavar="NUMBER", help=f"a port of the proxy (default: {DEFAULT_PORT})"
+    )
+    command.add_argument(
+        "--interface",
+        action="append",
+        metavar="[PREFIX=]NAME",
+        help="the proxy's interface towards clients of PREFIX, or towards all; the first that fits counts",
+    )
+    command.add_argument("--time-zone", metavar="ZONE", help="Region/City instead of the policy's time zone")
+    command.add_argument(
+        "--elsewhere",
+        action="store_true",
+        help="captured elsewhere than on the proxy's host: which way packets went there says nothing",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    command.set_defaults(command=replay)

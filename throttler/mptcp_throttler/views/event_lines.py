@@ -1,0 +1,35 @@
+"""The answer to ``events`` as lines for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, tzinfo
+from typing import Any
+
+
+class EventLines:
+    """Lines in the time of *zone*, this host's where it is None; one with the date begins each day."""
+
+    def __init__(self, zone: tzinfo | None = None) -> None:
+        self._zone = zone
+        self._day: str | None = None
+
+    def lines(self, event: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the line of *event*: time, kind, connection, what happened."""
+        when = datetime.fromtimestamp(event["time"], self._zone)
+        day = when.strftime("%A, %Y-%m-%d")
+        if day != self._day:
+            self._day = day
+            yield day
+        token = event.get("token") or "-"
+        rule = f" ({event['rule']})" if event.get("rule") and event["rule"] not in event["text"] else ""
+        yield f"{when.strftime('%H:%M:%S.%f')[:-3]}  {event['kind']:<10}  {token:<8}  {event['text']}{rule}"
+
+
+def missed(answer: Mapping[str, Any], after: int) -> str | None:
+    """Return that events after *after* are no longer kept, or that the daemon is another one; None where all are."""
+    first, last = answer["first"], answer["last"]
+    if last < after:
+        return "the daemon was started anew; its events begin here"
+    lost = first - after - 1
+    return f"{lost} events are missing: the daemon keeps the latest ones alone" if after and lost > 0 else None

@@ -1,0 +1,90 @@
+"""The answer to ``explain`` as lines for people: rules in the order they were tried, what changed after. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, tzinfo
+from typing import Any, Final
+
+from mptcp_common.units import counted, format_rate
+
+_DIRECTIONS: Final = {"down": "download", "up": "upload"}
+_KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steering of rule"}
+"""The questions that rules answer, each for itself."""
+_DRY: Final = "(dry run)"
+_STATES: Final = {
+    "coming": "coming into force",
+    "in force": "in force",
+    "being lifted": "being lifted",
+}
+
+
+def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterator[str]:
+    """Yield the lines. *zone*: of the times; None: that of this host."""
+    clock = Clock(answer["time"], zone)
+    if not answer["connections"]:
+        yield "no such connection is open"
+    for connection in answer["connections"]:
+        subflows = connection["subflows"]
+        ends = {each["remote"] for each in subflows}
+        yield (
+            f"connection {connection['token']} from {connection['client'] or 'an unknown address'}, "
+            f"{counted(len(ends), 'active subflow')}, since {clock.at(connection['since'])}"
+        )
+        for subflow in subflows:
+            yield from _subflow(subflow, clock)
+    if (more := answer.get("total", 0) - len(answer["connections"])) > 0:
+        yield f"and {counted(more, 'older connection')}"
+
+
+class Clock:
+    """Writes times as people do who know what day it is."""
+
+    def __init__(self, now: float, zone: tzinfo | None = None) -> None:
+        self._zone = zone
+        self._now = now
+
+    def at(self, time: float, *, exact: bool = True) -> str:
+        """Return the time of day, and the date where it is another day. *exact*: with seconds."""
+        when, today = (datetime.fromtimestamp(each, self._zone) for each in (time, self._now))
+        clock = when.strftime("%H:%M:%S" if exact or when.second else "%H:%M")
+        return clock if when.date() == today.date() else f"{when.strftime('%a %Y-%m-%d')} {clock}"
+
+
+def _subflow(subflow: Mapping[str, Any], clock: Clock) -> Iterator[str]:
+    where = f"path {subflow['path']}" if subflow["path"] else "on no path"
+    by = f" by {subflow['interface']}" if subflow["interface"] else ""
+    direction = _DIRECTIONS.get(subflow["direction"], subflow["direction"])
+    yield f"  {subflow['remote']}, {where}{by}, {direction}: {_verdict(subflow, clock)}"
+    for rule in subflow["tried"]:
+        yield f"    {rule_line(rule, clock)}"
+    if not subflow["tried"]:
+        yield "    no rule is for this direction"
+    for stage in subflow["stages"]:
+        since = "" if stage.get("since") is None else f", since {clock.at(stage['since'])}"
+        yield f"    then {stage['stage']}: {stage['what']}{since}"
+
+
+def _verdict(subflow: Mapping[str, Any], clock: Clock) -> str:
+    parts = [subflow["verdict"]]
+    if subflow["rate"] is not None and subflow["ceil"] not in (None, subflow["rate"]):
+        parts.append(f"{format_rate(subflow['rate'])} of it guaranteed")
+    if subflow["rule"] is not None:
+        parts.append(f"rule {subflow['rule']}")
+    if subflow["since"] is not None:
+        parts.append(f"since {clock.at(subflow['since'])}")
+    if (state := _STATES.get(subflow["cap_state"])) is not None:
+        parts.append(state)
+    elif subflow["rate"] is not None and not subflow["verdict"].endswith(_DRY):
+        parts.append("not in the kernel yet")
+    return ", ".join(parts)
+
+
+def rule_line(rule: Mapping[str, Any], clock: Clock) -> str:
+    """Return ``rule night: does not match: between 22:00 and 06:00; will change at 22:00``."""
+    will = "" if rule.get("until") is None else f"; will change at {clock.at(rule['until'], exact=False)}"
+    name = f"{_KINDS.get(rule.get('kind', 'throttle'), 'rule')} {rule['rule']}"
+    if rule["matched"]:
+        return f"{name}: matches{will}"
+    failed = f": {rule['failed']}" if rule["failed"] else ""
+    return f"{name}: does not match{failed}{will}"
