@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mptcp_common import __version__, journal
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED, USAGE
-from mptcp_common.problems import DocumentError, Problem
+from mptcp_common.problems import DocumentError, Problem, Severity
 from mptcp_common.reasons import reason
 from mptcp_common.units import counted
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS, plain_status_socket
@@ -137,7 +137,12 @@ def _run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_settings
-    from mptcp_throttler.config.host import host_problems, ports_without_listener, unreadable
+    from mptcp_throttler.config.host import (
+        host_problems,
+        library_problems_here,
+        ports_without_listener,
+        unreadable,
+    )
 
     if options.policy is not None:
         policy = _policy_with_warnings(options.policy, None)
@@ -147,9 +152,11 @@ def _check(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy = _policy_with_warnings(settings.policy, settings)
     _print_notes(settings.policy, settings)
-    for warning in ports_without_listener(settings):
+    libraries = list(library_problems_here(settings, policy))
+    lacking = [each for each in libraries if each.severity is Severity.ERROR]
+    for warning in (*ports_without_listener(settings), *(each for each in libraries if each not in lacking)):
         journal.say(warning, journal.WARNING)
-    if problems := [*host_problems(settings), *unreadable((options.config, settings.policy))]:
+    if problems := [*host_problems(settings), *lacking, *unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)
     print(f"{options.config}: no errors")
     print(_no_errors(settings.policy, policy))
