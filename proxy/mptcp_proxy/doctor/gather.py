@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pyroute2 import IPRoute
+
+from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 
 from .. import shim
 from ..configuration.check import check
@@ -45,9 +46,9 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     else:
         yield from features.traffic_control(results)
         yield from features.netfilter(results)
-    yield libraries.pcap(_loads)
-    yield libraries.nftables(_loads)
-    yield throttler.bpf(head, _loads, os.uname().release, Path(throttler.KERNEL_TYPES).exists())
+    yield libraries.pcap(loads)
+    yield libraries.nftables(loads)
+    yield throttler.bpf(head, loads, os.uname().release, Path(KERNEL_TYPES).exists())
     present = throttler_settings.exists()
     good, _ = _throttler("check", "--config", str(throttler_settings)) if present else (throttler.Answer(0, ""), "")
     yield throttler.settings(str(throttler_settings), present, good)
@@ -111,14 +112,6 @@ def _interfaces() -> frozenset[str]:
     with IPRoute() as routes:
         addresses = routes.get_addr(family=socket.AF_INET)
         return frozenset(str(label) for a in addresses if (label := a.get_attr("IFA_LABEL")) and label != "lo")
-
-
-def _loads(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
 
 
 def _library() -> tuple[str, str]:

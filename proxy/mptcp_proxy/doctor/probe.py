@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pyroute2 import IPRoute
 from pyroute2.ipset import IPSet
 
-from .libraries import NFTABLES
+from mptcp_common.throttler_needs import NFTABLES, loads
 
 _LO = 1  # the loopback interface's index, the only interface of a fresh namespace
 _ROOT, _CLASS, _LEAF = 0x10000, 0x10010, 0x20000
@@ -76,7 +76,7 @@ def _iptables() -> None:
 
 
 def _nftables() -> None:
-    library = ctypes.CDLL(next(name for name in NFTABLES if _loads(name)))
+    library = ctypes.CDLL(next(name for name in NFTABLES if loads(name)))
     library.nft_ctx_new.restype = ctypes.c_void_p
     library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
     context = ctypes.c_void_p(library.nft_ctx_new(0))
@@ -84,14 +84,6 @@ def _nftables() -> None:
     if library.nft_run_cmd_from_buffer(context, _NFT.encode()) != 0:
         text: bytes = library.nft_ctx_get_error_buffer(context) or b"unknown error"
         raise RuntimeError(text.decode(errors="replace").strip().splitlines()[0])
-
-
-def _loads(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
 
 
 def _mptcp() -> None:

@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mptcp_common.throttler_needs import BPF, WITHOUT_BPF, lack_of_bpf
 from mptcp_common.units import counted
 
-from .libraries import first
 from .model import Finding, fail, ok, warn
 
-BPF = ("libbpf.so.1",)
-KERNEL_TYPES = "/sys/kernel/btf/vmlinux"
-_OLDEST_FOR_BPF = (5, 16)
 _SETTINGS, _DAEMON, _BPF = "throttler settings", "throttler", "BPF"
 _START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler -p warning"
 
@@ -67,23 +64,9 @@ def bpf(head: Mapping[str, Any] | None, loads: Callable[[str], bool], release: s
     """*has_types*: whether there is ``KERNEL_TYPES``. A throttler that runs has tried, and knows best."""
     if head is not None and head["paced"]:
         return ok(_BPF, "the throttler's programs run in the kernel")
-    why = "caps then begin without pacing, which may stall the other paths, and not with a connection's first byte"
-    if first(BPF, loads) is None:
-        return warn(_BPF, f"{BPF[0]} cannot be loaded", why, "apt install libbpf1")
-    if _version(release) < _OLDEST_FOR_BPF or not has_types:
-        lacks = f"has no {KERNEL_TYPES}" if not has_types else "is older than 5.16"
-        return warn(
-            _BPF,
-            f"Linux {release} {lacks}",
-            why,
-            "apt install linux-image-$(dpkg --print-architecture) && reboot   # CONFIG_DEBUG_INFO_BTF=y",
-        )
+    if lack := lack_of_bpf(loads, release, has_types):
+        return warn(_BPF, *lack)
     if head is not None:
         remedy = "journalctl -u mptcp-throttler --grep pacing   # says why; then: systemctl restart mptcp-throttler"
-        return warn(_BPF, "the throttler could not load its programs", why, remedy)
+        return warn(_BPF, "the throttler could not load its programs", WITHOUT_BPF, remedy)
     return ok(_BPF, f"{BPF[0]} loads, and the kernel knows its own types")
-
-
-def _version(release: str) -> tuple[int, ...]:
-    numbers = release.split("-", maxsplit=1)[0].split(".")[:2]
-    return tuple(int(number) for number in numbers if number.isdigit())

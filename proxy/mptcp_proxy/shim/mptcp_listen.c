@@ -250,6 +250,16 @@ static void set_congestion(int tcp, int mptcp)
 		say_once_of_congestion(errno);
 }
 
+/* Squid's coordinator binds, and its workers hold the socket. A coordinator that had to be started again could not bind
+ * as long as one of them lives, and every worker that is started after that would be without a listener. The kernel
+ * gives new connections to both sockets then; only sockets of one user that all have this option share a port. */
+static void let_successors_bind(int mptcp)
+{
+	int yes = 1;
+
+	(void)setsockopt(mptcp, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof yes);
+}
+
 /* Put an MPTCP socket in the place of the TCP socket *fd*, or leave *fd* alone and say why. */
 static void swap(int fd, int port)
 {
@@ -263,11 +273,14 @@ static void swap(int fd, int port)
 		say_once(port, "the kernel gives no MPTCP socket (see sysctl net.mptcp.enabled)", errno);
 	else if ((refused = carry_options(fd, fresh, mptcp)) != NULL)
 		say_once(port, refused->text, errno);
-	else if (fcntl(mptcp, F_SETFL, status_flags) != 0 ||
-		 dup3(mptcp, fd, (descriptor_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0)
-		say_once(port, "the MPTCP socket cannot take the TCP socket's place", errno);
-	else if (listen_congestion != NULL)
-		set_congestion(fresh, mptcp);
+	else {
+		let_successors_bind(mptcp);
+		if (fcntl(mptcp, F_SETFL, status_flags) != 0 ||
+		    dup3(mptcp, fd, (descriptor_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0)
+			say_once(port, "the MPTCP socket cannot take the TCP socket's place", errno);
+		else if (listen_congestion != NULL)
+			set_congestion(fresh, mptcp);
+	}
 	if (fresh >= 0)
 		close(fresh);
 	if (mptcp >= 0)

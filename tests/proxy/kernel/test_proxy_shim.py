@@ -105,6 +105,19 @@ tell(protocol=protocol(s), same=s.fileno() == number, name=s.getsockname()[:2], 
     assert preloaded.stderr == ""
 
 
+def test_a_successor_can_bind_while_the_listener_is_still_held(preloaded: Preloaded) -> None:
+    """As Squid's coordinator must, which was started again while its workers hold the first one's socket."""
+    found = preloaded("""
+held = socket(); held.bind(("", 3128)); held.listen()
+successor = socket(); successor.bind(("", 3128)); successor.listen()
+held.close()
+client = socket(AF_INET, SOCK_STREAM, 262); client.connect(("127.0.0.1", 3128))
+successor.settimeout(20)
+tell(protocols=[protocol(successor), protocol(successor.accept()[0])])
+""")
+    assert found["protocols"] == [MPTCP, MPTCP]
+
+
 @pytest.mark.parametrize(
     ("why", "code"),
     [
@@ -227,7 +240,8 @@ def test_errors_of_bind_stay_what_they_are(preloaded: Preloaded) -> None:
 def error(do):
     try: do()
     except OSError as e: return errno.errorcode[e.errno]
-a = socket(); a.bind(("127.0.0.1", 3128)); a.listen()
+# Somebody else's: the library leaves it alone.
+a = socket(AF_INET, SOCK_STREAM, 262); a.bind(("127.0.0.1", 3128)); a.listen()
 b = socket()
 taken = error(lambda: b.bind(("127.0.0.1", 3128)))
 twice = error(lambda: a.bind(("127.0.0.1", 3129)))

@@ -143,6 +143,27 @@ def test_one_line_says_what_is_missing(host: Site, tmp_path: Path, lack: Lack) -
     assert host.kernel_dump() == before
 
 
+MISSED_BY_CHECK = {
+    "libpcap": "libpcap cannot",
+    "libnftables": "libnftables cannot",
+    "libbpf": "warning: libbpf.so.1 cannot",
+}
+
+
+@pytest.mark.parametrize("name", MISSED_BY_CHECK)
+def test_check_says_it_before_the_start(host: Site, tmp_path: Path, name: str) -> None:
+    lack = LACKS[name]
+    assert lack.files is not None
+    write_throttler_config(host.proxy, host.policy, settings={"netfilter": lack.netfilter})
+    host.policy.write_text(POLICY)
+    check = [program("mptcp-throttler"), "check", "--config", str(host.config)]
+    for argv, words in ((check, None), (without_files(lack.files, tmp_path, check), MISSED_BY_CHECK[name])):
+        process = host.proxy.popen(argv, name="check")
+        status, said = process.wait(60), process.output()
+        assert status == (1 if words is not None and lack.runs is None else 0), said
+        assert sum(f"{words} be loaded: " in line for line in said.splitlines()) == (words is not None), said
+
+
 def test_without_multipath_tcp_it_says_so_and_waits(host: Site, tmp_path: Path) -> None:
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
     with host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):

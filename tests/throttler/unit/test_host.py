@@ -7,10 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
+from short_policies import CAP, rules
 
 from mptcp_throttler.config import host
-from mptcp_throttler.config.host import host_problems, listening_ports, unreadable
+from mptcp_throttler.config.host import host_problems, library_problems, listening_ports, unreadable
 from mptcp_throttler.config.settings import Settings, load_settings
+from mptcp_throttler.policy.load import load_policy
 
 
 @pytest.fixture
@@ -78,3 +80,49 @@ TABLE = """\
 
 def test_who_listens_is_read_from_the_kernels_tables() -> None:
     assert listening_ports([TABLE, TABLE.splitlines()[0]]) == {3128}
+
+
+DOWNLOADS = rules(f"name: r, paths: [a], {CAP}")
+UPLOADS = rules(f"name: r, direction: up, paths: [a], {CAP}")
+NFTABLES_NEEDS = {
+    (
+        "auto",
+        DOWNLOADS,
+    ): "warning: netfilter: libnftables cannot be loaded: the throttler then needs the kernel's legacy",
+    ("nftables", DOWNLOADS): "netfilter: libnftables cannot be loaded: nftables needs it; apt install libnftables1",
+    ("iptables", DOWNLOADS): None,
+    ("iptables", UPLOADS): "policy: libnftables cannot be loaded: rules for uploads need it; apt install libnftables1",
+}
+
+
+def lacking(
+    missing: str, netfilter: str = "auto", policy: str = DOWNLOADS, release: str = "6.1.0-18-amd64"
+) -> list[str]:
+    """Return what is said on a host without the library *missing*."""
+    settings = load_settings(f"interfaces: [lo]\npolicy: p.yaml\nnetfilter: {netfilter}\n", "t.yaml")
+    loaded = load_policy(policy, "p.yaml")
+    return [str(each) for each in library_problems(settings, loaded, lambda name: missing not in name, release, True)]
+
+
+def test_a_host_with_all_libraries_lacks_nothing() -> None:
+    assert lacking("no such library") == []
+
+
+def test_without_libpcap_nothing_can_be_captured() -> None:
+    (said,) = lacking("pcap")
+    assert said.startswith("t.yaml: libpcap cannot be loaded: the throttler's capture filter is compiled by it")
+
+
+@pytest.mark.parametrize(("netfilter", "policy"), NFTABLES_NEEDS)
+def test_libnftables_is_missed_by_what_needs_it(netfilter: str, policy: str) -> None:
+    words = NFTABLES_NEEDS[netfilter, policy]
+    assert [each.partition(": ")[2][: len(words or "")] for each in lacking("nftables", netfilter, policy)] == (
+        [] if words is None else [words]
+    )
+
+
+def test_without_bpf_it_is_a_warning() -> None:
+    (said,) = lacking("bpf")
+    assert said.startswith("t.yaml: warning: libbpf.so.1 cannot be loaded: caps then begin without pacing")
+    (said,) = lacking("no such library", release="5.10.0-28-amd64")
+    assert said.startswith("t.yaml: warning: Linux 5.10.0-28-amd64 is older than 5.16: caps then begin")

@@ -28,10 +28,12 @@ def settings(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The host's interfaces; what the kernel says of those is no part of the tests that use them."""
+    """The host's interfaces; what the kernel says of those, and libraries, are no part of the tests that use them."""
     names = ["lo", "wan0", "wan1"]
     monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names)))
     monkeypatch.setattr(host, "listening_ports", lambda tables: {3128})
+    monkeypatch.setattr(host, "loads", lambda name: True)
+    monkeypatch.setattr(host, "lack_of_bpf", lambda *_: None)
     return names
 
 
@@ -71,6 +73,22 @@ def test_check_warns_of_a_port_on_which_nobody_listens(settings: Path, capsys: p
     assert main(["check", "--config", str(settings)]) == 0
     words = "nobody listens on port 3129 now; is mptcp-proxy running, and with this port?"
     assert capsys.readouterr().err == f"{settings}:3: warning: listen_ports: {words}\n"
+
+
+@pytest.mark.usefixtures("present")
+def test_check_looks_for_the_libraries_that_the_daemon_loads(
+    settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: check found no errors on a host without libpcap, on which the daemon did not start."""
+    monkeypatch.setattr(host, "loads", lambda name: "nftables" not in name)
+    assert main(["check", "--config", str(settings)]) == 0
+    assert capsys.readouterr().err.startswith(f"{settings}: warning: netfilter: libnftables cannot be loaded: ")
+    monkeypatch.setattr(host, "loads", lambda name: "pcap" not in name)
+    assert main(["check", "--config", str(settings)]) == FAILED
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(f"{settings}: libpcap cannot be loaded: ")
+    assert said.err.endswith("; apt install libpcap0.8\n")
 
 
 @pytest.mark.usefixtures("present")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
-from mptcp_common.problems import DocumentError, Problem
+from mptcp_common.problems import DocumentError, Problem, Severity
 from mptcp_common.units import counted
 from mptcp_throttler.cli.common import complain, policy_with_warnings, time_of
 
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 def check(options: argparse.Namespace) -> int:
     from mptcp_throttler.config.files import read_settings
-    from mptcp_throttler.config.host import host_problems, ports_without_listener, unreadable
+    from mptcp_throttler.config.host import (
+        host_problems,
+        library_problems_here,
+        ports_without_listener,
+        unreadable,
+    )
 
     if options.policy is not None:
         policy = policy_with_warnings(options.policy, None)
@@ -35,9 +40,11 @@ def check(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy = policy_with_warnings(settings.policy, settings)
     _print_notes(settings.policy, settings)
-    for warning in ports_without_listener(settings):
+    libraries = list(library_problems_here(settings, policy))
+    lacking = [each for each in libraries if each.severity is Severity.ERROR]
+    for warning in (*ports_without_listener(settings), *(each for each in libraries if each not in lacking)):
         journal.say(warning, journal.WARNING)
-    if problems := [*host_problems(settings), *unreadable((options.config, settings.policy))]:
+    if problems := [*host_problems(settings), *lacking, *unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)
     print(f"{options.config}: no errors")
     print(_no_errors(settings.policy, policy))

@@ -1,6 +1,6 @@
-"""The settings against the host: interfaces and groups that have to be there, files that the daemon has to read.
+"""The settings against the host: interfaces, groups and libraries that have to be there, files that it must read.
 
-The daemon refuses to start where these differ, and a restart cures none of them.
+The daemon refuses to start where these differ, and a restart cures none of them; what it does without is a warning.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import os
 import pwd
 import socket
 import subprocess
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from mptcp_common.problems import Problem, Severity
+from mptcp_common.throttler_needs import KERNEL_TYPES, Lack, lack_of_bpf, lack_of_nftables, lack_of_pcap, loads
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.policy.model import Policy
 
 _TEST_SECONDS = 10
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -95,6 +97,34 @@ def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Pr
         if readable != 0:
             message = f"the throttler's user {user} cannot read it; chmod o+r it, or chgrp {user} and chmod g+r"
             yield Problem(str(path), 0, 0, "", None, message)
+
+
+def library_problems(
+    settings: Settings, policy: Policy, loads: Callable[[str], bool], release: str, has_types: bool
+) -> Iterator[Problem]:
+    """Yield what libraries and the kernel's own types lack of what *settings* and *policy* need.
+
+    *release*: the kernel's. *has_types*: whether there is ``KERNEL_TYPES``.
+    """
+    if lack := lack_of_pcap(loads):
+        yield _lacking(settings, "", lack, Severity.ERROR)
+    if (lack := lack_of_nftables(loads)) and policy.acts_on_upload:
+        yield _lacking(settings, "policy", lack._replace(why="rules for uploads need it"), Severity.ERROR)
+    elif lack and settings.netfilter == "nftables":
+        yield _lacking(settings, "netfilter", lack._replace(why="nftables needs it"), Severity.ERROR)
+    elif lack and settings.netfilter == "auto":
+        yield _lacking(settings, "netfilter", lack, Severity.WARNING)
+    if lack := lack_of_bpf(loads, release, has_types):
+        yield _lacking(settings, "", lack, Severity.WARNING)
+
+
+def library_problems_here(settings: Settings, policy: Policy) -> Iterator[Problem]:
+    """Yield the same of this host."""
+    return library_problems(settings, policy, loads, os.uname().release, Path(KERNEL_TYPES).exists())
+
+
+def _lacking(settings: Settings, key: str, lack: Lack, severity: Severity) -> Problem:
+    return _problem(settings, key, "", f"{lack.what}: {lack.why}; {lack.remedy}", severity)
 
 
 def _problem(settings: Settings, key: str, value: str, message: str, severity: Severity = Severity.ERROR) -> Problem:

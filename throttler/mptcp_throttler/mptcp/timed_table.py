@@ -36,6 +36,18 @@ class TimedTable(Generic[K, V]):
         self._entries[key] = (self._latest, value)
         self._entries.move_to_end(key)
 
+    def not_after(self, time: float) -> None:
+        """Stamp with *time* whatever is stamped later; the order stays."""
+        self._latest = min(self._latest, time)
+        for key, (stamp, value) in self._entries.items():
+            if stamp > time:
+                self._entries[key] = (time, value)
+
+    def clear(self) -> None:
+        """Forget everything, the latest time too."""
+        self._entries.clear()
+        self._latest = float("-inf")
+
     def get(self, key: K) -> V | None:
         entry = self._entries.get(key)
         return None if entry is None else entry[1]

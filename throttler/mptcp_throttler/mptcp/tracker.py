@@ -10,8 +10,9 @@ events that it caused. A connection is made known (``CONNECTION_OPENED``) by its
 A subflow is active when its handshake was proven: by the third ACK's keys (MP_CAPABLE), its HMAC (MP_JOIN), or by the
 kernel, which has checked either. A SYN, a repeated or a forged third ACK make no subflow active.
 
-Every table has a bound; see :class:`~.limits.TrackerLimits`. A step of the wall clock by hours looks
-like idleness: the next resync brings back what :meth:`Tracker.expire` then forgot.
+Every table has a bound; see :class:`~.limits.TrackerLimits`. A clock that is set forward by hours looks
+like idleness: the next resync brings back what :meth:`Tracker.expire` then forgot. For one that is set back see
+:mod:`.clock_step`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from mptcp_throttler.mptcp import clock_step
 from mptcp_throttler.mptcp.connection_table import ConnectionTable
 from mptcp_throttler.mptcp.from_kernel import InterfaceOf, KernelObserver
 from mptcp_throttler.mptcp.from_wire import WireObserver
@@ -39,6 +41,8 @@ class Tracker:
         self._wire = WireObserver(self._table, ports)
         self._kernel = KernelObserver(self._table, ports)
         self._connections = _Connections(self._table.opened)
+        self._expired = float("-inf")
+        """The last time for which :meth:`expire` was called."""
 
     def segment(self, segment: Segment) -> list[Event]:
         """Take in one captured segment."""
@@ -96,6 +100,10 @@ class Tracker:
 
     def expire(self, time: float) -> list[Event]:
         """Forget handshakes, closing and idle subflows, and connections without any, that are too old at *time*."""
+        if time < self._expired - clock_step.LEAST:
+            clock_step.set_back(self._table, time)
+            self._kernel.want_resync()
+        self._expired = time
         events = self._table.expire(time)
         if self._table.silent:
             self._table.silent = False

@@ -1,0 +1,83 @@
+"""What the throttler needs of a host's shared libraries and of its kernel's BPF; ``check`` and ``doctor`` look for it.
+
+What is looked at comes as arguments, so that all answers can be had on any host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+PCAP = ("libpcap.so.0.8", "libpcap.so.1", "libpcap.so")
+"""Debian's name, everyone else's, and the one of the development package."""
+NFTABLES = ("libnftables.so.1", "libnftables.so")
+BPF = ("libbpf.so.1",)
+KERNEL_TYPES = "/sys/kernel/btf/vmlinux"
+WITHOUT_BPF = "caps then begin without pacing, which may stall the other paths, and not with a connection's first byte"
+_OLDEST_FOR_BPF = (5, 16)
+
+
+class Lack(NamedTuple):
+    """What a host has not, in words for people."""
+
+    what: str
+    why: str
+    """What does not work without."""
+    remedy: str
+    """A command."""
+
+
+def loads(name: str) -> bool:
+    """Say whether this process can load the library *name*."""
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def first(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
+    """Return the first of *names* that loads; None where none does."""
+    return next((name for name in names if loads(name)), None)
+
+
+def lack_of_pcap(loads: Callable[[str], bool]) -> Lack | None:
+    """Return why nothing can be captured; the throttler refuses to start then."""
+    if first(PCAP, loads):
+        return None
+    return Lack(
+        "libpcap cannot be loaded",
+        "the throttler's capture filter is compiled by it, so it would see no subflow",
+        "apt install libpcap0.8",
+    )
+
+
+def lack_of_nftables(loads: Callable[[str], bool]) -> Lack | None:
+    """Return what of netfilter is missing. Uploads need it, and where legacy iptables is not there everything does."""
+    if first(NFTABLES, loads):
+        return None
+    return Lack(
+        "libnftables cannot be loaded",
+        "the throttler then needs the kernel's legacy iptables tables, which newer kernels lack",
+        "apt install libnftables1",
+    )
+
+
+def lack_of_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> Lack | None:
+    """Return what the throttler's programs lack. *release*: the kernel's. *has_types*: there is ``KERNEL_TYPES``."""
+    if first(BPF, loads) is None:
+        return Lack(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
+    if _version(release) >= _OLDEST_FOR_BPF and has_types:
+        return None
+    lacks = f"has no {KERNEL_TYPES}" if not has_types else "is older than 5.16"
+    return Lack(
+        f"Linux {release} {lacks}",
+        WITHOUT_BPF,
+        "apt install linux-image-$(dpkg --print-architecture) && reboot   # CONFIG_DEBUG_INFO_BTF=y",
+    )
+
+
+def _version(release: str) -> tuple[int, ...]:
+    numbers = release.split("-", maxsplit=1)[0].split(".")[:2]
+    return tuple(int(number) for number in numbers if number.isdigit())

@@ -1,0 +1,256 @@
+"""Squid killed, reloaded and restarted, and its logs begun anew, each while clients ask: what they see of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from proxying import configuration, mptcp_listeners, squid, workers
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_origin, start_proxy, wait_until
+from mptcp_proxy import log_files
+
+pytestmark = pytest.mark.kernel
+GENEROUS = 60.0
+"""Seconds: what takes one or two takes longer on a busy machine."""
+THREADS, PAUSE = 4, 0.05
+"""Clients at a time, and seconds between two requests of one."""
+COORDINATOR = "(squid-coord-3)"
+# Each request has a name and a connection of its own; writes down its name, how it ended, when, and how long it took.
+# Ends when the file it is given is there.
+CLIENTS = """
+import itertools, json, os, socket, sys, threading, time
+proxy, port, origin, threads, pause, record, over = sys.argv[1:]
+kept, numbers = open(record, "a", buffering=1), itertools.count()
+def ask(name):
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as connection:
+        connection.settimeout(60)
+        connection.connect((proxy, int(port)))
+        head = f"GET http://{origin}/{name} HTTP/1.1\\r\\nHost: {origin}\\r\\nConnection: close"
+        connection.sendall(f"{head}\\r\\n\\r\\n".encode())
+        got = b""
+        while piece := connection.recv(65536):
+            got += piece
+    return got.split(None, 2)[1].decode() if got else "nothing"
+def run():
+    while not os.path.exists(over):
+        name, began = f"request-{next(numbers)}", time.time()
+        try:
+            how = ask(name)
+        except OSError as error:
+            how = type(error).__name__
+        kept.write(json.dumps([name, how, time.time(), time.time() - began]) + "\\n")
+        time.sleep(float(pause))
+for thread in [threading.Thread(target=run) for _ in range(int(threads))]:
+    thread.start()
+"""
+SERVED = "404"
+"""The origin has nothing of these names."""
+REFUSED = "ConnectionRefusedError"
+LOST = {"ConnectionResetError", "BrokenPipeError", "nothing"}
+"""How requests end whose connection was accepted by somebody who is no more."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one request ended."""
+
+    name: str
+    how: str
+    when: float
+    took: float
+    """Seconds."""
+
+
+class Traffic:
+    """Requests, one after the other by several clients at once."""
+
+    def __init__(self, record: Path) -> None:
+        self._record = record
+
+    def ended(self) -> list[Ended]:
+        return [Ended(*json.loads(line)) for line in self._record.read_text().splitlines()]
+
+    def failed(self) -> list[Ended]:
+        return [each for each in self.ended() if each.how != SERVED]
+
+    def served_since(self, moment: float) -> int:
+        """Return how many that began after *moment* were served."""
+        return sum(each.how == SERVED and each.when - each.took > moment for each in self.ended())
+
+    def goes_on(self) -> float:
+        """Wait until requests are served, one after the other; return for how many seconds none was."""
+        begun = time.time()
+        wait_until(lambda: self.served_since(begun) >= 5 * THREADS, "requests are served", timeout=GENEROUS)
+        served = sorted(each.when for each in self.ended() if each.how == SERVED)
+        return max(later - earlier for earlier, later in itertools.pairwise(served))
+
+
+@contextmanager
+def traffic(testbed: Testbed) -> Iterator[Traffic]:
+    directory = testbed.directory
+    record, over = directory / "traffic", directory / "traffic-over"
+    record.write_text("")
+    over.unlink(missing_ok=True)
+    proxy, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
+    arguments = (proxy, str(PROXY_PORT), origin, str(THREADS), str(PAUSE), str(record), str(over))
+    process = testbed["client"].popen(python_command(CLIENTS, *arguments), name="traffic")
+    running = Traffic(record)
+    try:
+        running.goes_on()
+        yield running
+    finally:
+        over.write_text("")
+        assert process.wait(GENEROUS) == 0, process.output()
+
+
+@pytest.fixture
+def start(testbed: Testbed, require: Callable[..., None]) -> Callable[[int], Proxy]:
+    """Return what starts the proxy with so many workers, which all listen then."""
+    require("squid", "apache2", "gcc")
+    start_origin(testbed["origin"], {"file": 10})
+    node = testbed["proxy"]
+
+    def start(count: int) -> Proxy:
+        proxy = start_proxy(node, configuration(node, f"workers {count}"))
+        everybody = {f"(squid-{number + 1})" for number in range(count)} | {COORDINATOR}
+        wanted = everybody if count > 1 else {"(squid-1)"}
+        wait_until(lambda: listeners(node, proxy) == wanted, "all listen", timeout=GENEROUS, process=proxy.process)
+        return proxy
+
+    return start
+
+
+def kids(proxy: Proxy) -> dict[str, int]:
+    """Return Squid's workers, and their coordinator, by their names."""
+    found = {}
+    for pid in workers(proxy.process):
+        with suppress(OSError):  # it has just ended
+            found[Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]] = pid
+    return found
+
+
+def listeners(node: LiveNode, proxy: Proxy) -> set[str]:
+    """Return the names of those that hold a listener."""
+    held = node.run(["ss", "-HtlnpO", "sport", "=", f":{PROXY_PORT}"]).stdout
+    return {name for name, pid in kids(proxy).items() if f"pid={pid}," in held}
+
+
+def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
+    testbed: Testbed, start: Callable[[int], Proxy]
+) -> None:
+    """Defect: a coordinator that was started anew could not bind, and who was started after that had no listener."""
+    node, proxy = testbed["proxy"], start(2)
+    with traffic(testbed) as clients:
+        for name in (COORDINATOR, "(squid-1)", "(squid-2)", "(squid-1)"):
+            victim, moment, before = kids(proxy)[name], time.time(), len(clients.failed())
+            os.kill(victim, signal.SIGKILL)
+            wait_until(
+                lambda name=name, victim=victim: (
+                    kids(proxy).get(name, victim) != victim and listeners(node, proxy) >= {"(squid-1)", "(squid-2)"}
+                ),
+                f"both workers listen after the death of {name}",
+                timeout=GENEROUS,
+                process=proxy.process,
+            )
+            print(f"{name}: {time.time() - moment:.1f} s")
+            clients.goes_on()
+            lost = [each.how for each in clients.failed()[before:]]
+            # What it had accepted is lost, and nobody is refused.
+            assert len(lost) <= 2 * THREADS, lost
+            assert set(lost) <= LOST, lost
+            assert lost == [] or name != COORDINATOR
+    assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Callable[[int], Proxy], count: int) -> None:
+    node, proxy = testbed["proxy"], start(count)
+    before = kids(proxy)
+    with traffic(testbed) as clients:
+        for number in range(4):
+            proxy.process.signal(signal.SIGHUP)
+            wait_until(lambda n=number: reloads(proxy) > n, "the reload", timeout=GENEROUS)
+            time.sleep(2)  # the supervisor looks at the listeners a second after it
+            print(f"nobody served for {clients.goes_on():.2f} s")
+    # Squid closes its listener and opens another; what it had not accepted is reset.
+    assert {each.how for each in clients.failed()} <= {REFUSED, "ConnectionResetError"}
+    assert kids(proxy) == before
+    assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
+
+
+def reloads(proxy: Proxy) -> int:
+    return proxy.process.output().count("reload accepted")
+
+
+def test_a_restart_loses_what_was_under_way_and_what_comes_meanwhile(
+    testbed: Testbed, start: Callable[[int], Proxy]
+) -> None:
+    proxy = start(2)
+    with traffic(testbed) as clients:
+        assert proxy.process.stop(GENEROUS) == 0
+        stopped = time.time()
+        wait_until(lambda: any(each.how == REFUSED for each in clients.failed()), "refused", timeout=GENEROUS)
+        start(2)
+        begun = time.time()
+        clients.goes_on()
+    # It is told at once, by TCP: nobody waits for a proxy that is not there.
+    assert {each.how for each in clients.failed()} <= LOST | {REFUSED}
+    assert [each for each in clients.failed() if stopped + 1 < each.when - each.took and each.took > GENEROUS / 4] == []
+    assert [each for each in clients.failed() if each.when - each.took > begun] == []
+
+
+def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
+    testbed: Testbed, start: Callable[[int], Proxy]
+) -> None:
+    """As mptcp-proxy run does where a log has grown past 16 MiB, with two workers that write to the one log."""
+    node, proxy, rotations = testbed["proxy"], start(2), 8
+
+    def log_descriptors() -> list[str]:
+        """Return what of the logs is open, with its present name, once for each descriptor."""
+        found = []
+        for pid in kids(proxy).values():
+            for each in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    found.append(os.readlink(each))
+        return sorted(name for name in found if "/log/" in name)
+
+    with traffic(testbed) as clients:
+        before = log_descriptors()
+        assert before
+        for _ in range(rotations):
+            clients.goes_on()
+            assert log_files.rotate(proxy.logs, limit=10, keep=2 * rotations)
+            os.kill(squid(proxy.process), signal.SIGUSR1)
+            wait_until((proxy.logs / "access.log").exists, "a new log", timeout=GENEROUS)
+        clients.goes_on()
+        assert clients.failed() == []
+
+    def logged() -> str:
+        return "".join(path.read_text() for path in proxy.logs.glob("access.log*"))
+
+    names = [each.name for each in clients.ended()]
+    wait_until(lambda: f"/{names[-1]} " in logged(), "the last request is logged", timeout=GENEROUS)
+    text = logged()
+    assert [name for name in names if text.count(f"/{name} ") != 1] == []
+    assert len(list(proxy.logs.glob("access.log.*"))) == rotations
+    # Each process keeps the first cache.log open besides (Squid has it twice), and no other.
+    current = [name for name in before if name.endswith("access.log")]
+    wait_until(
+        lambda: (
+            [name for name in log_descriptors() if "access" in name] == current
+            and len(log_descriptors()) == len(before)
+        ),
+        "the old logs are closed",
+        timeout=GENEROUS,
+    )
+    assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}

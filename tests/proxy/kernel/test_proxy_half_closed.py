@@ -1,0 +1,90 @@
+"""Clients that close their half of a connection (FIN) and wait for the answer: Squid closes the other half, too.
+
+Known, and left so (docs/squid-versions.md): ``half_closed_clients on``, which is for this, lets clients bring Squid
+down. A Squid that no longer does it fails here, and the page is to be corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from proxying import configuration, workers
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+TCP, MPTCP = 6, 262
+PORT = 443
+# Reads what comes, answers once it has a request's end or the end of the stream, a second later, and says what it got.
+ORIGIN = """
+import socket, sys, threading, time
+listener = socket.create_server(("", int(sys.argv[1])))
+def serve(connection):
+    got = b""
+    while piece := connection.recv(65536):
+        got += piece
+        if got.endswith(b"\\r\\n\\r\\n"):
+            break
+    time.sleep(1)
+    try:
+        connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 6\\r\\n\\r\\nanswer")
+    except OSError:
+        pass
+    connection.close()
+while True:
+    connection, _ = listener.accept()
+    threading.Thread(target=serve, args=(connection,)).start()
+"""
+# Prints whether the answer came.
+CLIENT = """
+import socket, sys
+proxy, port, goal, protocol, tunnel, half = sys.argv[1:]
+connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(protocol))
+connection.settimeout(20)
+connection.connect((proxy, int(port)))
+if tunnel == "tunnel":
+    connection.sendall(f"CONNECT {goal} HTTP/1.1\\r\\nHost: {goal}\\r\\n\\r\\n".encode())
+    assert b" 200 " in connection.recv(1000)
+    connection.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+else:
+    connection.sendall(f"GET http://{goal}/ HTTP/1.1\\r\\nHost: {goal}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+if half == "half":
+    connection.shutdown(socket.SHUT_WR)
+got = b""
+try:
+    while piece := connection.recv(65536):
+        got += piece
+        if got.endswith(b"answer"):
+            break
+except ConnectionResetError:
+    pass
+print(got.endswith(b"answer"))
+"""
+
+
+@pytest.fixture(scope="module")
+def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
+    require("squid", "gcc")
+    origin = module_testbed["origin"]
+    served = origin.popen(python_command(ORIGIN, str(PORT)), name="origin")
+    wait_until(lambda: f":{PORT} " in origin.run(["ss", "-Htln"]).stdout, "the origin listens", process=served)
+    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
+
+
+@pytest.mark.parametrize("protocol", [MPTCP, TCP])
+@pytest.mark.parametrize("how", ["tunnel", "request"])
+def test_the_answer_is_lost_by_who_closes_half_and_by_nobody_else(
+    module_testbed: Testbed, proxy: Proxy, how: str, protocol: int
+) -> None:
+    origin, node = module_testbed["origin"].service_address(), module_testbed["proxy"].service_address()
+    before = workers(proxy.process)
+
+    def answered(half: str) -> bool:
+        command = python_command(CLIENT, node, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), how, half)
+        return module_testbed["client"].run(command, timeout=60).stdout.strip() == "True"
+
+    assert answered("whole")
+    assert not answered("half")
+    assert workers(proxy.process) == before

@@ -1,0 +1,151 @@
+"""Storms that overflow every buffer from which the throttler reads: its picture is the kernel's soon afterwards.
+
+The buffers are as small as the kernel makes them, and the throttler is stopped (SIGSTOP) while connections come and
+go: what it then has not heard of is lost for good, and no periodic comparison comes to its help.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from faults import GENEROUS, NEVER, seconds_until
+from throttler_site import POLICY, PORT, Site, make_site
+
+from mptcp_lab.testbed import Process, Testbed
+from mptcp_lab.testbed.services import Throttler, python_command, throttler_mounts, wait_until, write_throttler_config
+from mptcp_throttler.views.ask import ask
+
+pytestmark = pytest.mark.kernel
+
+COUNT = 150
+"""Connections of one storm, with two subflows each."""
+ROUNDS = 3
+# The daemon itself, with buffers that hold a few messages.
+DAEMON = """
+import sys
+from mptcp_throttler.kernel import capture, notices
+from mptcp_throttler.kernel.mptcp_pm import events
+capture.BUFFER_BYTES = notices._BUFFER_BYTES = events._BUFFER_BYTES = 2304
+from mptcp_throttler.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+SERVER = """
+import socket, sys, threading
+listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("", int(sys.argv[1])))
+listener.listen(1000)
+def serve(connection):
+    while got := connection.recv(100):
+        connection.sendall(got)
+    connection.close()
+while True:
+    connection, _ = listener.accept()
+    threading.Thread(target=serve, args=(connection,), daemon=True).start()
+"""
+# Each line it is given is a number: it has so many connections then, the oldest of which are closed.
+CLIENT = """
+import socket, sys
+proxy, port, pipe = sys.argv[1:]
+held = []
+for line in open(pipe):
+    fresh = [socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) for _ in range(int(line))]
+    for each in fresh:
+        each.connect((proxy, int(port)))
+        each.sendall(b"?")
+        each.recv(1)
+    for each in held:
+        each.close()
+    held = fresh
+    print("done", flush=True)
+"""
+
+
+class Storm:
+    """Connections that all come and all go at once."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._pipe = site.testbed.directory / "storm"
+        self._pipe.write_text("")
+        server = site.proxy.popen(python_command(SERVER, str(PORT)), name="server")
+        wait_until(lambda: f":{PORT} " in site.proxy.run(["ss", "-HMtln"]).stdout, "it listens", process=server)
+        command = ["sh", "-c", f'tail -f {self._pipe} | "$@"', "sh", *python_command(CLIENT, site.proxy.service_address(), str(PORT), "/dev/stdin")]  # fmt: skip  # noqa: E501
+        self._client: Process = site.client.popen(command, name="client")
+        self._rounds = 0
+
+    def blow(self, count: int) -> None:
+        """Open *count* connections, and close those that there were."""
+        self._rounds += 1
+        with self._pipe.open("a") as pipe:
+            pipe.write(f"{count}\n")
+        wait_until(
+            lambda: self._client.output().count("done") == self._rounds, "the storm", timeout=90, process=self._client
+        )
+
+
+def in_the_kernel(site: Site) -> set[str]:
+    """Return the clients' ends of all subflows."""
+    listing = site.proxy.run(["ss", "-Htn", "state", "established", "sport", "=", f":{PORT}"]).stdout
+    return {line.split()[3].replace("[::ffff:", "").replace("]", "") for line in listing.splitlines()}
+
+
+def in_the_status(throttler: Throttler) -> set[str]:
+    connections = ask(throttler.socket)["connections"]
+    return {each["remote"] for one in connections for each in one["subflows"] if each["state"] == "active"}
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    return make_site("nftables", make_module_testbed, require)
+
+
+@pytest.fixture
+def throttler(site: Site) -> Iterator[Throttler]:
+    settings = {"netfilter": "nftables", "verify_interval": NEVER}
+    config = write_throttler_config(site.proxy, site.policy, settings=settings)
+    site.policy.write_text(POLICY)
+    mounts = throttler_mounts(site.proxy)
+    process = site.proxy.popen(python_command(DAEMON, "run", "--config", str(config)), name="throttler", mounts=mounts)
+    wait_until(lambda: "throttling on" in process.output(), "it throttles", timeout=GENEROUS, process=process)
+    started = next(path for target, path in mounts.items() if target == "/run/mptcp-throttler")
+    yield Throttler(site.proxy, process, type(site.policy)(started), config)
+    process.signal(signal.SIGTERM)
+    assert process.wait(30) == 0, process.output()
+    assert "Traceback" not in process.output()
+
+
+def test_what_was_lost_is_made_good(site: Site, throttler: Throttler) -> None:
+    storm, process = Storm(site), throttler.process
+    for number in range(ROUNDS):
+        process.signal(signal.SIGSTOP)
+        try:
+            storm.blow(COUNT if number < ROUNDS - 1 else 3)
+            # Joins come a moment later.
+            wait_until(lambda n=number: len(in_the_kernel(site)) == 2 * (COUNT if n < ROUNDS - 1 else 3), "both subflows", timeout=GENEROUS)  # fmt: skip  # noqa: E501
+            site.proxy.run(["tc", "qdisc", "del", "dev", "wan0", "root"])
+        finally:
+            process.signal(signal.SIGCONT)
+        wanted = in_the_kernel(site)
+        took = seconds_until(lambda wanted=wanted: in_the_status(throttler) == wanted)
+        # Entries of what has ended stay a while, in case it still has data under way.
+        capped = {end.replace(":", " ") for end in wanted if end.startswith("10.77.1.")}
+        took_caps = seconds_until(lambda capped=capped: site.entries().keys() >= capped)
+        took_class = seconds_until(lambda: is_shaped(site))
+        print(f"{len(wanted)} subflows: status {took:.2f} s, caps {took_caps:.2f} s, class {took_class:.2f} s later")
+    counters = ask(throttler.socket)["counters"]["observers"]
+    said = process.output()
+    # It really was lost, and nobody was left to guess.
+    assert counters["kernel_events_lost"] >= ROUNDS - 1
+    assert counters["segments_dropped"] > COUNT
+    assert "path-manager events lost" in said
+    assert re.search(r"\d+ segments dropped by the capture buffer", said)
+    assert in_the_kernel(site) == in_the_status(throttler)
+
+
+def is_shaped(site: Site) -> bool:
+    return "class htb 4d50:10 " in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout

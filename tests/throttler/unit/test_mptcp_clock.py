@@ -1,0 +1,92 @@
+"""The wall clock is set while connections are tracked: what has ended is found out as soon as ever."""
+
+from __future__ import annotations
+
+import pytest
+from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, Host, announced, feed, kinds, opened, states
+from mptcp_invariants import check_tables
+
+from mptcp_throttler.mptcp.limits import TrackerLimits
+from mptcp_throttler.mptcp.model import KernelEvent, KernelEventKind, SubflowState
+from mptcp_throttler.mptcp.tracker import Tracker
+
+THEN = 1_000_000.0
+STEPS = [-86_400.0, -3600.0, -5.0, 0.0, 3600.0]
+"""Seconds by which the clock is set; a day forward everything is idle, which the next resync corrects."""
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host("phone", THEN)
+
+
+def set_clock(tracker: Tracker, host: Host, step: float) -> float:
+    """Have the clock set, and the tracker look at it; return the time then."""
+    tracker.expire(host.time)
+    host.time += 1.0 + step
+    tracker.expire(host.time)
+    check_tables(tracker, TrackerLimits())
+    return host.time
+
+
+def confirmed(tracker: Tracker, host: Host) -> None:
+    """Have a connection of two subflows that the kernel has, too."""
+    for path, kind in (
+        (opened(tracker, host), KernelEventKind.CREATED),
+        (host.join(), KernelEventKind.SUBFLOW_ESTABLISHED),
+    ):
+        if kind is KernelEventKind.SUBFLOW_ESTABLISHED:
+            feed(tracker, *path.handshake())
+        feed(tracker, KernelEvent(host.tick(), kind, host.token, path.four_tuple))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_dump_closes_what_the_kernel_has_no_more(tracker: Tracker, host: Host, step: float) -> None:
+    confirmed(tracker, host)
+    now = set_clock(tracker, host, step)
+    assert set(states(tracker, host).values()) == {SubflowState.ACTIVE}
+    assert kinds(tracker.resync([], now + 5)).count(CLOSED) == 2
+    assert states(tracker, host) == {}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_connection_without_subflows_goes_in_time(tracker: Tracker, host: Host, step: float) -> None:
+    path = opened(tracker, host)
+    assert announced(tracker, path.fin(), path.proxy_fin())[-1] == CLOSED
+    now = set_clock(tracker, host, step)
+    # Set forward it went at once.
+    ended = [] if host.token in tracker.connections else [ENDED]
+    for second in range(1, 13):
+        ended += kinds(tracker.expire(now + second))
+    assert ended == [ENDED]
+    assert dict(tracker.connections) == {}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_handshake_that_is_not_completed_goes_in_time(tracker: Tracker, host: Host, step: float) -> None:
+    """Before the step, and after it."""
+    feed(tracker, *host.initial().handshake()[:1])
+    now = set_clock(tracker, host, step)
+    other = Host("other", now)
+    feed(tracker, *other.initial().handshake()[:1])
+    for second in range(1, 13):
+        tracker.expire(now + second)
+    assert tracker.table_sizes["half_open"] == 0
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_new_connection_is_tracked_at_once(tracker: Tracker, host: Host, step: float) -> None:
+    confirmed(tracker, host)
+    now = set_clock(tracker, host, step)
+    other = Host("other", now)
+    path = other.initial("198.51.100.7")
+    assert announced(tracker, *path.handshake()) == [OPENED, ACTIVE]
+    assert kinds(feed(tracker, other.closed())) == [CLOSED, ENDED]
+
+
+def test_a_step_back_asks_for_a_resync(tracker: Tracker, host: Host) -> None:
+    confirmed(tracker, host)
+    set_clock(tracker, host, 0.0)
+    assert not tracker.wants_resync
+    set_clock(tracker, host, -3600.0)
+    assert tracker.wants_resync

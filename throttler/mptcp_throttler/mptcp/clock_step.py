@@ -1,0 +1,40 @@
+"""The wall clock was set back: what the tracker has stamped lies in the future, and would stay there for as long.
+
+Until the clock came there again no handshake would expire, no connection without subflows would be let go, and a dump
+would close nothing, because all that it does not list would be newer. So everything is as if it had happened now.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mptcp_throttler.mptcp.connection_table import ConnectionTable
+from mptcp_throttler.mptcp.timed_table import TimedTable
+
+LEAST: Final = 1.0
+"""Seconds; less makes no difference."""
+
+
+def set_back(table: ConnectionTable, now: float) -> None:
+    """Leave no time in *table* that is after *now*. A look at every subflow: some 10 ms with 20,000."""
+    timed: tuple[TimedTable[Any, Any], ...] = (
+        table.half_open,
+        table.closing,
+        table.lingering,
+        table.unconfirmed,
+        table.unconfirmed_connections,
+        table.refused,
+    )
+    for each in timed:
+        each.not_after(now)
+    # It guards against dumps that were under way then; the next one sees what is there.
+    table.ended.clear()
+    if table.dump_began is not None:
+        table.dump_began = min(table.dump_began, now)
+    for subflow in table.subflows.values():
+        subflow.last_seen = min(subflow.last_seen, now)
+        if subflow.prioritised is not None:
+            subflow.prioritised = min(subflow.prioritised, now)
+        if subflow.since > now:
+            subflow.since = now
+            subflow.changed()
