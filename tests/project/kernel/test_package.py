@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from chroots import Chroot
 from deb_package import NAME, build, foreign, repacked
+from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.kernel
 
@@ -120,9 +121,13 @@ def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands
     bill = json.loads(
         host.sh(f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/doc/{NAME}/sbom.cdx.json")
     )
-    there = {
-        path.partition("-")[0] for path in host.sh(f"cd {HOME}/lib/python3*/site-packages && ls -d *.dist-info").split()
-    }
-    listed = {each["name"].lower().replace("-", "_").replace(".", "_") for each in bill["components"]}
-    assert bill["metadata"]["component"]["name"] == NAME
-    assert listed | {NAME.replace("-", "_")} == {name.lower() for name in there}
+    there = [
+        path.removesuffix(".dist-info").split("-")
+        for path in host.sh(f"cd {HOME}/lib/python3*/site-packages && ls -d *.dist-info").split()
+    ]
+    listed = [bill["metadata"]["component"], *bill["components"]]
+    assert listed[0]["name"] == NAME
+    assert sorted((canonicalize_name(each["name"]), each["version"]) for each in listed) == sorted(
+        (canonicalize_name(name), version) for name, version in there
+    )
+    assert [each["name"] for each in listed if not each.get("licenses")] == []
