@@ -61,6 +61,8 @@ def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package:
     # What the operator then does, and what the daemons leave.
     host.sh("cd /etc/mptcp-throttler && for each in throttler policy; do cp $each.yaml.example $each.yaml; done")
     host.sh("sed -i 's/^http_port 3128/http_port 3129/' /etc/mptcp-proxy/squid.conf")
+    # Who may ask for the status.
+    host.sh("usermod --append --groups mptcp-throttler nobody")
     host.sh("cd /var && mkdir lib/mptcp-throttler log/mptcpproxy && touch lib/mptcp-throttler/ledger.sqlite")
     assert "3129" in host.sh("mptcp-proxy check")
     # Which the example names.
