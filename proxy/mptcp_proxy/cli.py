@@ -133,6 +133,8 @@ def _check(configuration: Path, places: Places, allow_open: bool) -> int:
         journal.say(problem, journal.WARNING if problem.warning else journal.ERROR)
     if checked.errors:
         return FAILED
+    for note in checked.notes:
+        print(note)
     print(f"{configuration}: good; MPTCP listeners on port {', '.join(map(str, checked.ports))}")
     return DONE
 

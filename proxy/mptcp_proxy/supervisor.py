@@ -106,6 +106,8 @@ def run(
         say(problem, WARNING if problem.warning else ERROR)
     if checked.errors:
         return CONFIGURATION
+    for note in checked.notes:
+        say(note)
     if squid is None or any(not problem.warning for problem in problems):
         return FAILED
     try:
@@ -253,6 +255,8 @@ class _Supervisor:
         self._reloads = True
         self._ports = checked.ports
         self._pending.add(signal.SIGHUP)
+        for note in checked.notes:
+            say(note)
         # Squid has it when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
 

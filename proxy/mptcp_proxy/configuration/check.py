@@ -14,6 +14,7 @@ from ..places import Places, service_name_problem
 from ..problem import Problem, errors
 from ..squid import Squid
 from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problems
+from .by_version import suited
 from .complaints import complaints
 from .listeners import Listener, listener_problems, listeners, states_a_port
 from .source import PhysicalLine, Statement, is_command, read, render, statements
@@ -30,6 +31,8 @@ class Checked:
     effective_user: str
     several_workers: bool
     problems: tuple[Problem, ...]
+    notes: tuple[Problem, ...] = ()
+    """What this version of Squid is not told, because it does so in any case."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -58,15 +61,17 @@ def check(path: Path, service_name: str, squid: Squid | None, *, allow_open: boo
     said = list(statements(lines, service_name))
     found = tuple(listeners(said))
     user = _last_value(said, "cache_effective_user") or (squid.default_user if squid else "")
-    problems = [*unreadable, *_own_problems(said, found, str(path), places, user, allow_open)]
+    for_squid = suited(lines, said, squid.version if squid else "")
+    problems = [*unreadable, *_own_problems(said, found, str(path), places, user, allow_open), *for_squid.problems]
     if squid is None:
         problems.append(NO_SQUID)
     else:
         with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
             ask = _ask(squid, places, Path(directory))
-            problems.extend(complaints(_without_commands(lines, said), service_name, ask))
+            problems.extend(complaints(_without_commands(for_squid.lines, said), service_name, ask))
     workers = _last_value(said, "workers")
-    return Checked(lines, found, user, workers.isdigit() and int(workers) > 1, _in_order(problems, lines))
+    several = workers.isdigit() and int(workers) > 1
+    return Checked(for_squid.lines, found, user, several, _in_order(problems, lines), for_squid.notes)
 
 
 def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[PhysicalLine]], str]:

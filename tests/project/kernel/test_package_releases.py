@@ -170,6 +170,9 @@ def test_a_life_from_installation_to_purge(
     assert "squid.service, which came as a dependency, is stopped and disabled" in said
     assert "mptcp-throttler waits for its configuration" in said
     until(lambda: container.active("mptcp-proxy"), "the proxy is active")
+    left_out = "request_entities on: left out, Squid 6"
+    for told in (container.sh("mptcp-proxy check"), container.sh("journalctl --no-pager --unit=mptcp-proxy")):
+        assert (left_out in told) == (container.release != "bookworm"), told
     assert container.sh("systemctl is-enabled squid.service", check=False).strip() == "disabled"
     assert not container.active("squid")
     assert container.sh("systemctl is-enabled mptcp-proxy mptcp-throttler").split() == ["enabled", "enabled"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from proxying import needs_open_checkout
 
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_lab.testbed.services import program
+from mptcp_proxy.configuration.check import check
+from mptcp_proxy.squid import installed
 
 pytestmark = pytest.mark.kernel
 ROOT = Path(__file__).parents[3]
@@ -172,6 +175,18 @@ def test_the_shipped_configuration_is_good_without_a_warning() -> None:
     answer = command("check", "--config", str(ROOT / "conf/squid.conf"))
     assert (answer.returncode, answer.stderr) == (0, "")
     assert answer.stdout.endswith("conf/squid.conf: good; MPTCP listeners on port 3128\n")
+
+
+def test_what_a_later_squid_refuses_and_always_does_it_is_not_given() -> None:
+    """Squid itself is asked about the rest: the one that is here, by another version."""
+    there = installed()
+    assert there is not None
+    for version, given in (("5.7", True), ("6.13", False)):
+        checked = check(ROOT / "conf/squid.conf", "mptcpproxy", replace(there, version=version))
+        # A Squid 6 would complain of what this one takes.
+        assert checked.errors == ()
+        assert (b"\nrequest_entities on\n" in checked.rendered()) is given
+        assert len(checked.notes) == (not given)
 
 
 def test_without_squid(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""One squid.conf for several versions of Squid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy.configuration.by_version import Suited, suited
+from mptcp_proxy.configuration.source import PhysicalLine, read, statements
+
+SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
+
+
+def suit(version: str, *texts: str) -> Suited:
+    lines = [PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)]
+    return suited(lines, list(statements(lines, "n")), version)
+
+
+def texts(of: Suited) -> list[str]:
+    return [line.text for line in of.lines]
+
+
+@pytest.mark.parametrize("version", ["5.7", "4.13", "unknown", ""])
+def test_a_version_that_has_the_directive_is_told(version: str) -> None:
+    lines = ("via on", "request_entities on", "request_entities off")
+    answer = suit(version, *lines)
+    assert (texts(answer), answer.notes, answer.problems) == (list(lines), (), ())
+
+
+@pytest.mark.parametrize("version", ["6.13", "6.0.1", "7.1", "10.2"])
+def test_one_that_always_does_so_is_not(version: str) -> None:
+    answer = suit(version, "via on", "request_entities \\", "", "  on # why", "cache deny all")
+    assert texts(answer) == ["via on", "", "", "", "cache deny all"]
+    assert [str(note) for note in answer.notes] == [
+        f"squid.conf:4: request_entities on: left out, Squid {version} always does so"
+    ]
+    assert answer.problems == ()
+
+
+@pytest.mark.parametrize("text", ["request_entities off", "request_entities", "request_entities on off"])
+def test_what_it_cannot_do_is_a_mistake(text: str) -> None:
+    answer = suit("6.13", text)
+    assert texts(answer) == [""], "Squid would complain a second time"
+    (problem,) = answer.problems
+    assert str(problem) == (
+        f"squid.conf:1: {text}: Squid 6.13 cannot, it always acts as by request_entities on"
+        " (allowed: request_entities on, or no such line)"
+    )
+    assert answer.notes == ()
+
+
+def test_the_shipped_file_needs_it_once() -> None:
+    lines, _ = read(SHIPPED, "n")
+    said = list(statements(lines, "n"))
+    answer = suited(lines, said, "6.13")
+    assert len(answer.lines) == len(lines)
+    assert len(answer.notes) == 1
+    assert not any("request_entities" in line.text for line in answer.lines if not line.text.startswith("#"))
