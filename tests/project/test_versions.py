@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOCKS = REPOSITORY / "debian/locks"
@@ -21,17 +22,12 @@ def locked(name: str) -> dict[str, tuple[str, int]]:
     """Return the version of each package of a lock, and how many hashes it has."""
     blocks = re.split(r"^(?=[a-z0-9])", (LOCKS / name).read_text(), flags=re.MULTILINE | re.IGNORECASE)
     pins = (re.match(r"([\w.-]+)==(\S+)", block) for block in blocks)
-    return {normal(pin[1]): (pin[2], pin.string.count("--hash=sha256:")) for pin in pins if pin is not None}
-
-
-def normal(name: str) -> str:
-    """Return the name of a Python package in the one form that all its spellings have (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return {canonicalize_name(pin[1]): (pin[2], pin.string.count("--hash=sha256:")) for pin in pins if pin is not None}
 
 
 def requirements(lines: list[str]) -> dict[str, str]:
     pairs = (line.split("==") for line in lines)
-    return {normal(name): version for name, version in pairs}
+    return {canonicalize_name(name): version for name, version in pairs}
 
 
 def test_the_version_is_the_same_everywhere() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -25,6 +27,19 @@ NOT_OURS: Final = (
 BACKUPS: Final = ("etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/subuid-", "etc/subgid-")
 
 
+# By another user, from sources of another age, with another umask, time zone, language and number of processors.
+BUILD_DIFFERENTLY: Final = """
+cd "$1"
+mkdir home tmp made
+find source -exec touch --no-dereference --date=2001-01-01 {} +
+chown --recursive nobody .
+umask 027
+exec taskset --cpu-list 0 setpriv --reuid=nobody --regid=nogroup --clear-groups \
+    env HOME="$1/home" TMPDIR="$1/tmp" TZ=Pacific/Auckland LC_ALL=C LANGUAGE=de sh source/debian/package "$1/made"
+"""
+"""For sh(1), with a directory as argument: of what its folder ``source`` has, a package in its folder ``made``."""
+
+
 def build(directory: Path) -> Path:
     """Build the package as ``./run deb`` does, which includes lintian, and return it.
 
@@ -36,6 +51,34 @@ def build(directory: Path) -> Path:
     subprocess.run(command, check=True, timeout=BUILD_PATIENCE)
     (package,) = directory.glob(f"{NAME}_*.deb")
     return package
+
+
+def copy_sources(directory: Path) -> None:
+    """Copy the checkout into the new folder *directory*, without what was made from it."""
+    directory.mkdir()
+    left_out = [f"--exclude={name}" for name in ("./.venv", "./dist", "./results")]
+    command = ["tar", "--create", "--exclude-vcs", *left_out, "--directory", str(REPOSITORY), "."]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as archive:
+        extract = ["tar", "--extract", "--no-same-owner", "--directory", str(directory)]
+        subprocess.run(extract, stdin=archive.stdout, check=True)
+    assert archive.returncode == 0
+
+
+def contents(package: Path) -> dict[str, tuple[str, int, str, float, str]]:
+    """Return what *package* installs: of each name owner, mode, target of the link, time and SHA-256."""
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as data:
+        found = {}
+        with tarfile.open(fileobj=data.stdout, mode="r|") as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.isfile() else None
+                digest = hashlib.sha256(file.read()).hexdigest() if file else ""
+                found[member.name] = (member.uname, member.mode, member.linkname, member.mtime, digest)
+    assert data.returncode == 0
+    return found
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def repacked(package: Path, directory: Path, version: str, changes: Iterable[tuple[str, str, str]]) -> Path:

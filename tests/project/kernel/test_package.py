@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from chroots import Chroot
 from deb_package import NAME, build, foreign, repacked
+from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.kernel
 
@@ -60,6 +61,8 @@ def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package:
     # What the operator then does, and what the daemons leave.
     host.sh("cd /etc/mptcp-throttler && for each in throttler policy; do cp $each.yaml.example $each.yaml; done")
     host.sh("sed -i 's/^http_port 3128/http_port 3129/' /etc/mptcp-proxy/squid.conf")
+    # Who may ask for the status.
+    host.sh("usermod --append --groups mptcp-throttler nobody")
     host.sh("cd /var && mkdir lib/mptcp-throttler log/mptcpproxy && touch lib/mptcp-throttler/ledger.sqlite")
     assert "3129" in host.sh("mptcp-proxy check")
     # Which the example names.
@@ -120,9 +123,13 @@ def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands
     bill = json.loads(
         host.sh(f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/doc/{NAME}/sbom.cdx.json")
     )
-    there = {
-        path.partition("-")[0] for path in host.sh(f"cd {HOME}/lib/python3*/site-packages && ls -d *.dist-info").split()
-    }
-    listed = {each["name"].lower().replace("-", "_").replace(".", "_") for each in bill["components"]}
-    assert bill["metadata"]["component"]["name"] == NAME
-    assert listed | {NAME.replace("-", "_")} == {name.lower() for name in there}
+    there = [
+        path.removesuffix(".dist-info").split("-")
+        for path in host.sh(f"cd {HOME}/lib/python3*/site-packages && ls -d *.dist-info").split()
+    ]
+    listed = [bill["metadata"]["component"], *bill["components"]]
+    assert listed[0]["name"] == NAME
+    assert sorted((canonicalize_name(each["name"]), each["version"]) for each in listed) == sorted(
+        (canonicalize_name(name), version) for name, version in there
+    )
+    assert [each["name"] for each in listed if not each.get("licenses")] == []

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,17 @@ from typing import Any
 
 import pytest
 from containers import Container, until
-from deb_package import NAME, REPOSITORY, build, foreign, repacked
+from deb_package import (
+    BUILD_DIFFERENTLY,
+    BUILD_PATIENCE,
+    NAME,
+    build,
+    contents,
+    copy_sources,
+    foreign,
+    repacked,
+    sha256,
+)
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, accepts, mptcp_command, start_origin
@@ -69,30 +80,42 @@ def container(release: str, module_testbed: Testbed, tmp_path_factory: pytest.Te
 
 
 @pytest.fixture(scope="module")
-def package(release: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the package for *release*, built on that release."""
+def builder(release: str, tmp_path_factory: pytest.TempPathFactory) -> Container | None:
+    """Return where the package for *release* is built: this machine (None), or a container of that release."""
     if f"VERSION_CODENAME={release}\n" in Path("/etc/os-release").read_text():
-        return build(tmp_path_factory.mktemp("package"))
-    builder = Container(release, tmp_path_factory.mktemp(f"{release}-builder"))
-    copied = [
-        "tar",
-        "--create",
-        "--exclude-vcs",
-        "--exclude=.venv",
-        "--exclude=dist",
-        "--directory",
-        str(REPOSITORY),
-        ".",
-    ]
-    with subprocess.Popen(copied, stdout=subprocess.PIPE) as archive:
-        (builder.shared / "source").mkdir()
-        extract = ["tar", "--extract", "--directory", str(builder.shared / "source")]
-        subprocess.run(extract, stdin=archive.stdout, check=True)
+        return None
+    made = Container(release, tmp_path_factory.mktemp(f"{release}-builder"))
     # Whom this machine trusts, an index of its own among them.
-    shutil.copy("/etc/ssl/certs/ca-certificates.crt", builder.shared / "trusted.pem")
+    shutil.copy("/etc/ssl/certs/ca-certificates.crt", made.shared / "trusted.pem")
+    return made
+
+
+@pytest.fixture(scope="module")
+def package(builder: Container | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the package for *release*, built on that release."""
+    if builder is None:
+        return build(tmp_path_factory.mktemp("package"))
+    copy_sources(builder.shared / "source")
     builder.outside(BUILD)
     (made,) = (builder.shared / "made").glob("*.deb")
     return made
+
+
+@pytest.fixture(scope="module")
+def package_of_another(builder: Container | None, package: Path) -> Iterator[Path]:
+    """Return the package that somebody else makes of the same sources."""
+    assert package.exists()
+    with tempfile.TemporaryDirectory(dir=builder.shared if builder else None) as name:
+        directory = Path(name)
+        copy_sources(directory / "source")
+        if builder is None:
+            command = ["chrt", "--idle", "0", "sh", "-euc", BUILD_DIFFERENTLY, "sh", str(directory)]
+            subprocess.run(command, check=True, timeout=BUILD_PATIENCE)
+        else:
+            inside = f"/shared/{directory.name}"
+            builder.outside(f"export PIP_CERT=/shared/trusted.pem; set -- {inside}; {BUILD_DIFFERENTLY}")
+        (made,) = (directory / "made").glob("*.deb")
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +214,12 @@ def test_a_life_from_installation_to_purge(
     assert "mptcp" not in container.sh(
         "cat /etc/passwd /etc/group; systemctl list-unit-files; ls -R /var/lib/systemd /run"
     )
+
+
+def test_the_same_sources_give_the_same_bytes_to_everybody(package: Path, package_of_another: Path) -> None:
+    assert package_of_another.name == package.name
+    assert contents(package_of_another) == contents(package)
+    assert sha256(package_of_another) == sha256(package)
 
 
 def main_processes(container: Container) -> list[str]:
