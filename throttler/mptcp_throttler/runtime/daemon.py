@@ -15,20 +15,18 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from typing import Any
 
-from mptcp_common import __version__
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.kernel.state_lock import locked
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.schedule import next_change, open_rules
@@ -43,6 +41,7 @@ from mptcp_throttler.runtime.loop_gauge import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.pacing import PacedCaps
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.runtime.queries import Parts, Queries
 from mptcp_throttler.runtime.reloads import Reloads
 from mptcp_throttler.runtime.sampler import Consumer, Sampler
 from mptcp_throttler.runtime.service_status import ServiceStatus
@@ -53,7 +52,8 @@ from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.steering import SteeringStage
-from mptcp_throttler.views import snapshot
+from mptcp_throttler.telemetry.reaction import Reaction
+from mptcp_throttler.telemetry.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +85,17 @@ class Daemon:
         # The order of the stages: each sees what the one before made of the verdicts.
         stages = (self._budget_stage, self._guard, self._steering)
         planners = (self._downloads.planner, self._uploads.planner)
-        self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed)
+        self._traffic = Traffic(time.monotonic, lambda: self._sampler.sweep_seconds)
+        self._reaction = Reaction()
+        self._downloads.planner.entries.told = self._entries_told
+        listeners = (self._traffic.decided,)
+        self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed, listeners)
         self._budgets = Budgets(
-            settings.ledger, settings.ownership.listen_ports, self._budget_stage, self._decisions.decide
+            settings.ledger,
+            settings.ownership.listen_ports,
+            self._budget_stage,
+            self._decisions.decide,
+            closed=self._traffic.socket_closed,
         )
         self._path_manager = UserspacePathManager(settings.state_directory)
         self._effects = Effects(self._path_manager, self._steering)
@@ -99,7 +107,7 @@ class Daemon:
             self._budgets,
         )
         self._reloads = Reloads(self._components, self._decisions, read_policy, self._take_new_policy)
-        self._status = StatusServer(settings.status_socket, self._document, settings.status_group)
+        self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
         self._service_status = ServiceStatus(self._summary)
         self._stage_sampling = [StageSampling(stage, self._decisions, self._effects.carry_out) for stage in stages]
         self._planners = planners
@@ -164,11 +172,13 @@ class Daemon:
                 self._sampler,
                 sockets,
                 self._changed,
+                self._captured,
                 self._comparison.verify,
             )
             stack.callback(self._observers.close)
             await self._observers.open()
             await self._adopt()
+            self._traffic.begin(self._sampler.latest)
             for component in self._components:
                 await component.commit(policy)
             await self._uploads.remove_what_was_left()
@@ -199,7 +209,7 @@ class Daemon:
             )
 
     def _consumers(self) -> list[Consumer]:
-        return [*self._paced_if_any(), self._uploads, *self._stage_sampling]
+        return [*self._paced_if_any(), self._uploads, *self._stage_sampling, self._traffic]
 
     def _paced_if_any(self) -> tuple[PacedCaps, ...]:
         return () if self._paced is None else (self._paced,)
@@ -246,6 +256,17 @@ class Daemon:
             elif log.isEnabledFor(logging.DEBUG):
                 log.debug("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
         self._decisions.decide(tokens)
+
+    def _captured(self, events: Iterable[Event]) -> None:
+        """Decide about what packets have shown, and note how long the kernel's entries of joins take."""
+        self._reaction.captured(events, self._tracker.connections)
+        self._changed(events)
+        if not self._decisions.waiting:
+            self._reaction.decided(self._downloads.planner.entries.upserts)
+
+    def _entries_told(self, four_tuples: Collection[FourTuple], there: bool) -> None:
+        if there:
+            self._reaction.applied(four_tuples, time.time())
 
     def _plan_changed(self) -> None:
         flips = self._decisions.anticipation.take_flips()
@@ -318,65 +339,30 @@ class Daemon:
         )
         return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused.errors)}"
 
-    def _document(self) -> Iterator[str]:
-        """Yield the status in pieces, from what is stored; called in a child."""
-        policy, download, upload = self._decisions.policy, self._downloads, self._uploads
-        head = {
-            "version": __version__,
-            "pid": self._pid,
-            "started": self._started,
-            "now": time.time(),
-            "interfaces": list(self._settings.interfaces),
-            "netfilter": download.backend,
-            "paced": self._paced is not None,
-            "policy": {
-                "source": str(self._settings.policy),
-                "dry_run": policy.dry_run,
-                "rules": [rule.name for rule in policy.rules],
-            },
-            "reloads": self._reloads.as_json(),
-            "path_manager": "user space" if self._path_manager.in_force else "kernel",
-            "uploads_shaped": upload.in_force,
-            "in_step": all(each.classes.settled and each.entries.settled for each in self._planners),
-        }
-        tail = {
-            "classes": snapshot.classes(self._planners),
-            "counters": {
-                "observers": asdict(self._observers.counters),
-                "tracker": asdict(self._tracker.counters),
-                "reconciler": asdict(download.reconciler.counters),
-                "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
-                "changes": asdict(self._comparison.counters),
-                "guard": asdict(self._guard.counters),
-                "sampler": self._sampler.as_json(),
-                "loop": self._gauge.as_json(),
-                "entries": len(download.planner.entries.actual),
-                "upload_entries": len(upload.planner.entries.actual),
-                "tables": dict(self._tracker.table_sizes),
-            },
-        }
-        shown = snapshot.Shown(
-            head,
-            tail,
-            self._tracker.connections.values(),
-            self._decisions.verdicts,
-            download.planner,
-            upload.planner,
-            self._guard.reason,
-            self._latest_samples,
+    def _answer(self, line: bytes) -> Iterator[str]:
+        """Yield the answer to a request in pieces, from what is stored; called in a child."""
+        parts = Parts(
+            self._settings,
+            self._kernel,
+            self._started,
+            self._pid,
+            self._paced is not None,
+            self._tracker,
+            self._decisions,
+            self._downloads,
+            self._uploads,
+            self._budget_stage,
+            self._guard,
+            self._path_manager,
+            self._reloads,
+            self._comparison,
+            self._gauge,
+            self._sampler,
+            self._observers,
+            self._traffic,
+            self._reaction,
         )
-        return snapshot.document(shown)
-
-    def _latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
-        """Return the samples of the last sweep, or where that is old, new ones; called in a child."""
-        if not self._sampler.is_current():
-            try:
-                # A socket of its own: whose netlink socket the daemon uses, reads its answers.
-                sockets = self._kernel.sockets(self._settings)
-                return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
-            except (KernelError, OSError) as error:
-                log.error("%s; the status shows older byte counts", error)
-        return self._sampler.latest
+        return Queries(parts).answer(line)
 
     @staticmethod
     async def _every(seconds: float, call: Callable[[], Awaitable[None]]) -> None:

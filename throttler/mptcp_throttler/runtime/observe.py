@@ -51,8 +51,10 @@ class Observers:
         sampler: Sampler,
         sockets: Sockets,
         changed: Callable[[Iterable[Event]], None],
+        captured: Callable[[Iterable[Event]], None],
         interface_returned: Callable[[], Awaitable[object]],
     ) -> None:
+        """*captured* hears of what the tracker learnt from packets, *changed* of all else."""
         self.counters = ObserverCounters()
         self._settings = settings
         self._kernel = kernel
@@ -60,6 +62,7 @@ class Observers:
         self._sampler = sampler
         self._sockets = sockets
         self._changed = changed
+        self._captured = captured
         self._interface_returned = interface_returned
         self._captures: dict[str, SegmentSource] = {}
         self._events: EventSource | None = None
@@ -202,7 +205,7 @@ class Observers:
             log.warning("%s; capturing again when it is there and up", error)
             self._close_capture(capture.interface)
         if events:
-            self._changed(events)
+            self._captured(events)
         self.ask_soon()
 
     def _read_events(self) -> None:

@@ -43,6 +43,8 @@ class Reloads:
         """*enforce* brings the plan in line with the policy of *decisions*."""
         self.last_refused: Refusal | None = None
         """None where the last reload succeeded."""
+        self.since: float | None = None
+        """When the policy in force was taken, seconds since the epoch; None for that of the start."""
         self._accepted = self._refused = 0
         self._components = components
         self._decisions = decisions
@@ -78,6 +80,7 @@ class Reloads:
             except KernelError as error:
                 log.error("%s", error)
         self._accepted += 1
+        self.since = time.time()
         self.last_refused = None
         log.info("policy reloaded: %s", counted(len(policy.rules), "rule"))
 

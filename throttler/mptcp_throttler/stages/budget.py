@@ -64,6 +64,10 @@ class BudgetStage:
         self._accounts.refresh(used)
         return self._accounts.take_stale()
 
+    def accounts(self) -> Mapping[Account, int]:
+        """Return the bytes of every account that is known."""
+        return self._accounts.used()
+
     def periods(self) -> Collection[tuple[str, int]]:
         """Return name and begin of the period of each budget: the accounts that are of interest."""
         return self._accounts.periods.starts

@@ -164,6 +164,10 @@ class Accounts:
             volume.used = used.get(account, 0) + volume.unwritten
             self._settle_level(volume)
 
+    def used(self) -> dict[Account, int]:
+        """Return the bytes of every account that is known."""
+        return self._known | {account: volume.used for account, volume in self._volumes.items()}
+
     def begin_periods(self, now: float) -> None:
         """Begin the periods that hold *now*, seconds since the epoch."""
         if not self._periods.find(now):
