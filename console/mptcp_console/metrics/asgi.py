@@ -22,9 +22,10 @@ from prometheus_client.registry import Collector
 
 from mptcp_common.status_client import ask_async
 
+from .cache_manager import ADDRESS, read_pages
 from .families import families
 from .kernel import parse_mptcp_ext
-from .squid import ADDRESS, SquidPages, parse_pages, read_pages
+from .squid import SquidPages, parse_pages
 
 log = logging.getLogger(__name__)
 

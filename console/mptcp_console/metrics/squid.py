@@ -1,4 +1,4 @@
-"""Squid's own counters: two pages of its cache manager, ``counters`` and ``info``, read over loopback. Parsing is pure.
+"""Squid's own counters: two pages of its cache manager, ``counters`` and ``info``, as text. Pure.
 
 squid.conf gives these pages to the host itself alone (``http_access allow localhost manager``). With ``workers``,
 Squid's coordinator adds up those of all. A tunnel (CONNECT) is what Squid counts as a request to a server of another
@@ -7,23 +7,17 @@ kind than HTTP and FTP (``server.other``; src/tunnel.cc), and nothing else is: c
 
 from __future__ import annotations
 
-import http.client
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from urllib.parse import urlsplit
 
 from prometheus_client.core import Metric
 
 from .building import counter, gauge, gauges
 
 PAGES = ("counters", "info")
-ADDRESS = "http://127.0.0.1:3128"
-"""Where conf/squid.conf has Squid listen."""
-_MANAGER = "/squid-internal-mgr/"
 _KIB = 1024
-_MAX_PAGE_BYTES = 1 << 20
 
 _COUNTERS = (
     ("client_requests", "client_http.requests", 1, "Requests of clients; each scrape is two of them."),
@@ -66,27 +60,6 @@ class SquidPages:
     """By Squid's names, in its units."""
     info: Mapping[str, str]
     """By Squid's titles."""
-
-
-def read_pages(address: str, timeout: float) -> dict[str, str]:
-    """Return the text of each of ``PAGES`` of the Squid at *address* (``http://HOST:PORT``).
-
-    *timeout*: seconds for each step. Raises OSError, HTTPException where there is no such page or it is refused.
-    """
-    where = urlsplit(address)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port or 80, timeout=timeout)
-    texts = {}
-    try:
-        for page in PAGES:
-            connection.request("GET", _MANAGER + page)
-            answer = connection.getresponse()
-            text = answer.read(_MAX_PAGE_BYTES)
-            if answer.status != http.client.OK:
-                raise http.client.HTTPException(f"{page}: {answer.status} {answer.reason}")
-            texts[page] = text.decode("utf-8", "replace")
-    finally:
-        connection.close()
-    return texts
 
 
 def parse_pages(texts: Mapping[str, str]) -> SquidPages:

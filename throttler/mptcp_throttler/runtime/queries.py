@@ -178,6 +178,7 @@ class Queries:
         policy = parts.decisions.policy
         accounts = parts.budget_stage.accounts()
         return {
+            "started": parts.started,
             **found,
             "budgets": budgets(policy, accounts, self._now)[:MAX_BUDGETS],
             "guard": {"relaxed": relaxed, "interventions": parts.guard.counters.relaxations},
