@@ -44,7 +44,7 @@ def filled_in(text: str, interval: str = "20s") -> str:
 
 
 def compared(expression: str) -> str:
-    """Return *expression* so that it has a value whenever there are data: a comparison gives 0 or 1, filters nothing."""
+    """Return *expression* so that it has a value where there are data: comparisons give 0 or 1 and filter nothing."""
     return _COMPARISON.sub(r" \1 bool ", " ".join(expression.split()))
 
 

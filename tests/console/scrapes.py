@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from mptcp_console.metrics.kernel import parse_mptcp_ext
 from mptcp_console.metrics.squid import SquidPages, parse_pages
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parent / "unit" / "recorded"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
