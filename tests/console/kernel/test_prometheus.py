@@ -18,6 +18,7 @@ from scrapes import samples
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import (
+    PROXY_PORT,
     Origin,
     Proxy,
     Throttler,
@@ -33,6 +34,8 @@ from mptcp_lab.testbed.services import (
 pytestmark = pytest.mark.kernel
 
 PORT = 8610
+PLAIN_PORT = 3129
+"""Another one that the throttler watches, where nobody speaks Multipath TCP."""
 POLICY = """\
 version: 1
 paths:
@@ -96,7 +99,8 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
     origin = start_origin(testbed["origin"], {"small": 400_000, "large": 400_000_000})
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
-    config = write_throttler_config(node, policy, settings={"ledger": str(testbed.directory / "ledger.sqlite")})
+    settings = {"ledger": str(testbed.directory / "ledger.sqlite"), "listen_ports": [PROXY_PORT, PLAIN_PORT]}
+    config = write_throttler_config(node, policy, settings=settings)
     throttler = start_throttler(node, config)
     proxy = start_proxy(node)
     server = node.popen(python_command(SERVER, str(throttler.socket), str(PORT)), name="metrics")
@@ -173,6 +177,16 @@ def test_a_budget_that_is_used_up_is_told(watched: Watched) -> None:
 def test_joins_that_the_kernel_refuses_are_told(watched: Watched) -> None:
     watched.node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
     watched.prometheus.wait_for(alert_expressions()["MptcpJoinsRejected"])
+
+
+def test_a_listener_that_serves_plain_tcp_is_told(watched: Watched) -> None:
+    """As where the preload library is not loaded: clients ask for Multipath TCP, and are answered in plain TCP."""
+    plain = watched.node.popen(["/usr/bin/python3", "-m", "http.server", str(PLAIN_PORT)], name="plain")
+    url = f"http://{watched.node.service_address()}:{PLAIN_PORT}/"
+    many = 'for number in $(seq 150); do curl -s -o /dev/null -m 5 "$1"; done'
+    watched.testbed["client"].popen(mptcp_command(["sh", "-c", many, "sh", url]), name="many")
+    watched.prometheus.wait_for(alert_expressions()["MptcpListenerServesPlainTcp"])
+    plain.kill()
 
 
 def test_requests_that_are_refused_are_told(watched: Watched) -> None:
