@@ -43,7 +43,7 @@ class Bench:
 
     def decide(self, token: int, *verdicts: Verdict) -> None:
         there = connection(token, *(each.four_tuple for each in verdicts)) if verdicts else None
-        self.traffic.decided(token, there, self.verdicts.pop(token, ()), verdicts)
+        self.traffic.decided(token, there, self.verdicts.pop(token, ()), verdicts, self.now)
         self.verdicts[token] = verdicts
 
     def sample(self, *sockets: tuple[FourTuple, int, int, int]) -> None:
@@ -61,7 +61,7 @@ class Bench:
         return tuple(self.traffic.paths[PathKey("a", "w0")])
 
     def cap(self, direction: Direction = Direction.DOWN) -> int:
-        return self.traffic.caps[CapKey("cap", "a", direction)][0]
+        return self.traffic.caps[CapKey("cap", "a", direction)].bytes
 
 
 def test_samples_count_what_they_have_more_than_before() -> None:
@@ -211,6 +211,7 @@ def test_totals_never_fall(steps: list[tuple]) -> None:  # type: ignore[type-arg
             known, cookie, octets = rest
             bench.traffic.socket_closed(cookie, (known.remote, known.remote_port, known.local_port), octets, octets)
         totals = bench.traffic.paths.get(PathKey("a", "w0"), [0, 0])
-        now = [*totals, bench.traffic.caps.get(CapKey("cap", "a", Direction.DOWN), [0])[0]]
+        cap = bench.traffic.caps.get(CapKey("cap", "a", Direction.DOWN))
+        now = [*totals, 0 if cap is None else cap.bytes]
         assert all(one <= other for one, other in zip(before, now, strict=True))
         before = now

@@ -15,9 +15,10 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from mptcp_common.units import counted
@@ -28,7 +29,7 @@ from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.kernel.state_lock import locked
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
-from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.schedule import next_change, open_rules
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.budgets import Budgets
@@ -37,6 +38,7 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.decisions import Decisions, StageSampling
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.effects import Effects
+from mptcp_throttler.runtime.fault_log import faults_told
 from mptcp_throttler.runtime.loop_gauge import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.pacing import PacedCaps
@@ -52,6 +54,7 @@ from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.telemetry.chronicle import Chronicle
 from mptcp_throttler.telemetry.reaction import Reaction
 from mptcp_throttler.telemetry.traffic import Traffic
 
@@ -87,8 +90,10 @@ class Daemon:
         planners = (self._downloads.planner, self._uploads.planner)
         self._traffic = Traffic(time.monotonic, lambda: self._sampler.sweep_seconds)
         self._reaction = Reaction()
-        self._downloads.planner.entries.told = self._entries_told
-        listeners = (self._traffic.decided,)
+        self._chronicle = Chronicle(self._traffic)
+        self._downloads.planner.entries.told = partial(self._entries_told, Direction.DOWN)
+        self._uploads.planner.entries.told = partial(self._entries_told, Direction.UP)
+        listeners = self._traffic.decided, self._chronicle.decided
         self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed, listeners)
         self._budgets = Budgets(
             settings.ledger,
@@ -98,7 +103,7 @@ class Daemon:
             closed=self._traffic.socket_closed,
         )
         self._path_manager = UserspacePathManager(settings.state_directory)
-        self._effects = Effects(self._path_manager, self._steering)
+        self._effects = Effects(self._path_manager, self._steering, self._chronicle)
         # The order in which they are prepared; they are closed in the reverse order.
         self._components: tuple[Component, ...] = (
             self._downloads,
@@ -106,7 +111,7 @@ class Daemon:
             self._path_manager,
             self._budgets,
         )
-        self._reloads = Reloads(self._components, self._decisions, read_policy, self._take_new_policy)
+        self._reloads = Reloads(self._components, self._decisions, read_policy, self._take_new_policy, self._reloaded)
         self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
         self._service_status = ServiceStatus(self._summary)
         self._stage_sampling = [StageSampling(stage, self._decisions, self._effects.carry_out) for stage in stages]
@@ -151,6 +156,7 @@ class Daemon:
         policy = self._decisions.policy
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
+            stack.enter_context(faults_told(self._chronicle.fault))
             for component in self._components:
                 stack.push_async_callback(component.close)
                 await component.prepare(policy)
@@ -246,8 +252,9 @@ class Daemon:
             except KernelError as error:
                 log.error("%s; what budgets counted last is lost", error)
 
-    def _changed(self, events: Iterable[Event]) -> None:
+    def _changed(self, events: Collection[Event]) -> None:
         """Decide anew about every connection that *events* name."""
+        self._chronicle.tracked(events)
         tokens = set()
         for event in events:
             tokens.add(event.token)
@@ -257,16 +264,18 @@ class Daemon:
                 log.debug("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
         self._decisions.decide(tokens)
 
-    def _captured(self, events: Iterable[Event]) -> None:
+    def _captured(self, events: Collection[Event]) -> None:
         """Decide about what packets have shown, and note how long the kernel's entries of joins take."""
         self._reaction.captured(events, self._tracker.connections)
         self._changed(events)
         if not self._decisions.waiting:
             self._reaction.decided(self._downloads.planner.entries.upserts)
 
-    def _entries_told(self, four_tuples: Collection[FourTuple], there: bool) -> None:
-        if there:
-            self._reaction.applied(four_tuples, time.time())
+    def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
+        now = time.time()
+        if there and direction is Direction.DOWN:
+            self._reaction.applied(four_tuples, now)
+        self._chronicle.entries(direction, four_tuples, there, now)
 
     def _plan_changed(self) -> None:
         flips = self._decisions.anticipation.take_flips()
@@ -323,6 +332,9 @@ class Daemon:
         await self._reloads.reload()
         self._clock_changed.set()
 
+    def _reloaded(self, text: str) -> None:
+        self._chronicle.reload(time.time(), text)
+
     async def _take_new_policy(self) -> None:
         if self._paced is not None:
             self._paced.new_policy()
@@ -361,6 +373,7 @@ class Daemon:
             self._observers,
             self._traffic,
             self._reaction,
+            self._chronicle.ring,
         )
         return Queries(parts).answer(line)
 

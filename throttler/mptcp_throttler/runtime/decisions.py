@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 AT_ONCE = 64
 """Connections decided without a pause: some three milliseconds."""
 Verdicts = tuple[Verdict, ...]
-Listener = Callable[[int, Connection | None, Verdicts, Verdicts], None]
-"""Takes a token, the connection if it has not ended, and the verdicts of before and of now."""
+Listener = Callable[[int, Connection | None, Verdicts, Verdicts, float], None]
+"""Takes a token, the connection if it has not ended, the verdicts of before and of now, and when that is."""
 YOUNG_SECONDS = 0.3
 """A subflow has so little under way until then that a cap may begin on it at once."""
 MAX_SLEEP_SECONDS = 60.0
@@ -140,7 +140,7 @@ class Decisions:
             self.verdicts[token] = verdicts
         self.cap_log.note(before, verdicts)
         for listener in self._listeners:
-            listener(token, connection, before, verdicts)
+            listener(token, connection, before, verdicts, now)
         for planner in self._planners:
             try:
                 planner.set_verdicts(token, verdicts, now, young)

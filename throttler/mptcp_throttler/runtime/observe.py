@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from mptcp_throttler.config.settings import Settings
@@ -50,8 +50,8 @@ class Observers:
         tracker: Tracker,
         sampler: Sampler,
         sockets: Sockets,
-        changed: Callable[[Iterable[Event]], None],
-        captured: Callable[[Iterable[Event]], None],
+        changed: Callable[[Collection[Event]], None],
+        captured: Callable[[Collection[Event]], None],
         interface_returned: Callable[[], Awaitable[object]],
     ) -> None:
         """*captured* hears of what the tracker learnt from packets, *changed* of all else."""

@@ -31,12 +31,15 @@ from mptcp_throttler.runtime.sampler import Sampler
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
+from mptcp_throttler.telemetry.event_ring import EventRing
 from mptcp_throttler.telemetry.reaction import Reaction
 from mptcp_throttler.telemetry.traffic import Traffic
 from mptcp_throttler.views import snapshot
 from mptcp_throttler.views.budgets import budgets
 from mptcp_throttler.views.connections import connections
+from mptcp_throttler.views.events import events
 from mptcp_throttler.views.known import Known, Sockets
+from mptcp_throttler.views.own_client import own_client
 from mptcp_throttler.views.requests import SCHEMA, Request, RequestError, parse_request
 from mptcp_throttler.views.summary import summary
 
@@ -69,6 +72,7 @@ class Parts:
     observers: Observers
     traffic: Traffic
     reaction: Reaction
+    events: EventRing
 
 
 class Queries:
@@ -93,6 +97,10 @@ class Queries:
             "head": lambda _: self._object(self._head()),
             "summary": lambda _: self._object(self._summary()),
             "connections": lambda request: self._with_head(connections(self._known, request)),
+            "events": lambda request: self._with_head(events(parts.events, parts.tracker.connections, request)),
+            "client": lambda request: self._object(
+                own_client(self._known, self._budgets(), request.arguments["endpoint"])
+            ),
         }
 
     def answer(self, line: bytes) -> Iterator[str]:
@@ -176,11 +184,10 @@ class Queries:
         found = summary(self._known, parts.settings.policy.stem)
         relaxed = found.pop("relaxed")
         policy = parts.decisions.policy
-        accounts = parts.budget_stage.accounts()
         return {
             "started": parts.started,
             **found,
-            "budgets": budgets(policy, accounts, self._now)[:MAX_BUDGETS],
+            "budgets": self._budgets()[:MAX_BUDGETS],
             "guard": {"relaxed": relaxed, "interventions": parts.guard.counters.relaxations},
             "counters": self._counters(),
             "loop": parts.gauge.as_json(),
@@ -192,8 +199,11 @@ class Queries:
                 "dry_run": policy.dry_run,
                 "rules": [rule.name for rule in policy.rules],
             },
-            "last_event": 0,
+            "last_event": parts.events.last,
         }
+
+    def _budgets(self) -> list[dict[str, Any]]:
+        return budgets(self._parts.decisions.policy, self._parts.budget_stage.accounts(), self._now)
 
     # Of the kernel
 

@@ -36,6 +36,16 @@ class CapKey(NamedTuple):
     direction: Direction
 
 
+class CapTotal:
+    """Bytes under one cap."""
+
+    __slots__ = ("bytes", "key")
+
+    def __init__(self, key: CapKey) -> None:
+        self.key = key
+        self.bytes = 0
+
+
 class Rates(NamedTuple):
     """Of one subflow, as its last two samples have it. Bits/s; None while there are no two."""
 
@@ -50,31 +60,35 @@ class _Carried:
         "acked",
         "cookie",
         "down",
+        "down_since",
         "path",
         "place",
         "received",
+        "received_rate",
         "sampled",
         "sent_rate",
         "token",
         "up",
-        "up_rate",
+        "up_since",
     )
 
-    def __init__(self, token: int, place: list[int], path: str | None) -> None:
+    def __init__(self, token: int, place: list[int], path: str | None, now: float) -> None:
         self.token = token
         self.path = path
         self.place = place
         """Totals of its path: sent, received."""
-        self.down: list[int] | None = None
-        """Total of the cap that it has, if any, on what is sent,"""
-        self.up: list[int] | None = None
+        self.down: CapTotal | None = None
+        """The cap that it has, if any, on what is sent,"""
+        self.up: CapTotal | None = None
         """and on what is received."""
+        self.down_since = self.up_since = now
+        """When it came to that cap, or lost one; seconds since the epoch."""
         self.cookie: int | None = None
         """None before its first sample."""
         self.acked = self.received = 0
         self.sampled = 0.0
         self.sent_rate: int | None = None
-        self.up_rate: int | None = None
+        self.received_rate: int | None = None
 
     def count(self, acked: int, received: int) -> None:
         sent, got = max(0, acked - self.acked), max(0, received - self.received)
@@ -83,9 +97,9 @@ class _Carried:
         self.place[0] += sent
         self.place[1] += got
         if self.down is not None:
-            self.down[0] += sent
+            self.down.bytes += sent
         if self.up is not None:
-            self.up[0] += got
+            self.up.bytes += got
 
 
 _UNKNOWN = Rates(None, None)
@@ -104,8 +118,7 @@ class Traffic:
         """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked."""
         self.paths: dict[PathKey, list[int]] = {}
         """Bytes sent and received."""
-        self.caps: dict[CapKey, list[int]] = {}
-        """Bytes under caps."""
+        self.caps: dict[CapKey, CapTotal] = {}
         self._subflows: dict[FourTuple, _Carried] = {}
         self._closed: dict[int | End, tuple[_Carried, float]] = {}
         """Subflows without a verdict that the meter may still report, by cookie or, never sampled, by end; and when
@@ -119,12 +132,27 @@ class Traffic:
 
     def rates(self, four_tuple: FourTuple) -> Rates:
         known = self._subflows.get(four_tuple)
-        return _UNKNOWN if known is None else Rates(known.sent_rate, known.up_rate)
+        return _UNKNOWN if known is None else Rates(known.sent_rate, known.received_rate)
 
     def carried(self, four_tuple: FourTuple) -> tuple[int, int]:
         """Return how many bytes the subflow's last sample had sent and received."""
         known = self._subflows.get(four_tuple)
         return (0, 0) if known is None else (known.acked, known.received)
+
+    def since(self, four_tuple: FourTuple, direction: Direction) -> float | None:
+        """Return since when the subflow has had the cap that it has, or none; None for one that is not known."""
+        known = self._subflows.get(four_tuple)
+        if known is None:
+            return None
+        return known.down_since if direction is Direction.DOWN else known.up_since
+
+    def standing(self, four_tuple: FourTuple, direction: Direction) -> tuple[int, str | None, str | None] | None:
+        """Return the token, the path, and the rule whose cap it has, of a subflow; None for one that is not known."""
+        known = self._subflows.get(four_tuple)
+        if known is None:
+            return None
+        cap = known.down if direction is Direction.DOWN else known.up
+        return known.token, known.path, None if cap is None else cap.key.rule
 
     def begin(self, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
         """Count from now on: what *sockets* carried, they carried before the daemon's start."""
@@ -137,9 +165,15 @@ class Traffic:
         self._begun = True
 
     def decided(
-        self, token: int, connection: Connection | None, before: tuple[Verdict, ...], after: tuple[Verdict, ...]
+        self,
+        token: int,
+        connection: Connection | None,
+        before: tuple[Verdict, ...],
+        after: tuple[Verdict, ...],
+        now: float,
     ) -> None:
-        """Take what was decided for a connection, and what was before: its subflows count for what they now have."""
+        """Take what was decided for a connection, and what was before: its subflows count for what they now have.
+        *now* is seconds since the epoch."""
         known = self._subflows
         for verdict in after:
             four_tuple = verdict.four_tuple
@@ -148,7 +182,7 @@ class Traffic:
                 if subflow is not None:
                     self._close(four_tuple, subflow)
                 place = self._place(verdict.path, _interface(connection, four_tuple))
-                subflow = known[four_tuple] = _Carried(token, place, verdict.path)
+                subflow = known[four_tuple] = _Carried(token, place, verdict.path, now)
             elif verdict.path != subflow.path:
                 subflow.path = verdict.path
                 subflow.place = self._place(verdict.path, _interface(connection, four_tuple))
@@ -156,9 +190,10 @@ class Traffic:
             if verdict.scope is not None and verdict.rule is not None:
                 cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
             if verdict.direction is Direction.DOWN:
-                subflow.down = cap
-            else:
-                subflow.up = cap
+                if cap is not subflow.down:
+                    subflow.down, subflow.down_since = cap, now
+            elif cap is not subflow.up:
+                subflow.up, subflow.up_since = cap, now
         if len(before) == len(after) and all(
             one.four_tuple is other.four_tuple for one, other in zip(before, after, strict=True)
         ):
@@ -217,12 +252,12 @@ class Traffic:
             subflow.cookie, subflow.sampled = socket.cookie, now
             subflow.acked = subflow.received = 0
             subflow.count(acked, received)
-            subflow.sent_rate = subflow.up_rate = None
+            subflow.sent_rate = subflow.received_rate = None
             return
         span = now - subflow.sampled
         if span > 0:
             subflow.sent_rate = int(8 * max(0, acked - subflow.acked) / span)
-            subflow.up_rate = int(8 * max(0, received - subflow.received) / span)
+            subflow.received_rate = int(8 * max(0, received - subflow.received) / span)
         subflow.sampled = now
         subflow.count(acked, received)
 
@@ -243,13 +278,13 @@ class Traffic:
     def _place(self, path: str | None, interface: str | None) -> list[int]:
         return self.paths.setdefault(PathKey(path, interface), [0, 0])
 
-    def _cap(self, key: CapKey) -> list[int]:
+    def _cap(self, key: CapKey) -> CapTotal:
         total = self.caps.get(key)
         if total is None:
             if len(self.caps) >= MAX_CAPS:
                 # Of the policy that was in force the longest ago.
                 del self.caps[next(iter(self.caps))]
-            total = self.caps[key] = [0]
+            total = self.caps[key] = CapTotal(key)
         return total
 
 

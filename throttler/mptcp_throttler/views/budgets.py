@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mptcp_throttler.policy.budget import Account, next_step, period
@@ -34,11 +34,6 @@ def budgets(policy: Policy, used: Mapping[Account, int], now: float) -> list[dic
                 }
             )
     return sorted(found, key=_fullest_first)
-
-
-def of_clients(found: list[dict[str, Any]], addresses: Collection[str | None]) -> list[dict[str, Any]]:
-    """Return those of *found* that one of *addresses* has, and those that all clients share."""
-    return [each for each in found if each["client"] is None or each["client"] in addresses]
 
 
 def _fullest_first(budget: Mapping[str, Any]) -> tuple[float, str, str]:

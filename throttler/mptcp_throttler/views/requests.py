@@ -149,8 +149,16 @@ QUERIES: Final[Mapping[str, Mapping[str, _Check]]] = {
         "limit": _whole(1, 1000),
         "offset": _whole(0, 1 << 31),
     },
+    "events": {
+        "after": _whole(0, 1 << 62),
+        "client": _address,
+        "token": _token,
+        "rule": _NAME,
+        "limit": _whole(1, 10_000),
+    },
+    "client": {"endpoint": _endpoint},
 }
-_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {}
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {"client": ("endpoint",)}
 
 
 def _those(allowed: Mapping[str, object]) -> str:

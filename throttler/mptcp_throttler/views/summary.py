@@ -109,7 +109,7 @@ def _rules(
                 "landing": landing.get(key, 0),
                 "rate": None if throttle is None else throttle.rate,
                 "ceil": None if throttle is None else throttle.ceil,
-                "bytes": totals.get(key, (0,))[0],
+                "bytes": totals[key].bytes if key in totals else 0,
                 "share": None if throttle is None else throttle.share.value,
             }
         )
