@@ -1,4 +1,5 @@
-"""What the tests of the metrics share: answers as they were recorded, and the samples that a text of metrics has."""
+"""What the tests of the metrics share: answers in the form in which throttler, Squid and kernel give them, and the
+samples that a text of metrics has."""
 
 from __future__ import annotations
 
@@ -15,25 +16,25 @@ from prometheus_client.registry import Collector
 from mptcp_console.metrics.kernel import parse_mptcp_ext
 from mptcp_console.metrics.squid import SquidPages, parse_pages
 
-RECORDED = Path(__file__).parent / "unit" / "recorded"
+ANSWERS = Path(__file__).parent / "answers"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def recorded_summary() -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((RECORDED / "summary.json").read_text())
+def summary_answer() -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((ANSWERS / "summary.json").read_text())
     return summary
 
 
-def recorded_pages() -> dict[str, str]:
-    return {page: (RECORDED / f"squid-{page}.txt").read_text() for page in ("counters", "info")}
+def squid_page_texts() -> dict[str, str]:
+    return {page: (ANSWERS / f"squid-{page}.txt").read_text() for page in ("counters", "info")}
 
 
-def recorded_squid() -> SquidPages:
-    return parse_pages(recorded_pages())
+def squid_answer() -> SquidPages:
+    return parse_pages(squid_page_texts())
 
 
-def recorded_mptcp_ext() -> dict[str, int]:
-    fields = parse_mptcp_ext((RECORDED / "netstat.txt").read_text())
+def kernel_answer() -> dict[str, int]:
+    fields = parse_mptcp_ext((ANSWERS / "netstat.txt").read_text())
     assert fields is not None
     return fields
 

@@ -1,4 +1,5 @@
-"""Metrics for Prometheus: ``Scraper(Sources(…))`` is the ASGI application at /metrics, ``families`` what it shows.
+"""Metrics for Prometheus: ``families`` are what is shown, ``Scraper`` the ASGI application that shows it:
+``Route("/metrics", Scraper(Sources(status_socket)))``. A ``Mount`` would send Prometheus on to /metrics/.
 
 docs/metrics.md has every metric, conf/grafana and conf/prometheus the dashboard and the alerts made of them.
 """

@@ -23,7 +23,7 @@ from monitoring import (
     shown_expressions,
     variables,
 )
-from scrapes import exposition, recorded_mptcp_ext, recorded_squid, recorded_summary, samples
+from scrapes import exposition, kernel_answer, samples, squid_answer, summary_answer
 
 from mptcp_console.metrics import families
 
@@ -31,7 +31,7 @@ FILES = (DASHBOARD, ALERTS, ALERT_TESTS)
 
 
 def exported() -> set[str]:
-    text = exposition(families(recorded_summary(), recorded_squid(), recorded_mptcp_ext()))
+    text = exposition(families(summary_answer(), squid_answer(), kernel_answer()))
     return {name for name, _ in samples(text)}
 
 

@@ -1,4 +1,4 @@
-"""The metrics of throttler, Squid and kernel, from answers as they were recorded: values, units, labels, how many."""
+"""The metrics of throttler, Squid and kernel, from answers of each: values, units, labels, how many."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapes import (
     exposition,
+    kernel_answer,
     labelled,
-    recorded_mptcp_ext,
-    recorded_pages,
-    recorded_squid,
-    recorded_summary,
     samples,
+    squid_answer,
+    squid_page_texts,
+    summary_answer,
 )
 
 from mptcp_console.metrics import families
@@ -30,7 +30,7 @@ UP = "mptcp_throttler_up"
 
 
 def everything(summary: Mapping[str, Any] | None = None) -> str:
-    return exposition(families(summary or recorded_summary(), recorded_squid(), recorded_mptcp_ext()))
+    return exposition(families(summary or summary_answer(), squid_answer(), kernel_answer()))
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_value(name: str, labels: dict[str, str], value: float) -> None:
 
 
 def test_a_throttler_that_does_not_answer_is_down_and_nothing_else_is_said_of_it() -> None:
-    found = samples(exposition(families(None, recorded_squid(), recorded_mptcp_ext())))
+    found = samples(exposition(families(None, squid_answer(), kernel_answer())))
     assert {name: value for (name, _), value in found.items() if name.startswith("mptcp_throttler")} == {UP: 0}
     assert found[labelled("squid_up")] == 1
 
 
 def test_a_squid_that_does_not_answer_is_down_and_nothing_else_is_said_of_it() -> None:
-    found = samples(exposition(families(recorded_summary(), None, None)))
+    found = samples(exposition(families(summary_answer(), None, None)))
     assert {name: value for (name, _), value in found.items() if not name.startswith("mptcp_throttler")} == {
         "squid_up": 0
     }
@@ -135,7 +135,7 @@ def test_a_rule_of_an_old_policy_has_its_bytes_and_no_cap() -> None:
 
 
 def test_what_squid_does_not_tell_is_left_out() -> None:
-    pages = recorded_pages()
+    pages = squid_page_texts()
     pages["info"] = "Squid Object Cache: Version 9\n"
     pages["counters"] = "client_http.requests = 8\nof.other.kind = x\n"
     found = samples(exposition(families(None, parse_pages(pages), None)))
@@ -158,7 +158,7 @@ def test_a_kernel_without_multipath_tcp_has_none_of_its_counters() -> None:
 
 
 def test_each_field_of_the_kernel_has_a_metric_of_its_own() -> None:
-    fields = recorded_mptcp_ext()
+    fields = kernel_answer()
     assert len(fields) > 60
     assert len({metric_name(field) for field in fields}) == len(fields)
 
@@ -220,7 +220,7 @@ BUDGETS = st.fixed_dictionaries(
 def test_the_number_of_samples_is_bounded_by_the_policy(
     caps: list[dict[str, Any]], paths: list[dict[str, Any]], budgets: list[dict[str, Any]]
 ) -> None:
-    summary = recorded_summary() | {"rules": caps, "paths": paths, "budgets": budgets}
+    summary = summary_answer() | {"rules": caps, "paths": paths, "budgets": budgets}
     found = samples(exposition(families(summary, None, None)))  # none comes twice
     values = [value for _, labels in found for _, value in labels]
     assert not {each["client"] for each in budgets} & set(values)
@@ -229,14 +229,14 @@ def test_the_number_of_samples_is_bounded_by_the_policy(
 
 
 def test_ten_thousand_connections_have_as_many_samples_as_three() -> None:
-    crowd = recorded_summary() | {"connections": 10_000, "clients": 9_000}
+    crowd = summary_answer() | {"connections": 10_000, "clients": 9_000}
     crowd["subflows"]["active"] = 20_000
     crowd["rules"][0]["capped"] = 10_000
     assert samples(everything(crowd)).keys() == samples(everything()).keys()
 
 
 def test_caps_of_many_old_policies_are_left_out_before_those_in_force() -> None:
-    summary = recorded_summary()
+    summary = summary_answer()
     old = summary["rules"][-1]
     summary["rules"] += [old | {"rule": f"old-{number}"} for number in range(4096)]
     found = samples(everything(summary))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from scrapes import RECORDED, Samples, recorded_pages, recorded_summary, samples
+from scrapes import ANSWERS, Samples, samples, squid_page_texts, summary_answer
 
 from mptcp_console.metrics import Scraper, Sources, asgi
 
@@ -27,7 +27,7 @@ class Site:
     """A throttler and a Squid, and how often each was asked."""
 
     directory: Path
-    summary: dict[str, Any] = field(default_factory=recorded_summary)
+    summary: dict[str, Any] = field(default_factory=summary_answer)
     hung: bool = False
     squid_hung: bool = False
     squid_status: str = "200 OK"
@@ -56,7 +56,7 @@ class Site:
             self.pages.append(page)
             if self.squid_hung:
                 await self.held.wait()
-            body = recorded_pages()[page].encode()
+            body = squid_page_texts()[page].encode()
             # As Squid does it: chunked.
             head = f"HTTP/1.1 {self.squid_status}\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n"
             writer.write(head.encode() + body + b"\r\n0\r\n\r\n")
@@ -90,7 +90,7 @@ async def site(directory: Path) -> AsyncIterator[Site]:
     throttler = await asyncio.start_unix_server(made.throttler, directory / "status.sock")
     squid = await asyncio.start_server(made.squid, "127.0.0.1", 0)
     address = f"http://127.0.0.1:{squid.sockets[0].getsockname()[1]}"
-    sources = Sources(directory / "status.sock", address, RECORDED / "netstat.txt")
+    sources = Sources(directory / "status.sock", address, ANSWERS / "netstat.txt")
     made.scraper = Scraper(sources, lambda: made.now)
     try:
         yield made
