@@ -186,6 +186,7 @@ class Queries:
         policy = parts.decisions.policy
         return {
             **found,
+            "counted": self._now - (time.monotonic() - parts.traffic.counted),
             "budgets": self._budgets()[:MAX_BUDGETS],
             "guard": {"relaxed": relaxed, "interventions": parts.guard.counters.relaxations},
             "counters": self._counters(),
