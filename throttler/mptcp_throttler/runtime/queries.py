@@ -193,6 +193,7 @@ class Queries:
         return {
             "started": parts.started,
             **found,
+            "counted": self._now - (time.monotonic() - parts.traffic.counted),
             "budgets": self._budgets()[:MAX_BUDGETS],
             "guard": {"relaxed": relaxed, "interventions": parts.guard.counters.relaxations},
             "counters": self._counters(),
