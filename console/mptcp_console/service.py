@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
+from starlette.routing import Route
 
 from mptcp_common import journal
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
@@ -17,6 +18,7 @@ from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status
 from mptcp_console.application import Console
 from mptcp_console.lane import Lane
+from mptcp_console.metrics import Scraper, Sources
 from mptcp_console.settings import Settings
 from mptcp_console.watch import Watch, asker
 
@@ -78,7 +80,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     watch = Watch(ask, settings.status_socket, alive)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
-        Console(watch, Lane(ask), settings).application(),
+        Console(watch, Lane(ask), settings).application(metrics(settings)),
         loop="asyncio",
         http="h11",
         ws="none",
@@ -96,6 +98,12 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     config.load()
     await _Server(config, watch, f"serving {settings.url}").serve(sockets=[listener])
     return DONE
+
+
+def metrics(settings: Settings) -> Route:
+    """Return the metrics' place."""
+    # A Mount would send Prometheus on to /metrics/.
+    return Route("/metrics", Scraper(Sources(settings.status_socket, settings.squid)))
 
 
 def _listener(settings: Settings) -> socket.socket:

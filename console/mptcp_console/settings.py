@@ -21,6 +21,8 @@ from mptcp_console.access import LONGEST_TOKEN, is_loopback, token_problem
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-console/console.yaml")
 DEFAULT_LISTEN: Final = "127.0.0.1:8610"
 DEFAULT_SOCKET: Final = "/run/mptcp-throttler/status.sock"
+DEFAULT_SQUID: Final = "http://127.0.0.1:3128"
+_SQUID: Final = r"^http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):[0-9]{1,5}$"
 _HOST_NAME: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,252})$"
 
 
@@ -35,6 +37,7 @@ class Settings:
     hosts: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
+    squid: str = DEFAULT_SQUID
 
     @property
     def url(self) -> str:
@@ -55,6 +58,13 @@ def _listen(value: object) -> tuple[str, int]:
     if not 1 <= port <= 65535:
         raise ValueError(f"{shown(value)}: port {port} is out of range; 1 to 65535 is allowed")
     return address, port
+
+
+def _squid(value: object) -> str:
+    found = re.fullmatch(_SQUID, value) if isinstance(value, str) else None
+    if found is None or not isinstance(value, str) or not 1 <= int(value.rpartition(":")[2]) <= 65535:
+        raise ValueError(f"{shown(value)} is not the address of Squid's listener; write e.g. {DEFAULT_SQUID}")
+    return value
 
 
 def _absolute(value: object) -> Path:
@@ -111,6 +121,11 @@ class ConsoleSection(Section):
     key: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
         default=None, description="The private key of the certificate (PEM).", examples=["console.key"]
     )
+    squid: Annotated[str, Parsed(_squid, {"type": "string", "pattern": _SQUID})] = Field(
+        default=DEFAULT_SQUID,
+        description="Where Squid listens: its own counters are among the metrics. It gives them to this host alone.",
+        examples=[DEFAULT_SQUID],
+    )
 
 
 def settings_schema() -> dict[str, Any]:
@@ -154,6 +169,7 @@ def _settled(section: ConsoleSection, document: Document, directory: Path) -> Se
         tuple(section.hosts),
         None if section.certificate is None else directory / section.certificate,
         None if section.key is None else directory / section.key,
+        section.squid,
     )
 
 

@@ -8,7 +8,6 @@ by a thread, the library being synchronous; everything else leaves the event loo
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -20,14 +19,13 @@ from prometheus_client import CollectorRegistry, make_asgi_app
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from mptcp_common import journal
 from mptcp_common.status_client import ask_async
 
 from .cache_manager import ADDRESS, read_pages
 from .families import families
 from .kernel import parse_mptcp_ext
 from .squid import SquidPages, parse_pages
-
-log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 0.5
 """For which an answer is given again."""
@@ -136,12 +134,12 @@ class Scraper:
             return None
 
     def _say(self, who: str, problem: str | None) -> None:
-        """Log a problem of *who* when it begins, and its end: a scrape comes every few seconds."""
+        """Say a problem of *who* when it begins, and its end: a scrape comes every few seconds."""
         if problem != self._last_problem.get(who):
             if problem is None:
-                log.info("metrics: %s answers again", who)
+                journal.say(f"mptcp-console: metrics: {who} answers again")
             else:
-                log.warning("metrics: %s does not answer: %s", who, problem)
+                journal.say(f"mptcp-console: metrics: {who} does not answer: {problem}", journal.WARNING)
         self._last_problem[who] = problem
 
 

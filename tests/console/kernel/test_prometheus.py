@@ -23,7 +23,7 @@ from mptcp_lab.testbed.services import (
     Proxy,
     Throttler,
     mptcp_command,
-    python_command,
+    program,
     start_origin,
     start_proxy,
     start_throttler,
@@ -55,12 +55,6 @@ rules:
   - {name: metered-ethernet, paths: [ethernet], budget: soon-used-up}
   - {name: metered-wifi, paths: [wifi], budget: large}
 """
-SERVER = """
-import sys, uvicorn
-from pathlib import Path
-from mptcp_console.metrics import Scraper, Sources
-uvicorn.run(Scraper(Sources(Path(sys.argv[1]))), host="127.0.0.1", port=int(sys.argv[2]), lifespan="off")
-"""
 LOAD = """
 while true; do
     curl -s -o /dev/null -m 30 -x "$1" "$2/small"
@@ -78,7 +72,7 @@ class Watched:
     origin: Origin
     proxy: Proxy
     throttler: Throttler
-    server: Process
+    console: Process
     prometheus: Prometheus
 
     @property
@@ -103,8 +97,10 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
     config = write_throttler_config(node, policy, settings=settings)
     throttler = start_throttler(node, config)
     proxy = start_proxy(node)
-    server = node.popen(python_command(SERVER, str(throttler.socket), str(PORT)), name="metrics")
-    wait_until(lambda: "running on" in server.output(), "the metrics are served", timeout=SECONDS, process=server)
+    console = testbed.directory / "console.yaml"
+    console.write_text(f"listen: 127.0.0.1:{PORT}\nstatus_socket: {throttler.socket}\n")
+    server = node.popen([program("mptcp-console"), "run", "--config", str(console)], name="console")
+    wait_until(lambda: "serving" in server.output(), "the console serves", timeout=SECONDS, process=server)
     prometheus = Prometheus.start(node, f"127.0.0.1:{PORT}")
     client.popen(mptcp_command(["curl", "-s", "-o", "/dev/null", "-x", proxy.url(), origin.url("large")]))
     tunnelled = origin.url("", port=443).rstrip("/")
@@ -230,5 +226,5 @@ def test_a_squid_that_is_killed_is_told(watched: Watched) -> None:
 
 
 def test_metrics_that_are_not_served_are_told(watched: Watched) -> None:
-    watched.server.kill()
+    watched.console.kill()
     watched.prometheus.wait_for(alert_expressions()["MptcpMetricsMissing"])

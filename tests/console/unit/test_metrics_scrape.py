@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -193,7 +192,7 @@ def test_nothing_from_before_is_shown_of_one_that_is_gone(tmp_path: Path) -> Non
     ],
 )
 def test_an_answer_that_cannot_be_understood_is_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: dict[str, Any], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], said: str
 ) -> None:
     async def test(site: Site) -> None:
         site.summary = answer
@@ -202,12 +201,10 @@ def test_an_answer_that_cannot_be_understood_is_none(
         assert "mptcp_throttler_connections" not in {name for name, _ in found}
 
     at(tmp_path, test)
-    assert said in caplog.text
+    assert said in capsys.readouterr().err
 
 
-def test_a_problem_is_said_when_it_begins_and_when_it_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-
+def test_a_problem_is_said_when_it_begins_and_when_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def test(site: Site) -> None:
         for status in ("200 OK", "403 Forbidden", "403 Forbidden", "200 OK", "200 OK"):
             site.squid_status = status
@@ -215,9 +212,9 @@ def test_a_problem_is_said_when_it_begins_and_when_it_ends(tmp_path: Path, caplo
             site.now += 1
 
     at(tmp_path, test)
-    first, last = [record.getMessage() for record in caplog.records if "Squid" in record.getMessage()]
+    first, last = [line for line in capsys.readouterr().err.splitlines() if "Squid" in line]
     assert first.endswith("counters: 403 Forbidden")
-    assert last == "metrics: Squid answers again"
+    assert last == "mptcp-console: metrics: Squid answers again"
 
 
 def test_methods_that_change_something_are_refused(tmp_path: Path) -> None:
