@@ -14,7 +14,9 @@ from mptcp_common.trust import THROTTLER_USER
 
 UNITS = Path(__file__).parents[2] / "systemd"
 PROXY, THROTTLER = UNITS / "mptcp-proxy.service", UNITS / "mptcp-throttler.service"
-ALLOWED = {PROXY: 3.0, THROTTLER: 2.5}
+CONSOLE = UNITS / "mptcp-console.service"
+ALLOWED = {PROXY: 3.0, THROTTLER: 2.5, CONSOLE: 1.5}
+RELOADING = [PROXY, THROTTLER]
 
 
 def values(unit: Path, key: str) -> list[str]:
@@ -46,7 +48,7 @@ def test_systemd_is_told_and_reloads_are_waited_for(unit: Path) -> None:
     command = f"/opt/mptcp-steering-proxy/bin/{unit.stem}"
     assert values(unit, "Type") == ["notify"]
     assert values(unit, "ExecStart") == [f"{command} run"]
-    assert values(unit, "ExecReload") == [f"{command} reload"]
+    assert values(unit, "ExecReload") == ([f"{command} reload"] if unit in RELOADING else [])
     assert int(values(unit, "WatchdogSec")[0]) >= 10
 
 
@@ -56,3 +58,12 @@ def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:
     for key in ("AmbientCapabilities", "CapabilityBoundingSet"):
         assert set(values(THROTTLER, key)[0].split()) == needed
     assert f"\nu {THROTTLER_USER} " in (UNITS / "mptcp-throttler.sysusers").read_text()
+
+
+def test_the_console_is_nobody_and_may_ask_the_throttler_alone() -> None:
+    assert values(CONSOLE, "DynamicUser") == ["yes"]
+    assert values(CONSOLE, "User") == []
+    assert values(CONSOLE, "SupplementaryGroups") == [THROTTLER_USER]
+    assert values(CONSOLE, "CapabilityBoundingSet") == [""]
+    assert values(CONSOLE, "AmbientCapabilities") == []
+    assert not re.search(r"^(ReadWritePaths|\w+Directory)=", CONSOLE.read_text(), re.MULTILINE)

@@ -191,7 +191,9 @@ class Queries:
         relaxed = found.pop("relaxed")
         policy = parts.decisions.policy
         return {
+            "started": parts.started,
             **found,
+            "counted": self._now - (time.monotonic() - parts.traffic.counted),
             "budgets": self._budgets()[:MAX_BUDGETS],
             "guard": {"relaxed": relaxed, "interventions": parts.guard.counters.relaxations},
             "counters": self._counters(),

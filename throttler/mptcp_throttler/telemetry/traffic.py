@@ -125,6 +125,8 @@ class Traffic:
         that was."""
         self._reported: dict[int | End, tuple[int, int, float]] = {}
         """What the meter reported of those that still have a verdict."""
+        self.counted = clock()
+        """When all sockets were last counted, monotonic seconds."""
         self._begun = False
         self._due = 0.0
         self._clock = clock
@@ -239,6 +241,7 @@ class Traffic:
             socket = sockets.get(four_tuple)
             if socket is not None:
                 self._sample(subflow, socket, now)
+        self.counted = now
         yield
 
     def failed(self, now: float) -> None:

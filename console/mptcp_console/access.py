@@ -1,0 +1,95 @@
+"""Who may see the console, by a token, and under which names it is addressed. Pure: no clock, no files.
+
+A browser shows the token once, in a form, and gets a cookie, which is a signed time until which it counts: nothing has
+to be kept for it, and a new token ends all of them. Programs show the token itself (RFC 6750).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
+
+COOKIE: Final = "mptcp_console"
+COOKIE_SECONDS: Final = 12 * 3600
+SHORTEST_TOKEN: Final = 20
+LONGEST_TOKEN: Final = 512
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+
+
+def token_problem(text: str) -> str | None:
+    """Return what keeps *text*, that of a file without its last newline, from being a token; None where it is one."""
+    if not text:
+        return "is empty; write a token into it: openssl rand -hex 32"
+    if not _TOKEN.fullmatch(text):
+        return "has spaces, several lines or what is not ASCII; one line of letters, digits and signs is allowed"
+    if not SHORTEST_TOKEN <= len(text) <= LONGEST_TOKEN:
+        return f"has a token of {len(text)} characters; {SHORTEST_TOKEN} to {LONGEST_TOKEN} are allowed"
+    return None
+
+
+class Token:
+    """The one token, and the cookies that are given for it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.encode()
+        self._key = hashlib.sha256(b"mptcp-console cookie\0" + self._text).digest()
+
+    def is_shown_by(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(errors="replace"), self._text)
+
+    def is_borne_by(self, authorization: str) -> bool:
+        """Return whether the header ``Authorization`` shows the token."""
+        scheme, _, text = authorization.partition(" ")
+        return scheme.lower() == "bearer" and self.is_shown_by(text.strip())
+
+    def cookie(self, now: float) -> str:
+        """Return the value of a cookie that counts from *now* on."""
+        until = str(int(now) + COOKIE_SECONDS)
+        return f"{until}.{self._signature(until)}"
+
+    def is_cookie(self, value: str, now: float) -> bool:
+        until, _, signature = value.partition(".")
+        if not hmac.compare_digest(signature.encode(errors="replace"), self._signature(until).encode()):
+            return False
+        return now < int(until)
+
+    def _signature(self, until: str) -> str:
+        return hmac.new(self._key, until.encode(errors="replace"), hashlib.sha256).hexdigest()
+
+
+class Names:
+    """Under which names a browser may address the console.
+
+    A page of somebody else's can have its own name resolve to our address (DNS rebinding), and would then be of our
+    origin; but the name that the browser sends is still its. An address is nobody's name.
+    """
+
+    def __init__(self, listening: str, names: Iterable[str] = ()) -> None:
+        """*listening*: the address on which the console listens."""
+        self._listening = ip_address(listening)
+        self._names = {name.lower().rstrip(".") for name in names}
+        if self._listening.is_loopback:
+            self._names.add("localhost")
+
+    def include(self, host: str) -> bool:
+        """Return whether the header ``Host`` is that of the console."""
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        text = (found[1] or found[2]).lower().rstrip(".")
+        try:
+            address: IPv4Address | IPv6Address = ip_address(text)
+        except ValueError:
+            return found[1] is None and text in self._names
+        if self._listening.is_loopback:
+            return address.is_loopback
+        return self._listening.is_unspecified or address == self._listening
+
+
+def is_loopback(address: str) -> bool:
+    return ip_address(address).is_loopback

@@ -1,0 +1,218 @@
+"""The pages of the console and what they ask for (Starlette). Nothing here changes anything but a browser's cookie."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from mptcp_console import questions
+from mptcp_console.access import COOKIE, COOKIE_SECONDS, Names, Token
+from mptcp_console.lane import Busy, Lane
+from mptcp_console.live import Live
+from mptcp_console.overviews import whole
+from mptcp_console.protection import Protection
+from mptcp_console.rates import columns
+from mptcp_console.settings import Settings
+from mptcp_console.watch import TooMany, Watch, what_is_wrong
+
+STATIC: Final = Path(__file__).parent / "static"
+LARGEST_BODY: Final = 256 * 1024
+"""Bytes: a policy as JSON, in which each character may take six."""
+LARGEST_FORM: Final = 4096
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Console:
+    """What answers each route."""
+
+    def __init__(self, watch: Watch, lane: Lane, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self._watch = watch
+        self._lane = lane
+        self._settings = settings
+        self._token = None if settings.token is None else Token(settings.token)
+        self._live = Live(watch, login=self._token is not None)
+        self._clock = clock
+
+    def application(self, *mounted: BaseRoute) -> ASGIApp:
+        """Return the application, with what is *mounted* besides, behind the same protection."""
+        routes: list[BaseRoute] = [
+            Route("/", self._page("index.html")),
+            Route("/api/live", self._answer(self._stream)),
+            Route("/api/history", self._answer(self._history)),
+            Route("/api/events", self._answer(self._events)),
+            Route("/api/policy", self._answer(self._policy)),
+            Route("/api/connections", self._answer(self._connections)),
+            Route("/api/explain", self._answer(self._explain)),
+            Route("/api/what_if", self._answer(self._what_if), methods=["POST"]),
+            Mount("/static", _Static(directory=STATIC)),
+            *mounted,
+        ]
+        if self._token is not None:
+            routes += [
+                Route("/login", self._page("login.html")),
+                Route("/login", self._answer(self._log_in), methods=["POST"]),
+                Route("/logout", self._log_out, methods=["POST"]),
+            ]
+        app = Starlette(routes=routes, lifespan=self._lifespan)
+        names = Names(self._settings.address, self._settings.hosts)
+        return Protection(app, names, self._token, self._clock)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        asking = asyncio.create_task(self._watch.run())
+        try:
+            yield
+        finally:
+            await self._watch.close()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    @staticmethod
+    def _page(name: str) -> Answer:
+        async def page(_: Request) -> Response:
+            return FileResponse(STATIC / name, headers={"Cache-Control": "no-cache"})
+
+        return page
+
+    def _answer(self, answer: Answer) -> Answer:
+        """Return *answer* with what can go wrong put into words."""
+
+        async def careful(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except questions.Wrong as wrong:
+                return _error(400, str(wrong))
+            except (Busy, TooMany):
+                return _error(503, "too many ask at once; it is tried again", {"Retry-After": "2"})
+            except OSError as error:
+                return _error(503, what_is_wrong(error, self._settings.status_socket)[1], {"Retry-After": "2"})
+
+        return careful
+
+    async def _stream(self, _: Request) -> Response:
+        watching = self._watch.watching()
+        watching.__enter__()  # here, so that one too many is told so by a status
+
+        async def stream() -> AsyncIterator[str]:
+            async for text in self._live.stream():
+                yield text
+
+        return _Stream(stream(), lambda: watching.__exit__(None, None, None))
+
+    async def _history(self, request: Request) -> Response:
+        first, last, step = questions.window(request.query_params, self._clock())
+        return _json(columns(self._watch.tracks, first, last, step))
+
+    async def _events(self, request: Request) -> Response:
+        wanted, limit = questions.events(request.query_params)
+        events, more = self._watch.happenings.newest(wanted, limit)
+        head = json.dumps({"more": more, "since": self._watch.happenings.since})
+        return _text(f'{head[:-1]}, "events": [{",".join(event.text for event in events)}]}}')
+
+    async def _policy(self, _: Request) -> Response:
+        if self._watch.summary is None:
+            return _error(503, self._watch.throttler.text)
+        return _json(whole(self._watch.summary))
+
+    async def _connections(self, request: Request) -> Response:
+        return await self._asked(questions.connections(request.query_params))
+
+    async def _explain(self, request: Request) -> Response:
+        return await self._asked(questions.explain(request.query_params))
+
+    async def _what_if(self, request: Request) -> Response:
+        try:
+            document = json.loads(await _body(request, LARGEST_BODY))
+        except ValueError:
+            raise questions.Wrong('the body is not JSON; send {"policy": "TEXT"}') from None
+        return await self._asked(questions.what_if(document))
+
+    async def _asked(self, question: Mapping[str, object]) -> Response:
+        answer = await self._lane.ask(question)
+        refusal = questions.refusal(answer)
+        return _json(answer) if refusal is None else _error(422, refusal)
+
+    async def _log_in(self, request: Request) -> Response:
+        assert self._token is not None
+        try:
+            form = parse_qs((await _body(request, LARGEST_FORM)).decode(), max_num_fields=4)
+        except ValueError:
+            form = {}
+        if not self._token.is_shown_by(form.get("token", [""])[0].strip()):
+            return RedirectResponse("/login?refused", 303)
+        response = RedirectResponse("/", 303)
+        response.set_cookie(
+            COOKIE,
+            self._token.cookie(self._clock()),
+            max_age=COOKIE_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=self._settings.certificate is not None,
+        )
+        return response
+
+    async def _log_out(self, _: Request) -> Response:
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE)
+        return response
+
+
+class _Stream(StreamingResponse):
+    """Server-sent events; *end* is called when the browser is gone, or the console ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, content: AsyncIterator[str], end: Callable[[], object]) -> None:
+        super().__init__(content)
+        self._end = end
+
+    async def __call__(self, *arguments: Any) -> None:
+        try:
+            await super().__call__(*arguments)
+        finally:
+            self._end()
+
+
+class _Static(StaticFiles):
+    """Files that are asked for anew each time, by their tag: a new version of the console is taken at once."""
+
+    def file_response(self, *arguments: Any, **named: Any) -> Response:
+        response = super().file_response(*arguments, **named)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Return the body of *request*. Raises Wrong where it has more than *most* bytes."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most:
+            raise questions.Wrong(f"the body has more than {most} bytes")
+    return body
+
+
+def _json(document: Mapping[str, Any]) -> Response:
+    return _text(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+
+
+def _text(document: str) -> Response:
+    return Response(document, media_type="application/json")
+
+
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": text}, status, headers)

@@ -1,0 +1,159 @@
+"""What happened within an hour, in bounded memory: numbers against time, a second apart and then ten, and events.
+
+A track is one number against time: the rate of a path, the subflows that a rule caps. All tracks move on together, so
+that a second for which nothing is known is empty in all of them. Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+FINE_STEP: Final = 1
+FINE_SLOTS: Final = 600
+"""Ten minutes, a second apart."""
+COARSE_STEP: Final = 10
+COARSE_SLOTS: Final = 360
+"""An hour, ten seconds apart."""
+SPAN: Final = COARSE_STEP * COARSE_SLOTS
+MOST_TRACKS: Final = 400
+"""Some 8 KB each. Further ones are not kept, and counted."""
+_UNKNOWN: Final = math.nan
+
+Merge = Callable[[float, float, int], float]
+"""Takes what a coarse slot has, one more value, and how many it has; returns what it has then."""
+
+
+def mean(had: float, value: float, count: int) -> float:
+    return had + (value - had) / (count + 1)
+
+
+def latest(had: float, value: float, count: int) -> float:
+    return value
+
+
+def highest(had: float, value: float, count: int) -> float:
+    return max(had, value)
+
+
+class _Ring:
+    """Values of the last *slots* steps."""
+
+    def __init__(self, slots: int) -> None:
+        self.values = array("d", [_UNKNOWN]) * slots
+
+    def forget(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self.values[slot % len(self.values)] = _UNKNOWN
+
+    def at(self, slot: int) -> float | None:
+        value = self.values[slot % len(self.values)]
+        return None if math.isnan(value) else value
+
+
+class _Track:
+    def __init__(self, merge: Merge) -> None:
+        self.fine, self.coarse = _Ring(FINE_SLOTS), _Ring(COARSE_SLOTS)
+        self._merge = merge
+        self._merged: tuple[int, int] = (0, 0)
+        """The coarse slot that is being filled, and how many values it has."""
+
+    def put(self, second: int, value: float) -> None:
+        self.fine.values[second % FINE_SLOTS] = value
+        slot = second // COARSE_STEP
+        count = self._merged[1] if self._merged[0] == slot else 0
+        index = slot % COARSE_SLOTS
+        self.coarse.values[index] = self._merge(self.coarse.values[index], value, count) if count else value
+        self._merged = slot, count + 1
+
+    @property
+    def is_empty(self) -> bool:
+        return all(math.isnan(value) for value in self.coarse.values)
+
+
+class Tracks:
+    """All tracks, by a key of the caller's."""
+
+    def __init__(self, most: int = MOST_TRACKS) -> None:
+        self._most = most
+        self._tracks: dict[Hashable, _Track] = {}
+        self._first = 0
+        self._now: int | None = None
+        self.refused = 0
+        """Values that had no room."""
+
+    @property
+    def now(self) -> int | None:
+        """The latest second; None before the first."""
+        return self._now
+
+    def __len__(self) -> int:
+        return len(self._tracks)
+
+    def advance(self, second: int) -> None:
+        """Go on to *second*; what lies between is unknown until it is put. A clock that was set back empties all."""
+        before, self._now = self._now, second
+        if before is None or second < before:
+            self._tracks.clear()
+            self._first = second
+        if before is None or second <= before:
+            return
+        fine = range(max(before + 1, second - FINE_SLOTS + 1), second + 1)
+        last, this = before // COARSE_STEP, second // COARSE_STEP
+        coarse = range(max(last + 1, this - COARSE_SLOTS + 1), this + 1)
+        for track in self._tracks.values():
+            track.fine.forget(fine)
+            track.coarse.forget(coarse)
+        if coarse:
+            self._tracks = {key: track for key, track in self._tracks.items() if not track.is_empty}
+
+    def put(self, key: Hashable, first: int, value: float, merge: Merge = mean) -> None:
+        """Say that *key* had *value* from second *first* on until now."""
+        assert self._now is not None, "advance comes first"
+        track = self._tracks.get(key)
+        if track is None:
+            if len(self._tracks) >= self._most:
+                self.refused += 1
+                return
+            track = self._tracks[key] = _Track(merge)
+        for second in range(max(first, self._now - FINE_SLOTS + 1), self._now + 1):
+            track.put(second, value)
+
+    def window(self, first: int, last: int, step: int) -> Window:
+        """Return what is known from *first* to *last*, at most as much as is kept at *step*, 1 or 10 s."""
+        assert step in (FINE_STEP, COARSE_STEP)
+        now = 0 if self._now is None else self._now
+        slots = FINE_SLOTS if step == FINE_STEP else COARSE_SLOTS
+        end = min(last, now) // step
+        begin = max(first // step, self._first // step, now // step - slots + 1)
+        return Window(self._tracks, begin, end, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of what is kept."""
+
+    _tracks: dict[Hashable, _Track]
+    begin: int
+    end: int
+    step: int
+
+    @property
+    def first(self) -> int:
+        """The second at which the first value begins."""
+        return self.begin * self.step
+
+    @property
+    def length(self) -> int:
+        return max(0, self.end - self.begin + 1)
+
+    def __iter__(self) -> Iterator[tuple[Hashable, list[float | None]]]:
+        """Yield each track that has a value in the window."""
+        for key, track in self._tracks.items():
+            ring = track.fine if self.step == FINE_STEP else track.coarse
+            values = [ring.at(slot) for slot in range(self.begin, self.end + 1)]
+            if any(value is not None for value in values):
+                yield key, values

@@ -1,0 +1,92 @@
+"""What browsers want to know of the throttler, beside what all of them watch: one question at a time.
+
+However many browsers ask, the throttler is asked once a second at most over any longer time, after a few at once, and
+for no more than a quarter of the time: an answer about ten thousand connections takes a third of a second of processor
+time. Who asks what was just answered, or is being asked, gets that answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+Ask = Callable[[Mapping[str, object]], Awaitable[dict[str, Any]]]
+"""Asks the throttler; raises OSError."""
+
+BURST: Final = 4
+INTERVAL: Final = 1.0
+"""Seconds, over any longer time, for each question."""
+IDLE_SHARE: Final = 3.0
+"""How many times as long as the last answer took nothing is asked, once the burst is spent."""
+FRESH: Final = 1.0
+"""Seconds for which an answer is good enough for the next who asks the same."""
+MOST_WAITING: Final = 32
+MOST_ANSWERS: Final = 16
+
+
+class Busy(Exception):
+    """Too many wait already."""
+
+
+class Lane:
+    """Asks on behalf of all browsers."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+        self._tokens: float = BURST
+        self._interval = INTERVAL
+        self._filled = clock()
+        self._answers: dict[str, tuple[float, dict[str, Any]]] = {}
+
+    async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """Return the throttler's answer. Raises OSError as the throttler's client does, Busy where many wait."""
+        key = json.dumps(request, sort_keys=True)
+        if (answer := self._fresh(key)) is not None:
+            return answer
+        if self._waiting >= MOST_WAITING:
+            raise Busy
+        self._waiting += 1
+        try:
+            async with self._lock:
+                # Who asked the same before us has the answer by now.
+                if (answer := self._fresh(key)) is not None:
+                    return answer
+                await self._turn()
+                return await self._answer(key, request)
+        finally:
+            self._waiting -= 1
+
+    def _fresh(self, key: str) -> dict[str, Any] | None:
+        found = self._answers.get(key)
+        return found[1] if found is not None and self._clock() - found[0] < FRESH else None
+
+    async def _turn(self) -> None:
+        now = self._clock()
+        self._tokens = min(BURST, self._tokens + (now - self._filled) / self._interval)
+        self._filled = now
+        self._tokens -= 1
+        if self._tokens < 0:
+            await self._sleep(-self._tokens * self._interval)
+
+    async def _answer(self, key: str, request: Mapping[str, object]) -> dict[str, Any]:
+        begun = self._clock()
+        answer = await self._ask(request)
+        now = self._clock()
+        self._interval = max(INTERVAL, (1 + IDLE_SHARE) * (now - begun))
+        self._answers = {each: held for each, held in self._answers.items() if now - held[0] < FRESH}
+        while len(self._answers) >= MOST_ANSWERS:
+            del self._answers[next(iter(self._answers))]
+        self._answers[key] = (now, answer)
+        return answer

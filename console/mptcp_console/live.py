@@ -1,0 +1,66 @@
+"""What browsers are sent each second: server-sent events (HTML Living Standard, 9.2), one for each answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from mptcp_console.happenings import Wanted
+from mptcp_console.watch import Watch
+
+HEARTBEAT: Final = 10.0
+"""Seconds: the page takes a longer silence for a console that hangs."""
+MOST_EVENTS: Final = 50
+"""At a time; of more, the newest."""
+
+
+class Live:
+    """The stream of one watch, as text, for any number of browsers."""
+
+    def __init__(self, watch: Watch, login: bool) -> None:
+        """*login*: whether browsers have to log in, and may log out."""
+        self._watch = watch
+        self._login = login
+        self._made: dict[int, str] = {}
+        """Of the latest tick, by the event after which it begins: most browsers are sent the same."""
+        self._tick = -1
+
+    async def stream(self) -> AsyncIterator[str]:
+        """Yield what is to be sent, until the console ends. A browser that is slow misses what it did not take."""
+        watch = self._watch
+        tick, serial = watch.tick, watch.happenings.serial
+        yield "retry: 1000\n\n"
+        if tick:
+            yield self._message(serial)
+        while not watch.is_closed:
+            latest = await watch.next(tick, HEARTBEAT)
+            if latest == tick:
+                yield ": still here\n\n"
+                continue
+            tick = latest
+            yield self._message(serial)
+            serial = watch.happenings.serial
+
+    def _message(self, serial: int) -> str:
+        if self._tick != self._watch.tick:
+            self._tick = self._watch.tick
+            self._made.clear()
+        if serial not in self._made:
+            document = {"login": self._login} | moment(self._watch, serial)
+            text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+            self._made[serial] = f"id: {self._tick}\nevent: moment\ndata: {text}\n\n"
+        return self._made[serial]
+
+
+def moment(watch: Watch, serial: int) -> dict[str, Any]:
+    """Return what is now, and the events after number *serial*."""
+    events, more = watch.happenings.newest(Wanted(after=serial), MOST_EVENTS)
+    throttler = watch.throttler
+    return {
+        "tick": watch.tick,
+        "throttler": {"state": throttler.state, "since": throttler.since, "text": throttler.text},
+        "now": watch.overview,
+        "events": [json.loads(event.text) for event in events],
+        "more_events": more,
+    }

@@ -1,0 +1,149 @@
+"""Answers Prometheus: an ASGI application that gathers, has the official client write it, and keeps it half a second.
+
+However many ask at a time, there is one gathering at most: throttler, Squid and kernel are asked once each, at the same
+time. Who does not answer in time is down: nothing from before is shown in its place. Squid's pages are read
+by a thread, the library being synchronous; everything else leaves the event loop of the console free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, make_asgi_app
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from mptcp_common import journal
+from mptcp_common.status_client import ask_async
+
+from .cache_manager import ADDRESS, read_pages
+from .families import families
+from .kernel import parse_mptcp_ext
+from .squid import SquidPages, parse_pages
+
+KEPT_SECONDS = 0.5
+"""For which an answer is given again."""
+THROTTLER_SECONDS = 1.5
+"""In which the throttler must have answered; within 2 s Prometheus knows that it does not."""
+SQUID_SECONDS = 1.0
+"""In which Squid must have."""
+SCHEMA = 1
+"""Version of the throttler's answers that is understood."""
+# Not /proc/net, which a unit with ProcSubset=pid does not have.
+NETSTAT = Path("/proc/self/net/netstat")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the figures come from."""
+
+    throttler: Path
+    """Its status socket."""
+    squid: str = ADDRESS
+    """``http://HOST:PORT`` of Squid's listener."""
+    netstat: Path = NETSTAT
+
+
+class _Gathered(Collector):
+    """What one gathering came to."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = tuple(metrics)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+class Scraper:
+    """Gathers for whoever scrapes, one gathering at a time."""
+
+    def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sources = sources
+        self._clock = clock
+        self._gathering: asyncio.Task[App] | None = None
+        self._until = 0.0
+        """For how long the last gathering is good."""
+        self._last_problem: dict[str, str | None] = {}
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise ValueError(f"metrics are served by HTTP, not by {scope['type']}")
+        if scope["method"] not in ("GET", "HEAD"):
+            await _refuse(send)
+            return
+        gathering = self._gathering
+        if gathering is None or (gathering.done() and self._clock() >= self._until):
+            gathering = self._gathering = asyncio.create_task(self._gather())
+        # A scrape that is broken off ends the gathering for nobody else.
+        answer = await asyncio.shield(gathering)
+        await answer(scope, receive, send)
+
+    async def _gather(self) -> App:
+        try:
+            throttler, squid = await asyncio.gather(self._throttler(), self._squid())
+            gathered = _Gathered(families(throttler, squid, self._mptcp_ext()))
+        finally:
+            self._until = self._clock() + KEPT_SECONDS
+        registry = CollectorRegistry()
+        registry.register(gathered)
+        app: App = make_asgi_app(registry)
+        return app
+
+    async def _throttler(self) -> Mapping[str, Any] | None:
+        try:
+            async with asyncio.timeout(THROTTLER_SECONDS):
+                answer = await ask_async(self._sources.throttler, {"query": "summary"})
+        except OSError as error:
+            self._say("throttler", f"{self._sources.throttler}: {str(error) or 'no answer in time'}")
+            return None
+        if answer.get("schema") != SCHEMA or "error" in answer:
+            problem = answer.get("error", f"answers in schema {answer.get('schema')}, not {SCHEMA}")
+            self._say("throttler", f"{self._sources.throttler}: {problem}")
+            return None
+        self._say("throttler", None)
+        return answer
+
+    async def _squid(self) -> SquidPages | None:
+        address = self._sources.squid
+        try:
+            async with asyncio.timeout(SQUID_SECONDS):
+                texts = await asyncio.to_thread(read_pages, address, SQUID_SECONDS)
+            pages = parse_pages(texts)
+        except (OSError, HTTPException, ValueError) as error:
+            self._say("Squid", f"{address}: {str(error) or 'no answer in time'}")
+            return None
+        self._say("Squid", None)
+        return pages
+
+    def _mptcp_ext(self) -> Mapping[str, int] | None:
+        try:
+            return parse_mptcp_ext(self._sources.netstat.read_text())
+        except OSError as error:
+            self._say("kernel", f"{self._sources.netstat}: {error.strerror}")
+            return None
+
+    def _say(self, who: str, problem: str | None) -> None:
+        """Say a problem of *who* when it begins, and its end: a scrape comes every few seconds."""
+        if problem != self._last_problem.get(who):
+            if problem is None:
+                journal.say(f"mptcp-console: metrics: {who} answers again")
+            else:
+                journal.say(f"mptcp-console: metrics: {who} does not answer: {problem}", journal.WARNING)
+        self._last_problem[who] = problem
+
+
+async def _refuse(send: Send) -> None:
+    headers = [(b"allow", b"GET, HEAD"), (b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": 405, "headers": headers})
+    await send({"type": "http.response.body", "body": b"GET or HEAD only\n"})

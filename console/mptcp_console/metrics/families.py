@@ -1,0 +1,21 @@
+"""All that is exported, from what was gathered for one scrape. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from .kernel import mptcp_ext_families
+from .squid import SquidPages, squid_families
+from .throttler import throttler_families
+
+
+def families(
+    summary: Mapping[str, Any] | None, squid: SquidPages | None, mptcp_ext: Mapping[str, int] | None
+) -> Iterator[Metric]:
+    """Yield the metrics of throttler, Squid and kernel; None of one says that it does not answer, or has none."""
+    yield from throttler_families(summary)
+    yield from squid_families(squid)
+    yield from mptcp_ext_families(mptcp_ext or {})

@@ -1,0 +1,101 @@
+"""Squid's own counters: two pages of its cache manager, ``counters`` and ``info``, as text. Pure.
+
+squid.conf gives these pages to the host itself alone (``http_access allow localhost manager``). With ``workers``,
+Squid's coordinator adds up those of all. A tunnel (CONNECT) is what Squid counts as a request to a server of another
+kind than HTTP and FTP (``server.other``; src/tunnel.cc), and nothing else is: conf/squid.conf refuses other protocols.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+from prometheus_client.core import Metric
+
+from .building import counter, gauge, gauges
+
+PAGES = ("counters", "info")
+_KIB = 1024
+
+_COUNTERS = (
+    ("client_requests", "client_http.requests", 1, "Requests of clients; each scrape is two of them."),
+    ("client_errors", "client_http.errors", 1, "Requests of clients that were refused or failed."),
+    (
+        "client_hits",
+        "client_http.hits",
+        1,
+        "Requests of clients answered from the cache, which is off unless turned on.",
+    ),
+    ("client_received_bytes", "client_http.kbytes_in", _KIB, "Received from clients, in steps of 1 KiB."),
+    ("client_sent_bytes", "client_http.kbytes_out", _KIB, "Sent to clients, in steps of 1 KiB."),
+    ("server_requests", "server.all.requests", 1, "Requests to origins, tunnels included."),
+    ("server_errors", "server.all.errors", 1, "Requests to origins that failed."),
+    ("server_received_bytes", "server.all.kbytes_in", _KIB, "Received from origins, in steps of 1 KiB."),
+    ("server_sent_bytes", "server.all.kbytes_out", _KIB, "Sent to origins, in steps of 1 KiB."),
+    ("tunnels", "server.other.requests", 1, "Tunnels opened (CONNECT)."),
+    ("aborted_requests", "aborted_requests", 1, "Transfers that a client left before their end."),
+    ("cpu_seconds", "cpu_time", 1, "Processor time of Squid, all workers."),
+)
+_GAUGES = (
+    (
+        "clients",
+        "Number of clients accessing cache",
+        1,
+        "Client addresses that Squid remembers, the scraper's among them.",
+    ),
+    ("file_descriptors", "Number of file desc currently in use", 1, "Descriptors in use."),
+    ("file_descriptors_limit", "Maximum number of file descriptors", 1, "Descriptors that Squid may have."),
+    ("resident_memory_peak_bytes", "Maximum Resident Size", _KIB, "Most memory that Squid has had."),
+)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class SquidPages:
+    """What Squid says of itself."""
+
+    counters: Mapping[str, float]
+    """By Squid's names, in its units."""
+    info: Mapping[str, str]
+    """By Squid's titles."""
+
+
+def parse_pages(texts: Mapping[str, str]) -> SquidPages:
+    """Read the pages. Raises ValueError where they are not Squid's."""
+    values: dict[str, float] = {}
+    for line in texts["counters"].splitlines():
+        name, equals, value = line.partition(" = ")
+        found = _NUMBER.match(value)
+        if equals and found:
+            values[name.strip()] = float(found[0])
+    info = {
+        title.strip(): value.strip()
+        for title, colon, value in (line.partition(":") for line in texts["info"].splitlines())
+        if colon
+    }
+    if "client_http.requests" not in values:
+        raise ValueError("this is not the page counters of a Squid's cache manager")
+    return SquidPages(values, info)
+
+
+def squid_families(pages: SquidPages | None) -> Iterator[Metric]:
+    """Yield what Squid counts; None: it does not answer. What a version of Squid does not tell is left out."""
+    yield gauge("squid_up", "1 while Squid answers for its cache manager's pages, else 0.", float(pages is not None))
+    if pages is None:
+        return
+    version = pages.info.get("Squid Object Cache", "").removeprefix("Version ")
+    if version:
+        yield gauges("squid_build_info", "Version of Squid; the value is 1.", ("version",), {(version,): 1.0})
+    started = pages.info.get("Start Time")
+    if started is not None:
+        seconds = parsedate_to_datetime(started).timestamp()
+        yield gauge("squid_start_time_seconds", "Since when Squid runs, seconds since the epoch.", seconds)
+    for name, key, unit, text in _COUNTERS:
+        if key in pages.counters:
+            yield counter(f"squid_{name}_total", text, pages.counters[key] * unit)
+    for name, title, unit, text in _GAUGES:
+        found = _NUMBER.match(pages.info.get(title, ""))
+        if found:
+            yield gauge(f"squid_{name}", text, float(found[0]) * unit)

@@ -1,0 +1,175 @@
+"""The throttler's metrics, made from its answer to ``summary`` alone (docs/status.md). Pure.
+
+Labels are what the policy names (policy, rule, path, budget), the direction, and a subflow's state: never a client, a
+connection or a port. How many samples there are therefore depends on the policy, not on the traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+
+from .building import ABSENT, Labels, counter, counters, gauge, gauges, sums
+
+Answer = Mapping[str, Any]
+MAX_CAPS = 1000
+"""Caps that are shown, a rule on a path in a direction each. Those of the policy in force come first in the answer;
+after them those of policies from before, whose bytes still count."""
+_BITS = 8
+_CAP = ("policy", "rule", "path", "direction")
+_BUDGET = ("policy", "budget")
+_OBSERVERS = (
+    ("sniffed_segments", "segments", "Segments with MPTCP's news that the sniffer read."),
+    (
+        "sniffer_drops",
+        "segments_dropped",
+        "Segments lost because the capture's buffer was full; a resync makes it good.",
+    ),
+    ("sniffer_reopened", "reopened", "How often capturing began anew on an interface that had been away."),
+    ("path_manager_events", "kernel_events", "Events of the kernel's path manager that were read."),
+    ("path_manager_events_lost", "kernel_events_lost", "How often the buffer for the path manager's events was full."),
+    ("resyncs", "resyncs", "How often all sockets were listed after a loss, or to be sure."),
+)
+_TRACKER = (
+    ("connections_opened", "connections_opened", "MPTCP connections seen to begin."),
+    ("connections_closed", "connections_closed", "MPTCP connections seen to end."),
+    ("subflows_activated", "subflows_activated", "Subflows that became active."),
+    ("subflows_closed", "subflows_closed", "Subflows that ended."),
+    ("fallbacks", "fallbacks", "Connections that asked for MPTCP and were answered in plain TCP."),
+    ("version_0", "version_0", "SYNs that asked for MPTCP version 0, which Linux answers in plain TCP."),
+    ("joins_refused", "joins_refused", "Joins with an unknown token or a wrong HMAC, or that the proxy refused."),
+    ("observer_disagreements", "disagreements", "Subflows of which packets and kernel said different things."),
+    ("tracker_overflows", "overflows", "Connections and joins not tracked because a table was full."),
+    ("malformed_options", "malformed", "MPTCP options that break their format."),
+)
+_BUDGETS = (
+    ("volume_bytes", "volume", "What the fullest account of the budget may use in its period."),
+    ("used_bytes", "used", "What was used of it; a budget for each client has the client's that used most."),
+    ("left_bytes", None, "What is left of it, 0 once it is used up."),
+    ("reset_time_seconds", "until", "When its period ends, seconds since the epoch."),
+)
+
+
+def throttler_families(summary: Answer | None) -> Iterator[Metric]:
+    """Yield what the throttler says of itself; None: it does not answer, and of it there is ``up`` alone."""
+    up = float(summary is not None)
+    yield gauge("mptcp_throttler_up", "1 while the throttler answers, else 0, and no metric of it is there.", up)
+    if summary is None:
+        return
+    yield from _daemon(summary)
+    yield from _traffic(summary)
+    yield from _caps(summary)
+    yield from _budgets(summary)
+    yield from _counters(summary)
+
+
+def policy_name(summary: Answer) -> str:
+    """Return the name of the policy's file, without its ending."""
+    return PurePath(summary["policy"]["file"]).stem
+
+
+def _daemon(summary: Answer) -> Iterator[Metric]:
+    policy, reloads, loop = summary["policy"], summary["reloads"], summary["loop"]
+    version: dict[Labels, float] = {(str(summary["version"]),): 1.0}
+    yield gauges("mptcp_throttler_build_info", "Version of the throttler; the value is 1.", ("version",), version)
+    since = summary["started"]
+    yield gauge("mptcp_throttler_start_time_seconds", "Since when it runs, seconds since the epoch.", since)
+    text = "Since when the policy is in force, seconds since the epoch."
+    named: dict[Labels, float] = {(policy_name(summary),): float(policy["since"])}
+    yield gauges("mptcp_throttler_policy_start_time_seconds", text, ("policy",), named)
+    yield gauge("mptcp_throttler_policy_rules", "Rules of the policy in force.", len(policy["rules"]))
+    yield counter("mptcp_throttler_reloads_accepted_total", "Reloads that put a policy in force.", reloads["accepted"])
+    yield counter("mptcp_throttler_reloads_refused_total", "Reloads refused; the policy stays.", reloads["refused"])
+    refused = float(reloads["last_refused"] is not None)
+    yield gauge("mptcp_throttler_reload_refused", "1 after a refused reload, until one succeeds.", refused)
+    text = "Longest time for which the event loop answered nothing,"
+    yield gauge("mptcp_throttler_loop_lag_seconds", f"{text} within the last 10 s.", loop["recent"])
+    yield gauge("mptcp_throttler_loop_lag_longest_seconds", f"{text} since the start.", loop["longest"])
+    yield counter("mptcp_throttler_loop_late_total", "How often that was above 0.05 s.", loop["late"])
+
+
+def _traffic(summary: Answer) -> Iterator[Metric]:
+    yield gauge("mptcp_throttler_connections", "MPTCP connections to the proxy.", summary["connections"])
+    yield gauge("mptcp_throttler_clients", "Client addresses that have them.", summary["clients"])
+    # Pending is no state of its own: an active subflow whose cap is coming, which caps_coming has by rule.
+    states: dict[Labels, float] = {
+        (state,): float(number) for state, number in summary["subflows"].items() if state != "pending"
+    }
+    yield gauges("mptcp_throttler_subflows", "Subflows by state.", ("state",), states)
+    paths = summary["paths"]
+    there = sums(((each["path"] or ABSENT,), each["subflows"]) for each in paths)
+    yield gauges("mptcp_throttler_path_subflows", "Active subflows on each path.", ("path",), there)
+    text = "Payload carried by each path since the throttler's start."
+    carried = sums(
+        ((each["path"] or ABSENT, direction), each[key])
+        for each in paths
+        for direction, key in (("down", "bytes_sent"), ("up", "bytes_received"))
+    )
+    yield counters("mptcp_throttler_path_bytes_total", text, ("path", "direction"), carried)
+
+
+def _caps(summary: Answer) -> Iterator[Metric]:
+    caps = [(_cap_labels(each), each) for each in summary["rules"][:MAX_CAPS]]
+    # A rule that is in the policy no more has neither rate nor subflows, and what it let through is still counted.
+    present = [(labels, each) for labels, each in caps if each["rate"] is not None]
+    in_force = sums((labels, each["capped"] - each["landing"]) for labels, each in present)
+    yield gauges("mptcp_throttler_caps_in_force", "Subflows under each cap.", _CAP, in_force)
+    coming = sums((labels, each["landing"]) for labels, each in present)
+    yield gauges("mptcp_throttler_caps_coming", "Subflows on which a cap is just coming into force.", _CAP, coming)
+    for key, text in (("rate", "What a cap guarantees,"), ("ceil", "The most that a cap lets through,")):
+        rates = {labels: each[key] / _BITS for labels, each in present if each[key] is not None}
+        name = f"mptcp_throttler_cap_{key}_bytes_per_second"
+        yield gauges(name, f"{text} bytes per second with all headers.", _CAP, rates)
+    text = "Payload that subflows under each cap carried since the throttler's start."
+    carried = sums((labels, each["bytes"]) for labels, each in caps)
+    yield counters("mptcp_throttler_cap_bytes_total", text, _CAP, carried)
+    classes = sums(((each["direction"],), 1.0) for each in summary["classes"])
+    yield gauges("mptcp_throttler_classes", "HTB classes, 256 at most are counted.", ("direction",), classes)
+
+
+def _cap_labels(cap: Answer) -> Labels:
+    return cap["policy"], cap["rule"], cap["path"] or ABSENT, cap["direction"]
+
+
+def _budgets(summary: Answer) -> Iterator[Metric]:
+    policy = policy_name(summary)
+    fullest: dict[Labels, Answer] = {}
+    for each in summary["budgets"]:
+        # The answer has a hundred accounts at most, the fullest first.
+        fullest.setdefault((policy, each["name"]), each)
+    for name, key, text in _BUDGETS:
+        samples = {
+            labels: float(each[key]) if key else float(max(0, each["volume"] - each["used"]))
+            for labels, each in fullest.items()
+        }
+        yield gauges(f"mptcp_throttler_budget_{name}", text, _BUDGET, samples)
+
+
+def _counters(summary: Answer) -> Iterator[Metric]:
+    counted, guard = summary["counters"], summary["guard"]
+    for names, values in ((_OBSERVERS, counted["observers"]), (_TRACKER, counted["tracker"])):
+        for name, key, text in names:
+            yield counter(f"mptcp_throttler_{name}_total", text, values[key])
+    reconcilers = {"down": counted["reconciler"], "up": counted["upload_reconciler"]}
+    for name, key, text in (
+        ("reconcile_errors", "failures", "How often the kernel refused what was to be put into it."),
+        ("repairs", "repairs", "Objects in the kernel that were found missing, changed or foreign."),
+    ):
+        values = {(way,): float(each[key]) for way, each in reconcilers.items() if each is not None}
+        yield counters(f"mptcp_throttler_{name}_total", text, ("direction",), values)
+    text = "How often the guard relaxed the caps of a connection whose other paths had degraded."
+    yield counter("mptcp_throttler_guard_interventions_total", text, guard["interventions"])
+    yield gauge("mptcp_throttler_guard_relaxed", "Connections whose caps the guard relaxes now.", guard["relaxed"])
+    yield from _reaction(summary["reaction"])
+
+
+def _reaction(histogram: Answer) -> Iterator[Metric]:
+    buckets = [
+        *((str(float(bound)), float(count)) for bound, count in zip(histogram["le"], histogram["count"], strict=True)),
+        ("+Inf", float(histogram["total"])),
+    ]
+    text = "From the last packet of a join's handshake, as captured, to its cap's entry in the kernel."
+    yield HistogramMetricFamily("mptcp_throttler_reaction_seconds", text, buckets, histogram["sum"])

@@ -1,0 +1,47 @@
+"""What of a summary the pages show: its size does not grow with the connections. Rates in b/s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mptcp_console.rates import PathKey
+
+MOST_RULES: Final = 100
+"""Of those that cap somebody; of more, those that cap most."""
+MOST_BUDGETS: Final = 20
+
+
+def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[str, Any]:
+    """Return what every page shows. Raises KeyError, TypeError or AttributeError where *summary* is none."""
+    active = [each for each in summary["rules"] if each["capped"]]
+    active.sort(key=lambda each: -each["capped"])
+    return {
+        "time": summary["time"],
+        "version": summary.get("version"),
+        "pid": summary.get("pid"),
+        "connections": summary["connections"],
+        "subflows": summary["subflows"],
+        "clients": summary["clients"],
+        "capped": sum(each["capped"] for each in active),
+        "landing": sum(each["landing"] for each in active),
+        "relaxed": summary["guard"]["relaxed"],
+        "paths": [
+            {"path": key.path, "direction": key.direction, "rate": round(rate)}
+            for key, rate in sorted(rates.items(), key=lambda item: (str(item[0].path), item[0].direction))
+        ],
+        "rules": active[:MOST_RULES],
+        "more_rules": max(0, len(active) - MOST_RULES),
+        "rule_names": summary["policy"]["rules"],
+        "refused_reload": (summary.get("reloads") or {}).get("last_refused"),
+    }
+
+
+def whole(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page about the policy shows."""
+    names = ("time", "version", "pid", "policy", "guard", "loop", "reaction", "reloads", "counters")
+    return {
+        **{name: summary.get(name) for name in names},
+        "rules": summary["rules"],
+        "budgets": summary.get("budgets", [])[:MOST_BUDGETS],
+    }

@@ -1,0 +1,116 @@
+"""Runs the console: its listening socket, its server (uvicorn), and what systemd is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from types import FrameType
+from typing import Final
+
+import uvicorn
+from starlette.routing import Route
+
+from mptcp_common import journal
+from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_common.reasons import reason
+from mptcp_common.service_manager import READY, WATCHDOG, notify, status
+from mptcp_console.application import Console
+from mptcp_console.lane import Lane
+from mptcp_console.metrics import Scraper, Sources
+from mptcp_console.settings import Settings
+from mptcp_console.watch import Watch, asker
+
+MOST_CONNECTIONS: Final = 256
+"""HTTP connections at a time; further ones are told that the console is busy."""
+BACKLOG: Final = 64
+GRACE: Final = 2
+"""Seconds that answers under way get when the console ends."""
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready, and ends with status 0 when it is told to end."""
+
+    def __init__(self, config: uvicorn.Config, watch: Watch, ready: str) -> None:
+        super().__init__(config)
+        self._watch = watch
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        notify(READY, status(self._ready))
+        journal.say(f"mptcp-console: {self._ready}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Streams end when the watch does; uvicorn waits for them.
+        await self._watch.close()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.should_exit = True
+
+
+def serve(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit status."""
+    try:
+        listener = _listener(settings)
+    except OSError as error:
+        _complain(f"listen on {settings.address} port {settings.port}: {error.strerror}")
+        return FAILED
+    try:
+        return asyncio.run(_serve(settings, listener))
+    except (OSError, ssl.SSLError) as error:
+        # Nothing but certificate and key is read while it starts.
+        _complain(f"certificate {settings.certificate}, key {settings.key}: {reason(error)}")
+        return CONFIGURATION
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> int:
+    last_words: list[str] = []
+
+    def alive(text: str) -> None:
+        notify(WATCHDOG, status(f"{settings.url}: {text}"))
+        # Once, not each second.
+        if last_words != [text]:
+            last_words[:] = [text]
+            journal.say(f"mptcp-console: {text}")
+
+    ask = asker(settings.status_socket)
+    watch = Watch(ask, settings.status_socket, alive)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    config = uvicorn.Config(
+        Console(watch, Lane(ask), settings).application(metrics(settings)),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,  # addresses have nothing to do in the journal
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=GRACE,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
+    )
+    config.load()
+    await _Server(config, watch, f"serving {settings.url}").serve(sockets=[listener])
+    return DONE
+
+
+def metrics(settings: Settings) -> Route:
+    """Return the metrics' place."""
+    # A Mount would send Prometheus on to /metrics/.
+    return Route("/metrics", Scraper(Sources(settings.status_socket, settings.squid)))
+
+
+def _listener(settings: Settings) -> socket.socket:
+    """Return a socket that listens where the settings say. Raises OSError."""
+    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
+    return socket.create_server((settings.address, settings.port), family=family, backlog=BACKLOG)
+
+
+def _complain(text: object) -> None:
+    journal.say(f"mptcp-console: {text}", journal.ERROR)

@@ -1,0 +1,201 @@
+"""The console's settings file: where it listens, whom it asks, who may see it. Errors come all at once, by line."""
+
+from __future__ import annotations
+
+import re
+import stat
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from mptcp_common.fields import Parsed, Section, editor_schema
+from mptcp_common.problems import DocumentError, Problem, shown
+from mptcp_common.reasons import reason
+from mptcp_common.validate import problem_at, validate
+from mptcp_common.yaml_document import Document, parse_document
+from mptcp_console.access import LONGEST_TOKEN, is_loopback, token_problem
+
+DEFAULT_SETTINGS: Final = Path("/etc/mptcp-console/console.yaml")
+DEFAULT_LISTEN: Final = "127.0.0.1:8610"
+DEFAULT_SOCKET: Final = "/run/mptcp-throttler/status.sock"
+DEFAULT_SQUID: Final = "http://127.0.0.1:3128"
+_SQUID: Final = r"^http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):[0-9]{1,5}$"
+_HOST_NAME: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,252})$"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings file, checked."""
+
+    address: str = "127.0.0.1"
+    port: int = 8610
+    status_socket: Path = Path(DEFAULT_SOCKET)
+    token: str | None = None
+    hosts: tuple[str, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+    squid: str = DEFAULT_SQUID
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http{'s' if self.certificate else ''}://{host}:{self.port}/"
+
+
+def _listen(value: object) -> tuple[str, int]:
+    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})", value) if isinstance(value, str) else None
+    try:
+        if found is None:
+            raise ValueError
+        address, port = str(ip_address(found[1] or found[2])), int(found[3])
+    except ValueError:
+        raise ValueError(
+            f"{shown(value)} is not an address and a port; write e.g. {DEFAULT_LISTEN} or [::1]:8610"
+        ) from None
+    if not 1 <= port <= 65535:
+        raise ValueError(f"{shown(value)}: port {port} is out of range; 1 to 65535 is allowed")
+    return address, port
+
+
+def _squid(value: object) -> str:
+    found = re.fullmatch(_SQUID, value) if isinstance(value, str) else None
+    if found is None or not isinstance(value, str) or not 1 <= int(value.rpartition(":")[2]) <= 65535:
+        raise ValueError(f"{shown(value)} is not the address of Squid's listener; write e.g. {DEFAULT_SQUID}")
+    return value
+
+
+def _absolute(value: object) -> Path:
+    path = _file(value)
+    if not path.is_absolute():
+        raise ValueError(f'{shown(value)} is not an absolute path; start it with "/"')
+    return path
+
+
+def _file(value: object) -> Path:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError(f"{shown(value)} is not a path; write the name of a file")
+    return Path(value)
+
+
+def _host_name(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(_HOST_NAME, value):
+        raise ValueError(f"{shown(value)} is not a host name; write it without http:// and port, e.g. proxy.lan")
+    return value
+
+
+_PATH: Final = {"type": "string", "minLength": 1}
+
+
+class ConsoleSection(Section):
+    """Settings of mptcp-console: where it listens, whom it asks, who may see it."""
+
+    listen: Annotated[tuple[str, int], Parsed(_listen, {"type": "string"})] = Field(
+        default=("127.0.0.1", 8610),
+        description=f"Address and port. Default: {DEFAULT_LISTEN}. Off loopback a token_file is needed.",
+        examples=[DEFAULT_LISTEN, "[::1]:8610"],
+        json_schema_extra={"default": DEFAULT_LISTEN},
+    )
+    status_socket: Annotated[Path, Parsed(_absolute, {"type": "string", "pattern": "^/"})] = Field(
+        default=Path(DEFAULT_SOCKET),
+        description="The throttler's status socket.",
+        examples=[DEFAULT_SOCKET],
+        json_schema_extra={"default": DEFAULT_SOCKET},
+    )
+    token_file: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
+        default=None,
+        description="A file of one line, which only who knows it may see the console. Nobody but its owner and group "
+        "may read it. A relative path starts at the directory of this file.",
+        examples=["token"],
+    )
+    hosts: list[Annotated[str, Parsed(_host_name, {"type": "string", "pattern": _HOST_NAME})]] = Field(
+        default=[],
+        description="Names, beside localhost, by which browsers address the console. Its address is always allowed.",
+        examples=[["proxy.lan"]],
+    )
+    certificate: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
+        default=None, description="A certificate chain (PEM), for HTTPS; together with key.", examples=["console.pem"]
+    )
+    key: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
+        default=None, description="The private key of the certificate (PEM).", examples=["console.key"]
+    )
+    squid: Annotated[str, Parsed(_squid, {"type": "string", "pattern": _SQUID})] = Field(
+        default=DEFAULT_SQUID,
+        description="Where Squid listens: its own counters are among the metrics. It gives them to this host alone.",
+        examples=[DEFAULT_SQUID],
+    )
+
+
+def settings_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the settings file."""
+    return editor_schema(ConsoleSection)
+
+
+def read_settings(path: Path) -> Settings:
+    """Return the settings of *path*, and the token that it names. Raises DocumentError with every problem."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DocumentError([Problem(str(path), 0, 0, "", None, f"cannot be read: {_why(error)}")]) from error
+    document = parse_document(text, str(path))
+    section, problems = validate(ConsoleSection, document)
+    if section is None or problems:
+        raise DocumentError(problems)
+    return _settled(section, document, path.parent)
+
+
+def _settled(section: ConsoleSection, document: Document, directory: Path) -> Settings:
+    problems: list[Problem] = []
+    address, port = section.listen
+    token = None
+    if section.token_file is not None:
+        token, problem = _token(directory / section.token_file)
+        if problem is not None:
+            problems.append(problem_at(document, ("token_file",), str(section.token_file), problem))
+    elif not is_loopback(address):
+        problems.append(problem_at(document, ("listen",), address, _OFF_LOOPBACK.format(address)))
+    if (section.certificate is None) != (section.key is None):
+        lacks, has = ("key", "certificate") if section.key is None else ("certificate", "key")
+        problems.append(problem_at(document, (has,), None, f"needs {lacks} as well; HTTPS takes both"))
+    if problems:
+        raise DocumentError(problems)
+    return Settings(
+        address,
+        port,
+        section.status_socket,
+        token,
+        tuple(section.hosts),
+        None if section.certificate is None else directory / section.certificate,
+        None if section.key is None else directory / section.key,
+        section.squid,
+    )
+
+
+_OFF_LOOPBACK = (
+    "{} can be reached from other hosts, so that a token is needed: write one into a file "
+    "(openssl rand -hex 32) and name the file as token_file; or listen on 127.0.0.1"
+)
+
+
+def _token(path: Path) -> tuple[str | None, str | None]:
+    """Return the token in *path*, or what is wrong with the file."""
+    try:
+        with path.open("rb") as file:
+            mode = path.stat().st_mode
+            content = file.read(LONGEST_TOKEN + 2)
+    except OSError as error:
+        return None, f"{path} cannot be read: {_why(error)}"
+    if mode & (stat.S_IRWXO | stat.S_IWGRP):
+        allowed = "only its owner may write it, only owner and group read it (chmod 0640)"
+        return None, f"{path} has mode {stat.S_IMODE(mode):04o}; {allowed}"
+    text = content.decode("latin-1").removesuffix("\n")
+    problem = token_problem(text)
+    return (text, None) if problem is None else (None, f"{path} {problem}")
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 text: byte {error.start} cannot be decoded"
+    return error.strerror or reason(error)

@@ -1,0 +1,75 @@
+/**
+ * Asks the console. A question that fails has a sentence as its reason.
+ */
+
+/** @param {string} path @param {Record<string, string|number>} [parameters] empty ones are left out */
+export async function get(path, parameters = {}) {
+  const query = new URLSearchParams(
+    Object.entries(parameters).filter(([, value]) => value !== "").map(([key, value]) => [key, String(value)]));
+  return answer(`/api/${path}${query.size ? `?${query}` : ""}`, {});
+}
+
+/** @param {string} path @param {object} document */
+export async function post(path, document) {
+  const headers = {"Content-Type": "application/json"};
+  return answer(`/api/${path}`, {method: "POST", headers, body: JSON.stringify(document)});
+}
+
+/** @param {string} url @param {RequestInit} how */
+async function answer(url, how) {
+  let response;
+  try {
+    response = await fetch(url, {...how, cache: "no-store"});
+  } catch {
+    throw new Error("the console does not answer");
+  }
+  if (response.status === 401) {
+    location.assign("/login");
+    throw new Error("the token is needed again");
+  }
+  let document;
+  try {
+    document = await response.json();
+  } catch {
+    throw new Error(`the console's answer cannot be read (status ${response.status})`);
+  }
+  if (!response.ok) throw new Error(document.error ?? `status ${response.status}`);
+  return document;
+}
+
+/**
+ * Does *work* again and again while *wanted* says so, never twice at once, *seconds* after the last one ended.
+ */
+export class Repeated {
+  #timer = 0;
+  #runs = false;
+  #again = false;
+
+  /** @param {() => Promise<void>} work @param {number} seconds @param {() => boolean} wanted */
+  constructor(work, seconds, wanted) {
+    this.work = work;
+    this.seconds = seconds;
+    this.wanted = wanted;
+  }
+
+  /** Do it now, and then again and again. */
+  async now() {
+    clearTimeout(this.#timer);
+    if (this.#runs) {
+      this.#again = true;
+      return;
+    }
+    this.#runs = true;
+    try {
+      do {
+        this.#again = false;
+        await this.work();
+      } while (this.#again);
+    } finally {
+      this.#runs = false;
+    }
+    this.#timer = setTimeout(() => {
+      if (this.wanted()) this.now();
+    }, this.seconds * 1000);
+  }
+}

@@ -1,0 +1,141 @@
+/**
+ * The graph: uPlot, with the caps in it, and a line at the time that is held.
+ */
+import uPlot from "../vendor/uplot/uPlot.esm.js";
+import {colour, pathColour} from "./colours.mjs";
+import {clock, rate} from "./format.mjs";
+import {ceiling, pathName} from "./series.mjs";
+import {capText} from "./words.mjs";
+
+const HEIGHT = 300;
+const LOW = 220;
+const NARROW = 560;
+const MOST_CAPS = 12;
+const MOST_PATHS = 16;
+
+export class Chart {
+  /** @type {any} */
+  #plot = null;
+  #shape = "";
+  /** @type {number|null} */
+  #held = null;
+  /** @type {import("./series.mjs").Line[]} */
+  #lines = [];
+  /** @type {import("./series.mjs").CapLine[]} */
+  #caps = [];
+
+  /**
+   * @param {HTMLElement} parent
+   * @param {(index: number|null) => void} point called where the pointer is, null when it leaves
+   * @param {(index: number) => void} hold called where it was clicked
+   */
+  constructor(parent, point, hold) {
+    this.parent = parent;
+    this.point = point;
+    this.hold = hold;
+    new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(parent);
+  }
+
+  #size() {
+    const width = Math.max(200, this.parent.clientWidth);
+    return {width, height: width < NARROW ? LOW : HEIGHT};
+  }
+
+  /** @param {import("./series.mjs").Series} series @param {string} direction @param {number|null} held a time */
+  draw(series, direction, held) {
+    this.#held = held;
+    this.#lines = series.lines(direction).slice(0, MOST_PATHS);
+    this.#caps = series.caps(direction).slice(0, MOST_CAPS);
+    const shape = JSON.stringify([...this.#lines, ...this.#caps].map(each => each.key)) + series.span;
+    const data = [series.times, ...this.#lines.map(each => each.values), ...this.#caps.map(each => each.values)];
+    const end = series.times.at(-1) ?? 0;
+    if (this.#plot === null || shape !== this.#shape) this.#make(shape, data);
+    this.#plot.batch(() => {
+      this.#plot.setData(data, false);
+      this.#plot.setScale("x", {min: end - series.span, max: end});
+      this.#plot.setScale("y", {min: 0, max: ceiling(this.#lines, this.#caps)});
+    });
+  }
+
+  /** Make it anew: light became dark, say. */
+  forget() {
+    this.#shape = "";
+  }
+
+  /** @param {string} shape @param {any[]} data */
+  #make(shape, data) {
+    this.#plot?.destroy();
+    this.#shape = shape;
+    const ink = colour("--muted");
+    const grid = {stroke: colour("--grid"), width: 1};
+    const font = "12px system-ui, sans-serif";
+    const lines = this.#lines.map(each => ({
+      label: pathName(each.path), stroke: pathColour(each.path), width: 2, spanGaps: false, points: {show: false},
+    }));
+    const caps = this.#caps.map(each => ({
+      label: `cap by ${each.rule}`, stroke: pathColour(each.path), width: 1.5, dash: [6, 5], spanGaps: false,
+      points: {show: false}, paths: uPlot.paths.stepped({align: 1}),
+    }));
+    this.#plot = new uPlot({
+      ...this.#size(),
+      legend: {show: false},
+      cursor: {y: false, drag: {x: false, y: false}, points: {size: 7}},
+      padding: [12, 12, 0, 0],
+      scales: {x: {time: true, auto: false}, y: {auto: false}},
+      series: [{}, ...lines, ...caps],
+      axes: [
+        {stroke: ink, font, grid: {show: false}, ticks: {stroke: colour("--grid"), width: 1, size: 5}, space: 70,
+          values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map(clock)},
+        {stroke: ink, font, grid, ticks: {show: false}, size: 78, space: 40,
+          values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map(value => value === 0 ? "0" : rate(value))},
+      ],
+      hooks: {
+        draw: [(/** @type {any} */ plot) => this.#decorate(plot)],
+        setCursor: [(/** @type {any} */ plot) => this.point(plot.cursor.left >= 0 ? plot.cursor.idx : null)],
+      },
+    }, data, this.parent);
+    this.#plot.over.addEventListener("click", () => {
+      if (this.#plot.cursor.idx !== null && this.#plot.cursor.idx !== undefined) this.hold(this.#plot.cursor.idx);
+    });
+  }
+
+  /** The names of caps at their right end, and the line at the time that is held. @param {any} plot */
+  #decorate(plot) {
+    const context = plot.ctx;
+    const ratio = devicePixelRatio || 1;
+    context.save();
+    context.font = `${12 * ratio}px system-ui, sans-serif`;
+    context.textAlign = "right";
+    context.textBaseline = "bottom";
+    const {left, top, width, height} = plot.bbox;
+    /** @type {number[]} */
+    const taken = [];
+    for (const each of this.#caps) {
+      const index = each.values.length - 1;
+      const value = each.values[index];
+      if (value === null || value > plot.scales.y.max) continue;
+      const cap = Number(value) / (each.share === "path" ? 1 : Math.max(1, each.capped[index] ?? 1));
+      let y = Math.max(plot.valToPos(value, "y", true) - 3 * ratio, top + 14 * ratio);
+      while (taken.some(other => Math.abs(other - y) < 14 * ratio)) y += 15 * ratio;
+      taken.push(y);
+      const text = `cap ${capText({...each, cap, capped: Number(each.capped[index] ?? 0)})}`;
+      context.lineWidth = 4 * ratio;
+      context.strokeStyle = colour("--surface");
+      context.strokeText(text, left + width - 6 * ratio, y);
+      context.fillStyle = pathColour(each.path);
+      context.fillText(text, left + width - 6 * ratio, y);
+    }
+    if (this.#held !== null) {
+      const x = plot.valToPos(this.#held, "x", true);
+      if (x >= left && x <= left + width) {
+        context.strokeStyle = colour("--ink");
+        context.lineWidth = 1.5 * ratio;
+        context.beginPath();
+        context.moveTo(x, top);
+        context.lineTo(x, top + height);
+        context.stroke();
+      }
+    }
+    context.restore();
+  }
+}

@@ -1,0 +1,28 @@
+/**
+ * One colour for each path, everywhere on the page: by the order in which paths were met.
+ */
+const COLOURS = 8;
+/** @type {Map<string, number>} */
+const numbers = new Map();
+
+/** @param {string|null} path @returns {number} 1 to 8 */
+export function colourNumber(path) {
+  if (path === null) return COLOURS;
+  if (!numbers.has(path)) numbers.set(path, (numbers.size % (COLOURS - 1)) + 1);
+  return /** @type {number} */ (numbers.get(path));
+}
+
+/** Give the paths of a policy their colours by name, whatever comes first. @param {(string|null)[]} paths */
+export function meet(paths) {
+  [...paths].filter(path => path !== null).sort().forEach(colourNumber);
+}
+
+/** @param {string} name of a custom property @returns {string} its value now, in light or dark */
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/** @param {string|null} path @returns {string} */
+export function pathColour(path) {
+  return colour(`--series-${colourNumber(path)}`);
+}

@@ -1,0 +1,120 @@
+/**
+ * The table of connections: a page of it, sorted and filtered by the throttler, asked for again every two seconds.
+ */
+import {Repeated, get} from "./api.mjs";
+import {byId, fill, keyed, make, setText} from "./dom.mjs";
+import {age, counted, milliseconds, percent, rate, size} from "./format.mjs";
+import {pathLabel} from "./overview.mjs";
+import {verdict} from "./words.mjs";
+
+/** @typedef {import("./types.mjs").Connection} Connection */
+/** @typedef {import("./types.mjs").Subflow} Subflow */
+
+const SECONDS = 2;
+const PAUSE_AFTER_TYPING = 300;
+
+export class ConnectionsPage {
+  #form = byId("filter");
+  #offset = 0;
+  #visible = false;
+  #timer = 0;
+  #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible && !byId("pause").checked);
+
+  constructor() {
+    this.#form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
+    this.#form.addEventListener("input", (/** @type {Event} */ event) => {
+      if (event.target !== byId("pause")) this.#offset = 0;
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => this.#asked.now(), PAUSE_AFTER_TYPING);
+    });
+    byId("previous").addEventListener("click", () => this.#turn(-1));
+    byId("following").addEventListener("click", () => this.#turn(1));
+  }
+
+  /** @param {boolean} visible */
+  show(visible) {
+    this.#visible = visible;
+    if (visible) this.#asked.now();
+  }
+
+  #limit() {
+    return Number(byId("filter-limit").value);
+  }
+
+  /** @param {number} pages */
+  #turn(pages) {
+    this.#offset = Math.max(0, this.#offset + pages * this.#limit());
+    this.#asked.now();
+  }
+
+  async #load() {
+    const data = new FormData(this.#form);
+    const word = (/** @type {string} */ name) => String(data.get(name) ?? "").trim();
+    const message = byId("connections-message");
+    try {
+      const answer = await get("connections", {
+        client: word("client"), path: word("path"), rule: word("rule"), sort: word("sort"),
+        limit: this.#limit(), offset: this.#offset,
+      });
+      setText(message, "");
+      if (this.#offset > 0 && this.#offset >= answer.total) {
+        this.#offset = Math.max(0, Math.floor((answer.total - 1) / this.#limit()) * this.#limit());
+        this.#asked.now();
+        return;
+      }
+      this.#draw(answer.connections, answer.total, answer.time);
+    } catch (error) {
+      setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
+    }
+  }
+
+  /** @param {Connection[]} connections @param {number} total @param {number} now */
+  #draw(connections, total, now) {
+    const table = byId("connections");
+    keyed(table, connections, each => each.token, each => group(each), (body, each) => update(body, each, now));
+    setText(byId("connections-count"), counted(total, "connection"));
+    const last = this.#offset + connections.length;
+    setText(byId("page-text"), total === 0 ? "none" : `${this.#offset + 1}–${last} of ${total.toLocaleString("en")}`);
+    byId("previous").disabled = this.#offset === 0;
+    byId("following").disabled = last >= total;
+  }
+}
+
+/** @param {Connection} each */
+function group(each) {
+  const link = make("a", {href: `#connection/${each.token}`}, each.token);
+  const client = make("span", {class: "client"}, each.client);
+  const name = make("th", {scope: "rowgroup"}, make("span", {class: "visually-hidden"}, "Connection "), link, " ", client);
+  return make("tbody", {}, make("tr", {class: "connection"}, name, ...cells()));
+}
+
+function cells() {
+  const kinds = ["wide", "number wide", "number", "number", "number wide", "number wide", "number wide", ""];
+  return kinds.map(kind => make("td", {class: kind}));
+}
+
+/** @param {HTMLTableSectionElement} body @param {Connection} each @param {number} now */
+function update(body, each, now) {
+  const head = body.rows[0];
+  const sum = (/** @type {"rate_sent"|"rate_received"} */ key) => {
+    const known = each.subflows.map(subflow => subflow[key]).filter(value => value !== null);
+    return known.length === 0 ? null : known.reduce((all, value) => Number(all) + Number(value), 0);
+  };
+  const capped = each.subflows.filter(subflow => verdict(subflow).kind !== "none").length;
+  const state = each.relaxed === null ? `${capped} of ${each.subflows.length}`
+    : make("span", {class: "badge relaxed", title: each.relaxed}, "relaxed");
+  fill(head, ["", age(now - each.since), rate(sum("rate_sent")), rate(sum("rate_received")), "", "", size(each.bytes_sent),
+    state]);
+  keyed(body, each.subflows, subflow => subflow.remote, subflow => {
+    const name = make("th", {scope: "row"}, pathLabel(subflow.path));
+    return make("tr", {class: "subflow"}, name, ...cells());
+  }, (row, subflow) => {
+    const {text, kind} = verdict(subflow);
+    const cap = make("span", {class: `badge ${kind}`, title: subflow.reason}, text);
+    const rule = kind === "none" ? "" : subflow.rule ?? subflow.upload?.rule ?? "";
+    const why = make("span", {}, cap, rule === "" ? "" : make("span", {class: "rule wide-inline"}, rule));
+    fill(row, [subflow.remote, age(now - subflow.since), rate(subflow.rate_sent), rate(subflow.rate_received),
+      milliseconds(subflow.rtt), subflow.segments_out ? percent(subflow.retransmits ?? 0, subflow.segments_out) : "–",
+      size(subflow.bytes_sent), why]);
+  });
+}

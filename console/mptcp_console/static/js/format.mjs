@@ -1,0 +1,96 @@
+/**
+ * Numbers, sizes and times, in the words that the other parts of the project use. Pure.
+ */
+
+const RATES = [[1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
+const SIZES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "KB"]];
+const NOTHING = "–";
+
+/** @param {number} value @returns {string} three digits */
+function threeDigits(value) {
+  return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
+}
+
+/**
+ * @param {number} value @param {(string|number)[][]} units @param {string} base
+ * @returns {string}
+ */
+function withUnit(value, units, base) {
+  for (const [factor, unit] of units) {
+    if (value >= Number(factor) * 0.9995) return `${threeDigits(value / Number(factor))} ${unit}`;
+  }
+  return `${Math.round(value)} ${base}`;
+}
+
+/** A measured rate to three digits. @param {number|null|undefined} bits bits/s @returns {string} */
+export function rate(bits) {
+  return bits === null || bits === undefined ? NOTHING : withUnit(bits, RATES, "bit/s");
+}
+
+/** A rate that somebody wrote, without digits that say nothing. @param {number|null|undefined} bits @returns {string} */
+export function cap(bits) {
+  if (bits === null || bits === undefined) return NOTHING;
+  for (const [factor, unit] of RATES) {
+    if (bits >= Number(factor)) return `${Number((bits / Number(factor)).toFixed(3))} ${unit}`;
+  }
+  return `${bits} bit/s`;
+}
+
+/** @param {number|null|undefined} bytes @returns {string} */
+export function size(bytes) {
+  return bytes === null || bytes === undefined ? NOTHING : withUnit(bytes, SIZES, "B");
+}
+
+/** @param {number|null|undefined} seconds @returns {string} */
+export function milliseconds(seconds) {
+  if (seconds === null || seconds === undefined) return NOTHING;
+  const value = seconds * 1000;
+  return `${value < 9.95 ? value.toFixed(1) : value.toFixed(0)} ms`;
+}
+
+/** How long something is there. @param {number} seconds @returns {string} */
+export function age(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+}
+
+/** @param {number} number @param {string} noun @param {string} [many] @returns {string} */
+export function counted(number, noun, many = `${noun}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? noun : many}`;
+}
+
+/** @param {number} part @param {number} whole @returns {string} */
+export function percent(part, whole) {
+  return whole > 0 ? `${(100 * part / whole).toFixed(part / whole < 0.0995 ? 1 : 0)} %` : NOTHING;
+}
+
+/** The time of day, here. @param {number} seconds since the epoch @returns {string} 10:15:03 */
+export function clock(seconds) {
+  const date = new Date(seconds * 1000);
+  return [date.getHours(), date.getMinutes(), date.getSeconds()].map(part => String(part).padStart(2, "0")).join(":");
+}
+
+/** Time of day today, else the date as well. @param {number} seconds @param {number} now both since the epoch */
+export function moment(seconds, now) {
+  const date = new Date(seconds * 1000);
+  if (date.toDateString() === new Date(now * 1000).toDateString()) return clock(seconds);
+  const day = [date.getFullYear(), date.getMonth() + 1, date.getDate()].map(part => String(part).padStart(2, "0"));
+  return `${day.join("-")} ${clock(seconds).slice(0, 5)}`;
+}
+
+/**
+ * The last time at which clocks here showed *text*.
+ * @param {string} text HH:MM or HH:MM:SS @param {number} now since the epoch
+ * @returns {number|null} seconds since the epoch; null where it is no time
+ */
+export function lastTime(text, now) {
+  const found = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/.exec(text.trim());
+  if (found === null) return null;
+  const date = new Date(now * 1000);
+  date.setHours(Number(found[1]), Number(found[2]), Number(found[3] ?? 0), 0);
+  if (date.getTime() / 1000 > now + 1) date.setDate(date.getDate() - 1);
+  return date.getTime() / 1000;
+}

@@ -1,0 +1,87 @@
+/**
+ * Lists of events: on the live page, of a connection, and all of them.
+ */
+import {get} from "./api.mjs";
+import {byId, keyed, make, setText} from "./dom.mjs";
+import {clock, lastTime, moment} from "./format.mjs";
+
+/** @typedef {import("./types.mjs").Happening} Happening */
+
+const MOST = 300;
+
+/** @param {Element} list @param {Happening[]} events the newest first @param {number} now @param {string} none */
+export function show(list, events, now, none) {
+  keyed(list, events, each => String(each.serial), each => row(each), (element, each) => {
+    setText(/** @type {Element} */ (element.firstElementChild), moment(each.time, now));
+  });
+  list.querySelector(":scope > .empty")?.remove();
+  if (events.length === 0) list.append(make("li", {class: "empty"}, none));
+}
+
+/** @param {Happening} each */
+function row(each) {
+  const time = make("time", {datetime: new Date(each.time * 1000).toISOString()}, clock(each.time));
+  const kind = make("span", {class: "kind", "data-kind": each.kind ?? ""}, each.kind ?? "");
+  const text = make("span", {class: "what"}, each.text);
+  const item = make("li", {}, time, kind, text);
+  if (each.token !== undefined) {
+    item.append(make("a", {href: `#connection/${each.token}`, "aria-label": `Connection ${each.token}`}, each.token));
+  }
+  return item;
+}
+
+/** The page of all events. */
+export class EventsPage {
+  /** @type {Happening[]} the newest first */
+  #events = [];
+  #form = byId("events-filter");
+  #timer = 0;
+
+  constructor() {
+    this.#form.addEventListener("input", () => {
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => this.load(), 250);
+    });
+    this.#form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
+  }
+
+  #wanted() {
+    const now = Date.now() / 1000;
+    const data = new FormData(this.#form);
+    const from = lastTime(byId("events-from").value, now);
+    const to = lastTime(byId("events-to").value, now);
+    const word = (/** @type {string} */ name) => String(data.get(name) ?? "").trim();
+    return {kind: word("kind"), client: word("client"), rule: word("rule"), from: from ?? "", to: to ?? ""};
+  }
+
+  async load() {
+    const message = byId("events-message");
+    try {
+      const answer = await get("events", {...this.#wanted(), limit: MOST});
+      this.#events = answer.events.reverse();
+      setText(message, "");
+      const since = answer.since === null ? "" : `; all are kept since ${clock(answer.since)}`;
+      setText(byId("events-count"), answer.more ? `the newest ${MOST}${since}` : `${this.#events.length} within an hour${since}`);
+    } catch (error) {
+      setText(message, `The events cannot be had: ${/** @type {Error} */ (error).message}.`);
+    }
+    this.#draw();
+  }
+
+  /** @param {Happening[]} events that came just now, the oldest first */
+  push(events) {
+    const {kind, client, rule, from, to} = this.#wanted();
+    if (to !== "" || events.length === 0) return;
+    const taken = events.filter(each => (kind === "" || each.kind === kind) && (client === "" || each.client === client)
+      && (rule === "" || each.rule === rule) && (from === "" || each.time >= from)
+      && each.serial > (this.#events[0]?.serial ?? 0));
+    if (taken.length === 0) return;
+    this.#events = [...taken.reverse(), ...this.#events].slice(0, MOST);
+    setText(byId("events-count"), this.#events.length === MOST ? `the newest ${MOST}` : `${this.#events.length} within an hour`);
+    this.#draw();
+  }
+
+  #draw() {
+    show(byId("events"), this.#events, Date.now() / 1000, "Nothing happened that is kept.");
+  }
+}

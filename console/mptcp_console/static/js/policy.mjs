@@ -1,0 +1,146 @@
+/**
+ * The policy in force with its budgets, how the throttler is, and what another policy would do.
+ */
+import {Repeated, get, post} from "./api.mjs";
+import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
+import {age, cap, counted, moment, percent, size} from "./format.mjs";
+import {pathLabel} from "./overview.mjs";
+
+/** @typedef {import("./types.mjs").Rule} Rule */
+/** @typedef {{name: string, rule: string|null, client: string|null, used: number, volume: number, until: number|null}} Budget */
+
+const SECONDS = 3;
+const SHARED = {path: "all of them", client: "each client", connection: "each connection"};
+
+export class PolicyPage {
+  #visible = false;
+  #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible);
+
+  /** @param {boolean} visible */
+  show(visible) {
+    this.#visible = visible;
+    if (visible) this.#asked.now();
+  }
+
+  async #load() {
+    const message = byId("policy-message");
+    try {
+      const answer = await get("policy");
+      setText(message, "");
+      draw(answer);
+    } catch (error) {
+      setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
+    }
+  }
+}
+
+/** @param {any} answer */
+function draw(answer) {
+  const now = answer.time;
+  const {policy} = answer;
+  facts(byId("policy-facts"), [
+    ["File", policy?.file ?? "–"],
+    ["In force since", policy?.since ? `${moment(policy.since, now)} (${age(now - policy.since)})` : "–"],
+    ["Rules", String(policy?.rules?.length ?? 0)],
+    ["Reloads", answer.reloads ? `${answer.reloads.accepted} taken, ${answer.reloads.refused} refused` : "–"],
+  ]);
+  /** @type {string[]} */
+  const order = policy?.rules ?? [];
+  const place = (/** @type {Rule} */ each) => order.indexOf(each.rule) + 1 || order.length + 1;
+  const rules = [...answer.rules].sort((/** @type {Rule} */ a, /** @type {Rule} */ b) => place(a) - place(b));
+  const body = byId("rules").tBodies[0];
+  keyed(body, rules, (/** @type {Rule} */ each) => [each.rule, each.path, each.direction, each.share].join("|"),
+    (/** @type {Rule} */ each) => make("tr", {}, make("th", {scope: "row"}, each.rule), make("td"),
+      make("td", {class: "wide"}), make("td", {class: "number"}), make("td", {class: "wide"}),
+      make("td", {class: "number"}), make("td", {class: "number wide"})),
+    (row, /** @type {Rule} */ each) => {
+      const more = each.ceil !== null && each.ceil !== each.rate ? `, up to ${cap(each.ceil)}` : "";
+      const subflows = `${each.capped}${each.landing > 0 ? `, ${each.landing} coming` : ""}`;
+      fill(row, [pathLabel(each.path), each.direction, `${cap(each.rate)}${more}`,
+        SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–", subflows, size(each.bytes)]);
+    });
+  body.querySelector(":scope > .empty")?.remove();
+  if (rules.length === 0) {
+    body.append(make("tr", {class: "empty"}, make("td", {colspan: "7"}, "The policy has no rule: nothing is capped.")));
+  }
+  const budgets = byId("budgets");
+  keyed(budgets, answer.budgets, (/** @type {Budget} */ each) => `${each.name} ${each.client ?? ""}`, budget, updateBudget(now));
+  budgets.querySelector(":scope > .empty")?.remove();
+  if (answer.budgets.length === 0) budgets.append(make("li", {class: "empty"}, "The policy has no budget."));
+  const late = answer.loop?.late;
+  facts(byId("health"), [
+    ["Version", `${answer.version ?? "–"}, process ${answer.pid ?? "–"}`],
+    ["Connections relaxed by the guard", `${answer.guard?.relaxed ?? 0} now; ${counted(answer.guard?.interventions ?? 0, "intervention")}`],
+    ["Longest pause of its loop", answer.loop?.longest === undefined ? "–" : `${(answer.loop.longest * 1000).toFixed(0)} ms`],
+    ["Pauses above 50 ms", late === undefined ? "–" : String(late)],
+  ]);
+}
+
+/** @param {Budget} each */
+function budget(each) {
+  const name = `${each.name}${each.client === null ? "" : ` of ${each.client}`}`;
+  const meter = make("meter", {min: "0", max: "1", "aria-label": `used of budget ${name}`});
+  return make("li", {}, make("div", {class: "budget-head"}, make("strong", {}, name), make("span")), meter,
+    make("p", {class: "help"}));
+}
+
+/** @param {number} now */
+function updateBudget(now) {
+  return (/** @type {HTMLElement} */ item, /** @type {Budget} */ each) => {
+    const [head, meter, until] = /** @type {[HTMLElement, HTMLMeterElement, HTMLElement]} */ (/** @type {any} */ ([...item.children]));
+    const share = each.volume > 0 ? each.used / each.volume : 0;
+    const text = `${size(each.used)} of ${size(each.volume)} (${percent(each.used, each.volume)})`;
+    setText(/** @type {Element} */ (head.lastElementChild), text);
+    meter.value = Math.min(1, share);
+    meter.textContent = text;
+    setText(until, each.until === null ? "" : `until ${moment(each.until, now)}`);
+  };
+}
+
+/** The page on which a policy is tried. */
+export class WhatIfPage {
+  constructor() {
+    byId("what-if").addEventListener("submit", (/** @type {Event} */ event) => {
+      event.preventDefault();
+      this.#ask();
+    });
+  }
+
+  async #ask() {
+    const result = byId("what-if-result");
+    const button = byId("what-if").querySelector("button");
+    const policy = byId("what-if-text").value;
+    if (policy.trim() === "") {
+      result.replaceChildren(make("p", {class: "message"}, "Paste a policy first."));
+      return;
+    }
+    button.disabled = true;
+    result.replaceChildren(make("p", {class: "message"}, "The throttler is asked …"));
+    try {
+      result.replaceChildren(...answerOf(await post("what_if", {policy})));
+    } catch (error) {
+      result.replaceChildren(make("p", {class: "message"}, `No answer: ${/** @type {Error} */ (error).message}.`));
+    }
+    button.disabled = false;
+  }
+}
+
+/** @param {any} answer @returns {Node[]} */
+function answerOf(answer) {
+  if (answer.errors?.length > 0) {
+    return [make("p", {class: "message"}, `${counted(answer.errors.length, "problem")}; it would be refused:`),
+      make("ul", {class: "errors"}, ...answer.errors.map((/** @type {string} */ each) => make("li", {}, each)))];
+  }
+  const changes = answer.changes ?? [];
+  const head = make("p", {class: "verdict"}, "Capped subflows: ", make("strong", {}, String(answer.capped_now)), " now, ",
+    make("strong", {}, String(answer.capped_then)), " with this policy.");
+  if (changes.length === 0) return [head, make("p", {}, "No subflow that is there now would be treated otherwise.")];
+  const titles = ["Connection", "Client's end", "Path", "Now", "Then"];
+  const rows = changes.map((/** @type {any} */ each) => make("tr", {},
+    make("th", {scope: "row"}, make("a", {href: `#connection/${each.token}`}, each.token)), make("td", {}, each.remote),
+    make("td", {}, pathLabel(each.path)), make("td", {}, each.now), make("td", {}, each.then)));
+  const table = make("table", {},
+    make("caption", {}, `${counted(changes.length, "subflow")} would be treated otherwise${changes.length >= 200 ? "; the first 200" : ""}`),
+    make("thead", {}, make("tr", {}, ...titles.map(title => make("th", {scope: "col"}, title)))), make("tbody", {}, ...rows));
+  return [head, make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "What would change"}, table)];
+}

@@ -1,0 +1,181 @@
+/**
+ * What the graph shows: numbers against time, loaded from the history and continued by each moment. Pure.
+ *
+ * @typedef {import("./types.mjs").Columns} Columns
+ * @typedef {import("./types.mjs").Overview} Overview
+ * @typedef {{key: string, path: string|null, values: (number|null)[]}} Line
+ * @typedef {{key: string, rule: string, path: string|null, share: string, values: (number|null)[],
+ *   capped: (number|null)[]}} CapLine
+ * @typedef {{path: string|null, rate: number|null, caps: {rule: string, share: string, cap: number, capped: number}[]}} AtTime
+ */
+
+const UNNAMED = "no path";
+
+/** @param {string|null} path @returns {string} */
+export function pathName(path) {
+  return path ?? UNNAMED;
+}
+
+/**
+ * How much the caps of one rule let through in all, at most: a cap that each client or connection has for itself counts as
+ * often as it caps a subflow.
+ * @param {string} share @param {number} cap @param {number} capped
+ */
+export function total(share, cap, capped) {
+  return share === "path" ? cap : cap * Math.max(1, capped);
+}
+
+export class Series {
+  /** @param {number} span seconds that are shown @param {number} step seconds between two values */
+  constructor(span, step) {
+    this.span = span;
+    this.step = step;
+    /** @type {number[]} */
+    this.times = [];
+    /** @type {Map<string, {path: string|null, direction: string, values: (number|null)[]}>} */
+    this.paths = new Map();
+    /** @type {Map<string, {rule: string, path: string|null, direction: string, share: string,
+     *   cap: (number|null)[], capped: (number|null)[]}>} */
+    this.rules = new Map();
+  }
+
+  get length() {
+    return Math.floor(this.span / this.step);
+  }
+
+  /** Take what the history has in place of what is here. @param {Columns} columns */
+  load(columns) {
+    const end = columns.first + columns.length * columns.step;
+    this.times = Array.from({length: columns.length}, (_, index) => columns.first + index * columns.step);
+    this.paths = new Map(columns.paths.map(each => [
+      pathKey(each), {path: each.path, direction: each.direction, values: [...each.rate]},
+    ]));
+    const none = () => new Array(columns.length).fill(null);
+    this.rules = new Map(columns.rules.filter(each => each.cap !== undefined).map(each => [
+      ruleKey(each),
+      {
+        rule: each.rule, path: each.path, direction: each.direction, share: each.share,
+        cap: [...(each.cap ?? none())], capped: [...(each.capped ?? none())],
+      },
+    ]));
+    this.#trim();
+    return end;
+  }
+
+  /** Go on to *now*; seconds between for which nothing came stay empty. @param {Overview} now */
+  push(now) {
+    const second = Math.floor(now.time / this.step) * this.step;
+    let last = this.times.at(-1);
+    if (last !== undefined && second < last) {
+      this.times = [];
+      this.paths.clear();
+      this.rules.clear();
+      last = undefined;
+    }
+    const from = last === undefined ? second : Math.max(last + this.step, second - this.span);
+    for (let time = from; time <= second; time += this.step) {
+      this.times.push(time);
+      for (const each of this.paths.values()) each.values.push(null);
+      for (const each of this.rules.values()) {
+        each.cap.push(null);
+        each.capped.push(null);
+      }
+    }
+    const index = this.times.length - 1;
+    for (const each of now.paths) {
+      const key = pathKey(each);
+      let path = this.paths.get(key);
+      if (path === undefined) {
+        path = {path: each.path, direction: each.direction, values: new Array(index + 1).fill(null)};
+        this.paths.set(key, path);
+      }
+      path.values[index] = each.rate;
+    }
+    for (const each of now.rules) {
+      if (each.rate === null) continue;
+      const key = ruleKey(each);
+      let rule = this.rules.get(key);
+      if (rule === undefined) {
+        const empty = new Array(index + 1).fill(null);
+        rule = {
+          rule: each.rule, path: each.path, direction: each.direction, share: each.share, cap: empty, capped: [...empty],
+        };
+        this.rules.set(key, rule);
+      }
+      rule.cap[index] = each.rate;
+      rule.capped[index] = each.capped;
+    }
+    this.#trim();
+  }
+
+  #trim() {
+    const surplus = this.times.length - this.length;
+    if (surplus > 0) {
+      this.times.splice(0, surplus);
+      for (const each of this.paths.values()) each.values.splice(0, surplus);
+      for (const each of this.rules.values()) {
+        each.cap.splice(0, surplus);
+        each.capped.splice(0, surplus);
+      }
+    }
+    for (const [key, each] of this.rules) if (each.cap.every(value => value === null)) this.rules.delete(key);
+    for (const [key, each] of this.paths) if (each.values.every(value => value === null)) this.paths.delete(key);
+  }
+
+  /** @param {string} direction @returns {Line[]} in the order of the paths' names */
+  lines(direction) {
+    const found = [...this.paths].filter(([, each]) => each.direction === direction)
+      .map(([key, each]) => ({key, path: each.path, values: each.values}));
+    return found.sort((a, b) => pathName(a.path).localeCompare(pathName(b.path)));
+  }
+
+  /** @param {string} direction @returns {CapLine[]} what the caps of each rule let through at most */
+  caps(direction) {
+    const found = [...this.rules].filter(([, each]) => each.direction === direction).map(([key, each]) => ({
+      key, rule: each.rule, path: each.path, share: each.share, capped: each.capped,
+      values: each.cap.map((cap, index) => cap === null ? null : total(each.share, cap, each.capped[index] ?? 1)),
+    }));
+    return found.sort((a, b) => a.key.localeCompare(b.key));
+  }
+
+  /** @param {number} time @returns {number} the index of the value that is nearest; -1 where there is none */
+  indexOf(time) {
+    if (this.times.length === 0) return -1;
+    const index = Math.round((time - this.times[0]) / this.step);
+    return Math.min(Math.max(index, 0), this.times.length - 1);
+  }
+
+  /** @param {number} index @param {string} direction @returns {AtTime[]} what each path carried then, and its caps */
+  at(index, direction) {
+    const capsOf = /** @param {string|null} path */ path => [...this.rules.values()]
+      .filter(each => each.direction === direction && each.path === path && (each.cap[index] ?? null) !== null)
+      .map(each => ({
+        rule: each.rule, share: each.share, cap: Number(each.cap[index]), capped: Number(each.capped[index] ?? 0),
+      }));
+    return this.lines(direction).map(line => ({
+      path: line.path, rate: line.values[index] ?? null, caps: capsOf(line.path),
+    }));
+  }
+}
+
+/** @param {{path: string|null, direction: string}} each */
+function pathKey(each) {
+  return JSON.stringify([each.direction, each.path]);
+}
+
+/** @param {{policy: string, rule: string, path: string|null, direction: string, share: string}} each */
+function ruleKey(each) {
+  return JSON.stringify([each.direction, each.path, each.policy, each.rule, each.share]);
+}
+
+/**
+ * The highest value of the graph's axis: the highest rate with some room, and caps that are not far above it.
+ * @param {Line[]} lines @param {CapLine[]} caps
+ */
+export function ceiling(lines, caps) {
+  const highest = (/** @type {{values: (number|null)[]}[]} */ all) => all.reduce(
+    (found, each) => each.values.reduce((most, value) => Math.max(Number(most), value ?? 0), found), 0);
+  const carried = Number(highest(lines));
+  const near = caps.map(each => ({values: each.values.map(value => value !== null && value <= 4 * carried ? value : null)}));
+  return Math.max(carried, Number(highest(near)), 1e5) * 1.08;
+}

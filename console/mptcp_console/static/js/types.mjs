@@ -1,0 +1,37 @@
+/**
+ * What the console sends, as the modules use it. Rates in bits/s, times in seconds since the epoch.
+ *
+ * @typedef {{state: "up"|"down"|"silent"|"refused"|"odd", since: number, text: string}} Throttler
+ * @typedef {{path: string|null, direction: "down"|"up", rate: number}} PathRate
+ * @typedef {{policy: string, rule: string, path: string|null, direction: string, share: string, capped: number,
+ *   landing: number, rate: number|null, ceil: number|null, bytes: number}} Rule
+ * @typedef {{time: number, version: string, pid: number, connections: number, subflows: Record<string, number>,
+ *   clients: number, capped: number, landing: number, relaxed: number, paths: PathRate[], rules: Rule[],
+ *   more_rules: number, rule_names: string[], refused_reload: {time: number, errors: string[]}|null}} Overview
+ * @typedef {{serial: number, time: number, kind?: string, token?: string, client?: string, remote?: string,
+ *   path?: string, rule?: string, direction?: string, text: string}} Happening
+ * @typedef {{tick: number, login: boolean, throttler: Throttler, now: Overview|null, events: Happening[], more_events: boolean}} Moment
+ *
+ * @typedef {{path: string|null, direction: string, rate: (number|null)[]}} PathColumn
+ * @typedef {{policy: string, rule: string, path: string|null, direction: string, share: string,
+ *   cap?: (number|null)[], capped?: (number|null)[], rate?: (number|null)[]}} RuleColumn
+ * @typedef {{first: number, step: number, length: number, paths: PathColumn[], rules: RuleColumn[],
+ *   refused: number}} Columns
+ *
+ * @typedef {{rule: string, matched: boolean, failed: string|null, until: number|null}} Tried
+ * @typedef {{stage: string, what: string, since: number}} Stage
+ * @typedef {{remote: string, local: string, path: string|null, interface: string|null, direction: string,
+ *   verdict: string, rate: number|null, ceil: number|null, rule: string|null, since: number, tried: Tried[],
+ *   stages: Stage[], cap_state: string}} ExplainedSubflow
+ * @typedef {{token: string, client: string, since: number, subflows: ExplainedSubflow[]}} Explained
+ *
+ * @typedef {{local: string, remote: string, path: string|null, interface: string|null, state: string, initial: boolean,
+ *   backup: boolean, since: number, rule: string|null, rate: number|null, ceil: number|null, classid: string|null,
+ *   landing: boolean, reason: string, upload: {rate: number|null, rule: string|null, reason: string}|null,
+ *   bytes_sent: number|null, bytes_received: number|null, rtt: number|null, retransmits: number|null,
+ *   segments_out: number|null, lost: number|null, rate_sent: number|null, rate_received: number|null,
+ *   share: number|null}} Subflow
+ * @typedef {{token: string, client: string, since: number, relaxed: string|null, bytes_sent: number|null,
+ *   bytes_received: number|null, subflows: Subflow[]}} Connection
+ */
+export {};

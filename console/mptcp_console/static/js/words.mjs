@@ -1,0 +1,67 @@
+/**
+ * Sentences: for the screen reader, for the state of things, for caps. Pure.
+ */
+import {age, cap, clock, counted, rate} from "./format.mjs";
+import {pathName} from "./series.mjs";
+
+/** @typedef {import("./series.mjs").AtTime} AtTime */
+
+const EACH = {path: "", client: " per client", connection: " per connection"};
+
+/** @param {{rule: string, share: string, cap: number, capped: number}} each */
+export function capText(each) {
+  return `${cap(each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
+}
+
+/** What was then, as one sentence. @param {number} time @param {AtTime[]} paths */
+export function momentText(time, paths) {
+  if (paths.length === 0) return `${clock(time)}: nothing is known`;
+  const parts = paths.map(({path, rate: value, caps}) => {
+    const under = caps.map(each => `cap ${capText(each)} by ${each.rule}`).join(", ");
+    return `${pathName(path)} ${value === null ? "unknown" : rate(value)}${under ? ` (${under})` : ""}`;
+  });
+  return `${clock(time)}: ${parts.join(", ")}`;
+}
+
+/**
+ * What keeps the page from being true now; null where nothing does.
+ * @param {import("./types.mjs").Throttler|null} throttler @param {number} lostSince 0 while the console answers
+ * @param {number} now
+ */
+export function troubleText(throttler, lostSince, now) {
+  if (lostSince > 0) {
+    return `The console does not answer since ${clock(lostSince)}; it is tried again. What is shown is from then.`;
+  }
+  if (throttler === null || throttler.state === "up") return null;
+  const text = throttler.text.charAt(0).toUpperCase() + throttler.text.slice(1);
+  return `${text}. Since ${clock(throttler.since)} (${age(now - throttler.since)}); it is asked again every second. `
+    + "The proxy serves all the same, and caps that are in the kernel stay.";
+}
+
+/** @param {import("./types.mjs").Throttler|null} throttler @param {boolean} lost */
+export function stateText(throttler, lost) {
+  if (lost) return "console lost";
+  if (throttler === null) return "connecting";
+  return {up: "live", down: "throttler down", silent: "throttler hangs", refused: "not allowed", odd: "not understood"}[
+    throttler.state];
+}
+
+/** What an event is to be announced as; null: not at all. @param {import("./types.mjs").Happening[]} events */
+export function announcement(events) {
+  const caps = events.filter(each => each.kind === "applied" || each.kind === "lifted");
+  const others = events.filter(each => each.kind === "reload" || each.kind === "fault" || each.kind === "console");
+  const texts = others.map(each => each.text);
+  if (caps.length === 1) texts.push(caps[0].text);
+  if (caps.length > 1) texts.push(counted(caps.length, "cap was set or lifted", "caps were set or lifted"));
+  return texts.length === 0 ? null : texts.join(". ");
+}
+
+/** @param {import("./types.mjs").Subflow} subflow @returns {{text: string, kind: string}} what caps its download */
+export function verdict(subflow) {
+  if (subflow.state !== "active") return {text: subflow.state, kind: "none"};
+  const parts = [];
+  if (subflow.rate !== null) parts.push(`${cap(subflow.rate)}${subflow.landing ? ", coming" : ""}`);
+  if (subflow.upload !== null && subflow.upload.rate !== null) parts.push(`${cap(subflow.upload.rate)} up`);
+  if (parts.length > 0) return {text: parts.join("; "), kind: subflow.landing ? "landing" : "capped"};
+  return {text: subflow.backup ? "backup" : "none", kind: "none"};
+}

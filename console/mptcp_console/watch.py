@@ -1,0 +1,226 @@
+"""Asks the throttler, once a second while somebody watches and every five seconds else, for all browsers together.
+
+What it answers is kept as history, and given to whoever waits for the next answer. That it does not answer, answers
+something else, or was started anew is an answer, too: the page says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mptcp_common.reasons import reason
+from mptcp_common.status_client import ask_async
+from mptcp_console.happenings import Happenings
+from mptcp_console.history import Tracks
+from mptcp_console.lane import Ask
+from mptcp_console.overviews import overview
+from mptcp_console.rates import Meter, record
+
+WATCHED_SECONDS: Final = 1.0
+UNWATCHED_SECONDS: Final = 5.0
+PATIENCE: Final = 3.0
+"""Seconds for an answer; a throttler that is busy with ten thousand connections takes a fraction of one."""
+MOST_WATCHERS: Final = 64
+MOST_EVENTS_ASKED: Final = 10_000
+FIRST_EVENTS: Final = 10_000
+"""How far back is asked when the console starts."""
+_NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED)
+
+DOWN, SILENT, REFUSED, ODD, UP = "down", "silent", "refused", "odd", "up"
+"""States of the throttler, as the console sees it."""
+
+
+class TooMany(Exception):
+    """There are as many watchers as can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttler:
+    """How the throttler is, in words, and since when (seconds since the epoch)."""
+
+    state: str
+    since: float
+    text: str = ""
+
+
+def asker(path: Path, patience: float = PATIENCE) -> Ask:
+    """Return what asks the throttler that listens at *path*; it raises OSError."""
+
+    async def ask(request: Mapping[str, object]) -> dict[str, Any]:
+        async with asyncio.timeout(patience):
+            return await ask_async(path, request)
+
+    return ask
+
+
+def what_is_wrong(error: OSError, path: Path) -> tuple[str, str]:
+    """Return the state that *error*, of a question to the throttler at *path*, means, and a line about it."""
+    if isinstance(error, TimeoutError):
+        return SILENT, f"the throttler does not answer within {PATIENCE:g} s; it hangs, or the host is overloaded"
+    if error.errno in _NOBODY:
+        return DOWN, f"the throttler does not run: nobody listens at {path}"
+    if isinstance(error, PermissionError):
+        return REFUSED, f"the console may not ask: {path} is open to root and to members of its group only"
+    return ODD, f"the throttler's answer cannot be read: {reason(error)}"
+
+
+class Watch:
+    """The one who asks."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        path: Path,
+        alive: Callable[[str], None] = lambda text: None,
+        sleep: Callable[[float], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """*alive* is called after each answer, with a line about it. *sleep* may be broken off by :meth:`wake`."""
+        self._ask = ask
+        self._path = path
+        self._alive = alive
+        self._clock = clock
+        self._sleep = sleep or self._pause
+        self.watchers = 0
+        """Who has the throttler asked once a second."""
+        self._woken = asyncio.Event()
+        self._news = asyncio.Condition()
+        self._seen_event = 0
+        self._pid: int | None = None
+        self._meter = Meter()
+        self.tracks = Tracks()
+        self.happenings = Happenings()
+        self.throttler = Throttler(DOWN, clock(), "the throttler was not asked yet")
+        self.summary: Mapping[str, Any] | None = None
+        """The last answer; None while there is none."""
+        self.overview: dict[str, Any] | None = None
+        """What all pages show of it, with what each path carried since the answer before."""
+        self.tick = 0
+        """How often was asked."""
+        self.is_closed = False
+
+    async def run(self) -> None:
+        """Ask, for ever."""
+        while not self.is_closed:
+            begun = time.monotonic()
+            await self.look()
+            rest = (WATCHED_SECONDS if self.watchers else UNWATCHED_SECONDS) - (time.monotonic() - begun)
+            await self._sleep(max(rest, 0.05))
+
+    async def _pause(self, seconds: float) -> None:
+        self._woken.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    async def look(self) -> None:
+        """Ask once, keep what comes, tell all who wait."""
+        try:
+            summary = await self._ask({"query": "summary"})
+            self._take(summary)
+            if self.throttler.state == UP:
+                await self._take_events(summary)
+        except OSError as error:
+            self._set_state(*what_is_wrong(error, self._path))
+        self.happenings.forget(self._clock())
+        self._alive(self.throttler.text or "the throttler answers")
+        async with self._news:
+            self.tick += 1
+            self._news.notify_all()
+
+    def _take(self, summary: Mapping[str, Any]) -> None:
+        problem = _problem(summary)
+        if problem is not None:
+            self._set_state(ODD, problem)
+            return
+        if self._pid not in (None, summary.get("pid")):
+            self._seen_event = 0
+            self._say(f"the throttler was started anew (process {summary.get('pid')})")
+        try:
+            record(self.tracks, self._meter, summary)
+            shown = overview(summary, self._meter.paths)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")
+            return
+        self._pid = summary.get("pid")
+        self.summary = summary
+        self.overview = shown
+        self._set_state(UP, "")
+
+    async def _take_events(self, summary: Mapping[str, Any]) -> None:
+        last = summary.get("last_event") or 0
+        if last <= self._seen_event:
+            return
+        after = self._seen_event or max(0, last - FIRST_EVENTS)
+        answer = await self._ask({"query": "events", "after": after, "limit": MOST_EVENTS_ASKED})
+        for event in answer.get("events", ()):
+            number = event.get("seq", 0)
+            if number > self._seen_event:
+                self._seen_event = number
+                self.happenings.add(event)
+
+    def _set_state(self, state: str, text: str) -> None:
+        before = self.throttler
+        if (state, text) != (before.state, before.text):
+            since = before.since if state == before.state else self._clock()
+            self.throttler = Throttler(state, since, text)
+        if state == before.state:
+            return
+        if state == UP:
+            if self.tick:
+                self._say("the throttler answers")
+        else:
+            self.summary = self.overview = None
+            if before.state == UP:
+                self._say(text)
+
+    def _say(self, text: str) -> None:
+        self.happenings.add({"time": self._clock(), "kind": "console", "text": text})
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Have the throttler asked once a second meanwhile. Raises TooMany."""
+        if self.watchers >= MOST_WATCHERS:
+            raise TooMany
+        self.watchers += 1
+        if self.watchers == 1:
+            self._woken.set()
+        try:
+            yield
+        finally:
+            self.watchers -= 1
+
+    async def next(self, tick: int, patience: float) -> int:
+        """Wait until something came after *tick*; return what is the latest then, the same after *patience* seconds."""
+        try:
+            async with asyncio.timeout(patience), self._news:
+                await self._news.wait_for(lambda: self.tick > tick or self.is_closed)
+        except TimeoutError:
+            pass
+        return self.tick
+
+    async def close(self) -> None:
+        """Let go of all who wait."""
+        self.is_closed = True
+        self._woken.set()
+        async with self._news:
+            self._news.notify_all()
+
+
+def _problem(summary: Mapping[str, Any]) -> str | None:
+    """Return why *summary* is none; None where it is one."""
+    if "error" in summary:
+        return f"the throttler refuses to answer: {summary['error']}"
+    if summary.get("schema") != 1:
+        version = summary.get("version", "unknown")
+        return f"the throttler is of version {version}, which the console does not understand; restart it"
+    return None

@@ -1,0 +1,296 @@
+"""A throttler's status socket without a throttler: it answers the requests of docs/status.md about a world of its own.
+
+The world is data: a test changes it, or has time pass in it. It may hang, end, and be started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+RULE = {"policy": "policy", "rule": "spare-ethernet", "path": "ethernet", "direction": "down", "share": "path"}
+REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
+
+
+async def until(done: Callable[[], bool]) -> None:
+    """Let others of the event loop go on until *done*, for ten seconds at most."""
+    async with asyncio.timeout(10):
+        while not done():  # noqa: ASYNC110 -- what is waited for tells nobody
+            await asyncio.sleep(0)
+
+
+@dataclass
+class World:
+    """What the throttler would know: *count* connections over ethernet and wifi."""
+
+    count: int = 3
+    pid: int = 4711
+    capped: bool = True
+    rate: int = 5_000_000
+    sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
+    received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
+    events: list[dict[str, Any]] = field(default_factory=list)
+    clock: Callable[[], float] = time.time
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    def carry(self, ethernet: int, wifi: int) -> None:
+        """Have bytes sent over both paths, and a tenth of them received."""
+        for path, octets in (("ethernet", ethernet), ("wifi", wifi)):
+            self.sent[path] += octets
+            self.received[path] += octets // 10
+
+    def tell(self, kind: str, text: str, **fields: Any) -> None:
+        """Add an event."""
+        self.events.append({"seq": len(self.events) + 1, "time": self.clock(), "kind": kind, "text": text, **fields})
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(request)
+        head = {"schema": 1, "time": self.clock(), "version": "0.1.0", "pid": self.pid}
+        answers = {
+            "summary": self._summary,
+            "connections": self._connections,
+            "explain": self._explain,
+            "events": self._events,
+            "what_if": self._what_if,
+        }
+        found = answers.get(request.get("query", ""))
+        return head | (found(request) if found else {"error": f"unknown query {request.get('query')!r}"})
+
+    def _summary(self, _: dict[str, Any]) -> dict[str, Any]:
+        rule = RULE | {
+            "capped": self.count if self.capped else 0,
+            "landing": 0,
+            "rate": self.rate,
+            "ceil": self.rate,
+            "bytes": self.sent["ethernet"],
+        }
+        return {
+            "connections": self.count,
+            "subflows": {"active": 2 * self.count, "pending": 0},
+            "clients": max(1, self.count // 2),
+            "paths": [
+                {
+                    "path": path,
+                    "interface": "wan0",
+                    "subflows": self.count,
+                    "bytes_sent": self.sent[path],
+                    "bytes_received": self.received[path],
+                }
+                for path in ("ethernet", "wifi")
+            ],
+            "rules": [rule],
+            "classes": [],
+            "budgets": [
+                {
+                    "name": "month",
+                    "rule": "lte-volume",
+                    "client": None,
+                    "used": 1_200_000_000,
+                    "volume": 5_000_000_000,
+                    "until": self.clock() + 8 * 86400,
+                }
+            ],
+            "guard": {"relaxed": 0, "interventions": 2},
+            "counters": {"tracker": {"disagreements": 0}},
+            "loop": {"longest": 0.012, "recent": 0.003, "late": 0},
+            "reaction": {"le": [0.001, 0.01, 0.1], "count": [3, 9, 10], "sum": 0.05},
+            "reloads": {"accepted": 1, "refused": 0, "last_refused": None},
+            "policy": {
+                "file": "/etc/mptcp-throttler/policy.yaml",
+                "since": self.clock() - 600,
+                "rules": ["spare-ethernet"],
+            },
+            "last_event": len(self.events),
+        }
+
+    def connection(self, number: int) -> dict[str, Any]:
+        """Return connection *number*, from 0."""
+        now = self.clock()
+        rate = 30_000_000 // (1 + number)
+        ends = [("ethernet", 1, 40000, True), ("wifi", 2, 50000, False)]
+        subflows = [
+            {
+                "local": "10.77.8.2:3128",
+                "remote": f"10.77.{net}.{2 + number % 250}:{port + number % 10000}",
+                "path": path,
+                "interface": "wan0",
+                "state": "active",
+                "initial": initial,
+                "backup": False,
+                "since": now - 60 - number,
+                "rule": "spare-ethernet" if path == "ethernet" and self.capped else None,
+                "rate": self.rate if path == "ethernet" and self.capped else None,
+                "ceil": self.rate if path == "ethernet" and self.capped else None,
+                "classid": "4d50:10" if path == "ethernet" and self.capped else None,
+                "landing": False,
+                "reason": REASON if path == "ethernet" and self.capped else "no rule matches",
+                "upload": None,
+                "bytes_sent": 1_000_000 * (number + 1),
+                "bytes_received": 20_000,
+                "rtt": 0.021,
+                "rtt_var": 0.004,
+                "retransmits": 3,
+                "segments_out": 1200,
+                "lost": 0,
+                "cwnd": 42,
+                "rate_sent": rate // (1 if path == "wifi" else 6),
+                "rate_received": 20_000,
+                "share": 0.86 if path == "wifi" else 0.14,
+            }
+            for path, net, port, initial in ends
+        ]
+        return {
+            "token": f"{0x4F037D87 + number:08x}",
+            "client": f"10.77.1.{2 + number % 250}",
+            "since": now - 60 - number,
+            "version": 1,
+            "relaxed": None,
+            "bytes_sent": 2_000_000 * (number + 1),
+            "bytes_received": 40_000,
+            "subflows": subflows,
+        }
+
+    def _connections(self, request: dict[str, Any]) -> dict[str, Any]:
+        numbers = [
+            number
+            for number in range(self.count)
+            if request.get("client") in (None, f"10.77.1.{2 + number % 250}")
+            and request.get("token") in (None, f"{0x4F037D87 + number:08x}")
+            and request.get("path") in (None, "ethernet", "wifi")
+            and (request.get("rule") is None or (request["rule"] == "spare-ethernet" and self.capped))
+        ]
+        offset = request.get("offset", 0)
+        shown = numbers[offset : offset + request.get("limit", 50)]
+        return {"total": len(numbers), "connections": [self.connection(number) for number in shown]}
+
+    def _explain(self, request: dict[str, Any]) -> dict[str, Any]:
+        found = self._connections({"token": request.get("token"), "client": request.get("client"), "limit": 20})
+        return {
+            "connections": [
+                {
+                    "token": each["token"],
+                    "client": each["client"],
+                    "since": each["since"],
+                    "subflows": [self._explained(subflow) for subflow in each["subflows"]],
+                }
+                for each in found["connections"]
+            ]
+        }
+
+    def _explained(self, subflow: dict[str, Any]) -> dict[str, Any]:
+        capped = subflow["rule"] is not None
+        return {
+            **{key: subflow[key] for key in ("remote", "local", "path", "interface", "rate", "ceil", "rule", "since")},
+            "direction": "down",
+            "verdict": "capped at 5 Mbit/s" if capped else "not capped",
+            "tried": [
+                {
+                    "rule": "office-hours",
+                    "matched": False,
+                    "failed": "it is not between 08:00 and 18:00",
+                    "until": self.clock() + 3600,
+                },
+                {
+                    "rule": "spare-ethernet",
+                    "matched": capped,
+                    "failed": None if capped else "the subflow is not on path ethernet",
+                    "until": None,
+                },
+            ],
+            "stages": [{"stage": "guard", "what": "leaves the cap as it is", "since": subflow["since"]}],
+            "cap_state": "in force" if capped else "none",
+        }
+
+    def _events(self, request: dict[str, Any]) -> dict[str, Any]:
+        found = [
+            event
+            for event in self.events
+            if event["seq"] > request.get("after", 0)
+            and all(request.get(key) in (None, event.get(key)) for key in ("client", "token", "rule"))
+        ]
+        return {"first": 1, "last": len(self.events), "events": found[: request.get("limit", 1000)]}
+
+    def _what_if(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "rules" not in request["policy"]:
+            return {"errors": ["policy:1: rules: is required"]}
+        first = self.connection(0)
+        changes = [
+            {
+                "token": first["token"],
+                "remote": first["subflows"][1]["remote"],
+                "path": "wifi",
+                "now": "not capped",
+                "then": "capped at 1 Mbit/s",
+            }
+        ]
+        return {"changes": changes, "capped_now": self.count, "capped_then": 2 * self.count}
+
+
+class FakeThrottler:
+    """Listens at *path* and answers for *world*, in a thread."""
+
+    def __init__(self, path: Path, world: World) -> None:
+        self.path = path
+        self.world = world
+        self.hangs = False
+        self.raw: bytes | None = None
+        """What is sent in place of an answer."""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._stop.clear()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(self.path))
+        listener.listen()
+        listener.settimeout(0.05)
+        self._thread = threading.Thread(target=self._serve, args=(listener,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self, listener: socket.socket) -> None:
+        held: list[socket.socket] = []
+        with listener:
+            while not self._stop.is_set():
+                try:
+                    client, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                client.settimeout(2)
+                if self.hangs:
+                    held.append(client)
+                    continue
+                with client, suppress(OSError):
+                    self._answer(client)
+        for client in held:
+            client.close()
+        self.path.unlink(missing_ok=True)
+
+    def _answer(self, client: socket.socket) -> None:
+        line = b""
+        while not line.endswith(b"\n"):
+            piece = client.recv(1 << 16)
+            if not piece:
+                return
+            line += piece
+        client.sendall(self.raw or json.dumps(self.world.answer(json.loads(line))).encode())

@@ -1,0 +1,124 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import {Series, ceiling, pathName, total} from "../../../console/mptcp_console/static/js/series.mjs";
+
+const START = 1_795_000_000;
+
+function overview(time, {ethernet = 5e6, wifi = 30e6, capped = 2, rate = 5e6, share = "path", landing = 0} = {}) {
+  const rule = {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share, capped, landing, rate, ceil: rate, bytes: 0};
+  return {
+    time, connections: 1, subflows: {active: 2}, clients: 1, capped, landing: 0, relaxed: 0,
+    paths: [{path: "wifi", direction: "down", rate: wifi}, {path: "ethernet", direction: "down", rate: ethernet}],
+    rules: capped > 0 ? [rule] : [],
+  };
+}
+
+test("moments are put one after the other, and the oldest go", () => {
+  const series = new Series(5, 1);
+  for (let second = 0; second < 9; second += 1) series.push(overview(START + second + 0.4, {wifi: second}));
+  assert.deepEqual(series.times, [4, 5, 6, 7, 8].map(each => START + each));
+  assert.deepEqual(series.lines("down").map(each => [each.path, each.values]),
+    [["ethernet", [5e6, 5e6, 5e6, 5e6, 5e6]], ["wifi", [4, 5, 6, 7, 8]]]);
+  assert.deepEqual(series.lines("up"), []);
+});
+
+test("what is missing between two moments stays empty", () => {
+  const series = new Series(60, 1);
+  series.push(overview(START));
+  series.push(overview(START + 3));
+  assert.deepEqual(series.lines("down")[0].values, [5e6, null, null, 5e6]);
+  series.push(overview(START + 5000));
+  assert.equal(series.length, 60);
+  assert.deepEqual(series.lines("down")[0].values.filter(each => each !== null), [5e6]);
+});
+
+test("two moments of one second are one", () => {
+  const series = new Series(60, 1);
+  series.push(overview(START + 0.1, {wifi: 1}));
+  series.push(overview(START + 0.9, {wifi: 2}));
+  assert.deepEqual(series.lines("down")[1].values, [2]);
+});
+
+test("a clock that was set back begins anew", () => {
+  const series = new Series(60, 1);
+  series.push(overview(START));
+  series.push(overview(START - 100));
+  assert.deepEqual(series.times, [START - 100]);
+  assert.deepEqual(series.lines("down")[0].values, [5e6]);
+});
+
+test("a path that comes later was unknown before, and one that goes is forgotten", () => {
+  const series = new Series(3, 1);
+  series.push({...overview(START), paths: [{path: "wifi", direction: "down", rate: 1}]});
+  series.push(overview(START + 1));
+  assert.deepEqual(series.lines("down").map(each => each.values), [[null, 5e6], [1, 30e6]]);
+  for (let second = 2; second < 6; second += 1) {
+    series.push({...overview(START + second), paths: [{path: "wifi", direction: "down", rate: 1}]});
+  }
+  assert.deepEqual(series.lines("down").map(each => each.path), ["wifi"]);
+});
+
+test("a cap is in the graph while it caps somebody, from the moment it is coming", () => {
+  const series = new Series(10, 1);
+  series.push(overview(START, {capped: 0}));
+  series.push(overview(START + 1, {capped: 1, landing: 1}));
+  series.push(overview(START + 2));
+  series.push(overview(START + 3, {capped: 0}));
+  assert.deepEqual(series.caps("down").map(each => [each.rule, each.values, each.capped]),
+    [["spare", [null, 5e6, 5e6, null], [null, 1, 2, null]]]);
+  assert.deepEqual(series.caps("up"), []);
+});
+
+test("caps that everybody has for himself count as often as they cap", () => {
+  assert.equal(total("path", 5e6, 3), 5e6);
+  assert.equal(total("client", 5e6, 3), 15e6);
+  assert.equal(total("connection", 5e6, 0), 5e6);
+  const series = new Series(10, 1);
+  series.push(overview(START, {share: "connection", capped: 3}));
+  assert.deepEqual(series.caps("down")[0].values, [15e6]);
+});
+
+test("the history is continued by moments without a seam", () => {
+  const series = new Series(10, 1);
+  series.load({
+    first: START, step: 1, length: 3, refused: 0,
+    paths: [{path: "wifi", direction: "down", rate: [1, null, 3]}, {path: "ethernet", direction: "down", rate: [1, 2, 3]}],
+    rules: [
+      {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share: "path", cap: [null, 5e6, 5e6], capped: [null, 2, 2]},
+      {policy: "policy", rule: "bare", path: "wifi", direction: "down", share: "path", rate: [1, 1, 1]},
+    ],
+  });
+  series.push(overview(START + 3));
+  assert.deepEqual(series.times, [0, 1, 2, 3].map(each => START + each));
+  assert.deepEqual(series.lines("down").map(each => each.values), [[1, 2, 3, 5e6], [1, null, 3, 30e6]]);
+  assert.deepEqual(series.caps("down").map(each => each.values), [[null, 5e6, 5e6, 5e6]]);
+});
+
+test("what was at one time", () => {
+  const series = new Series(10, 1);
+  series.push(overview(START, {capped: 0}));
+  series.push(overview(START + 1));
+  assert.equal(series.indexOf(START + 0.6), 1);
+  assert.equal(series.indexOf(START - 50), 0);
+  assert.equal(series.indexOf(START + 50), 1);
+  assert.equal(new Series(10, 1).indexOf(START), -1);
+  assert.deepEqual(series.at(0, "down").map(each => each.caps), [[], []]);
+  assert.deepEqual(series.at(1, "down"), [
+    {path: "ethernet", rate: 5e6, caps: [{rule: "spare", share: "path", cap: 5e6, capped: 2}]},
+    {path: "wifi", rate: 30e6, caps: []},
+  ]);
+});
+
+test("the axis has room for caps that are near, not for those that are far", () => {
+  const line = {key: "a", path: "a", values: [1e6, null, 2e6]};
+  const cap = {key: "c", rule: "r", path: "a", share: "path", capped: [1], values: [5e6]};
+  assert.equal(ceiling([line], []), 2e6 * 1.08);
+  assert.equal(ceiling([line], [cap]), 5e6 * 1.08);
+  assert.equal(ceiling([line], [{...cap, values: [1e9]}]), 2e6 * 1.08);
+  assert.equal(ceiling([], []), 1e5 * 1.08);
+});
+
+test("what belongs to no path has a name", () => {
+  assert.equal(pathName(null), "no path");
+  assert.equal(pathName("wifi"), "wifi");
+});

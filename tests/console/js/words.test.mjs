@@ -1,0 +1,49 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import * as words from "../../../console/mptcp_console/static/js/words.mjs";
+import {clock} from "../../../console/mptcp_console/static/js/format.mjs";
+
+const NOW = 1_795_000_000;
+const UP = {state: "up", since: NOW, text: ""};
+const DOWN = {state: "down", since: NOW - 65, text: "the throttler does not run: nobody listens at /run/a.sock"};
+
+test("the graph in one sentence", () => {
+  const paths = [
+    {path: "ethernet", rate: 4.85e6, caps: [{rule: "spare", share: "path", cap: 5e6, capped: 2}]},
+    {path: "wifi", rate: null, caps: []},
+  ];
+  assert.equal(words.momentText(NOW, paths), `${clock(NOW)}: ethernet 4.85 Mbit/s (cap 5 Mbit/s by spare), wifi unknown`);
+  assert.equal(words.momentText(NOW, []), `${clock(NOW)}: nothing is known`);
+  assert.equal(words.capText({rule: "a", share: "client", cap: 4e6, capped: 2}), "4 Mbit/s per client");
+});
+
+test("what keeps the page from being true is said, and nothing else", () => {
+  assert.equal(words.troubleText(null, 0, NOW), null);
+  assert.equal(words.troubleText(UP, 0, NOW), null);
+  const down = words.troubleText(DOWN, 0, NOW);
+  assert.match(down, /^The throttler does not run: nobody listens at \/run\/a\.sock\. Since \d\d:\d\d:\d\d \(1 min\)/);
+  assert.match(words.troubleText(DOWN, NOW - 5, NOW), /^The console does not answer since/);
+  assert.match(words.troubleText(UP, NOW - 5, NOW), /^The console does not answer since/);
+  assert.deepEqual([[null, false], [UP, false], [DOWN, false], [UP, true]].map(each => words.stateText(...each)),
+    ["connecting", "live", "throttler down", "console lost"]);
+});
+
+test("events are announced shortly", () => {
+  const applied = {serial: 1, time: NOW, kind: "applied", text: "10.77.1.2:40000 capped at 5 Mbit/s"};
+  assert.equal(words.announcement([]), null);
+  assert.equal(words.announcement([{...applied, kind: "decided"}]), null);
+  assert.equal(words.announcement([applied]), applied.text);
+  assert.equal(words.announcement([applied, {...applied, kind: "lifted"}]), "2 caps were set or lifted");
+  assert.equal(words.announcement([{...applied, kind: "fault", text: "a fault"}, applied]), `a fault. ${applied.text}`);
+});
+
+test("a subflow's cap", () => {
+  const subflow = {state: "active", rate: null, landing: false, backup: false, upload: null};
+  assert.deepEqual(words.verdict(subflow), {text: "none", kind: "none"});
+  assert.deepEqual(words.verdict({...subflow, backup: true}), {text: "backup", kind: "none"});
+  assert.deepEqual(words.verdict({...subflow, rate: 5e6}), {text: "5 Mbit/s", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, rate: 5e6, landing: true}), {text: "5 Mbit/s, coming", kind: "landing"});
+  assert.deepEqual(words.verdict({...subflow, upload: {rate: 1e6}}), {text: "1 Mbit/s up", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, rate: 5e6, upload: {rate: 1e6}}), {text: "5 Mbit/s; 1 Mbit/s up", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, state: "pending", rate: 5e6}), {text: "pending", kind: "none"});
+});

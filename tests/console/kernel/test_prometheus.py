@@ -1,0 +1,230 @@
+"""A real Prometheus scrapes the metrics of a real throttler, Squid and kernel while downloads run under caps.
+
+Every expression of the dashboard and of the alerts has a value then. In the end things are made wrong, and the alerts'
+own expressions say so.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from monitoring import METRIC, alert_expressions, alerts, compared, shown_expressions, variables
+from prometheus import SECONDS, Prometheus, http_get
+from scrapes import samples
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.process import Process
+from mptcp_lab.testbed.services import (
+    PROXY_PORT,
+    Origin,
+    Proxy,
+    Throttler,
+    mptcp_command,
+    program,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    wait_until,
+    write_throttler_config,
+)
+
+pytestmark = pytest.mark.kernel
+
+PORT = 8610
+PLAIN_PORT = 3129
+"""Another one that the throttler watches, where nobody speaks Multipath TCP."""
+POLICY = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+budgets:
+  soon-used-up:
+    period: month
+    per: path
+    steps: [{after: 1 MB, throttle: {rate: 8 Mbit/s}}]
+  large:
+    period: month
+    steps: [{after: 5 TB, throttle: {rate: 4 Mbit/s}}]
+rules:
+  - {name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}
+  - {name: slow-wifi, paths: [wifi], throttle: {rate: 10 Mbit/s}}
+  - {name: metered-ethernet, paths: [ethernet], budget: soon-used-up}
+  - {name: metered-wifi, paths: [wifi], budget: large}
+"""
+LOAD = """
+while true; do
+    curl -s -o /dev/null -m 30 -x "$1" "$2/small"
+    curl -s -o /dev/null -m 30 -p -x "$1" "$3/small"
+    curl -s -o /dev/null -m 0.3 -x "$1" "$2/large"
+    sleep 0.2
+done
+"""
+"""Connections that come and go: by GET, by CONNECT, and one that is left by its client."""
+
+
+@dataclass
+class Watched:
+    testbed: Testbed
+    origin: Origin
+    proxy: Proxy
+    throttler: Throttler
+    console: Process
+    prometheus: Prometheus
+
+    @property
+    def node(self) -> LiveNode:
+        return self.testbed["proxy"]
+
+    def scrape(self) -> dict[str, float]:
+        """Return the samples without labels, as the server gives them now."""
+        text = http_get(self.node, f"http://127.0.0.1:{PORT}/metrics").decode()
+        return {name: value for (name, labels), value in samples(text).items() if not labels}
+
+
+@pytest.fixture(scope="module")
+def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Watched:
+    require("htb", "squid", "apache2", "curl", "mptcpize", "prometheus", "promtool")
+    testbed = make_module_testbed()
+    node, client = testbed["proxy"], testbed["client"]
+    origin = start_origin(testbed["origin"], {"small": 400_000, "large": 400_000_000})
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(POLICY)
+    settings = {"ledger": str(testbed.directory / "ledger.sqlite"), "listen_ports": [PROXY_PORT, PLAIN_PORT]}
+    config = write_throttler_config(node, policy, settings=settings)
+    throttler = start_throttler(node, config)
+    proxy = start_proxy(node)
+    console = testbed.directory / "console.yaml"
+    console.write_text(f"listen: 127.0.0.1:{PORT}\nstatus_socket: {throttler.socket}\n")
+    server = node.popen([program("mptcp-console"), "run", "--config", str(console)], name="console")
+    wait_until(lambda: "serving" in server.output(), "the console serves", timeout=SECONDS, process=server)
+    prometheus = Prometheus.start(node, f"127.0.0.1:{PORT}")
+    client.popen(mptcp_command(["curl", "-s", "-o", "/dev/null", "-x", proxy.url(), origin.url("large")]))
+    tunnelled = origin.url("", port=443).rstrip("/")
+    client.popen(
+        mptcp_command(["sh", "-c", LOAD, "sh", proxy.url(), origin.url("").rstrip("/"), tunnelled]), name="load"
+    )
+    return Watched(testbed, origin, proxy, throttler, server, prometheus)
+
+
+def test_every_expression_has_a_value(watched: Watched) -> None:
+    prometheus = watched.prometheus
+    # The last to have one: it takes a join that begins under a cap, two scrapes around it.
+    shown = shown_expressions()
+    compared_alerts = {name: compared(text) for name, text in alert_expressions().items()}
+    wait_until(
+        lambda: not prometheus.unanswered(shown | compared_alerts),
+        "every expression has a value",
+        timeout=SECONDS,
+    )
+
+
+def test_a_metric_with_another_name_leaves_its_expression_without_value(watched: Watched) -> None:
+    expressions = shown_expressions() | {name: compared(text) for name, text in alert_expressions().items()}
+    renamed = {
+        f"{name}: {metric}": text.replace(metric, f"{metric}_renamed")
+        for name, text in expressions.items()
+        for metric in set(METRIC.findall(text))
+    }
+    assert watched.prometheus.unanswered(renamed) == list(renamed)
+
+
+def test_the_dashboards_variables_list_what_there_is(watched: Watched) -> None:
+    listed = {}
+    for name, (selector, label) in variables().items():
+        listed[name] = watched.prometheus.ask(f"label/{label}/values", **{"match[]": selector})
+    assert listed["instance"] == [f"127.0.0.1:{PORT}"]
+    assert {"spare-ethernet", "slow-wifi"} <= set(listed["rule"])
+    assert {"ethernet", "wifi"} <= set(listed["path"])
+
+
+def test_prometheus_evaluates_the_alerts_without_errors(watched: Watched) -> None:
+    def states() -> dict[str, str]:
+        groups = watched.prometheus.ask("rules")["groups"]
+        return {
+            rule["name"]: f"{rule['health']} {rule.get('lastError', '')}" for group in groups for rule in group["rules"]
+        }
+
+    wait_until(lambda: all(not text.startswith("unknown") for text in states().values()), "evaluated", timeout=SECONDS)
+    assert states() == {rule["alert"]: "ok " for rule in alerts()}
+
+
+def test_the_caps_hold_and_the_metrics_say_so(watched: Watched) -> None:
+    prometheus = watched.prometheus
+    prometheus.wait_for('mptcp_throttler_caps_in_force{rule="spare-ethernet", path="ethernet", direction="down"} > 0')
+    # Payload under a cap of 5 Mbit/s: never above it by much, and not nothing.
+    rate = '8 * rate(mptcp_throttler_path_bytes_total{path="ethernet", direction="down"}[20s])'
+    prometheus.wait_for(rate, lambda values: 1e6 < values[0] < 8e6 if values else False)
+    assert prometheus.values('8 * mptcp_throttler_cap_ceil_bytes_per_second{rule="spare-ethernet"}') == [5e6]
+    prometheus.wait_for("rate(squid_tunnels_total[20s]) > 0")
+    prometheus.wait_for("mptcp_ext_mp_curr_estab > 0")
+
+
+# What is wrong, worse from test to test
+
+
+def test_a_budget_that_is_used_up_is_told(watched: Watched) -> None:
+    watched.prometheus.wait_for(alert_expressions()["MptcpBudgetUsedUp"])
+
+
+def test_joins_that_the_kernel_refuses_are_told(watched: Watched) -> None:
+    watched.node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
+    watched.prometheus.wait_for(alert_expressions()["MptcpJoinsRejected"])
+
+
+def test_a_listener_that_serves_plain_tcp_is_told(watched: Watched) -> None:
+    """As where the preload library is not loaded: clients ask for Multipath TCP, and are answered in plain TCP."""
+    plain = watched.node.popen(["/usr/bin/python3", "-m", "http.server", str(PLAIN_PORT)], name="plain")
+    url = f"http://{watched.node.service_address()}:{PLAIN_PORT}/"
+    many = 'for number in $(seq 150); do curl -s -o /dev/null -m 5 "$1"; done'
+    watched.testbed["client"].popen(mptcp_command(["sh", "-c", many, "sh", url]), name="many")
+    watched.prometheus.wait_for(alert_expressions()["MptcpListenerServesPlainTcp"])
+    plain.kill()
+
+
+def test_requests_that_are_refused_are_told(watched: Watched) -> None:
+    url = f"{watched.origin.url('', port=99)}[1-2000]"
+    watched.testbed["client"].run(["curl", "-s", "-o", "/dev/null", "-x", watched.proxy.url(), url], timeout=SECONDS)
+    watched.prometheus.wait_for(alert_expressions()["MptcpSquidErrors"])
+
+
+def test_a_refused_reload_is_told_until_one_succeeds(watched: Watched) -> None:
+    policy = watched.testbed.directory / "policy.yaml"
+    policy.write_text("version: 1\nrules: [")
+    watched.throttler.process.signal(signal.SIGHUP)
+    watched.prometheus.wait_for(alert_expressions()["MptcpReloadRefused"])
+    policy.write_text(POLICY)
+    watched.throttler.process.signal(signal.SIGHUP)
+    watched.prometheus.wait_for(alert_expressions()["MptcpReloadRefused"], lambda values: not values)
+
+
+def test_a_throttler_that_hangs_is_down_and_nothing_from_before_is_shown(watched: Watched) -> None:
+    watched.throttler.process.signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 0, "it is down", timeout=SECONDS)
+        found = watched.scrape()
+    finally:
+        watched.throttler.process.signal(signal.SIGCONT)
+    assert [name for name in found if name.startswith("mptcp_throttler")] == ["mptcp_throttler_up"]
+    wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 1, "it is up again", timeout=SECONDS)
+
+
+def test_a_throttler_that_is_killed_is_told(watched: Watched) -> None:
+    watched.throttler.process.kill()
+    watched.prometheus.wait_for(alert_expressions()["MptcpThrottlerDown"])
+    watched.prometheus.wait_for("mptcp_throttler_connections", lambda values: not values)
+    assert watched.prometheus.values("squid_up") == [1]
+
+
+def test_a_squid_that_is_killed_is_told(watched: Watched) -> None:
+    watched.proxy.process.kill_tree()
+    watched.prometheus.wait_for(alert_expressions()["MptcpSquidDown"])
+    watched.prometheus.wait_for("squid_client_requests_total", lambda values: not values)
+
+
+def test_metrics_that_are_not_served_are_told(watched: Watched) -> None:
+    watched.console.kill()
+    watched.prometheus.wait_for(alert_expressions()["MptcpMetricsMissing"])

@@ -1,0 +1,59 @@
+"""The tables of docs/metrics.md, made from the metrics (names, types, labels, help texts) and from the alerts.
+
+``python tests/console/metrics_page.py`` writes them into the page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from monitoring import alerts
+from prometheus_client.core import Metric
+from scrapes import kernel_answer, squid_answer, summary_answer
+
+from mptcp_console.metrics import families
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+_TABLE = re.compile(r"<!-- metrics: (\w+) -->\n(?:(?!<!-- ).)*<!-- end -->", re.DOTALL)
+
+
+def written(page: str) -> str:
+    """Return *page* with its tables as they should be."""
+    return _TABLE.sub(lambda found: f"<!-- metrics: {found[1]} -->\n\n{table(found[1])}\n<!-- end -->", page)
+
+
+def table(prefix: str) -> str:
+    """Return the table of the metrics whose names begin with *prefix*, or of the ``alerts``."""
+    if prefix == "alerts":
+        return "\n".join(["| alert | severity | fires when |", "|---|---|---|", *map(_alert, alerts())]) + "\n"
+    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{name(metric)}` | {metric.type} | {', '.join(labels(metric))} | {metric.documentation} |"
+        for metric in shown()
+        if metric.name.startswith(prefix)
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _alert(rule: dict[str, Any]) -> str:
+    lasting = f", for {rule['for']}" if "for" in rule else ""
+    return f"| `{rule['alert']}` | {rule['labels']['severity']} | `{' '.join(rule['expr'].split())}`{lasting} |"
+
+
+def shown() -> Iterator[Metric]:
+    return families(summary_answer(), squid_answer(), kernel_answer())
+
+
+def name(metric: Metric) -> str:
+    return metric.name + ("_total" if metric.type == "counter" else "")
+
+
+def labels(metric: Metric) -> list[str]:
+    return list(dict.fromkeys(label for sample in metric.samples for label in sample.labels))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))

@@ -1,0 +1,76 @@
+"""The PromQL expressions that conf/ has, for the tests: those of the dashboard and those of the alerts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+DASHBOARD = CONF / "grafana" / "mptcp-proxy.json"
+ALERTS = CONF / "prometheus" / "alerts.yml"
+ALERT_TESTS = CONF / "prometheus" / "alerts.test.yml"
+METRIC = re.compile(r"\b(?:mptcp_throttler|mptcp_ext|squid)_[a-z0-9_]*[a-z0-9]")
+"""Every metric of ours that stands in an expression."""
+_COMPARISON = re.compile(r" (==|!=|>=|<=|>|<) ")
+_VARIABLE = re.compile(r"label_values\((?P<selector>[^,]+), (?P<label>\w+)\)")
+
+
+def dashboard() -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return read
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    """Yield the panels that show something."""
+    for panel in dashboard()["panels"]:
+        if panel["type"] != "row":
+            yield panel
+
+
+def alerts() -> list[dict[str, Any]]:
+    read = YAML(typ="safe").load(ALERTS.read_text())
+    return [rule for group in read["groups"] for rule in group["rules"]]
+
+
+def filled_in(text: str, interval: str = "20s") -> str:
+    """Return *text* with what Grafana puts in place of its variables: everything is chosen."""
+    text = text.replace("$__rate_interval", interval).replace("$__interval", interval)
+    return re.sub(r"\$(instance|rule|path)\b", ".*", text)
+
+
+def compared(expression: str) -> str:
+    """Return *expression* so that it has a value where there are data: comparisons give 0 or 1 and filter nothing."""
+    return _COMPARISON.sub(r" \1 bool ", " ".join(expression.split()))
+
+
+def variables() -> dict[str, tuple[str, str]]:
+    """Return the selector and the label that each of the dashboard's query variables lists."""
+    found = {}
+    for variable in dashboard()["templating"]["list"]:
+        if variable["type"] == "query":
+            match = _VARIABLE.fullmatch(variable["query"]["query"])
+            assert match is not None, variable["query"]
+            found[variable["name"]] = filled_in(match["selector"]), match["label"]
+    return found
+
+
+def shown_expressions() -> dict[str, str]:
+    """Return every expression of the dashboard by its place."""
+    found = {
+        f"{panel['title']}, {target['refId']}": filled_in(target["expr"])
+        for panel in panels()
+        for target in panel["targets"]
+    }
+    for annotation in dashboard()["annotations"]["list"]:
+        found[f"annotation {annotation['name']}"] = compared(filled_in(annotation["expr"]))
+    return found
+
+
+def alert_expressions() -> dict[str, str]:
+    """Return the expression of every alert by its name, as it stands."""
+    return {rule["alert"]: " ".join(rule["expr"].split()) for rule in alerts()}

@@ -1,0 +1,68 @@
+"""What the tests of the metrics share: answers in the form in which throttler, Squid and kernel give them, and the
+samples that a text of metrics has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from mptcp_console.metrics.kernel import parse_mptcp_ext
+from mptcp_console.metrics.squid import SquidPages, parse_pages
+
+ANSWERS = Path(__file__).parent / "answers"
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def summary_answer() -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((ANSWERS / "summary.json").read_text())
+    return summary
+
+
+def squid_page_texts() -> dict[str, str]:
+    return {page: (ANSWERS / f"squid-{page}.txt").read_text() for page in ("counters", "info")}
+
+
+def squid_answer() -> SquidPages:
+    return parse_pages(squid_page_texts())
+
+
+def kernel_answer() -> dict[str, int]:
+    fields = parse_mptcp_ext((ANSWERS / "netstat.txt").read_text())
+    assert fields is not None
+    return fields
+
+
+def exposition(metrics: Iterable[Metric]) -> str:
+    """Return *metrics* as Prometheus reads them."""
+
+    class Given(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return given
+
+    given = tuple(metrics)
+    registry = CollectorRegistry()
+    registry.register(Given())
+    return generate_latest(registry).decode()
+
+
+def samples(text: str) -> Samples:
+    """Return all samples of a text of metrics; none may come twice."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in found, f"twice: {key}"
+            found[key] = sample.value
+    return found
+
+
+def labelled(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return the key of a sample."""
+    return name, tuple(sorted(labels.items()))

@@ -1,0 +1,106 @@
+"""Tokens, cookies and names."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_console.access import COOKIE_SECONDS, Names, Token, token_problem
+
+TEXT = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
+NOW = 1_795_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("short", "5 characters"),
+        ("a" * 600, "600 characters"),
+        ("a b" * 10, "spaces"),
+        ("ü" * 30, "ASCII"),
+    ],
+)
+def test_what_is_no_token(text: str, words: str) -> None:
+    assert words in (token_problem(text) or "")
+
+
+def test_a_token_is_borne_by_its_header() -> None:
+    token = Token(TEXT)
+    assert token.is_borne_by(f"Bearer {TEXT}")
+    assert token.is_borne_by(f"bearer {TEXT}")
+    for other in (
+        "",
+        "Bearer",
+        f"Basic {TEXT}",
+        f"Bearer {TEXT}x",
+        f"Bearer {TEXT[:-1]}",
+        f"Bearer {TEXT.upper()}",
+        "Bearer ü",
+    ):
+        assert not token.is_borne_by(other), other
+
+
+def test_a_cookie_counts_for_its_time_and_its_token_alone() -> None:
+    token = Token(TEXT)
+    cookie = token.cookie(NOW)
+    assert token.is_cookie(cookie, NOW)
+    assert token.is_cookie(cookie, NOW + COOKIE_SECONDS - 1)
+    assert not token.is_cookie(cookie, NOW + COOKIE_SECONDS)
+    assert not Token(TEXT + "x").is_cookie(cookie, NOW)
+    assert TEXT not in cookie
+
+
+def test_a_cookie_cannot_be_made_to_last_longer() -> None:
+    token = Token(TEXT)
+    until, _, signature = token.cookie(NOW).partition(".")
+    assert not token.is_cookie(f"{int(until) + 1}.{signature}", NOW)
+    assert not token.is_cookie(f"{until}0.{signature}", NOW)
+
+
+@given(st.text())
+def test_no_text_is_a_token_or_a_cookie(text: str) -> None:
+    token = Token(TEXT)
+    assert not token.is_shown_by(text)
+    assert not token.is_borne_by(text)
+    assert not token.is_cookie(text, NOW)
+
+
+LOOPBACK = ["localhost", "LOCALHOST:8610", "127.0.0.1", "127.0.0.1:9999", "[::1]:8610", "localhost."]
+OTHERS = [
+    "evil.example",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example",
+    "",
+    ":",
+    "[::1",
+    "a b",
+    "192.0.2.7",
+    "[fe80::1]",
+]
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_on_loopback_its_names_are_allowed(host: str) -> None:
+    assert Names("127.0.0.1").include(host)
+
+
+@pytest.mark.parametrize("host", OTHERS)
+def test_on_loopback_no_other_name_is(host: str) -> None:
+    assert not Names("127.0.0.1").include(host)
+
+
+def test_off_loopback_the_address_and_the_operators_names_are_allowed() -> None:
+    names = Names("192.0.2.7", ["Proxy.lan"])
+    assert names.include("192.0.2.7:8610")
+    assert names.include("proxy.lan:8610")
+    for host in ("localhost", "127.0.0.1", "192.0.2.8", "proxy.lan.evil.example", "evil.example", "[proxy.lan]"):
+        assert not names.include(host), host
+
+
+def test_on_all_addresses_any_address_is_allowed_and_no_name() -> None:
+    names = Names("::", ["proxy.lan"])
+    for host in ("192.0.2.7", "[2001:db8::1]:8610", "127.0.0.1", "proxy.lan"):
+        assert names.include(host), host
+    assert not names.include("evil.example")

@@ -1,0 +1,356 @@
+"""The pages and what they ask for, with a throttler that is not real; who is let in, and what browsers are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_throttler import FakeThrottler, World, until
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
+
+from mptcp_console.access import COOKIE, COOKIE_SECONDS
+from mptcp_console.application import LARGEST_BODY, Console
+from mptcp_console.lane import Lane
+from mptcp_console.questions import LONGEST_POLICY
+from mptcp_console.settings import Settings
+from mptcp_console.watch import Watch, asker
+
+TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
+HTML = {"accept": "text/html,*/*"}
+BASE = "http://127.0.0.1:8610"
+
+
+class Site:
+    """A console, its fake throttler, and a client for it."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.world = World()
+        self.throttler = FakeThrottler(directory / "status.sock", self.world)
+        self.settings = Settings(status_socket=self.throttler.path, **settings)
+        self.now: float | None = None
+        ask = asker(self.throttler.path, patience=1.0)
+        self.watch = Watch(ask, self.throttler.path)
+        console = Console(self.watch, Lane(ask), self.settings, self.clock)
+        self.app = console.application(
+            Mount("/more", routes=[Route("/", lambda request: PlainTextResponse("mounted"))])
+        )
+
+    def clock(self) -> float:
+        return self.world.clock() if self.now is None else self.now
+
+    @contextmanager
+    def client(self) -> Iterator[TestClient]:
+        with self.throttler, TestClient(self.app, base_url=BASE, follow_redirects=False) as client:
+            yield client
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[TestClient]:
+    with site.client() as client:
+        yield client
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Site:
+    return Site(tmp_path, token=TOKEN)
+
+
+def test_the_page_and_its_files_are_there(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    files = re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)
+    assert len(files) >= 5
+    for file in files:
+        assert client.get(file).status_code == 200, file
+
+
+@pytest.mark.parametrize("path", ["/", "/api/history", "/api/nothing", "/static/console.css", "/static/none", "/more/"])
+def test_browsers_are_told_what_not_to_do(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    rules = dict(rule.strip().split(" ", 1) for rule in headers["content-security-policy"].split(";"))
+    assert rules.pop("default-src") == "'none'"
+    assert set(rules) >= {"script-src", "style-src", "connect-src", "base-uri", "frame-ancestors", "form-action"}
+    assert set(rules.values()) <= {"'self'", "'none'", "'script'"}
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["cache-control"] in ("no-store", "no-cache")
+    assert "access-control-allow-origin" not in headers
+    assert "server" not in headers
+
+
+@pytest.mark.parametrize("path", ["/", "/api/history", "/static/console.css", "/more/", "/api/live"])
+def test_a_name_that_is_not_ours_gets_nothing(client: TestClient, path: str) -> None:
+    answer = client.get(path, headers={"host": "evil.example"})
+    assert answer.status_code == 421
+    assert "hosts in console.yaml" in answer.text
+    assert "content-security-policy" in answer.headers
+
+
+def test_two_names_get_nothing(site: Site) -> None:
+    status, _, _ = asked(site, "/", [(b"host", b"127.0.0.1"), (b"host", b"127.0.0.1")])
+    assert status == 421
+    assert asked(site, "/", [])[0] == 421
+
+
+def asked(site: Site, path: str, headers: list[tuple[bytes, bytes]]) -> tuple[int, dict[bytes, bytes], bytes]:
+    """Return status, headers and body of what *path* is answered with, without a client between."""
+    scope = {
+        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+        "headers": headers, "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 8610),
+    }  # fmt: skip
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(site.app(scope, receive, send))
+    body = b"".join(each.get("body", b"") for each in sent[1:])
+    return sent[0]["status"], dict(sent[0]["headers"]), body
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:9999"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_another_sites_page_asks_nothing(client: TestClient, headers: dict[str, str]) -> None:
+    assert client.post("/api/what_if", json={"policy": "rules: []"}, headers=headers).status_code == 403
+
+
+def test_our_page_and_programs_may_ask(client: TestClient) -> None:
+    for headers in ({}, {"origin": BASE, "sec-fetch-site": "same-origin"}):
+        assert client.post("/api/what_if", json={"policy": "rules: []"}, headers=headers).status_code == 200
+
+
+def test_without_a_token_nobody_logs_in(client: TestClient) -> None:
+    assert client.get("/login").status_code == 404
+    assert client.post("/login", data={"token": ""}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/history", "/api/live", "/api/connections", "/api/nothing", "/more/", "/login/", "/x"]
+)
+def test_with_a_token_nothing_is_said_without_it(guarded: Site, path: str) -> None:
+    with guarded.client() as client:
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert client.get(path, headers={"authorization": "Bearer " + TOKEN[:-1]}).status_code == 401
+        assert client.get(path, params={"token": TOKEN}).status_code == 401
+        to_form = client.get("/", headers=HTML)
+        assert (to_form.status_code, to_form.headers["location"]) == (303, "/login")
+    assert [each["query"] for each in guarded.world.asked if each["query"] != "summary"] == []
+
+
+def test_a_program_shows_the_token_in_a_header(guarded: Site) -> None:
+    with guarded.client() as client:
+        client.headers["authorization"] = f"Bearer {TOKEN}"
+        assert client.get("/api/history").status_code == 200
+        assert client.get("/more/").text == "mounted"
+
+
+def test_a_browser_logs_in_by_a_form_and_out(guarded: Site) -> None:
+    with guarded.client() as client:
+        assert client.get("/login").status_code == 200
+        refused = client.post("/login", data={"token": "something else"})
+        assert (refused.status_code, refused.headers["location"]) == (303, "/login?refused")
+        assert "set-cookie" not in refused.headers
+        accepted = client.post("/login", data={"token": TOKEN})
+        assert (accepted.status_code, accepted.headers["location"]) == (303, "/")
+        cookie = accepted.headers["set-cookie"].lower()
+        assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/", f"max-age={COOKIE_SECONDS}"))
+        assert "secure" not in cookie
+        assert TOKEN not in cookie
+        assert client.get("/api/history").status_code == 200
+        assert client.get("/", headers=HTML).status_code == 200
+        assert client.post("/logout").headers["location"] == "/login"
+        assert client.get("/api/history").status_code == 401
+
+
+def test_a_cookie_ends(guarded: Site) -> None:
+    with guarded.client() as client:
+        client.post("/login", data={"token": TOKEN})
+        value = client.cookies[COOKIE]
+        guarded.now = guarded.world.clock() + COOKIE_SECONDS + 1
+        assert client.get("/api/history", headers={"cookie": f"{COOKIE}={value}"}).status_code == 401
+
+
+def test_over_https_the_cookie_goes_nowhere_else(tmp_path: Path) -> None:
+    site = Site(tmp_path, token=TOKEN, certificate=Path("c"), key=Path("k"))
+    with site.client() as client:
+        assert "secure" in client.post("/login", data={"token": TOKEN}).headers["set-cookie"].lower()
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"token", b"token=" + b"a" * 5000, b"&" * 100])
+def test_a_form_that_is_none_lets_nobody_in(guarded: Site, body: bytes) -> None:
+    with guarded.client() as client:
+        answer = client.post("/login", content=body)
+        assert answer.status_code in (303, 400, 413)
+        assert "set-cookie" not in answer.headers
+
+
+def test_a_part_of_the_table_is_asked_for(site: Site, client: TestClient) -> None:
+    site.world.count = 10_000
+    answer = client.get("/api/connections", params={"sort": "bytes", "limit": 20, "offset": 40, "path": "wifi"})
+    document = answer.json()
+    assert (document["total"], len(document["connections"])) == (10_000, 20)
+    assert len(answer.content) < 64_000
+    assert site.world.asked[-1] == {"query": "connections", "path": "wifi", "sort": "bytes", "limit": 20, "offset": 40}
+
+
+WRONG = [
+    ("connections?limit=10000", "limit: \"10000\" is not allowed; write a whole number from 1 to 200"),
+    ("connections?limit=-1", "limit"),
+    ("connections?offset=x", "offset"),
+    ("connections?sort=name", "write rate, bytes, age, client"),
+    ("connections?client=10.0.0.300", "is not an IP address"),
+    ("connections?path=a/b", "path"),
+    ("connections?order=1", "is not a parameter here"),
+    ("connections?token=xyz", "eight digits"),
+    ("explain", "write token=TOKEN or client=ADDRESS"),
+    ("explain?token=1", "eight digits"),
+    ("events?from=yesterday", "seconds since the epoch"),
+    ("events?limit=501", "1 to 500"),
+    ("history?step=7", "write 1 or 10"),
+    ("history?from=1e9", "seconds since the epoch"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "words"), WRONG, ids=[path for path, _ in WRONG])
+def test_a_wrong_question_is_answered_with_what_is_allowed(
+    site: Site, client: TestClient, path: str, words: str
+) -> None:
+    answer = client.get(f"/api/{path}")
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+    assert {each["query"] for each in site.world.asked} <= {"summary"}
+
+
+def test_a_connection_is_explained(site: Site, client: TestClient) -> None:
+    (found,) = client.get("/api/explain", params={"token": "4f037d87"}).json()["connections"]
+    assert found["subflows"][0]["verdict"] == "capped at 5 Mbit/s"
+    assert client.get("/api/explain", params={"client": "10.77.1.2"}).status_code == 200
+
+
+def test_a_policy_is_tried_and_nothing_applied(site: Site, client: TestClient) -> None:
+    text = "rules: []\n" + "# ä\n" * 5000
+    answer = client.post("/api/what_if", json={"policy": text}).json()
+    assert (answer["capped_now"], answer["capped_then"]) == (3, 6)
+    assert site.world.asked[-1] == {"query": "what_if", "policy": text}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b'{"policy": 1}', b'{"policy": " "}',
+     json.dumps({"policy": "a" * (LONGEST_POLICY + 1)}).encode(), b"a" * (LARGEST_BODY + 1)],
+    ids=["none", "broken", "list", "number", "blank", "long", "large"],
+)  # fmt: skip
+def test_what_is_no_policy_is_not_asked(site: Site, client: TestClient, body: bytes) -> None:
+    answer = client.post("/api/what_if", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+    assert "what_if" not in {each["query"] for each in site.world.asked}
+
+
+def test_what_the_throttler_refuses_is_said(site: Site, client: TestClient) -> None:
+    site.throttler.raw = json.dumps({"schema": 1, "error": "no such client"}).encode()
+    answer = client.get("/api/connections")
+    assert (answer.status_code, answer.json()) == (422, {"error": "no such client"})
+
+
+def test_without_a_throttler_pages_are_served_and_say_so(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with TestClient(site.app, base_url=BASE) as client:
+        assert client.get("/").status_code == 200
+        answer = client.get("/api/connections")
+        assert answer.status_code == 503
+        assert "nobody listens at" in answer.json()["error"]
+        assert client.get("/api/history").json()["length"] == 0
+        assert client.get("/api/policy").status_code == 503
+
+
+def test_a_throttler_that_hangs_holds_no_page_up(site: Site, client: TestClient) -> None:
+    site.throttler.hangs = True
+    answer = client.get("/api/connections")
+    assert answer.status_code == 503
+    assert "does not answer" in answer.json()["error"]
+    assert client.get("/api/history").status_code == 200
+
+
+def test_history_events_and_policy_come_from_memory(site: Site, client: TestClient) -> None:
+    site.world.tell("applied", "a cap", token="4f037d87", rule="spare-ethernet")
+    site.world.tell("closed", "closed", token="00000001")
+    client.portal.call(site.watch.look)  # type: ignore[union-attr]
+    before = len(site.world.asked)
+    assert [each["kind"] for each in client.get("/api/events").json()["events"]][-2:] == ["applied", "closed"]
+    (event,) = client.get("/api/events", params={"token": "4f037d87"}).json()["events"]
+    assert event["text"] == "a cap"
+    history = client.get("/api/history", params={"step": 1}).json()
+    assert [each["rule"] for each in history["rules"]] == ["spare-ethernet"]
+    policy = client.get("/api/policy").json()
+    assert policy["policy"]["rules"] == ["spare-ethernet"]
+    assert [each["name"] for each in policy["budgets"]] == ["month"]
+    assert {each["query"] for each in site.world.asked[before:]} <= {"summary"}
+
+
+def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) -> None:
+    """Over ASGI itself: the client above reads an answer to its end, and this one has none."""
+    sent: list[dict[str, Any]] = []
+
+    async def watch() -> None:
+        gone = asyncio.Event()
+        first = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if first:
+                return first.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http", "method": "GET", "path": "/api/live", "query_string": b"", "root_path": "",
+            "headers": [(b"host", b"localhost")], "asgi": {"version": "3.0", "spec_version": "2.3"},
+        }  # fmt: skip
+        async with asyncio.timeout(20):
+            await site.watch.look()
+            stream = asyncio.create_task(site.app(scope, receive, send))
+            await until(lambda: len(sent) == 3)
+            assert site.watch.watchers == 1
+            await site.watch.look()
+            await until(lambda: len(sent) == 4)
+            gone.set()
+            await stream
+        assert site.watch.watchers == 0
+
+    with site.throttler:
+        asyncio.run(watch())
+    headers = dict(sent[0]["headers"])
+    assert headers[b"content-type"].startswith(b"text/event-stream")
+    assert headers[b"cache-control"] == b"no-store"
+    texts = [each["body"].decode() for each in sent[1:4]]
+    assert texts[0] == "retry: 1000\n\n"
+    assert all(re.fullmatch(r"id: \d+\nevent: moment\ndata: \{.*\}\n\n", text) for text in texts[1:])

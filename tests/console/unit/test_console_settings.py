@@ -1,0 +1,110 @@
+"""console.yaml: what it may say, what the console refuses to start with, and that the shipped file is good."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_common.problems import DocumentError
+from mptcp_console.cli import main
+from mptcp_console.settings import Settings, read_settings, settings_schema
+
+CONF = Path(__file__).parents[3] / "conf"
+TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
+
+
+def written(directory: Path, text: str, token: str | None = None, mode: int = 0o640) -> Path:
+    file = directory / "console.yaml"
+    file.write_text(text)
+    if token is not None:
+        (directory / "token").write_text(token)
+        (directory / "token").chmod(mode)
+    return file
+
+
+def problems(file: Path) -> str:
+    with pytest.raises(DocumentError) as raised:
+        read_settings(file)
+    return str(raised.value)
+
+
+def test_the_shipped_file_says_what_holds_without_it() -> None:
+    assert read_settings(CONF / "console.yaml") == Settings()
+
+
+def test_the_shipped_schema_is_that_of_the_code() -> None:
+    assert json.loads((CONF / "console.schema.json").read_text()) == settings_schema()
+
+
+def test_all_that_can_be_said(tmp_path: Path) -> None:
+    text = "listen: '[::]:80'\nstatus_socket: /run/a.sock\ntoken_file: token\nhosts: [proxy.lan]\n"
+    text += "certificate: c\nkey: /k\nsquid: http://[::1]:8080\n"
+    assert read_settings(written(tmp_path, text, TOKEN + "\n")) == Settings(
+        "::", 80, Path("/run/a.sock"), TOKEN, ("proxy.lan",), tmp_path / "c", Path("/k"), "http://[::1]:8080"
+    )
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.7", "[::]", "[fd77::1]"])
+def test_off_loopback_it_is_refused_without_a_token(tmp_path: Path, address: str) -> None:
+    file = written(tmp_path, f'hosts: [a]\nlisten: "{address}:8610"\n', TOKEN)
+    assert problems(file).startswith(f"{file}:2: listen: {address.strip('[]')} can be reached from other hosts")
+    file.write_text(file.read_text() + "token_file: token\n")
+    assert read_settings(file).token == TOKEN
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "[::1]"])
+def test_on_loopback_it_needs_none(tmp_path: Path, address: str) -> None:
+    assert read_settings(written(tmp_path, f'listen: "{address}:8610"\n')).token is None
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o604, 0o641])
+def test_a_token_that_others_may_read_is_none(tmp_path: Path, mode: int) -> None:
+    said = problems(written(tmp_path, "token_file: token\n", TOKEN, mode))
+    assert f"token has mode {mode:04o}" in said
+    assert "chmod 0640" in said
+    assert TOKEN not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("listen: localhost:8610", 'listen: "localhost:8610" is not an address and a port'),
+        ("listen: 127.0.0.1", "is not an address and a port; write e.g. 127.0.0.1:8610"),
+        ("listen: 127.0.0.1:0", "port 0 is out of range"),
+        ("listen: 127.0.0.1:65536", "port 65536 is out of range"),
+        ("listen: ::1:8610", "write e.g. 127.0.0.1:8610 or [::1]:8610"),
+        ("status_socket: run/a.sock", 'start it with "/"'),
+        ("token_file: nowhere", "nowhere cannot be read: No such file or directory"),
+        ("hosts: [http://a]", "write it without http:// and port"),
+        ("certificate: a.pem", "certificate: needs key as well"),
+        ("key: a.pem", "key: needs certificate as well"),
+        ("squid: 127.0.0.1:3128", "is not the address of Squid's listener; write e.g. http://127.0.0.1:3128"),
+        ("squid: http://localhost:0", "is not the address of Squid's listener"),
+        ("squid: http://localhost:3128/x", "is not the address of Squid's listener"),
+        ("listne: 127.0.0.1:1", "did you mean"),
+        ("token_file:", "has no value"),
+    ],
+)
+def test_mistakes_are_said_by_line(tmp_path: Path, text: str, words: str) -> None:
+    file = written(tmp_path, text + "\n")
+    said = problems(file)
+    assert said.startswith(f"{file}:1: ")
+    assert words in said
+
+
+def test_a_mistake_ends_the_daemon_for_good_and_the_check_plainly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(written(tmp_path, "listen: 0.0.0.0:8610\n"))
+    assert main(["run", "--config", file]) == CONFIGURATION
+    assert main(["check", "--config", file]) == FAILED
+    assert main(["check", "--config", str(tmp_path / "none.yaml")]) == FAILED
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_check_says_where_it_would_listen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--config", str(written(tmp_path, "listen: '[::1]:99'\n"))]) == DONE
+    assert "http://[::1]:99/, without a token" in capsys.readouterr().out

@@ -1,0 +1,123 @@
+"""Numbers against time: what is kept, how it thins out, and that it stays small."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_console.history import (
+    COARSE_SLOTS,
+    COARSE_STEP,
+    FINE_SLOTS,
+    MOST_TRACKS,
+    SPAN,
+    Tracks,
+    highest,
+    latest,
+    mean,
+)
+
+START = 1_795_000_000
+
+
+def values(tracks: Tracks, step: int = 1, first: int = 0, last: int = 1 << 40) -> dict[object, dict[int, float]]:
+    """Return what is kept, by the second at which each value begins."""
+    window = tracks.window(first, last, step)
+    return {
+        key: {window.first + index * step: value for index, value in enumerate(row) if value is not None}
+        for key, row in window
+    }
+
+
+def test_a_value_holds_from_the_second_that_is_given_until_now() -> None:
+    tracks = Tracks()
+    tracks.advance(START)
+    tracks.put("a", START, 5)
+    tracks.advance(START + 5)
+    tracks.put("a", START + 3, 7)
+    assert values(tracks) == {"a": {START: 5, START + 3: 7, START + 4: 7, START + 5: 7}}
+
+
+def test_what_is_older_than_ten_minutes_has_one_value_in_ten_seconds() -> None:
+    tracks = Tracks()
+    for second in range(START, START + SPAN):
+        tracks.advance(second)
+        tracks.put("mean", second, second % 10, mean)
+        tracks.put("last", second, second % 10, latest)
+        tracks.put("highest", second, 9 - second % 10, highest)
+    fine, coarse = values(tracks), values(tracks, COARSE_STEP)
+    assert {len(row) for row in fine.values()} == {FINE_SLOTS}
+    assert {len(row) for row in coarse.values()} == {COARSE_SLOTS}
+    assert min(coarse["mean"]) == START
+    assert [set(map(float, coarse[key].values())) for key in ("mean", "last", "highest")] == [{4.5}, {9.0}, {9.0}]
+
+
+def test_a_gap_is_empty_and_an_old_value_does_not_show_through_it() -> None:
+    tracks = Tracks()
+    for second in range(START, START + FINE_SLOTS):
+        tracks.advance(second)
+        tracks.put("a", second, 1)
+    later = START + FINE_SLOTS + 99
+    tracks.advance(later)
+    tracks.put("a", later, 2)
+    kept = values(tracks)["a"]
+    assert set(kept) == {*range(later - FINE_SLOTS + 1, START + FINE_SLOTS), later}
+    tracks.advance(START + 3 * SPAN)
+    assert values(tracks) == {}
+    assert len(tracks) == 0
+
+
+def test_a_clock_that_was_set_back_begins_anew() -> None:
+    tracks = Tracks()
+    tracks.advance(START)
+    tracks.put("a", START, 1)
+    tracks.advance(START - 7200)
+    tracks.put("a", START - 7200, 2)
+    assert values(tracks) == {"a": {START - 7200: 2}}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 900), st.integers(0, 20), st.integers(0, 10**12)), min_size=1, max_size=40),
+    st.sampled_from([1, 10]),
+)
+def test_whatever_comes_the_window_has_the_last_of_it(steps: list[tuple[int, int, int]], step: int) -> None:
+    tracks = Tracks()
+    now, wanted = START, {}
+    for ahead, back, value in steps:
+        now += ahead
+        tracks.advance(now)
+        tracks.put("a", now - back, value, latest)
+        wanted.update(dict.fromkeys(range(max(now - back, now - FINE_SLOTS + 1), now + 1), value))
+    slots = FINE_SLOTS if step == 1 else COARSE_SLOTS
+    coarse = {second // step * step: value for second, value in sorted(wanted.items())}
+    first = max(now // step - slots + 1, (START + steps[0][0]) // step) * step
+    assert values(tracks, step).get("a", {}) == {at: value for at, value in coarse.items() if at >= first}
+
+
+def test_memory_is_bounded_however_many_rules_there_are() -> None:
+    tracks = Tracks()
+    tracemalloc.start()
+    try:
+        for second in range(START, START + 20):
+            tracks.advance(second)
+            for number in range(2 * MOST_TRACKS):
+                tracks.put(number, second, 1)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(tracks) == MOST_TRACKS
+    assert tracks.refused == 20 * MOST_TRACKS
+    assert size < 5_000_000
+
+
+@pytest.mark.parametrize("step", [1, 10])
+def test_a_part_can_be_asked_for(step: int) -> None:
+    tracks = Tracks()
+    for second in range(START, START + 600):
+        tracks.advance(second)
+        tracks.put("a", second, 1)
+    assert sorted(values(tracks, step, START + 100, START + 119)["a"]) == list(range(START + 100, START + 120, step))
+    assert values(tracks, step, START + 119, START + 100) == {}

@@ -1,0 +1,125 @@
+"""How often browsers' questions reach the throttler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mptcp_console.lane import BURST, FRESH, INTERVAL, MOST_ANSWERS, MOST_WAITING, Busy, Lane
+
+
+class Throttler:
+    """Answers at once, on a clock that moves when somebody sleeps."""
+
+    def __init__(self, takes: float = 0.0) -> None:
+        self.now = 1000.0
+        self.takes = takes
+        self.asked: list[tuple[float, Any]] = []
+        self.fails = False
+
+    async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+        self.asked.append((self.now, request["query"]))
+        await asyncio.sleep(0)
+        self.now += self.takes
+        if self.fails:
+            raise ConnectionRefusedError
+        return {"answer": request["query"]}
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    def lane(self) -> Lane:
+        return Lane(self.ask, lambda: self.now, self.sleep)
+
+
+def test_equal_questions_are_asked_once() -> None:
+    throttler = Throttler()
+
+    async def ask() -> list[dict[str, Any]]:
+        lane = throttler.lane()
+        return await asyncio.gather(*(lane.ask({"query": "a"}) for _ in range(20)))
+
+    assert asyncio.run(ask()) == [{"answer": "a"}] * 20
+    assert len(throttler.asked) == 1
+
+
+def test_an_answer_is_good_for_a_second() -> None:
+    throttler = Throttler()
+
+    async def ask() -> None:
+        lane = throttler.lane()
+        for later in (0.0, FRESH / 2, FRESH, FRESH / 2):
+            throttler.now += later
+            await lane.ask({"query": "a"})
+
+    asyncio.run(ask())
+    assert len(throttler.asked) == 2
+
+
+def test_many_browsers_with_different_questions_ask_once_a_second() -> None:
+    throttler = Throttler()
+
+    async def ask() -> None:
+        lane = throttler.lane()
+        await asyncio.gather(*(lane.ask({"query": number}) for number in range(30)))
+
+    asyncio.run(ask())
+    times = [time - 1000 for time, _ in throttler.asked]
+    assert len(times) == 30
+    assert times[:BURST] == [0.0] * BURST
+    assert times[BURST:] == [pytest.approx(INTERVAL * number) for number in range(1, 31 - BURST)]
+
+
+def test_expensive_answers_are_asked_for_less_often() -> None:
+    throttler = Throttler(takes=0.5)
+
+    async def ask() -> None:
+        lane = throttler.lane()
+        for number in range(40):
+            await lane.ask({"query": number})
+
+    asyncio.run(ask())
+    span = throttler.asked[-1][0] - throttler.asked[10][0]
+    assert 0.5 * 29 / span < 0.26
+
+
+def test_who_comes_when_too_many_wait_is_told() -> None:
+    throttler = Throttler()
+
+    async def ask() -> list[Any]:
+        lane = throttler.lane()
+        questions = (lane.ask({"query": number}) for number in range(MOST_WAITING + 5))
+        return await asyncio.gather(*questions, return_exceptions=True)
+
+    answers = asyncio.run(ask())
+    assert sum(isinstance(answer, Busy) for answer in answers) == 5
+
+
+def test_a_failure_is_not_kept_and_lets_the_next_try() -> None:
+    throttler = Throttler()
+
+    async def ask() -> dict[str, Any]:
+        lane = throttler.lane()
+        throttler.fails = True
+        with pytest.raises(ConnectionRefusedError):
+            await lane.ask({"query": "a"})
+        throttler.fails = False
+        return await lane.ask({"query": "a"})
+
+    assert asyncio.run(ask()) == {"answer": "a"}
+
+
+def test_few_answers_are_kept() -> None:
+    throttler = Throttler()
+    lane = throttler.lane()
+
+    async def ask() -> None:
+        for number in range(100):
+            await lane.ask({"query": number})
+
+    asyncio.run(ask())
+    assert len(lane._answers) <= MOST_ANSWERS

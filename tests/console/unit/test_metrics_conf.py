@@ -1,0 +1,132 @@
+"""The dashboard and the alerts of conf/: Prometheus' own checker, names that exist, and what the checks would catch."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from monitoring import (
+    ALERT_TESTS,
+    ALERTS,
+    DASHBOARD,
+    METRIC,
+    alert_expressions,
+    alerts,
+    compared,
+    dashboard,
+    filled_in,
+    panels,
+    shown_expressions,
+    variables,
+)
+from scrapes import exposition, kernel_answer, samples, squid_answer, summary_answer
+
+from mptcp_console.metrics import families
+
+FILES = (DASHBOARD, ALERTS, ALERT_TESTS)
+
+
+def exported() -> set[str]:
+    text = exposition(families(summary_answer(), squid_answer(), kernel_answer()))
+    return {name for name, _ in samples(text)}
+
+
+def strangers(text: str) -> set[str]:
+    """Return the metrics in *text* that nobody exports."""
+    return set(METRIC.findall(text)) - exported()
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_metric_is_one_that_is_exported(file: Path) -> None:
+    text = file.read_text()
+    assert METRIC.search(text)
+    assert not strangers(text)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_metric_with_another_name_is_noticed(file: Path) -> None:
+    text = file.read_text()
+    for name in set(METRIC.findall(text)):
+        renamed = f"{name}_renamed"
+        assert strangers(re.sub(rf"\b{name}\b", renamed, text)) == {renamed}
+
+
+def test_promtool_accepts_the_alerts(require: Callable[..., None]) -> None:
+    require("promtool")
+    checked = promtool("check", "rules", str(ALERTS))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_every_alert_fires_and_keeps_silent_where_it_should(require: Callable[..., None]) -> None:
+    require("promtool")
+    tested = promtool("test", "rules", str(ALERT_TESTS))
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+@pytest.mark.parametrize("instead", ["vector(0) > 1", "vector(1)"], ids=["never", "always"])
+def test_an_alert_that_never_or_always_fires_is_noticed(
+    tmp_path: Path, instead: str, require: Callable[..., None]
+) -> None:
+    require("promtool")
+    text = re.sub(r"expr: >-\n *.*\n *.*", "expr: X", ALERTS.read_text())
+    text, replaced = re.subn(r"expr: .*", f"expr: {instead}", text)
+    assert replaced == len(alerts())
+    (tmp_path / ALERTS.name).write_text(text)
+    (tmp_path / ALERT_TESTS.name).write_text(ALERT_TESTS.read_text())
+    tested = promtool("test", "rules", str(tmp_path / ALERT_TESTS.name))
+    assert set(re.findall(r"alertname: (\w+)", tested.stderr)) == {rule["alert"] for rule in alerts()}
+
+
+def test_every_alert_says_how_bad_what_and_what_to_do() -> None:
+    for rule in alerts():
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
+        assert rule["annotations"]["description"].endswith(".")
+
+
+def test_names_of_alerts_and_places_of_expressions_are_unique() -> None:
+    assert len(alert_expressions()) == len(alerts())
+    assert len(shown_expressions()) == sum(len(panel["targets"]) for panel in panels()) + 1
+
+
+def test_the_dashboard_uses_variables_that_it_has() -> None:
+    names = {variable["name"] for variable in dashboard()["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) - {"__rate_interval", "__interval", "__all"}
+    assert used == names == {"datasource", *variables()}
+    for each in panels():
+        assert each["datasource"]["uid"] == "${datasource}"
+        assert [target["refId"] for target in each["targets"]] == [*"ABCDEFGH"[: len(each["targets"])]]
+
+
+def test_every_expression_of_the_dashboard_is_of_the_chosen_instances() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            selectors = re.findall(r"\b(?:mptcp|squid)_[a-z0-9_]+(\{[^}]*\})?", target["expr"])
+            assert all('instance=~"$instance"' in selector for selector in selectors), target["expr"]
+
+
+def test_panels_do_not_cover_one_another() -> None:
+    boxes = [panel["gridPos"] for panel in dashboard()["panels"]]
+    assert len({panel["id"] for panel in dashboard()["panels"]}) == len(boxes)
+    for one, other in itertools.combinations(boxes, 2):
+        assert not set(cells(one)) & set(cells(other))
+    assert all(box["x"] + box["w"] <= 24 for box in boxes)
+
+
+def cells(box: dict[str, int]) -> Iterator[tuple[int, int]]:
+    return itertools.product(range(box["x"], box["x"] + box["w"]), range(box["y"], box["y"] + box["h"]))
+
+
+def test_what_grafana_fills_in() -> None:
+    assert filled_in('rate(a{instance=~"$instance", path=~"$path"}[$__rate_interval])', "9s") == (
+        'rate(a{instance=~".*", path=~".*"}[9s])'
+    )
+    assert compared('a{b="c"} / (d > 0)\n > 0.9') == 'a{b="c"} / (d > bool 0) > bool 0.9'

@@ -1,0 +1,257 @@
+"""The metrics of throttler, Squid and kernel, from answers of each: values, units, labels, how many."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapes import (
+    exposition,
+    kernel_answer,
+    labelled,
+    samples,
+    squid_answer,
+    squid_page_texts,
+    summary_answer,
+)
+
+from mptcp_console.metrics import families
+from mptcp_console.metrics.kernel import metric_name, parse_mptcp_ext
+from mptcp_console.metrics.squid import parse_pages
+from mptcp_console.metrics.throttler import MAX_CAPS
+
+ALLOWED_LABELS = {"policy", "rule", "path", "direction", "state", "budget", "le", "version"}
+SPARE = {"policy": "policy", "rule": "spare", "path": "ethernet"}
+UP = "mptcp_throttler_up"
+
+
+def everything(summary: Mapping[str, Any] | None = None) -> str:
+    return exposition(families(summary or summary_answer(), squid_answer(), kernel_answer()))
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "value"),
+    [
+        (UP, {}, 1),
+        ("mptcp_throttler_build_info", {"version": "0.1.0"}, 1),
+        ("mptcp_throttler_start_time_seconds", {}, 1795372000.1),
+        ("mptcp_throttler_policy_start_time_seconds", {"policy": "policy"}, 1795372100.2),
+        ("mptcp_throttler_policy_rules", {}, 2),
+        ("mptcp_throttler_connections", {}, 3),
+        ("mptcp_throttler_clients", {}, 2),
+        ("mptcp_throttler_subflows", {"state": "active"}, 6),
+        ("mptcp_throttler_subflows", {"state": "syn-ack"}, 1),
+        # Two interfaces are one path.
+        ("mptcp_throttler_path_subflows", {"path": "wifi"}, 3),
+        ("mptcp_throttler_path_bytes_total", {"path": "wifi", "direction": "down"}, 5300),
+        ("mptcp_throttler_path_bytes_total", {"path": "wifi", "direction": "up"}, 100),
+        ("mptcp_throttler_path_bytes_total", {"path": "-", "direction": "up"}, 8),
+        # One of the three is coming.
+        ("mptcp_throttler_caps_in_force", SPARE | {"direction": "down"}, 2),
+        ("mptcp_throttler_caps_coming", SPARE | {"direction": "down"}, 1),
+        # Bits become bytes.
+        ("mptcp_throttler_cap_rate_bytes_per_second", SPARE | {"direction": "down"}, 625_000),
+        ("mptcp_throttler_cap_ceil_bytes_per_second", SPARE | {"direction": "down"}, 750_000),
+        ("mptcp_throttler_cap_bytes_total", SPARE | {"direction": "down"}, 900_000),
+        (
+            "mptcp_throttler_cap_bytes_total",
+            {"policy": "policy", "rule": "of-yesterday", "path": "-", "direction": "down"},
+            55,
+        ),
+        ("mptcp_throttler_classes", {"direction": "down"}, 1),
+        ("mptcp_throttler_classes", {"direction": "up"}, 1),
+        # Of two clients the one that used most.
+        ("mptcp_throttler_budget_used_bytes", {"policy": "policy", "budget": "monthly"}, 600),
+        ("mptcp_throttler_budget_left_bytes", {"policy": "policy", "budget": "monthly"}, 0),
+        ("mptcp_throttler_budget_left_bytes", {"policy": "policy", "budget": "paid"}, 700),
+        ("mptcp_throttler_budget_volume_bytes", {"policy": "policy", "budget": "paid"}, 1000),
+        ("mptcp_throttler_budget_reset_time_seconds", {"policy": "policy", "budget": "paid"}, 1796000000),
+        ("mptcp_throttler_sniffed_segments_total", {}, 120),
+        ("mptcp_throttler_sniffer_drops_total", {}, 5),
+        ("mptcp_throttler_path_manager_events_lost_total", {}, 1),
+        ("mptcp_throttler_resyncs_total", {}, 2),
+        ("mptcp_throttler_observer_disagreements_total", {}, 3),
+        ("mptcp_throttler_fallbacks_total", {}, 6),
+        ("mptcp_throttler_connections_opened_total", {}, 40),
+        ("mptcp_throttler_reconcile_errors_total", {"direction": "down"}, 8),
+        ("mptcp_throttler_repairs_total", {"direction": "down"}, 9),
+        ("mptcp_throttler_guard_interventions_total", {}, 4),
+        ("mptcp_throttler_guard_relaxed", {}, 1),
+        ("mptcp_throttler_reloads_accepted_total", {}, 2),
+        ("mptcp_throttler_reloads_refused_total", {}, 1),
+        ("mptcp_throttler_reload_refused", {}, 1),
+        ("mptcp_throttler_loop_lag_seconds", {}, 0.0123),
+        ("mptcp_throttler_loop_lag_longest_seconds", {}, 0.0321),
+        ("mptcp_throttler_loop_late_total", {}, 2),
+        ("mptcp_throttler_reaction_seconds_bucket", {"le": "0.01"}, 3),
+        ("mptcp_throttler_reaction_seconds_bucket", {"le": "+Inf"}, 4),
+        ("mptcp_throttler_reaction_seconds_count", {}, 4),
+        ("mptcp_throttler_reaction_seconds_sum", {}, 2.5),
+        ("squid_up", {}, 1),
+        ("squid_build_info", {"version": "5.7"}, 1),
+        ("squid_start_time_seconds", {}, 1795372304),
+        ("squid_client_requests_total", {}, 5),
+        ("squid_client_errors_total", {}, 1),
+        # KiB become bytes.
+        ("squid_client_sent_bytes_total", {}, 1957 * 1024),
+        ("squid_tunnels_total", {}, 1),
+        ("squid_cpu_seconds_total", {}, 0.046178),
+        ("squid_clients", {}, 3),
+        ("squid_file_descriptors", {}, 7),
+        ("squid_file_descriptors_limit", {}, 20000),
+        ("squid_resident_memory_peak_bytes", {}, 112528 * 1024),
+        ("mptcp_ext_mp_capable_syn_rx_total", {}, 12),
+        ("mptcp_ext_mp_curr_estab", {}, 4),
+    ],
+)
+def test_value(name: str, labels: dict[str, str], value: float) -> None:
+    assert samples(everything())[labelled(name, **labels)] == pytest.approx(value)
+
+
+def test_a_throttler_that_does_not_answer_is_down_and_nothing_else_is_said_of_it() -> None:
+    found = samples(exposition(families(None, squid_answer(), kernel_answer())))
+    assert {name: value for (name, _), value in found.items() if name.startswith("mptcp_throttler")} == {UP: 0}
+    assert found[labelled("squid_up")] == 1
+
+
+def test_a_squid_that_does_not_answer_is_down_and_nothing_else_is_said_of_it() -> None:
+    found = samples(exposition(families(summary_answer(), None, None)))
+    assert {name: value for (name, _), value in found.items() if not name.startswith("mptcp_throttler")} == {
+        "squid_up": 0
+    }
+
+
+def test_labels_are_the_policys_names_and_fixed_words_only() -> None:
+    assert {label for _, labels in samples(everything()) for label, _ in labels} <= ALLOWED_LABELS
+
+
+def test_a_rule_of_an_old_policy_has_its_bytes_and_no_cap() -> None:
+    names = {name for name, labels in samples(everything()) if ("rule", "of-yesterday") in labels}
+    assert names == {"mptcp_throttler_cap_bytes_total"}
+
+
+def test_what_squid_does_not_tell_is_left_out() -> None:
+    pages = squid_page_texts()
+    pages["info"] = "Squid Object Cache: Version 9\n"
+    pages["counters"] = "client_http.requests = 8\nof.other.kind = x\n"
+    found = samples(exposition(families(None, parse_pages(pages), None)))
+    assert {name for name, _ in found if name.startswith("squid")} == {
+        "squid_up",
+        "squid_build_info",
+        "squid_client_requests_total",
+    }
+
+
+@pytest.mark.parametrize("page", ["", "<html>Access Denied</html>", "client_http.requests 5"])
+def test_a_page_that_is_not_squids_is_refused(page: str) -> None:
+    with pytest.raises(ValueError, match="not the page"):
+        parse_pages({"counters": page, "info": ""})
+
+
+def test_a_kernel_without_multipath_tcp_has_none_of_its_counters() -> None:
+    assert parse_mptcp_ext("TcpExt: A\nTcpExt: 1\n") is None
+    assert parse_mptcp_ext("MPTcpExt: A B\nMPTcpExt: 1 2\nIpExt: A\nIpExt: 3\n") == {"A": 1, "B": 2}
+
+
+def test_each_field_of_the_kernel_has_a_metric_of_its_own() -> None:
+    fields = kernel_answer()
+    assert len(fields) > 60
+    assert len({metric_name(field) for field in fields}) == len(fields)
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("MPCapableSYNACKRX", "mptcp_ext_mp_capable_syn_ack_rx_total"),
+        ("MPJoinSynAckHMacFailure", "mptcp_ext_mp_join_syn_ack_hmac_failure_total"),
+        ("MPJoinSynRx", "mptcp_ext_mp_join_syn_rx_total"),
+        ("MPTCPRetrans", "mptcp_ext_mptcp_retrans_total"),
+        ("MD5SigFallback", "mptcp_ext_md5_sig_fallback_total"),
+        ("MPCurrEstab", "mptcp_ext_mp_curr_estab"),
+    ],
+)
+def test_the_kernels_names_in_snake_case(field: str, name: str) -> None:
+    assert metric_name(field) == name
+
+
+# How many samples there are is the policy's matter, not the traffic's.
+
+NAMES = st.sampled_from(["ethernet", "wifi", "lte", None])
+CAPS = st.fixed_dictionaries(
+    {
+        "policy": st.just("policy"),
+        "rule": st.sampled_from(["a", "b", "c"]),
+        "path": NAMES,
+        "direction": st.sampled_from(["down", "up"]),
+        "capped": st.integers(0, 20_000),
+        "landing": st.integers(0, 20_000),
+        "rate": st.none() | st.integers(8, 1 << 34),
+        "ceil": st.none() | st.integers(8, 1 << 34),
+        "bytes": st.integers(0, 1 << 60),
+        "share": st.just("path"),
+    }
+)
+PATHS = st.fixed_dictionaries(
+    {
+        "path": NAMES,
+        "interface": st.sampled_from(["wan0", "wan1", None]),
+        "subflows": st.integers(0, 20_000),
+        "bytes_sent": st.integers(0, 1 << 60),
+        "bytes_received": st.integers(0, 1 << 60),
+    }
+)
+BUDGETS = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["p", "q"]),
+        "rule": st.just("a"),
+        "client": st.ip_addresses().map(str) | st.none(),
+        "used": st.integers(0, 1 << 50),
+        "volume": st.integers(0, 1 << 50),
+        "until": st.integers(0, 1 << 32),
+    }
+)
+
+
+@given(st.lists(CAPS, max_size=60), st.lists(PATHS, max_size=30), st.lists(BUDGETS, max_size=100))
+def test_the_number_of_samples_is_bounded_by_the_policy(
+    caps: list[dict[str, Any]], paths: list[dict[str, Any]], budgets: list[dict[str, Any]]
+) -> None:
+    summary = summary_answer() | {"rules": caps, "paths": paths, "budgets": budgets}
+    found = samples(exposition(families(summary, None, None)))  # none comes twice
+    values = [value for _, labels in found for _, value in labels]
+    assert not {each["client"] for each in budgets} & set(values)
+    for prefix, most in (("cap", 5 * 3 * 4 * 2), ("path_", 3 * 4), ("budget", 4 * 2)):
+        assert sum(name.startswith(f"mptcp_throttler_{prefix}") for name, _ in found) <= most + 2
+
+
+def test_ten_thousand_connections_have_as_many_samples_as_three() -> None:
+    crowd = summary_answer() | {"connections": 10_000, "clients": 9_000}
+    crowd["subflows"]["active"] = 20_000
+    crowd["rules"][0]["capped"] = 10_000
+    assert samples(everything(crowd)).keys() == samples(everything()).keys()
+
+
+def test_caps_of_many_old_policies_are_left_out_before_those_in_force() -> None:
+    summary = summary_answer()
+    old = summary["rules"][-1]
+    summary["rules"] += [old | {"rule": f"old-{number}"} for number in range(4096)]
+    found = samples(everything(summary))
+    caps = [labels for name, labels in found if name == "mptcp_throttler_cap_bytes_total"]
+    assert len(caps) == MAX_CAPS
+    assert labelled("mptcp_throttler_caps_in_force", **SPARE, direction="down") in found
+
+
+def check_metrics(text: str) -> subprocess.CompletedProcess[str]:
+    """Have Prometheus' own checker judge names, types and help texts."""
+    return subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+
+
+def test_prometheus_rules_of_naming_are_kept(require: Callable[..., None]) -> None:
+    require("promtool")
+    checked = check_metrics(everything())
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    assert check_metrics(everything().replace("loop_late_total", "loopLate")).returncode

@@ -1,0 +1,30 @@
+"""Where the console has its metrics: at /metrics itself, behind the same protection as its pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.testclient import TestClient
+
+from mptcp_console.application import Console
+from mptcp_console.lane import Lane
+from mptcp_console.service import metrics
+from mptcp_console.settings import Settings
+from mptcp_console.watch import Watch, asker
+
+TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
+
+
+def test_who_shows_the_token_gets_them_without_being_sent_on(tmp_path: Path) -> None:
+    # Nobody listens there: throttler and Squid are down.
+    settings = Settings(status_socket=tmp_path / "status.sock", token=TOKEN, squid="http://127.0.0.1:1")
+    ask = asker(settings.status_socket, patience=1.0)
+    console = Console(Watch(ask, settings.status_socket), Lane(ask), settings)
+    client = TestClient(
+        console.application(metrics(settings)), base_url="http://127.0.0.1:8610", follow_redirects=False
+    )
+    assert client.get("/metrics").status_code == 401
+    shown = client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert shown.status_code == 200
+    assert "mptcp_throttler_up 0.0\n" in shown.text
+    assert "squid_up 0.0\n" in shown.text

@@ -1,0 +1,238 @@
+"""Scrapes of the metrics, with a throttler and a Squid that are programs of the test behind real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from scrapes import ANSWERS, Samples, samples, squid_page_texts, summary_answer
+
+from mptcp_console.metrics import Scraper, Sources, asgi
+
+UP, SQUID_UP = ("mptcp_throttler_up", ()), ("squid_up", ())
+DEADLINE = 20.0
+
+
+@dataclass
+class Site:
+    """A throttler and a Squid, and how often each was asked."""
+
+    directory: Path
+    summary: dict[str, Any] = field(default_factory=summary_answer)
+    hung: bool = False
+    squid_hung: bool = False
+    squid_status: str = "200 OK"
+    asked: list[Any] = field(default_factory=list)
+    pages: list[str] = field(default_factory=list)
+    now: float = 100.0
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the throttler was asked."""
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at the end, for those who hang."""
+    scraper: Scraper = field(init=False)
+
+    async def throttler(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked.append(json.loads(await reader.readline()))
+        self.came.set()
+        if self.hung:
+            await self.held.wait()
+        writer.write(json.dumps(self.summary).encode())
+        writer.close()
+
+    async def squid(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while request := await reader.readline():
+            while (await reader.readline()).strip():
+                pass
+            page = request.decode().split()[1].rpartition("/")[2]
+            self.pages.append(page)
+            if self.squid_hung:
+                await self.held.wait()
+            body = squid_page_texts()[page].encode()
+            # As Squid does it: chunked.
+            head = f"HTTP/1.1 {self.squid_status}\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n"
+            writer.write(head.encode() + body + b"\r\n0\r\n\r\n")
+            await writer.drain()
+        writer.close()
+
+    async def scrape(self) -> Samples:
+        status, _, body = await self.get()
+        assert status == 200
+        return samples(body.decode())
+
+    async def get(self, method: str = "GET", **headers: str) -> tuple[int, dict[bytes, bytes], bytes]:
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": method, "path": "/", "query_string": b"", "headers": named}
+        await self.scraper(scope, receive, send)
+        body = b"".join(each.get("body", b"") for each in sent[1:])
+        return sent[0]["status"], dict(sent[0]["headers"]), body
+
+
+@asynccontextmanager
+async def site(directory: Path) -> AsyncIterator[Site]:
+    made = Site(directory)
+    throttler = await asyncio.start_unix_server(made.throttler, directory / "status.sock")
+    squid = await asyncio.start_server(made.squid, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{squid.sockets[0].getsockname()[1]}"
+    sources = Sources(directory / "status.sock", address, ANSWERS / "netstat.txt")
+    made.scraper = Scraper(sources, lambda: made.now)
+    try:
+        yield made
+    finally:
+        made.held.set()
+        throttler.close()
+        squid.close()
+
+
+def at(directory: Path, test: Callable[[Site], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(DEADLINE), site(directory) as made:
+            await test(made)
+
+    asyncio.run(run())
+
+
+def test_a_scrape_asks_each_once(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        found = await site.scrape()
+        assert (found[UP], found[SQUID_UP]) == (1, 1)
+        assert ("mptcp_ext_mp_curr_estab", ()) in found
+        assert site.asked == [{"query": "summary"}]
+        assert sorted(site.pages) == ["counters", "info"]
+
+    at(tmp_path, test)
+
+
+def test_many_scrapes_at_a_time_ask_once_together(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        found = await asyncio.gather(*(site.scrape() for _ in range(50)))
+        assert all(each == found[0] for each in found)
+        assert (len(site.asked), len(site.pages)) == (1, 2)
+
+    at(tmp_path, test)
+
+
+def test_an_answer_is_kept_for_half_a_second(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        await site.scrape()
+        site.summary["connections"] = 77
+        site.now += 0.49
+        assert (await site.scrape())["mptcp_throttler_connections", ()] == 3
+        site.now += 0.02
+        assert (await site.scrape())["mptcp_throttler_connections", ()] == 77
+        assert len(site.asked) == 2
+
+    at(tmp_path, test)
+
+
+def test_a_scrape_that_is_broken_off_takes_the_answer_from_nobody(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        site.hung = True
+        first, second = asyncio.create_task(site.scrape()), asyncio.create_task(site.scrape())
+        await site.came.wait()
+        first.cancel()
+        site.held.set()
+        assert (await second)[UP] == 1
+        assert len(site.asked) == 1
+
+    at(tmp_path, test)
+
+
+def test_who_hangs_is_down_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asgi.THROTTLER_SECONDS < 2
+    assert asgi.SQUID_SECONDS < 2
+    monkeypatch.setattr(asgi, "THROTTLER_SECONDS", 0.05)
+    monkeypatch.setattr(asgi, "SQUID_SECONDS", 0.05)
+
+    async def test(site: Site) -> None:
+        site.hung = site.squid_hung = True
+        found = await site.scrape()
+        assert {name: value for (name, _), value in found.items() if not name.startswith("mptcp_ext")} == {
+            "mptcp_throttler_up": 0,
+            "squid_up": 0,
+        }
+
+    at(tmp_path, test)
+
+
+def test_nothing_from_before_is_shown_of_one_that_is_gone(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        before = await site.scrape()
+        (tmp_path / "status.sock").unlink()
+        site.squid_status = "403 Forbidden"
+        site.now += 1
+        after = await site.scrape()
+        assert (before[UP], after[UP], before[SQUID_UP], after[SQUID_UP]) == (1, 0, 1, 0)
+        assert {name for name, _ in after if not name.startswith("mptcp_ext")} == {UP[0], SQUID_UP[0]}
+
+    at(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"version": "0.1.0", "connections": []}, "schema None, not 1"),
+        ({"schema": 2}, "schema 2, not 1"),
+        ({"schema": 1, "error": "summary is not known"}, "summary is not known"),
+    ],
+)
+def test_an_answer_that_cannot_be_understood_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], said: str
+) -> None:
+    async def test(site: Site) -> None:
+        site.summary = answer
+        found = await site.scrape()
+        assert found[UP] == 0
+        assert "mptcp_throttler_connections" not in {name for name, _ in found}
+
+    at(tmp_path, test)
+    assert said in capsys.readouterr().err
+
+
+def test_a_problem_is_said_when_it_begins_and_when_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def test(site: Site) -> None:
+        for status in ("200 OK", "403 Forbidden", "403 Forbidden", "200 OK", "200 OK"):
+            site.squid_status = status
+            await site.scrape()
+            site.now += 1
+
+    at(tmp_path, test)
+    first, last = [line for line in capsys.readouterr().err.splitlines() if "Squid" in line]
+    assert first.endswith("counters: 403 Forbidden")
+    assert last == "mptcp-console: metrics: Squid answers again"
+
+
+def test_methods_that_change_something_are_refused(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        status, headers, _ = await site.get("POST")
+        assert (status, headers[b"allow"]) == (405, b"GET, HEAD")
+        assert site.asked == []
+
+    at(tmp_path, test)
+
+
+def test_openmetrics_and_gzip_are_given_to_who_asks_for_them(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        wanted = "application/openmetrics-text; version=1.0.0"
+        _, headers, body = await site.get(accept=wanted, accept_encoding="gzip")
+        assert headers[b"Content-Encoding"] == b"gzip"
+        assert headers[b"Content-Type"].startswith(b"application/openmetrics-text")
+        found = {each.name for each in text_string_to_metric_families(gzip.decompress(body).decode())}
+        assert "mptcp_throttler_cap_bytes" in found
+
+    at(tmp_path, test)

@@ -1,0 +1,144 @@
+"""From summaries to rates and caps, as the graph has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fake_throttler import World
+
+from mptcp_console.history import Tracks
+from mptcp_console.rates import LONGEST_PAUSE, Meter, PathKey, columns, record
+
+START = 1_795_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = float(START)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def world(clock: Clock) -> World:
+    return World(clock=clock)
+
+
+def summary(world: World) -> dict[str, Any]:
+    return world.answer({"query": "summary"})
+
+
+def seen(world: World, clock: Clock, *seconds: float) -> dict[str, Any]:
+    """Return the columns after summaries so many *seconds* apart, with 5 and 30 Mbit/s in between."""
+    tracks, meter = Tracks(), Meter()
+    record(tracks, meter, summary(world))
+    for pause in seconds:
+        clock.now += pause
+        world.carry(int(625_000 * pause), int(3_750_000 * pause))
+        record(tracks, meter, summary(world))
+    return columns(tracks, START - 100, int(clock.now) + 10, 1)
+
+
+def rates(found: dict[str, Any], path: str, direction: str = "down") -> list[int | None]:
+    (row,) = (each["rate"] for each in found["paths"] if (each["path"], each["direction"]) == (path, direction))
+    return list(row)
+
+
+def test_rates_are_differences(world: World, clock: Clock) -> None:
+    found = seen(world, clock, 1, 1, 1)
+    assert (found["first"], found["length"], found["step"]) == (START, 4, 1)
+    assert rates(found, "ethernet") == [None, 5_000_000, 5_000_000, 5_000_000]
+    assert rates(found, "wifi") == [None, 30_000_000, 30_000_000, 30_000_000]
+    assert rates(found, "wifi", "up") == [None, 3_000_000, 3_000_000, 3_000_000]
+
+
+def test_while_nobody_watches_a_rate_holds_for_all_seconds_between(world: World, clock: Clock) -> None:
+    assert rates(seen(world, clock, 5), "wifi") == [None] + [30_000_000] * 5
+
+
+def test_of_a_long_pause_nothing_is_said(world: World, clock: Clock) -> None:
+    found = seen(world, clock, 1, LONGEST_PAUSE + 1, 1)
+    assert [value for value in rates(found, "wifi") if value is not None] == [30_000_000] * 2
+
+
+def rates_between(before: dict[str, Any], after: dict[str, Any]) -> dict[PathKey, float]:
+    meter = Meter()
+    meter.take(before)
+    meter.take(after)
+    return meter.paths
+
+
+def test_a_throttler_that_was_started_anew_gives_no_rate(world: World, clock: Clock) -> None:
+    before = summary(world)
+    world.carry(10_000, 10_000)
+    world.pid += 1
+    clock.now += 1
+    assert rates_between(before, summary(world)) == {}
+
+
+def test_a_count_that_became_smaller_gives_no_rate(world: World, clock: Clock) -> None:
+    world.carry(1000, 1000)
+    before = summary(world)
+    world.sent["wifi"] = 10
+    clock.now += 1
+    assert PathKey("wifi", "down") not in rates_between(before, summary(world))
+
+
+def test_interfaces_of_a_path_are_added_up(world: World, clock: Clock) -> None:
+    def two_interfaces() -> dict[str, Any]:
+        found = summary(world)
+        return found | {"paths": [*found["paths"], *found["paths"]]}
+
+    before = two_interfaces()
+    world.carry(0, 1_000_000)
+    clock.now += 1
+    assert rates_between(before, two_interfaces())[PathKey("wifi", "down")] == 16_000_000
+
+
+def test_a_rate_is_that_between_two_counts_of_the_throttler_whenever_it_is_asked(world: World, clock: Clock) -> None:
+    """It counts every 1.1 s, and is asked once a second."""
+    tracks, meter = Tracks(), Meter()
+    counts = [summary(world) | {"counted": START}]
+    for number in range(1, 40):
+        world.carry(int(625_000 * 1.1), int(3_750_000 * 1.1))
+        counts.append(summary(world) | {"counted": START + 1.1 * number})
+    for second in range(40):
+        last = max((each for each in counts if each["counted"] <= START + second), key=lambda each: each["counted"])
+        record(tracks, meter, last | {"time": START + second})
+    found = rates(columns(tracks, START, START + 100, 1), "wifi")
+    assert found[2:] == [pytest.approx(30_000_000, rel=1e-6)] * 38
+
+
+def test_where_there_is_no_subflow_nothing_is_carried(world: World, clock: Clock) -> None:
+    meter = Meter()
+    meter.take(summary(world) | {"counted": START})
+    clock.now += 1
+    world.carry(0, 1_000_000)
+    meter.take(summary(world) | {"counted": START + 1})
+    assert meter.paths[PathKey("wifi", "down")] == 8_000_000
+    clock.now += 1
+    meter.take(summary(world) | {"counted": START + 1, "subflows": {"active": 0, "pending": 0}})
+    assert meter.paths[PathKey("wifi", "down")] == 0
+
+
+def test_a_cap_is_there_while_it_caps_somebody(world: World, clock: Clock) -> None:
+    tracks, meter = Tracks(), Meter()
+    for capped in (False, True, True, False):
+        world.capped = capped
+        record(tracks, meter, summary(world))
+        world.carry(625_000, 0)
+        clock.now += 1
+    (rule,) = columns(tracks, START, START + 10, 1)["rules"]
+    assert {key: rule[key] for key in ("rule", "path", "direction", "share")} == {
+        "rule": "spare-ethernet", "path": "ethernet", "direction": "down", "share": "path",
+    }  # fmt: skip
+    assert rule["cap"] == [None, 5_000_000, 5_000_000, None]
+    assert rule["capped"] == [None, 3, 3, None]
+    assert rule["rate"] == [None, 5_000_000, 5_000_000, None]

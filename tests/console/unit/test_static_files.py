@@ -1,0 +1,112 @@
+"""What browsers are given: nothing from elsewhere, no script or style in a page, libraries as they were published."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import mptcp_console
+from mptcp_lab.testbed.features import fails_when_missing
+
+STATIC = Path(mptcp_console.__file__).parent / "static"
+OWN = [file for file in STATIC.rglob("*") if file.is_file() and "vendor" not in file.parts]
+PAGES = sorted(STATIC.glob("*.html"))
+LOGIC = sorted((Path(__file__).parents[1] / "js").glob("*.test.mjs"))
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: list[str] = []
+        self.text_of: dict[str, str] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        tag = self.inside[-1] if self.inside else ""
+        self.text_of[tag] = self.text_of.get(tag, "") + data
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.inside and self.inside.pop() != tag:
+            pass
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
+def test_no_page_has_script_or_style_within(file: Path) -> None:
+    page = Page(file.read_text())
+    assert page.text_of.get("script", "").strip() == ""
+    assert "style" not in page.text_of
+    for tag, attributes in page.tags:
+        assert not {name for name in attributes if name == "style" or name.startswith("on")}, tag
+
+
+@pytest.mark.parametrize("file", OWN, ids=lambda file: file.name)
+def test_nothing_is_loaded_from_elsewhere(file: Path) -> None:
+    addresses = re.findall(r"(?:https?:)?//[A-Za-z0-9.-]+\.[a-z]{2,}[^\s\"')]*", file.read_text())
+    assert [address for address in addresses if "www.w3.org/2000/svg" not in address] == []
+
+
+@pytest.mark.parametrize("file", [file for file in OWN if file.suffix in (".mjs", ".js")], ids=lambda file: file.name)
+def test_text_never_becomes_markup_or_code(file: Path) -> None:
+    text = file.read_text()
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+        assert word not in text
+
+
+def test_what_scripts_look_for_is_in_the_page() -> None:
+    page = Page((STATIC / "index.html").read_text())
+    there = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    wanted = set()
+    for file in (STATIC / "js").glob("*.mjs"):
+        if file.name != "login.mjs":
+            wanted |= set(re.findall(r'byId\("([^"]+)"\)', file.read_text()))
+    assert wanted - there == set()
+    assert len(wanted) > 20
+
+
+def test_every_id_is_there_once_and_every_label_has_its_field() -> None:
+    for file in PAGES:
+        page = Page(file.read_text())
+        ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+        assert len(ids) == len(set(ids))
+        for _, attributes in page.tags:
+            for name in ("for", "aria-labelledby", "aria-describedby"):
+                assert name not in attributes or attributes[name] in ids, (file.name, attributes)
+
+
+@pytest.mark.parametrize(
+    "folder", [STATIC / "vendor/uplot", Path(__file__).parents[1] / "vendor/axe-core"], ids=lambda f: f.name
+)
+def test_libraries_are_as_they_were_published_with_their_licence(folder: Path) -> None:
+    sums = dict(reversed(line.split(maxsplit=1)) for line in (folder / "SHA256SUMS").read_text().splitlines())
+    files = {file.name for file in folder.iterdir()} - {"SHA256SUMS", "ORIGIN"}
+    assert files == set(sums)
+    assert any(name.startswith("LICENSE") for name in files)
+    assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files} == sums
+    assert re.fullmatch(r"npm [a-z-]+@[0-9.]+ sha512-[A-Za-z0-9+/=]{88}\n", (folder / "ORIGIN").read_text())
+
+
+def test_there_are_tests_of_the_scripts_logic() -> None:
+    assert len(LOGIC) >= 4
+
+
+@pytest.mark.parametrize("file", LOGIC, ids=lambda file: file.name)
+def test_the_scripts_logic(file: Path) -> None:
+    if shutil.which("node") is None:
+        why = "the program node (Debian's nodejs) is not installed"
+        if fails_when_missing():
+            pytest.fail(f"CI may not skip: {why}", pytrace=False)
+        pytest.skip(f"NOT TESTED: {why}")
+    ran = subprocess.run(["node", "--test", str(file)], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert re.search(r"^# pass [1-9]", ran.stdout, re.MULTILINE) or "pass" in ran.stdout, ran.stdout

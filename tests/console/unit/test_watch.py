@@ -1,0 +1,262 @@
+"""What the console makes of a throttler that answers, is down, hangs, or says something else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_throttler import World, until
+
+from mptcp_console.happenings import Wanted
+from mptcp_console.live import HEARTBEAT, MOST_EVENTS, Live
+from mptcp_console.watch import MOST_WATCHERS, UNWATCHED_SECONDS, WATCHED_SECONDS, TooMany, Watch
+
+SOCKET = Path("/run/mptcp-throttler/status.sock")
+START = 1_795_000_000.0
+
+
+class Site:
+    """A watch over a world, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.world = World(clock=lambda: self.now)
+        self.fails: OSError | None = None
+        self.says: dict[str, Any] | None = None
+        self.alive: list[str] = []
+        self.rests: list[float] = []
+        self.watch = Watch(self.ask, SOCKET, self.alive.append, self.sleep, lambda: self.now)
+
+    async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+        if self.fails is not None:
+            raise self.fails
+        return self.world.answer(dict(request)) if self.says is None else self.says
+
+    async def sleep(self, seconds: float) -> None:
+        self.rests.append(seconds)
+        await asyncio.sleep(0)
+
+    async def look(self, seconds: float = 1.0) -> None:
+        self.now += seconds
+        await self.watch.look()
+
+    def texts(self) -> list[str]:
+        return [json.loads(each.text)["text"] for each in self.watch.happenings.newest(Wanted(), 1000)[0]]
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(coroutine)
+
+
+def queries(site: Site) -> list[str]:
+    return [each["query"] for each in site.world.asked]
+
+
+def test_one_summary_each_time_and_events_only_when_there_are_some(site: Site) -> None:
+    async def looks() -> None:
+        await site.look()
+        await site.look()
+        site.world.tell("applied", "a cap")
+        await site.look()
+        await site.look()
+
+    run(looks())
+    assert queries(site) == ["summary", "summary", "summary", "events", "summary"]
+    assert site.texts() == ["a cap"]
+    assert site.watch.throttler.state == "up"
+
+
+def test_once_a_second_while_watched_however_many_and_every_five_else(site: Site) -> None:
+    async def rounds() -> None:
+        asking = asyncio.create_task(site.watch.run())
+        await until(lambda: len(site.rests) >= 3)
+        with site.watch.watching(), site.watch.watching(), site.watch.watching():
+            unwatched, site.rests = site.rests, []
+            await until(lambda: len(site.rests) >= 3)
+        assert all(rest == pytest.approx(UNWATCHED_SECONDS, abs=0.5) for rest in unwatched)
+        assert site.rests[-1] == pytest.approx(WATCHED_SECONDS, abs=0.5)
+        asking.cancel()
+
+    run(rounds())
+    assert len(queries(site)) == pytest.approx(6, abs=2)
+
+
+def test_whoever_begins_to_watch_waits_for_no_pause(site: Site) -> None:
+    async def begin() -> int:
+        watch = Watch(site.ask, SOCKET)
+        asking = asyncio.create_task(watch.run())
+        await until(lambda: watch.tick == 1)
+        with watch.watching():
+            await until(lambda: watch.tick == 2)
+        asking.cancel()
+        return watch.tick
+
+    assert run(begin()) == 2
+
+
+def test_watchers_are_counted_and_bounded(site: Site) -> None:
+    async def crowd() -> None:
+        held = [site.watch.watching() for _ in range(MOST_WATCHERS)]
+        for each in held:
+            each.__enter__()
+        with pytest.raises(TooMany), site.watch.watching():
+            pass
+        held[0].__exit__(None, None, None)
+        with site.watch.watching():
+            pass
+
+    run(crowd())
+
+
+WRONG = {
+    "down": (ConnectionRefusedError(111, "Connection refused"), "nobody listens at /run/mptcp-throttler/status.sock"),
+    "down, not made": (FileNotFoundError(2, "No such file"), "nobody listens at"),
+    "silent": (TimeoutError(), "does not answer within 3 s"),
+    "refused": (PermissionError(13, "Permission denied"), "members of its group only"),
+    "odd": (ConnectionResetError("the answer ended too early"), "the answer ended too early"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_throttler_that_does_not_answer_is_named_and_comes_back(site: Site, name: str) -> None:
+    error, words = WRONG[name]
+
+    async def fall_and_rise() -> None:
+        await site.look()
+        site.fails = error
+        await site.look()
+        await site.look()
+        assert (site.watch.throttler.state, site.watch.throttler.since) == (name.partition(",")[0], START + 2)
+        assert words in site.watch.throttler.text
+        assert words in site.alive[-1]
+        assert site.watch.summary is None
+        site.fails = None
+        await site.look()
+
+    run(fall_and_rise())
+    assert site.watch.throttler.state == "up"
+    assert len(site.texts()) == 2
+    assert words in site.texts()[0]
+    assert site.texts()[1] == "the throttler answers"
+
+
+ODD: dict[str, Any] = {
+    "an old one": ({"version": "0.0.9", "connections": []}, "version 0.0.9"),
+    "an error": ({"schema": 1, "error": "too busy"}, "refuses to answer: too busy"),
+    "keys missing": ({"schema": 1, "time": START, "pid": 1}, "KeyError"),
+    "other types": ({"schema": 1, "time": START, "pid": 1, "paths": 5, "rules": []}, "TypeError"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_answer_that_is_none_is_said_and_breaks_nothing(site: Site, name: str) -> None:
+    says, words = ODD[name]
+
+    async def look() -> None:
+        await site.look()
+        site.says = says
+        await site.look()
+
+    run(look())
+    assert site.watch.throttler.state == "odd"
+    assert words in site.watch.throttler.text
+
+
+def test_after_a_restart_events_are_taken_from_the_beginning(site: Site) -> None:
+    async def restart() -> None:
+        for number in range(3):
+            site.world.tell("applied", f"before {number}")
+        await site.look()
+        site.world = World(pid=site.world.pid + 1, clock=lambda: site.now)
+        site.world.tell("applied", "after")
+        await site.look()
+
+    run(restart())
+    assert site.texts() == [
+        "before 0", "before 1", "before 2", f"the throttler was started anew (process {site.world.pid})", "after",
+    ]  # fmt: skip
+
+
+def parsed(message: str) -> dict[str, Any]:
+    lines = dict(line.split(": ", 1) for line in message.strip().split("\n"))
+    assert lines["event"] == "moment"
+    document: dict[str, Any] = json.loads(lines["data"])
+    return document
+
+
+def test_each_look_is_sent_once_with_the_events_since(site: Site) -> None:
+    async def watch() -> list[dict[str, Any]]:
+        await site.look()
+        stream = Live(site.watch, login=False).stream()
+        assert await anext(stream) == "retry: 1000\n\n"
+        sent = [parsed(await anext(stream))]
+        site.world.tell("applied", "a cap")
+        site.world.carry(0, 1_000_000)
+        coming = asyncio.create_task(anext(stream))
+        await site.look()
+        sent.append(parsed(await coming))
+        coming = asyncio.create_task(anext(stream))
+        await site.look()
+        sent.append(parsed(await coming))
+        return sent
+
+    sent = run(watch())
+    assert [[each["text"] for each in moment["events"]] for moment in sent] == [[], ["a cap"], []]
+    assert {"path": "wifi", "direction": "down", "rate": 8_000_000} in sent[1]["now"]["paths"]
+    assert [moment["tick"] for moment in sent] == [1, 2, 3]
+
+
+def test_a_slow_browser_misses_moments_and_holds_nobody_up(site: Site) -> None:
+    async def watch() -> dict[str, Any]:
+        stream = Live(site.watch, login=False).stream()
+        await anext(stream)
+        for number in range(MOST_EVENTS + 20):
+            site.world.tell("applied", str(number))
+            await site.look()
+        return parsed(await anext(stream))
+
+    moment = run(watch())
+    assert moment["tick"] == MOST_EVENTS + 20
+    assert [each["text"] for each in moment["events"]] == [str(number) for number in range(20, MOST_EVENTS + 20)]
+    assert moment["more_events"]
+
+
+def test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules(site: Site) -> None:
+    async def watch() -> str:
+        site.world.count = 10_000
+        summary = site.world.answer({"query": "summary"})
+        summary["rules"] = [summary["rules"][0] | {"rule": f"rule-{number}"} for number in range(255)]
+        summary["policy"]["rules"] = [each["rule"] for each in summary["rules"]]
+        site.says = summary
+        await site.look()
+        stream = Live(site.watch, login=False).stream()
+        await anext(stream)
+        return await anext(stream)
+
+    assert len(run(watch())) < 32_000
+
+
+def test_a_stream_ends_with_the_console_and_shows_life_while_nothing_comes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mptcp_console.live.HEARTBEAT", 0.0)
+    assert HEARTBEAT > 0
+
+    async def end() -> list[str]:
+        stream = Live(site.watch, login=False).stream()
+        sent = [await anext(stream), await anext(stream)]
+        await site.watch.close()
+        return [*sent, *[text async for text in stream]]
+
+    sent = run(end())
+    assert sent[1] == ": still here\n\n"
+    assert len(sent) <= 3
