@@ -1,0 +1,82 @@
+"""Asks a running throttler over its Unix socket: one line of JSON there, one JSON document back (docs/status.md).
+
+What may be asked is the daemon's to say. An answer that has ``error`` says why the request was refused; it is
+returned like any other.
+
+A daemon that is too old to read requests sends its whole status, and its end finds the request unread: that resets the
+connection (unix(7)), but after an answer from which the caller can tell the version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PAUSE_SECONDS = 5.0
+"""How long a pause in the answer may be. The daemon ends an answer after 30 s, read or not."""
+_PIECE_BYTES = 1 << 20
+
+
+def ask(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> dict[str, Any]:
+    """Return what the daemon that listens at *path* answers to *request*, ``{"query": "summary"}`` say.
+
+    *timeout*: how many seconds a pause in the answer may be. Raises OSError where nobody listens or the answer
+    ends too early, TimeoutError (an OSError) where it does not come.
+    """
+    return _document(ask_text(path, request, timeout))
+
+
+def ask_text(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> bytes:
+    """As :func:`ask`, and return the answer as it came: JSON, unless it ended too early."""
+    pieces: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout)
+        client.connect(str(path))
+        try:
+            client.sendall(_line(request))
+            while piece := client.recv(_PIECE_BYTES):
+                pieces.append(piece)
+        except (BrokenPipeError, ConnectionResetError):
+            if not pieces:
+                raise
+    return b"".join(pieces)
+
+
+async def ask_async(
+    path: Path,
+    request: Mapping[str, object],
+    timeout: float = PAUSE_SECONDS,  # noqa: ASYNC109 -- of a pause: asyncio.timeout around the call bounds the whole
+) -> dict[str, Any]:
+    """As :func:`ask`, without holding up the event loop."""
+    pieces: list[bytes] = []
+    async with asyncio.timeout(timeout) as patience:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        try:
+            writer.write(_line(request))
+            while piece := await reader.read(_PIECE_BYTES):
+                pieces.append(piece)
+                patience.reschedule(asyncio.get_running_loop().time() + timeout)
+        except (BrokenPipeError, ConnectionResetError):
+            if not pieces:
+                raise
+        finally:
+            writer.close()
+    return _document(b"".join(pieces))
+
+
+def _line(request: Mapping[str, object]) -> bytes:
+    return json.dumps(request, separators=(",", ":")).encode() + b"\n"
+
+
+def _document(text: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise ConnectionResetError("the answer ended too early")
+    return document

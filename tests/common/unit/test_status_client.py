@@ -1,0 +1,168 @@
+"""The client of the status socket, sync and asyncio, against a server that it has for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_common import status_client
+
+Ask = Callable[[Path, Mapping[str, object], float], dict[str, Any]]
+LONG = 30.0
+SHORT = 0.05
+REQUEST = {"query": "summary"}
+
+
+def ask_async(path: Path, request: Mapping[str, object], timeout: float) -> dict[str, Any]:
+    return asyncio.run(status_client.ask_async(path, request, timeout))
+
+
+@pytest.fixture(params=[status_client.ask, ask_async], ids=["sync", "asyncio"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    chosen: Ask = request.param
+    return chosen
+
+
+class Server:
+    """Answers one client as *behave* does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.thread: threading.Thread | None = None
+
+    def behave(self, behaviour: Callable[[socket.socket], None]) -> None:
+        def serve() -> None:
+            client, _ = self.listener.accept()
+            with closing(client):
+                behaviour(client)
+
+        self.thread = threading.Thread(target=serve)
+        self.thread.start()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path / "status.sock")
+    yield server
+    if server.thread is not None:
+        server.thread.join(LONG)
+    server.listener.close()
+
+
+def answering(text: bytes) -> Callable[[socket.socket], None]:
+    def behave(client: socket.socket) -> None:
+        line_of(client)
+        client.sendall(text)
+
+    return behave
+
+
+def resetting(client: socket.socket) -> None:
+    """Close with the request unread."""
+    client.recv(1, socket.MSG_PEEK)
+
+
+def line_of(client: socket.socket) -> bytes:
+    text = b""
+    while not text.endswith(b"\n"):
+        text += client.recv(100)
+    return text
+
+
+def test_the_request_is_one_line_and_the_answer_comes_whole(server: Server, ask: Ask) -> None:
+    got = []
+    answer = {"schema": 1, "connections": ["x" * 1000] * 3000}  # more than a piece
+
+    def behave(client: socket.socket) -> None:
+        got.append(line_of(client))
+        client.sendall(json.dumps(answer).encode())
+
+    server.behave(behave)
+    assert ask(server.path, {"query": "connections", "client": "2001:db8::1"}, LONG) == answer
+    assert got == [b'{"query":"connections","client":"2001:db8::1"}\n']
+
+
+def test_a_refusal_is_an_answer(server: Server, ask: Ask) -> None:
+    server.behave(answering(b'{"schema": 1, "error": "no such query"}'))
+    assert ask(server.path, {"query": "sumary"}, LONG)["error"] == "no such query"
+
+
+def test_an_older_daemon_answers_without_reading(server: Server, ask: Ask) -> None:
+    """What it did not read resets the connection when it closes; its answer says its version all the same."""
+
+    def behave(client: socket.socket) -> None:
+        resetting(client)
+        client.sendall(b'{"version": "0.1.0"}')
+
+    server.behave(behave)
+    assert ask(server.path, REQUEST, LONG) == {"version": "0.1.0"}
+
+
+@pytest.mark.parametrize("text", [b"", b'{"connections": [', b"[]"])
+def test_an_answer_that_ends_too_early(server: Server, ask: Ask, text: bytes) -> None:
+    server.behave(answering(text))
+    with pytest.raises(ConnectionResetError, match="ended too early"):
+        ask(server.path, REQUEST, LONG)
+
+
+def test_a_connection_that_is_reset_before_an_answer(server: Server, ask: Ask) -> None:
+    server.behave(resetting)
+    with pytest.raises(ConnectionResetError):
+        ask(server.path, REQUEST, LONG)
+
+
+def test_no_answer_in_time(server: Server, ask: Ask) -> None:
+    late = threading.Event()
+
+    def behave(client: socket.socket) -> None:
+        late.wait(LONG)
+
+    server.behave(behave)
+    try:
+        with pytest.raises(TimeoutError):
+            ask(server.path, REQUEST, SHORT)
+    finally:
+        late.set()
+
+
+def test_a_pause_after_the_beginning(server: Server, ask: Ask) -> None:
+    late = threading.Event()
+
+    def behave(client: socket.socket) -> None:
+        client.sendall(b"{")
+        late.wait(LONG)
+
+    server.behave(behave)
+    try:
+        with pytest.raises(TimeoutError):
+            ask(server.path, REQUEST, SHORT)
+    finally:
+        late.set()
+
+
+def test_the_time_is_that_of_a_pause_not_of_the_answer(server: Server, ask: Ask) -> None:
+    pause = threading.Event()
+
+    def behave(client: socket.socket) -> None:
+        for piece in (b"{", b'"a"', b":", b"1", b"}"):
+            pause.wait(0.45)
+            client.sendall(piece)
+
+    server.behave(behave)
+    assert ask(server.path, REQUEST, 2.0) == {"a": 1}
+
+
+def test_nobody_listens(tmp_path: Path, ask: Ask) -> None:
+    with pytest.raises(FileNotFoundError):
+        ask(tmp_path / "status.sock", REQUEST, LONG)
