@@ -303,7 +303,7 @@ def load_settings(text: str, source: str) -> Settings:
     wrong: list[Problem] = []
 
     def complain(path: tuple[str | int, ...], message: str) -> None:
-        wrong.append(problem_at(document, path, None, message))
+        wrong.append(problem_at(document, path, None, message, document.key_position(path)))
 
     if section.onboarding is not None and section.proxy is None:
         complain(("onboarding",), "there is nothing to tell clients without the section proxy, with its address")

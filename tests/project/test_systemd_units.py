@@ -14,7 +14,9 @@ from mptcp_common.trust import THROTTLER_USER
 
 UNITS = Path(__file__).parents[2] / "systemd"
 PROXY, THROTTLER = UNITS / "mptcp-proxy.service", UNITS / "mptcp-throttler.service"
-ALLOWED = {PROXY: 3.0, THROTTLER: 2.5}
+PORTAL = UNITS / "mptcp-portal.service"
+ALLOWED = {PROXY: 3.0, THROTTLER: 2.5, PORTAL: 1.5}
+RELOADED = (PROXY, THROTTLER)
 
 
 def values(unit: Path, key: str) -> list[str]:
@@ -46,7 +48,7 @@ def test_systemd_is_told_and_reloads_are_waited_for(unit: Path) -> None:
     command = f"/opt/mptcp-steering-proxy/bin/{unit.stem}"
     assert values(unit, "Type") == ["notify"]
     assert values(unit, "ExecStart") == [f"{command} run"]
-    assert values(unit, "ExecReload") == [f"{command} reload"]
+    assert values(unit, "ExecReload") == ([f"{command} reload"] if unit in RELOADED else [])
     assert int(values(unit, "WatchdogSec")[0]) >= 10
 
 
@@ -56,3 +58,11 @@ def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:
     for key in ("AmbientCapabilities", "CapabilityBoundingSet"):
         assert set(values(THROTTLER, key)[0].split()) == needed
     assert f"\nu {THROTTLER_USER} " in (UNITS / "mptcp-throttler.sysusers").read_text()
+
+
+def test_the_portal_is_nobody_who_may_ask_the_throttler() -> None:
+    assert values(PORTAL, "DynamicUser") == ["yes"]
+    assert values(PORTAL, "SupplementaryGroups") == [THROTTLER_USER]
+    assert values(PORTAL, "CapabilityBoundingSet") == values(PORTAL, "AmbientCapabilities") == [""]
+    # Without netlink it could not tell Squid from other programs of the host.
+    assert values(PORTAL, "RestrictAddressFamilies") == ["AF_UNIX AF_INET AF_INET6 AF_NETLINK"]
