@@ -14,9 +14,9 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError, TrafficControl
 from mptcp_throttler.kernel.routes import Routes
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Segment, TcpInfo
-from mptcp_throttler.policy.model import Network
-from mptcp_throttler.shaping.model import Birth, SocketLimit
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Segment, SocketDetails, TcpInfo
+from mptcp_throttler.policy.model import Direction, Network
+from mptcp_throttler.shaping.model import Birth, ClassCounters, SocketLimit
 
 PROXY = ip_address("10.77.0.1").packed
 IDLE = TcpInfo(20_000, 1448, 0, 0, 10_000_000, None, 1_000_000, 0)
@@ -47,6 +47,16 @@ class FakeSockets:
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
         return {each: self.there[each] for each in four_tuples if each in self.there}
+
+    def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
+        return {each: SocketDetails(4_000, 3, 1_200, 1, 10) for each in four_tuples if each in self.there}
+
+    def carry(self, known: FourTuple, acked: int, received: int = 0) -> None:
+        """Have a socket carry more."""
+        there = self.there[known]
+        self.there[known] = there._replace(
+            bytes_acked=there.bytes_acked + acked, bytes_received=there.bytes_received + received
+        )
 
     def close(self) -> None: ...
 
@@ -129,6 +139,7 @@ class FakeKernel:
         self.sockets = FakeSockets()
         self.pacing = FakePacing(self.sockets)
         self.captures: dict[str, FakeCapture] = {}
+        self.class_counters: dict[int, ClassCounters] = {}
 
     @property
     def access(self) -> KernelAccess:
@@ -157,5 +168,6 @@ class FakeKernel:
             routes=lambda s: Routes(s.interfaces[:1]),
             prefer_event_loop=lambda: None,
             notices=lambda _: (),
+            class_counters=lambda _, direction: self.class_counters if direction is Direction.DOWN else {},
             mptcp_missing=lambda: None,
         )

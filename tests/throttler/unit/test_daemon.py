@@ -45,7 +45,11 @@ class Scene:
         await self.daemon._reload()
 
     def status(self) -> dict[str, Any]:
-        shown: dict[str, Any] = json.loads("".join(self.daemon._document()))
+        return self.ask(query="status")
+
+    def ask(self, **request: object) -> dict[str, Any]:
+        """Return what a child would answer, without one."""
+        shown: dict[str, Any] = json.loads("".join(self.daemon._answer(json.dumps(request).encode())))
         return shown
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import grp
 import os
@@ -17,6 +18,7 @@ import pytest
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.runtime import status
 from mptcp_throttler.runtime.status import MAX_ANSWERS, StatusServer
+from mptcp_throttler.views.requests import LARGEST_REQUEST
 
 MANY = 20_000_000
 """Bytes: more than what a Unix socket holds while nobody reads."""
@@ -24,7 +26,7 @@ MANY = 20_000_000
 
 @asynccontextmanager
 async def serving(path: Path, text: str) -> AsyncIterator[StatusServer]:
-    def document() -> Iterator[str]:
+    def document(_: bytes) -> Iterator[str]:
         yield text
         yield "."
 
@@ -69,7 +71,7 @@ def test_each_that_asks_gets_the_whole_document(tmp_path: Path) -> None:
 def test_the_document_is_of_the_moment_in_which_it_was_asked_for(tmp_path: Path) -> None:
     async def scenario() -> str:
         known = [1, 2]
-        server = StatusServer(tmp_path / "s", lambda: iter([f"{len(known)} connections ", " " * MANY, str(known)]))
+        server = StatusServer(tmp_path / "s", lambda _: iter([f"{len(known)} connections ", " " * MANY, str(known)]))
         await server.open()
         client = connected(tmp_path / "s")
         await children_of(server, 1)
@@ -85,7 +87,7 @@ def test_the_document_is_of_the_moment_in_which_it_was_asked_for(tmp_path: Path)
 
 
 def test_what_comes_first_is_sent_at_once(tmp_path: Path) -> None:
-    def document() -> Iterator[str]:
+    def document(_: bytes) -> Iterator[str]:
         yield "head"
         while not (tmp_path / "go").exists():
             os.sched_yield()
@@ -132,7 +134,7 @@ def test_a_child_that_fails_does_not_end_the_server(tmp_path: Path) -> None:
     async def scenario() -> tuple[str, str]:
         broken = [True]
 
-        def document() -> Iterator[str]:
+        def document(_: bytes) -> Iterator[str]:
             if broken[0]:
                 raise ValueError("no such thing")
             yield "well"
@@ -199,7 +201,7 @@ def test_what_is_in_the_way_of_the_socket_is_said(tmp_path: Path) -> None:
 def test_the_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
     async def scenario() -> os.stat_result:
         group = grp.getgrgid(os.getgid()).gr_name
-        server = StatusServer(tmp_path / "s", lambda: iter(["."]), group)
+        server = StatusServer(tmp_path / "s", lambda _: iter(["."]), group)
         await server.open()
         found = (tmp_path / "s").stat()
         await server.close()
@@ -224,8 +226,81 @@ def test_a_group_that_cannot_have_the_socket_is_told(
         raise error
 
     async def scenario() -> None:
-        await StatusServer(tmp_path / "s", lambda: iter(["."]), "staff").open()
+        await StatusServer(tmp_path / "s", lambda _: iter(["."]), "staff").open()
 
     monkeypatch.setattr("shutil.chown", refused)
     with pytest.raises(KernelError, match=words):
         asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def echoing(path: Path) -> AsyncIterator[StatusServer]:
+    server = StatusServer(path, lambda line: iter([f"asked: {line.decode()}"]))
+    await server.open()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def asked(path: Path, *pieces: bytes, end: bool = False) -> str:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    for piece in pieces:
+        writer.write(piece)
+        await asyncio.sleep(0.01)
+    if end:
+        writer.write_eof()
+    found = (await reader.read()).decode()
+    writer.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pieces", "end", "line"),
+    [
+        ([b'{"query": "head"}\n'], False, '{"query": "head"}'),
+        ([b'{"query":', b' "head"}\n'], False, '{"query": "head"}'),
+        ([b'{"query": "head"}'], True, '{"query": "head"}'),
+        ([b"one\ntwo\n"], False, "one"),
+        ([], True, ""),
+        ([], False, ""),
+        ([b"\n"], False, ""),
+    ],
+)
+def test_a_client_says_in_one_line_what_it_wants(tmp_path: Path, pieces: list[bytes], end: bool, line: str) -> None:
+    async def scenario() -> str:
+        async with echoing(tmp_path / "s"):
+            return await asked(tmp_path / "s", *pieces, end=end)
+
+    assert asyncio.run(scenario()) == f"asked: {line}"
+
+
+def test_a_silent_client_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for in its child: the event loop answers others meanwhile."""
+    monkeypatch.setattr(status, "SILENT_SECONDS", 60.0)
+
+    async def scenario() -> str:
+        async with echoing(tmp_path / "s") as server:
+            client = connected(tmp_path / "s")
+            await children_of(server, 1)
+            found = await asked(tmp_path / "s", b"hello\n")
+            client.close()
+            return found
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 20)) == "asked: hello"
+
+
+def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
+    async def scenario() -> str:
+        server = StatusServer(tmp_path / "s", lambda line: iter([f"{len(line)}"]))
+        await server.open()
+        client = connected(tmp_path / "s")
+        client.settimeout(20)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await asyncio.to_thread(client.sendall, b" " * MANY)
+        found = await asyncio.to_thread(client.recv, 100)
+        client.close()
+        await server.close()
+        return found.decode()
+
+    assert LARGEST_REQUEST < int(asyncio.run(scenario())) <= 2 * LARGEST_REQUEST

@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,17 +18,25 @@ from mptcp_throttler.kernel.netfilter.backends import Backend, open_netfilter, r
 from mptcp_throttler.kernel.netfilter.nftables import NftablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import available as nftables_missing
 from mptcp_throttler.kernel.notices import Change, LinkNotices, NftablesNotices
-from mptcp_throttler.kernel.ports import EgressTrafficControl, Netfilter, SocketPacing, Sockets, TrafficControl
+from mptcp_throttler.kernel.ports import (
+    EgressTrafficControl,
+    Netfilter,
+    SocketPacing,
+    Sockets,
+    TrafficControl,
+)
 from mptcp_throttler.kernel.routes import Routes
 from mptcp_throttler.kernel.scheduling import prefer_event_loop
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.kernel.sockets.pacing import open_socket_pacing
 from mptcp_throttler.kernel.sysctl import mptcp_missing
+from mptcp_throttler.kernel.tc.class_counters import read_class_counters
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.kernel.tc.ifb import IfbTrafficControl
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, Segment
+from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.shaping.commands import NftTable
-from mptcp_throttler.shaping.model import UPLOAD_DEVICE
+from mptcp_throttler.shaping.model import UPLOAD_DEVICE, ClassCounters
 
 
 class NoticeSource(Protocol):
@@ -99,6 +107,8 @@ class KernelAccess:
     prefer_event_loop: Callable[[], None]
     """Refused by nobody: what the kernel does not allow is left as it is."""
     notices: Callable[[Settings], Sequence[Callable[[], NoticeSource]]]
+    class_counters: Callable[[Settings, Direction], Mapping[int, ClassCounters]]
+    """What our classes passed, by minor number."""
     mptcp_missing: Callable[[], str | None]
     """Why no connection to this host is Multipath TCP, for people; None where they can be."""
 
@@ -119,6 +129,9 @@ REAL = KernelAccess(
     notices=lambda s: (
         lambda: LinkNotices((*s.interfaces, UPLOAD_DEVICE), s.ownership.htb_major),
         NftablesNotices,
+    ),
+    class_counters=lambda s, direction: read_class_counters(
+        s.interfaces if direction is Direction.DOWN else (UPLOAD_DEVICE,), s.ownership.htb_major
     ),
     mptcp_missing=mptcp_missing,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
 from mptcp_throttler.policy.model import Network
 from mptcp_throttler.shaping.model import Birth, ClassSpec, SocketLimit, Target
 
@@ -111,6 +111,9 @@ class Sockets(Protocol):
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
         """Return those of *four_tuples* that have a socket."""
+
+    def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
+        """Return of those of *four_tuples* that have a socket what samples leave out."""
 
     def close(self) -> None: ...
 

@@ -211,6 +211,20 @@ class KernelSubflow(NamedTuple):
         return self.bytes_acked + (0 if self.tcp is None else self.tcp.sacked * self.tcp.mss)
 
 
+class SocketDetails(NamedTuple):
+    """More of one subflow's socket, for people: nobody decides by it, so that samples do without."""
+
+    rtt_variance: int
+    """Microseconds."""
+    retransmits: int
+    """Segments sent again, since the subflow began."""
+    segments_out: int
+    lost: int
+    """Segments under way that are taken to be lost."""
+    congestion_window: int
+    """Segments."""
+
+
 class EventKind(enum.Enum):
     """What the tracker reports."""
 

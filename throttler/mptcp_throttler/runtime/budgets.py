@@ -24,6 +24,7 @@ from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.stages.budget import NOTHING_USED, BudgetStage, Usage
 from mptcp_throttler.stages.budget_periods import Periods
+from mptcp_throttler.stages.budget_sockets import End
 from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 
 class Budgets:
-    """One daemon's budgets. *changed* hears whose verdicts are to be made anew."""
+    """One daemon's budgets. *changed* hears whose verdicts are to be made anew, *closed* what sockets carried."""
 
     def __init__(
         self,
@@ -52,12 +53,14 @@ class Budgets:
         stage: BudgetStage,
         changed: Callable[[Collection[int]], None],
         clock: Callable[[], float] = time.time,
+        closed: Callable[[int, End, int, int], None] | None = None,
     ) -> None:
         self._path = path
         self._clock = clock
         self._ports = tuple(listen_ports)
         self._stage = stage
         self._changed = changed
+        self._closed = closed
         self._thread: ThreadPoolExecutor | None = None
         self._ledger: Ledger | None = None
         """Used in that thread alone."""
@@ -148,6 +151,8 @@ class Budgets:
             for number, each in enumerate(self._meter.closed(), start=1):
                 end = each.remote, each.remote_port, each.local_port
                 self._stage.socket_closed(each.cookie, end, each.acked, each.received)
+                if self._closed is not None:
+                    self._closed(each.cookie, end, each.acked, each.received)
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         except KernelError as error:

@@ -15,22 +15,21 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from mptcp_common import __version__
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.kernel.state_lock import locked
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
-from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.schedule import next_change, open_rules
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.budgets import Budgets
@@ -39,10 +38,12 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.decisions import Decisions, StageSampling
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.effects import Effects
+from mptcp_throttler.runtime.fault_log import faults_told
 from mptcp_throttler.runtime.loop_gauge import LoopGauge
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.pacing import PacedCaps
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.runtime.queries import Parts, Queries
 from mptcp_throttler.runtime.reloads import Reloads
 from mptcp_throttler.runtime.sampler import Consumer, Sampler
 from mptcp_throttler.runtime.service_status import ServiceStatus
@@ -53,7 +54,9 @@ from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.steering import SteeringStage
-from mptcp_throttler.views import snapshot
+from mptcp_throttler.telemetry.chronicle import Chronicle
+from mptcp_throttler.telemetry.reaction import Reaction
+from mptcp_throttler.telemetry.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +88,22 @@ class Daemon:
         # The order of the stages: each sees what the one before made of the verdicts.
         stages = (self._budget_stage, self._guard, self._steering)
         planners = (self._downloads.planner, self._uploads.planner)
-        self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed)
+        self._traffic = Traffic(time.monotonic, lambda: self._sampler.sweep_seconds)
+        self._reaction = Reaction()
+        self._chronicle = Chronicle(self._traffic)
+        self._downloads.planner.entries.told = partial(self._entries_told, Direction.DOWN)
+        self._uploads.planner.entries.told = partial(self._entries_told, Direction.UP)
+        listeners = self._traffic.decided, self._chronicle.decided
+        self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed, listeners)
         self._budgets = Budgets(
-            settings.ledger, settings.ownership.listen_ports, self._budget_stage, self._decisions.decide
+            settings.ledger,
+            settings.ownership.listen_ports,
+            self._budget_stage,
+            self._decisions.decide,
+            closed=self._traffic.socket_closed,
         )
         self._path_manager = UserspacePathManager(settings.state_directory)
-        self._effects = Effects(self._path_manager, self._steering)
+        self._effects = Effects(self._path_manager, self._steering, self._chronicle)
         # The order in which they are prepared; they are closed in the reverse order.
         self._components: tuple[Component, ...] = (
             self._downloads,
@@ -98,8 +111,8 @@ class Daemon:
             self._path_manager,
             self._budgets,
         )
-        self._reloads = Reloads(self._components, self._decisions, read_policy, self._take_new_policy)
-        self._status = StatusServer(settings.status_socket, self._document, settings.status_group)
+        self._reloads = Reloads(self._components, self._decisions, read_policy, self._take_new_policy, self._reloaded)
+        self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)
         self._service_status = ServiceStatus(self._summary)
         self._stage_sampling = [StageSampling(stage, self._decisions, self._effects.carry_out) for stage in stages]
         self._planners = planners
@@ -143,6 +156,7 @@ class Daemon:
         policy = self._decisions.policy
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
+            stack.enter_context(faults_told(self._chronicle.fault))
             for component in self._components:
                 stack.push_async_callback(component.close)
                 await component.prepare(policy)
@@ -164,11 +178,13 @@ class Daemon:
                 self._sampler,
                 sockets,
                 self._changed,
+                self._captured,
                 self._comparison.verify,
             )
             stack.callback(self._observers.close)
             await self._observers.open()
             await self._adopt()
+            self._traffic.begin(self._sampler.latest)
             for component in self._components:
                 await component.commit(policy)
             await self._uploads.remove_what_was_left()
@@ -199,7 +215,7 @@ class Daemon:
             )
 
     def _consumers(self) -> list[Consumer]:
-        return [*self._paced_if_any(), self._uploads, *self._stage_sampling]
+        return [*self._paced_if_any(), self._uploads, *self._stage_sampling, self._traffic]
 
     def _paced_if_any(self) -> tuple[PacedCaps, ...]:
         return () if self._paced is None else (self._paced,)
@@ -236,8 +252,9 @@ class Daemon:
             except KernelError as error:
                 log.error("%s; what budgets counted last is lost", error)
 
-    def _changed(self, events: Iterable[Event]) -> None:
+    def _changed(self, events: Collection[Event]) -> None:
         """Decide anew about every connection that *events* name."""
+        self._chronicle.tracked(events)
         tokens = set()
         for event in events:
             tokens.add(event.token)
@@ -246,6 +263,19 @@ class Daemon:
             elif log.isEnabledFor(logging.DEBUG):
                 log.debug("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
         self._decisions.decide(tokens)
+
+    def _captured(self, events: Collection[Event]) -> None:
+        """Decide about what packets have shown, and note how long the kernel's entries of joins take."""
+        self._reaction.captured(events, self._tracker.connections)
+        self._changed(events)
+        if not self._decisions.waiting:
+            self._reaction.decided(self._downloads.planner.entries.upserts)
+
+    def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
+        now = time.time()
+        if there and direction is Direction.DOWN:
+            self._reaction.applied(four_tuples, now)
+        self._chronicle.entries(direction, four_tuples, there, now)
 
     def _plan_changed(self) -> None:
         flips = self._decisions.anticipation.take_flips()
@@ -302,6 +332,9 @@ class Daemon:
         await self._reloads.reload()
         self._clock_changed.set()
 
+    def _reloaded(self, text: str) -> None:
+        self._chronicle.reload(time.time(), text)
+
     async def _take_new_policy(self) -> None:
         if self._paced is not None:
             self._paced.new_policy()
@@ -318,65 +351,31 @@ class Daemon:
         )
         return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused.errors)}"
 
-    def _document(self) -> Iterator[str]:
-        """Yield the status in pieces, from what is stored; called in a child."""
-        policy, download, upload = self._decisions.policy, self._downloads, self._uploads
-        head = {
-            "version": __version__,
-            "pid": self._pid,
-            "started": self._started,
-            "now": time.time(),
-            "interfaces": list(self._settings.interfaces),
-            "netfilter": download.backend,
-            "paced": self._paced is not None,
-            "policy": {
-                "source": str(self._settings.policy),
-                "dry_run": policy.dry_run,
-                "rules": [rule.name for rule in policy.rules],
-            },
-            "reloads": self._reloads.as_json(),
-            "path_manager": "user space" if self._path_manager.in_force else "kernel",
-            "uploads_shaped": upload.in_force,
-            "in_step": all(each.classes.settled and each.entries.settled for each in self._planners),
-        }
-        tail = {
-            "classes": snapshot.classes(self._planners),
-            "counters": {
-                "observers": asdict(self._observers.counters),
-                "tracker": asdict(self._tracker.counters),
-                "reconciler": asdict(download.reconciler.counters),
-                "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
-                "changes": asdict(self._comparison.counters),
-                "guard": asdict(self._guard.counters),
-                "sampler": self._sampler.as_json(),
-                "loop": self._gauge.as_json(),
-                "entries": len(download.planner.entries.actual),
-                "upload_entries": len(upload.planner.entries.actual),
-                "tables": dict(self._tracker.table_sizes),
-            },
-        }
-        shown = snapshot.Shown(
-            head,
-            tail,
-            self._tracker.connections.values(),
-            self._decisions.verdicts,
-            download.planner,
-            upload.planner,
-            self._guard.reason,
-            self._latest_samples,
+    def _answer(self, line: bytes) -> Iterator[str]:
+        """Yield the answer to a request in pieces, from what is stored; called in a child."""
+        parts = Parts(
+            self._settings,
+            self._kernel,
+            self._started,
+            self._pid,
+            self._paced is not None,
+            self._tracker,
+            self._decisions,
+            self._downloads,
+            self._uploads,
+            self._budget_stage,
+            self._guard,
+            self._path_manager,
+            self._reloads,
+            self._comparison,
+            self._gauge,
+            self._sampler,
+            self._observers,
+            self._traffic,
+            self._reaction,
+            self._chronicle.ring,
         )
-        return snapshot.document(shown)
-
-    def _latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
-        """Return the samples of the last sweep, or where that is old, new ones; called in a child."""
-        if not self._sampler.is_current():
-            try:
-                # A socket of its own: whose netlink socket the daemon uses, reads its answers.
-                sockets = self._kernel.sockets(self._settings)
-                return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
-            except (KernelError, OSError) as error:
-                log.error("%s; the status shows older byte counts", error)
-        return self._sampler.latest
+        return Queries(parts).answer(line)
 
     @staticmethod
     async def _every(seconds: float, call: Callable[[], Awaitable[None]]) -> None:

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Connections decided without a pause: some three milliseconds."""
+Verdicts = tuple[Verdict, ...]
+Listener = Callable[[int, Connection | None, Verdicts, Verdicts, float], None]
+"""Takes a token, the connection if it has not ended, the verdicts of before and of now, and when that is."""
 YOUNG_SECONDS = 0.3
 """A subflow has so little under way until then that a cap may begin on it at once."""
 MAX_SLEEP_SECONDS = 60.0
@@ -41,8 +44,12 @@ class Decisions:
         stages: Sequence[Stage],
         planners: Sequence[Planner],
         changed: Callable[[], None],
+        listeners: Sequence[Listener] = (),
     ) -> None:
-        """*connections* is the tracker's live view by token; *changed* is called when plans may have changed."""
+        """*connections* is the tracker's live view by token; *changed* is called when plans may have changed.
+
+        *listeners* hear of each connection what was decided, before the planners do.
+        """
         self.policy = policy
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
         """By token; of each active subflow, direction by direction."""
@@ -52,6 +59,7 @@ class Decisions:
         self._changed = changed
         self.anticipation = Anticipation()
         self.cap_log = CapLog()
+        self._listeners = tuple(listeners)
         self._waiting: dict[int, None] = {}
         """Tokens that are to be decided, in order."""
         self._wake = asyncio.Event()
@@ -75,6 +83,11 @@ class Decisions:
             self._waiting.pop(token, None)
             self._decide(token, now)
         self._changed()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are connections about which is yet to be decided."""
+        return bool(self._waiting)
 
     async def decide_all(self) -> None:
         """Decide about every connection, in slices; return when it is done. :meth:`run` need not be running."""
@@ -126,6 +139,8 @@ class Decisions:
                 verdicts = stage.apply(connection, verdicts, now)
             self.verdicts[token] = verdicts
         self.cap_log.note(before, verdicts)
+        for listener in self._listeners:
+            listener(token, connection, before, verdicts, now)
         for planner in self._planners:
             try:
                 planner.set_verdicts(token, verdicts, now, young)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import KernelSubflow
+from mptcp_throttler.runtime.fault_log import TOLD
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.backup_flags import SetBackup
+from mptcp_throttler.stages.budget import Reached
 from mptcp_throttler.stages.guard import Relaxed, Resumed
 from mptcp_throttler.stages.stage import Effect
 from mptcp_throttler.stages.steering import SteeringStage
+from mptcp_throttler.telemetry.chronicle import Chronicle
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +23,8 @@ log = logging.getLogger(__name__)
 class Effects:
     """One daemon's."""
 
-    def __init__(self, path_manager: UserspacePathManager, steering: SteeringStage) -> None:
+    def __init__(self, path_manager: UserspacePathManager, steering: SteeringStage, chronicle: Chronicle) -> None:
+        self._chronicle = chronicle
         self._path_manager = path_manager
         self._steering = steering
 
@@ -28,9 +33,13 @@ class Effects:
         for effect in effects:
             match effect:
                 case Relaxed(token, reason):
-                    log.warning("connection %08x: caps relaxed: %s", token, reason)
+                    log.warning("connection %08x: caps relaxed: %s", token, reason, extra=TOLD)
+                    self._chronicle.guard(time.time(), token, f"caps relaxed: {reason}")
                 case Resumed(token):
                     log.info("connection %08x: caps are in force again", token)
+                    self._chronicle.guard(time.time(), token, "caps are in force again")
+                case Reached(budget, client, sentence):
+                    self._chronicle.budget(time.time(), budget, client, sentence)
                 case SetBackup():
                     self._set_backup(effect)
                 case _:
@@ -51,5 +60,7 @@ class Effects:
             log.warning("%s; a connection from before the policy steered cannot be steered", error)
             self._steering.refused(effect)
             return
-        log.debug("%s: %s", effect.four_tuple, "backup" if effect.backup else "regular")
+        what = "backup" if effect.backup else "regular"
+        log.debug("%s: %s", effect.four_tuple, what)
+        self._chronicle.steering(time.time(), effect.token, effect.four_tuple, f"made {what}")
         self._steering.confirmed(effect)

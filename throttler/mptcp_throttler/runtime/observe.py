@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from mptcp_throttler.config.settings import Settings
@@ -50,9 +50,11 @@ class Observers:
         tracker: Tracker,
         sampler: Sampler,
         sockets: Sockets,
-        changed: Callable[[Iterable[Event]], None],
+        changed: Callable[[Collection[Event]], None],
+        captured: Callable[[Collection[Event]], None],
         interface_returned: Callable[[], Awaitable[object]],
     ) -> None:
+        """*captured* hears of what the tracker learnt from packets, *changed* of all else."""
         self.counters = ObserverCounters()
         self._settings = settings
         self._kernel = kernel
@@ -60,6 +62,7 @@ class Observers:
         self._sampler = sampler
         self._sockets = sockets
         self._changed = changed
+        self._captured = captured
         self._interface_returned = interface_returned
         self._captures: dict[str, SegmentSource] = {}
         self._events: EventSource | None = None
@@ -202,7 +205,7 @@ class Observers:
             log.warning("%s; capturing again when it is there and up", error)
             self._close_capture(capture.interface)
         if events:
-            self._changed(events)
+            self._captured(events)
         self.ask_soon()
 
     def _read_events(self) -> None:

@@ -17,6 +17,7 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.component import Component, prepare_all
 from mptcp_throttler.runtime.decisions import Decisions
+from mptcp_throttler.runtime.fault_log import TOLD
 from mptcp_throttler.runtime.service_status import tell
 
 log = logging.getLogger(__name__)
@@ -39,15 +40,19 @@ class Reloads:
         decisions: Decisions,
         read_policy: Callable[[], Policy],
         enforce: Callable[[], Awaitable[None]],
+        told: Callable[[str], None],
     ) -> None:
-        """*enforce* brings the plan in line with the policy of *decisions*."""
+        """*enforce* brings the plan in line with the policy of *decisions*; *told* hears what became of a reload."""
         self.last_refused: Refusal | None = None
         """None where the last reload succeeded."""
+        self.since: float | None = None
+        """When the policy in force was taken, seconds since the epoch; None for that of the start."""
         self._accepted = self._refused = 0
         self._components = components
         self._decisions = decisions
         self._read_policy = read_policy
         self._enforce = enforce
+        self._told = told
 
     async def reload(self) -> None:
         """Take the policy file anew; refuse a bad one and keep what is in force."""
@@ -65,8 +70,9 @@ class Reloads:
         except (DocumentError, KernelError) as error:
             lines = tuple(str(error).splitlines())
             for line in lines:
-                log.error("%s", line)
-            log.error("policy not reloaded: the one in force stays")
+                log.error("%s", line, extra=TOLD)
+            log.error("policy not reloaded: the one in force stays", extra=TOLD)
+            self._told(f"policy not reloaded: {lines[0]}")
             self._refused += 1
             self.last_refused = Refusal(time.time(), lines)
             return
@@ -78,8 +84,11 @@ class Reloads:
             except KernelError as error:
                 log.error("%s", error)
         self._accepted += 1
+        self.since = time.time()
         self.last_refused = None
-        log.info("policy reloaded: %s", counted(len(policy.rules), "rule"))
+        text = f"policy reloaded: {counted(len(policy.rules), 'rule')}"
+        log.info("%s", text)
+        self._told(text)
 
     def as_json(self) -> dict[str, Any]:
         """Return for the status how many were ``accepted`` and ``refused``, and ``last_refused``."""

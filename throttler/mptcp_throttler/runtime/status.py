@@ -1,10 +1,11 @@
 """Answers the status socket: what the daemon knows and does, as JSON over a Unix socket, for people and for monitoring.
 
-A client connects and reads one JSON document until the end. Keys are stable; new ones may be added.
+A client connects, sends one line that says what it wants, and reads one JSON document until the end (docs/status.md).
+One that says nothing gets the whole status. Keys are stable; new ones may be added.
 
 Each answer is made by a child, a copy of the daemon as it was when it was asked (fork(2)): it shows one moment, and the
 event loop is held up by the copying of page tables alone, however many connections there are and however slowly the
-client reads. The child keeps nothing open but the client and the log.
+client reads or writes. The child keeps nothing open but the client and the log.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import NoReturn
 
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.views.requests import LARGEST_REQUEST
 
 log = logging.getLogger(__name__)
 
@@ -32,22 +34,26 @@ AGAIN_SECONDS = 1.0
 MAX_ANSWERS = 4
 """Children at a time; who asks meanwhile waits."""
 PIECE_BYTES = 1 << 16
+SILENT_SECONDS = 0.2
+"""A client that has sent nothing by then has nothing to send."""
+LINE_SECONDS = 5.0
+"""For a pause within a line."""
 NICE = -10
 """After the daemon, before the proxy: who asks waits for a third of a second of work with 10,000 connections."""
 _STDERR = 2
 
 
 class StatusServer:
-    """Answers each connection to the socket at *path* with the pieces of text that *document* yields."""
+    """Answers each connection to the socket at *path* with the pieces of text that *answer* yields for its line."""
 
-    def __init__(self, path: Path, document: Callable[[], Iterator[str]], group: str | None = None) -> None:
-        """*document* is called in a child: it may take its time, and changes nothing that the daemon has.
+    def __init__(self, path: Path, answer: Callable[[bytes], Iterator[str]], group: str | None = None) -> None:
+        """*answer* is called in a child: it may take its time, and changes nothing that the daemon has.
 
         *group*: whose members may ask, beside root; None: the daemon's own.
         """
         self._path = path
         self._group = group
-        self._document = document
+        self._answer_to = answer
         self._listener: socket.socket | None = None
         self._inode = 0
         """Of the socket, as it was made."""
@@ -142,7 +148,7 @@ class StatusServer:
         try:
             child = os.fork()
             if child == 0:
-                _be_the_child(client, self._document)
+                _be_the_child(client, self._answer_to)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
@@ -168,7 +174,7 @@ def _reap(child: int) -> None:
         os.waitpid(child, 0)
 
 
-def _be_the_child(client: socket.socket, document: Callable[[], Iterator[str]]) -> NoReturn:
+def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[str]]) -> NoReturn:
     """Answer and end, without anything of what the daemon does when it ends."""
     code = 1
     try:
@@ -182,8 +188,9 @@ def _be_the_child(client: socket.socket, document: Callable[[], Iterator[str]]) 
         # What the daemon holds it must be able to let go of, its lock for one, while a client reads slowly.
         os.closerange(_STDERR + 1, client.fileno())
         os.closerange(client.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        line = _read_line(client)
         client.setblocking(True)
-        _send(client, document())
+        _send(client, answer(line))
         code = 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the client went away
@@ -191,6 +198,22 @@ def _be_the_child(client: socket.socket, document: Callable[[], Iterator[str]]) 
         log.exception("status")
     finally:
         os._exit(code)
+
+
+def _read_line(client: socket.socket) -> bytes:
+    """Return what *client* asks, up to the end of the line or of what it sends; nothing where it is silent."""
+    line = b""
+    client.settimeout(SILENT_SECONDS)
+    while b"\n" not in line and len(line) <= LARGEST_REQUEST:
+        try:
+            piece = client.recv(LARGEST_REQUEST)
+        except TimeoutError:
+            break
+        if not piece:
+            break
+        line += piece
+        client.settimeout(LINE_SECONDS)
+    return line.partition(b"\n")[0]
 
 
 def _send(client: socket.socket, document: Iterator[str]) -> None:

@@ -7,7 +7,7 @@ change of one object costs O(1) however many there are. The habit is Calico's de
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -27,6 +27,8 @@ class DeltaTracker(Generic[K, V]):
         """Desired objects that are missing or differ."""
         self.deletes: set[K] = set()
         """Actual objects that are not desired."""
+        self.told: Callable[[Collection[K], bool], None] | None = None
+        """Is told which objects came to the kernel (True) or changed there, and which went."""
         self._same = same
 
     @property
@@ -68,11 +70,15 @@ class DeltaTracker(Generic[K, V]):
                 self.upserts.pop(key, None)
             else:
                 self.upserts[key] = self.desired[key]
+        if self.told is not None:
+            self.told(done.keys(), True)
 
-    def deleted(self, done: Iterable[K]) -> None:
+    def deleted(self, done: Collection[K]) -> None:
         """Record that *done* are gone from the kernel."""
         for key in done:
             self.actual.pop(key, None)
             self.deletes.discard(key)
             if key in self.desired:
                 self.upserts[key] = self.desired[key]
+        if self.told is not None:
+            self.told(done, False)

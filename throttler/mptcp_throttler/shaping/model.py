@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MTU = 1514
 """Bytes of a full Ethernet frame."""
@@ -32,6 +33,14 @@ class ClassSpec:
             abs(mine - theirs) <= max(2, BURST_TOLERANCE * theirs)
             for mine, theirs in ((self.burst, other.burst), (self.cburst, other.cburst))
         )
+
+
+class ClassCounters(NamedTuple):
+    """What one class passed since it was made, on all interfaces together."""
+
+    bytes: int
+    packets: int
+    drops: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class Planner:
         self.direction = direction
         self.classes: DeltaTracker[int, ClassSpec] = DeltaTracker(ClassSpec.same_as)
         self.entries: DeltaTracker[FourTuple, Target] = DeltaTracker()
-        self._caps: dict[ScopeKey, Cap] = {}
+        self.caps: dict[ScopeKey, Cap] = {}
         self._by_minor: dict[int, Cap] = {}
         self._cap_of: dict[FourTuple, ScopeKey] = {}
         self._owner: dict[FourTuple, int] = {}
@@ -76,7 +76,7 @@ class Planner:
         self._dry_run = policy.dry_run
         self._rules = {rule.name: rule for rule in policy.rules if self.direction in rule.directions}
         self._marks = {rule.name: self.ownership.mark_of_rule(i) for i, rule in enumerate(policy.rules)}
-        for scope, cap in self._caps.items():
+        for scope, cap in self.caps.items():
             cap.mark = self._marks.get(scope.rule, cap.mark)
             rule = self._rules.get(scope.rule) if scope.of_rule else None
             if rule is not None and rule.throttle is not None and rule.throttle.share is scope.share:
@@ -97,7 +97,7 @@ class Planner:
 
     def class_of(self, scope: ScopeKey) -> int | None:
         """Return the handle of a cap's class, None where it has none."""
-        cap = self._caps.get(scope)
+        cap = self.caps.get(scope)
         return None if cap is None else self.ownership.htb_major << 16 | cap.minor
 
     def began_in_class(self, four_tuple: FourTuple) -> bool:
@@ -146,7 +146,7 @@ class Planner:
         self._now = now
         for four_tuple in self._lingering.take_due(now, ask=self.soft_caps):
             self._end_of_linger(four_tuple)
-        for scope, cap in list(self._caps.items()):
+        for scope, cap in list(self.caps.items()):
             if cap.users or cap.held:
                 continue
             rule = self._rules.get(scope.rule) if scope.of_rule else None
@@ -154,7 +154,7 @@ class Planner:
             kept = CONNECTION_IDLE_SECONDS if scope.share is Share.CONNECTION else IDLE_SECONDS
             if wanted and not self._dry_run and (scope.share is Share.PATH or now - cap.idle_since < kept):
                 continue
-            del self._caps[scope]
+            del self.caps[scope]
             del self._by_minor[cap.minor]
             self._used.discard(cap.minor)
             self.classes.drop(cap.minor)
@@ -189,7 +189,7 @@ class Planner:
 
     def pending(self) -> list[FourTuple]:
         """Return all subflows of which :meth:`is_pending` is true."""
-        return [four_tuple for cap in self._caps.values() for four_tuple in cap.pending]
+        return [four_tuple for cap in self.caps.values() for four_tuple in cap.pending]
 
     def complete(self, four_tuple: FourTuple) -> bool:
         """Cap a subflow whose transition is complete; return whether it was waited for. Unknown ones are fine."""
@@ -236,7 +236,7 @@ class Planner:
 
     def _cap_on(self, four_tuple: FourTuple) -> Cap | None:
         scope = self._cap_of.get(four_tuple)
-        return None if scope is None else self._caps[scope]
+        return None if scope is None else self.caps[scope]
 
     def _send(self, four_tuple: FourTuple, scope: ScopeKey, throttle: Throttle, now: float, young: bool) -> None:
         previous = self._cap_of.get(four_tuple)
@@ -244,7 +244,7 @@ class Planner:
             self.entries.drop(four_tuple)
         self._lingering.discard(four_tuple)
         if previous is not None and previous != scope:
-            before = self._caps[previous]
+            before = self.caps[previous]
             self._leave(four_tuple, now)
             if four_tuple in self.entries.desired and four_tuple not in self._held_by:
                 # Until its transition is complete the cap that it had holds it.
@@ -367,7 +367,7 @@ class Planner:
             self._fit(cap)
 
     def _cap(self, scope: ScopeKey, throttle: Throttle, four_tuple: FourTuple | None, now: float) -> Cap:
-        cap = self._caps.get(scope)
+        cap = self.caps.get(scope)
         if cap is None:
             found = None if four_tuple is None else self.entries.actual.get(four_tuple)
             if found is not None and found.minor in self.classes.actual and found.minor not in self._used:
@@ -375,7 +375,7 @@ class Planner:
             else:
                 minor = self._free_minor()
             mark = self._marks.get(scope.rule, 0)
-            cap = self._caps[scope] = Cap(minor, self.direction, throttle, throttle, mark, idle_since=now)
+            cap = self.caps[scope] = Cap(minor, self.direction, throttle, throttle, mark, idle_since=now)
             self._by_minor[minor] = cap
             self._used.add(minor)
             self.classes.want(minor, cap.spec)

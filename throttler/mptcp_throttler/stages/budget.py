@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import Final
 
@@ -21,12 +21,22 @@ from mptcp_throttler.policy.model import Cap, Policy, Rule, ScopeKey, Share, Thr
 from mptcp_throttler.policy.reasons import BEFORE, joined
 from mptcp_throttler.stages.budget_accounts import NOTHING_USED, Accounts, Part, Usage, Volume
 from mptcp_throttler.stages.budget_sockets import End, Metered, MeteredSockets
-from mptcp_throttler.stages.stage import Outcome, Samples
+from mptcp_throttler.stages.stage import Effect, Outcome, Samples
 
 __all__ = ["NOTHING_USED", "BudgetStage", "Usage"]
 
 MAX_URGENT: Final = 200
 """Subflows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached(Effect):
+    """To be told: an account came to a step, or to a share of its first one."""
+
+    budget: str
+    client: str
+    """"" for all clients together."""
+    sentence: str
 
 
 class BudgetStage:
@@ -63,6 +73,10 @@ class BudgetStage:
         fetched must have been written. Return the connections whose verdicts are to be made anew."""
         self._accounts.refresh(used)
         return self._accounts.take_stale()
+
+    def accounts(self) -> Mapping[Account, int]:
+        """Return the bytes of every account that is known."""
+        return self._accounts.used()
 
     def periods(self) -> Collection[tuple[str, int]]:
         """Return name and begin of the period of each budget: the accounts that are of interest."""
@@ -145,7 +159,13 @@ class BudgetStage:
             yield Outcome()
         if samples.complete:
             self._urgent = self._bringing_near(samples.time)
-        yield Outcome(self._accounts.take_stale())
+        yield Outcome(
+            self._accounts.take_stale(),
+            [
+                Reached(each.budget.name, each.key.client, self._accounts.describe(each))
+                for each in self._accounts.take_reached()
+            ],
+        )
 
     def _meter(self, connection: Connection, parts: Mapping[FourTuple, tuple[Part, ...]], now: float) -> None:
         token = connection.token

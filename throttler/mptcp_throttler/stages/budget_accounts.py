@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -13,6 +14,8 @@ from mptcp_throttler.stages.budget_periods import Periods
 
 ANNOUNCED_PERCENT: Final = (50, 80, 95)
 """Of the first step's volume: where reasons say that so much is used."""
+MAX_REACHED: Final = 1024
+"""Accounts that are told of at a time: the latest."""
 NEAR_SECONDS: Final = 3.0
 """An account is near its next step when it would reach it within that time at its present rate."""
 
@@ -130,6 +133,7 @@ class Accounts:
         self._dirty: list[Volume] = []
         self._swept: list[Volume] = []
         self._swept_at: float | None = None
+        self._reached: deque[Volume] = deque(maxlen=MAX_REACHED)
 
     @property
     def periods(self) -> Periods:
@@ -163,6 +167,10 @@ class Accounts:
         for account, volume in self._volumes.items():
             volume.used = used.get(account, 0) + volume.unwritten
             self._settle_level(volume)
+
+    def used(self) -> dict[Account, int]:
+        """Return the bytes of every account that is known."""
+        return self._known | {account: volume.used for account, volume in self._volumes.items()}
 
     def begin_periods(self, now: float) -> None:
         """Begin the periods that hold *now*, seconds since the epoch."""
@@ -214,11 +222,18 @@ class Accounts:
         volume.find_level()
         if volume.level != before:
             self._stale |= volume.tokens
+            self._reached.append(volume)
 
     def take_stale(self) -> Collection[int]:
         """Return the connections whose verdicts were made with what is not so any more, and forget them."""
         stale, self._stale = self._stale, set()
         return stale
+
+    def take_reached(self) -> list[Volume]:
+        """Return the accounts that reached a step, or a share that is announced, since the last call."""
+        reached = list(self._reached)
+        self._reached.clear()
+        return reached
 
     def take_added(self) -> dict[Account, int]:
         """Return the bytes that came to each account since the last call."""

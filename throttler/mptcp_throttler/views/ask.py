@@ -3,50 +3,32 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
 
-from mptcp_throttler.views.snapshot import END_OF_HEAD
+from mptcp_common import status_client
 
-ANSWER_SECONDS = 5.0
-"""How long a pause in the answer may be."""
 RELOAD_SECONDS = 60.0
 """A reload that takes longer is not waited for."""
 _PAUSE_SECONDS = 0.1
 
 
 def ask_text(path: Path) -> bytes:
-    """Return the JSON text of the daemon that listens at *path*. Raises OSError where none does."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(ANSWER_SECONDS)
-        client.connect(str(path))
-        return b"".join(iter(lambda: client.recv(1 << 20), b""))
+    """Return the JSON text of the status of the daemon that listens at *path*. Raises OSError where none does."""
+    return status_client.ask_text(path, {"query": "status"})
 
 
 def ask(path: Path) -> dict[str, Any]:
     """Return the status of the daemon that listens at *path*. Raises OSError where none does."""
-    status: dict[str, Any] = json.loads(ask_text(path))
-    return status
+    return status_client.ask(path, {"query": "status"})
 
 
 def ask_head(path: Path) -> dict[str, Any]:
     """Return what the status says before the connections, of which there may be thousands. Raises OSError."""
-    text = b""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(ANSWER_SECONDS)
-        client.connect(str(path))
-        while END_OF_HEAD not in text:
-            piece = client.recv(1 << 16)
-            if not piece:
-                raise ConnectionResetError("the answer ended too early")
-            text += piece
-    head: dict[str, Any] = json.loads(text.partition(END_OF_HEAD)[0] + b"}")
-    return head
+    return status_client.ask(path, {"query": "head"})
 
 
 def reload_outcome(path: Path) -> list[str]:

@@ -11,14 +11,21 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.model import Direction, Verdict
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 
-END_OF_HEAD = b', "connections": ['
-"""What follows the head; no key of the head is written so."""
+
+class Planners(Protocol):
+    """Where the text of a subflow looks its classes up."""
+
+    @property
+    def download(self) -> Planner: ...
+
+    @property
+    def upload(self) -> Planner: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +47,22 @@ class Shown:
 
 def document(shown: Shown) -> Iterator[str]:
     """Yield the text of the document in pieces, one for each connection."""
-    yield json.dumps(shown.head)[:-1] + END_OF_HEAD.decode()
+    yield json.dumps(shown.head)[:-1] + ', "connections": ['
     sockets = shown.samples()
     separator = ""
     for connection in list(shown.connections):
         yield separator + _connection(connection, shown, sockets)
         separator = ", "
     yield "], " + json.dumps(shown.tail)[1:]
+
+
+def by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:
+    """Return the verdicts on what is sent to the client, and on what comes from it, by subflow."""
+    down: dict[FourTuple, Verdict] = {}
+    up: dict[FourTuple, Verdict] = {}
+    for verdict in verdicts:
+        (down if verdict.direction is Direction.DOWN else up)[verdict.four_tuple] = verdict
+    return down, up
 
 
 def classes(planners: Iterable[Planner]) -> list[dict[str, Any]]:
@@ -65,13 +81,10 @@ def classes(planners: Iterable[Planner]) -> list[dict[str, Any]]:
 
 def _connection(connection: Connection, shown: Shown, sockets: Mapping[FourTuple, KernelSubflow]) -> str:
     # Written by hand: an encoder takes three times as long, and there may be twenty thousand subflows.
-    down: dict[FourTuple, Verdict] = {}
-    up: dict[FourTuple, Verdict] = {}
-    for verdict in shown.verdicts.get(connection.token, ()):
-        (down if verdict.direction is Direction.DOWN else up)[verdict.four_tuple] = verdict
+    down, up = by_direction(shown.verdicts.get(connection.token, ()))
     subflows = ", ".join(
         [
-            _subflow(each, down.get(each.four_tuple), up.get(each.four_tuple), sockets.get(each.four_tuple), shown)
+            subflow_text(each, down.get(each.four_tuple), up.get(each.four_tuple), sockets.get(each.four_tuple), shown)
             for each in connection.subflows
         ]
     )
@@ -81,9 +94,10 @@ def _connection(connection: Connection, shown: Shown, sockets: Mapping[FourTuple
     )
 
 
-def _subflow(
-    subflow: Subflow, verdict: Verdict | None, upload: Verdict | None, sample: KernelSubflow | None, shown: Shown
+def subflow_text(
+    subflow: Subflow, verdict: Verdict | None, upload: Verdict | None, sample: KernelSubflow | None, shown: Planners
 ) -> str:
+    """Return the text of one subflow's object."""
     four_tuple = subflow.four_tuple
     sent, received, pacing = "null", "null", None
     if sample is not None:
@@ -91,7 +105,7 @@ def _subflow(
         pacing = None if sample.tcp is None else sample.tcp.max_pacing_rate
     local, local_port, remote, remote_port = four_tuple
     return (
-        f'{{"local": {_own_end(local, local_port)}, "remote": "{_end(remote, remote_port)}", '
+        f'{{"local": {_own_end(local, local_port)}, "remote": "{end_text(remote, remote_port)}", '
         f"{_kind(subflow.state, subflow.initial, subflow.local_id, subflow.remote_id, subflow.backup)}, "
         f'"interface": {_text(subflow.interface)}, "since": {subflow.since!r}, '
         f'"path": {_text(verdict.path if verdict else None)}, {_cap(four_tuple, verdict, shown.download)}, '
@@ -139,14 +153,15 @@ def _text(value: str | None) -> str:
 
 @lru_cache(256)
 def _own_end(address: bytes, port: int) -> str:
-    return f'"{_end(address, port)}"'
+    return f'"{end_text(address, port)}"'
 
 
 def _why_no_verdict(state: SubflowState) -> str:
     return f"not active ({state.value})"
 
 
-def _end(address: bytes, port: int) -> str:
+def end_text(address: bytes, port: int) -> str:
+    """Return an address with its port as people write it."""
     if len(address) == 4:
         return f"{socket.inet_ntoa(address)}:{port}"
     return f"[{socket.inet_ntop(socket.AF_INET6, address)}]:{port}"

@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from mptcp_throttler.kernel.netlink import NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR, NetlinkSocket, check_done, refusal
+from mptcp_throttler.kernel.netlink import (
+    NLM_F_DUMP,
+    NLMSG_DONE,
+    NLMSG_ERROR,
+    NetlinkSocket,
+    check_done,
+    messages_with_flags,
+    refusal,
+)
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.inet_diag import (
     DUMP,
     NETLINK_SOCK_DIAG,
     SOCK_DIAG_BY_FAMILY,
     Decoder,
+    details,
     dump_request,
     exact_request,
 )
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
 
 _BATCH = 64
 """Look-ups sent before their answers are read: the receive buffer must hold that many."""
@@ -52,6 +61,34 @@ class SocketDiagnostics:
     def look_up(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelSubflow]:
         """Return those of the subflows that there are. Raises KernelError if the question fails."""
         found: list[KernelSubflow] = []
+        self._ask(four_tuples, lambda data, number: self._decoder.decode(data, number, SOCK_DIAG_BY_FAMILY, found))
+        # The kernel answers for a socket that is gone with the one that listens.
+        asked = set(four_tuples)
+        return {each.four_tuple: each for each in found if each.four_tuple in asked}
+
+    def details(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, SocketDetails]:
+        """Return what samples leave out of those sockets that there are. Raises KernelError if the question fails."""
+        found: list[tuple[FourTuple, SocketDetails]] = []
+
+        def take(data: bytes, number: int) -> tuple[int, int, bytes] | None:
+            for kind, flags, sequence, body in messages_with_flags(data):
+                if sequence != number:
+                    continue
+                if kind != SOCK_DIAG_BY_FAMILY:
+                    return kind, flags, body
+                each = details(body)
+                if each is not None:
+                    found.append(each)
+            return None
+
+        self._ask(four_tuples, take)
+        asked = set(four_tuples)
+        return {four_tuple: each for four_tuple, each in found if four_tuple in asked}
+
+    def _ask(
+        self, four_tuples: Sequence[FourTuple], take: Callable[[bytes, int], tuple[int, int, bytes] | None]
+    ) -> None:
+        """Have *take* read each answer, a datagram with the number of its question; what it returns is a refusal."""
         for start in range(0, len(four_tuples), _BATCH):
             requests = [(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in four_tuples[start : start + _BATCH]]
             first = self._look_ups.send(requests, _LOOK_UP)
@@ -63,14 +100,11 @@ class SocketDiagnostics:
                 if (sequence - first) % (1 << 32) >= len(requests):
                     continue
                 waiting -= 1
-                other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found)
+                other = take(data, sequence)
                 if other is not None and not _says_absent(other):
                     failure = other
             if failure is not None:
                 raise refusal(failure[2], _LOOK_UP)
-        # The kernel answers for a socket that is gone with the one that listens.
-        asked = set(four_tuples)
-        return {each.four_tuple: each for each in found if each.four_tuple in asked}
 
     def subflows(self) -> Iterator[KernelSubflow]:
         """Yield every established MPTCP subflow of our listening ports. Raises KernelError if the dump fails."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mptcp_throttler.kernel.netlink import NLA_TYPE_MASK, attribute, attributes
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo, unmap
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails, TcpInfo, unmap
 
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
@@ -51,6 +51,8 @@ _NO_PACING_LIMIT = 0xFFFFFFFF
 _TCP_INFO_FIELDS = "16x I 4x I I 36x I 32x Q Q Q Q 8x I 12x Q 8x Q 8x"
 _TCP_INFO = struct.Struct("=" + _TCP_INFO_FIELDS)
 """struct tcp_info of linux/tcp.h as far as it is read; kernels from 4.10 have all of it."""
+_DETAILS = struct.Struct("=32x I 36x I 4x I 16x I 32x I")
+"""Of the same: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
 _ATTRIBUTE = struct.Struct("=HH")
 _HEADER = struct.Struct("=IHHIIB")
 """struct nlmsghdr and the first byte of what follows, which is the address family."""
@@ -120,6 +122,17 @@ def parse(body: bytes) -> KernelSubflow | None:
         made_backup=bool(flags & _FLAG_MADE_BACKUP),
         data_sequence=int.from_bytes(mptcp.get(_MAP_SEQUENCE, b"")[:8], "little"),
     )
+
+
+def details(body: bytes) -> tuple[FourTuple, SocketDetails] | None:
+    """Return what an inet_diag_msg says of a socket that samples leave out; None without TCP information."""
+    if len(body) < _MESSAGE_BYTES:
+        return None
+    info = dict(attributes(body, _MESSAGE_BYTES)).get(_INFO, b"")
+    if len(info) < _DETAILS.size:
+        return None
+    lost, variance, window, retransmits, segments_out = _DETAILS.unpack_from(info)
+    return _four_tuple(body), SocketDetails(variance, retransmits, segments_out, lost, window)
 
 
 def _four_tuple(body: bytes) -> FourTuple:

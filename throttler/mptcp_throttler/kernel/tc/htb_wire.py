@@ -21,6 +21,9 @@ _TBF_PARMS = 1
 _TBF_LIMIT = struct.Struct("=24xI")
 """struct tc_tbf_qopt, after two struct tc_ratespec."""
 _TICK_SECONDS = 64e-9
+_TCA_STATS2, _STATS_BASIC, _STATS_QUEUE = 7, 1, 3
+_BASIC, _QUEUE = struct.Struct("=QI"), struct.Struct("=8xI")
+"""struct gnet_stats_basic; of struct gnet_stats_queue the drops."""
 
 
 _ETHERNET = 1
@@ -78,6 +81,19 @@ def htb_class(body: bytes, index: int) -> HtbClass | None:
     ceil = int.from_bytes(options.get(_HTB_CEIL64, b""), "little") or ceil
     burst, cburst = round(buffer * _TICK_SECONDS * rate), round(cbuffer * _TICK_SECONDS * ceil)
     return HtbClass(handle, parent, rate, ceil, burst, cburst, quantum)
+
+
+def class_counters(body: bytes, index: int) -> tuple[int, int, int, int] | None:
+    """Return handle, bytes, packets and drops that an RTM_NEWTCLASS says; None for another interface's."""
+    _family, owner, handle, _parent, _info = TCMSG.unpack_from(body)
+    if owner != index:
+        return None
+    counters = dict(attributes(dict(attributes(body, TCMSG.size)).get(_TCA_STATS2, b"")))
+    basic, queue = counters.get(_STATS_BASIC, b""), counters.get(_STATS_QUEUE, b"")
+    if len(basic) < _BASIC.size or len(queue) < _QUEUE.size:
+        return None
+    passed, packets = _BASIC.unpack_from(basic)
+    return handle, passed, packets, _QUEUE.unpack_from(queue)[0]
 
 
 def pfifo_limit(options: bytes) -> int:

@@ -1,0 +1,152 @@
+"""The ring of events: numbers without gaps, bounded memory, and events of every kind of report."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+from fake_kernel import four_tuple
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
+from mptcp_throttler.policy.model import Direction, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.telemetry import event_ring
+from mptcp_throttler.telemetry.chronicle import Chronicle
+from mptcp_throttler.telemetry.event_ring import KINDS, LONGEST_DETAIL, MAX_EVENTS, EventRing
+from mptcp_throttler.telemetry.traffic import Traffic
+
+MOST_BYTES = 16_000_000
+WIFI = four_tuple("10.1.0.1")
+RATE, SLOWER = (Throttle(rate, rate, None, Share.PATH) for rate in (5_000_000, 1_000_000))
+RULE = Rule("cap", ("a",), RATE)
+
+
+@given(st.integers(0, 30), st.integers(0, 40))
+def test_numbers_have_no_gaps_and_the_oldest_go(count: int, after: int) -> None:
+    ring = EventRing(most=10)
+    for number in range(1, count + 1):
+        ring.add(float(number), "closed", detail=str(number))
+    found = list(ring.after(after))
+    assert [each.sequence for each in found] == [each for each in range(ring.first, count + 1) if each > after]
+    assert [each.detail for each in found] == [str(each.sequence) for each in found]
+    assert (ring.first, ring.last) == (max(1, count - 9), count)
+
+
+def test_an_event_comes_back_as_it_was() -> None:
+    ring = EventRing()
+    ring.add(1.5, "decided", 7, WIFI, "a", "cap", "down", "because")
+    ring.add(2.5, "reload")
+    first, second = ring.after(0)
+    assert first == (1, 1.5, "decided", 7, WIFI, "a", "cap", "down", "because")
+    assert second == (2, 2.5, "reload", None, None, None, None, None, "")
+
+
+def test_a_long_detail_is_cut() -> None:
+    ring = EventRing()
+    ring.add(1.0, "fault", detail="x" * 10_000)
+    (found,) = ring.after(0)
+    assert len(found.detail) == LONGEST_DETAIL
+
+
+def test_a_full_ring_takes_no_more_memory_than_is_said() -> None:
+    """Nothing is shared: IPv6, other addresses, details and tokens in each event, of twice as many as stay."""
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    ring = EventRing()
+    for number in range(2 * MAX_EVENTS):
+        octets = number.to_bytes(16, "big")
+        known = FourTuple(bytes(octets), 3128, bytes(reversed(octets)), 1_024 + number % 60_000)
+        ring.add(1e9 + number / 7, "decided", (1 << 31) + number, known, "lte", "rule", "down", f"{number:0200d}")
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert ring.last - ring.first + 1 == MAX_EVENTS
+    assert taken < MOST_BYTES, taken
+
+
+def test_an_hour_of_one_client_is_kept() -> None:
+    """A connection with two subflows every 1.2 s: opened, joined, capped, applied, ended."""
+    assert MAX_EVENTS >= 3600 / 1.2 * 10
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.traffic = Traffic(lambda: 0.0, lambda: 0.0)
+        self.chronicle = Chronicle(self.traffic)
+        self.verdicts: tuple[Verdict, ...] = ()
+
+    def decide(self, *verdicts: Verdict) -> None:
+        for listener in (self.traffic.decided, self.chronicle.decided):
+            listener(7, None, self.verdicts, verdicts, 10.0)
+        self.verdicts = verdicts
+
+    @property
+    def events(self) -> list[tuple[str, str | None, str | None]]:
+        return [(each.kind, each.rule, each.direction) for each in self.chronicle.ring.after(0)]
+
+
+def capped(throttle: Throttle = RATE, scope: ScopeKey | None = None, direction: Direction = Direction.DOWN) -> Verdict:
+    scope = scope or ScopeKey("cap", Share.PATH, direction=direction)
+    return Verdict(WIFI, "a", RULE, scope, throttle, "rule cap caps path a", direction)
+
+
+UNCAPPED = Verdict(WIFI, "a", None, None, None, "no rule matches")
+
+
+def test_what_is_decided_is_told_once() -> None:
+    scene = Scene()
+    scene.decide(UNCAPPED)
+    assert scene.events == []
+    scene.decide(capped())
+    scene.decide(capped())
+    assert scene.events == [("decided", "cap", "down")]
+    scene.decide(capped(SLOWER))
+    scene.decide(UNCAPPED)
+    assert scene.events[1:] == [("decided", "cap", "down"), ("decided", None, "down")]
+    scene.decide()
+    assert len(scene.events) == 3, "that it ended is told by the tracker"
+
+
+def test_a_cap_that_balances_loads_is_told_once_whatever_its_rate() -> None:
+    scene = Scene()
+    balance = ScopeKey("cap", Share.CONNECTION, (7, "a"))
+    scene.decide(capped(RATE, balance))
+    scene.decide(capped(SLOWER, balance))
+    assert scene.events == [("decided", "cap", "down")]
+
+
+def test_entries_in_the_kernel_are_caps_in_force_or_lifted() -> None:
+    scene = Scene()
+    scene.decide(capped(), capped(direction=Direction.UP))
+    scene.chronicle.entries(Direction.DOWN, [WIFI], True, 11.0)
+    scene.chronicle.entries(Direction.UP, [WIFI], True, 11.0)
+    scene.decide(UNCAPPED)
+    scene.chronicle.entries(Direction.DOWN, [WIFI], False, 12.0)
+    assert scene.events[2:] == [
+        ("applied", "cap", "down"),
+        ("applied", "cap", "up"),
+        ("decided", None, "down"),
+        ("lifted", None, "down"),
+    ]
+    scene.decide()
+    scene.chronicle.entries(Direction.DOWN, [WIFI], False, 13.0)
+    assert len(scene.events) == 6, "an entry that goes with its subflow"
+    # Past the class in which it began.
+    scene.decide(UNCAPPED)
+    scene.chronicle.entries(Direction.DOWN, [WIFI], True, 14.0)
+    assert scene.events[-1] == ("lifted", None, "down")
+
+
+def test_the_tracker_is_told_in_its_words() -> None:
+    scene = Scene()
+    scene.chronicle.tracked([Event(kind, 5.0, 7, WIFI, "because") for kind in EventKind])
+    found = list(scene.chronicle.ring.after(0))
+    assert {each.time for each in found} == {5.0}
+    assert [each.kind for each in found] == ["connection", "closed", "subflow", "subflow", "closed", "fault", "fault"]
+    assert found[-2].detail == "join refused: because"
+
+
+def test_all_kinds_are_known() -> None:
+    assert len(set(KINDS)) == 11
+    assert {getattr(event_ring, kind.upper()) for kind in KINDS} == set(KINDS)

@@ -1,0 +1,221 @@
+"""What the status socket answers to ``summary`` and ``connections``: the whole daemon against a kernel of fakes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kernel import FakeKernel, four_tuple
+from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
+
+from mptcp_common import status_client
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.shaping.model import ClassCounters
+
+WIFI, LTE = "10.1.0.1", "10.2.0.1"
+
+
+async def sampled(scene: Scene) -> None:
+    """Have the sockets swept, and counted as if that were due."""
+    scene.daemon._traffic._due = 0.0
+    await scene.daemon._sampler.sweep()
+
+
+def listed(scene: Scene, later: float) -> None:
+    """Have the tracker take what sockets there are, so many seconds from now."""
+    daemon = scene.daemon
+    daemon._changed(daemon._tracker.resync(list(scene.kernel.sockets.there.values()), time.time() + later))
+
+
+def path_of(answer: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [each for each in answer["paths"] if each["path"] == name]
+    return dict(found)
+
+
+@scenario
+async def test_a_child_answers_by_request(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        summary = await status_client.ask_async(tmp_path / "s", {"query": "summary"})
+        assert summary["schema"] == 1
+        assert summary["pid"] == scene.daemon._pid
+        refused = await status_client.ask_async(tmp_path / "s", {"query": "all"})
+        assert refused == {"schema": 1, "error": refused["error"]}
+        assert "there are status, head, summary" in refused["error"]
+
+
+@scenario
+async def test_a_summary_adds_up_what_there_is(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    kernel.sockets.connect(8, WIFI, LTE, port=40_001)
+    kernel.sockets.connect(9, "10.2.0.9")
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        (minor,) = kernel.traffic_control.classes
+        kernel.class_counters[minor] = ClassCounters(5_000, 40, 2)
+        found = scene.ask(query="summary")
+        assert found["connections"] == 3
+        assert found["clients"] == 2
+        assert found["subflows"] == {"active": 5, "syn": 0, "syn-ack": 0, "unproven": 0, "closing": 0, "pending": 0}
+        assert [(each["path"], each["subflows"]) for each in found["paths"]] == [("a", 2), ("b", 3)]
+        (rule,) = found["rules"]
+        assert rule == {
+            "policy": "p",
+            "rule": "cap-a",
+            "path": "a",
+            "direction": "down",
+            "capped": 2,
+            "landing": 0,
+            "rate": 5_000_000,
+            "ceil": 5_000_000,
+            "bytes": 0,
+            "share": "path",
+        }
+        (one,) = found["classes"]
+        assert (one["rule"], one["bytes"], one["packets"], one["drops"]) == ("cap-a", 5_000, 40, 2)
+        assert found["policy"]["rules"] == ["cap-a"]
+        assert found["guard"] == {"relaxed": 0, "interventions": 0}
+        assert found["loop"] == found["counters"]["loop"]
+
+
+@scenario
+async def test_bytes_only_grow_whatever_closes(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    kernel.sockets.carry(four_tuple(WIFI), 1_000_000, 70)
+    async with running(tmp_path, BOTH_WAYS, kernel) as scene:
+        before = scene.ask(query="summary")
+        assert path_of(before, "a")["bytes_sent"] == 0, "what was carried before the start"
+        kernel.sockets.carry(four_tuple(WIFI), 3_000, 200)
+        kernel.sockets.carry(four_tuple(LTE), 10, 1)
+        await sampled(scene)
+        kernel.sockets.carry(four_tuple(WIFI), 500, 20)
+        await sampled(scene)
+        kernel.sockets.there.clear()
+        listed(scene, later=5.0)
+        assert not scene.ask(query="summary")["subflows"]["active"]
+        kernel.sockets.connect(8, WIFI)  # the port is used again: another socket, under the same four-tuple
+        kernel.sockets.there[four_tuple(WIFI)] = kernel.sockets.there[four_tuple(WIFI)]._replace(cookie=99)
+        kernel.sockets.carry(four_tuple(WIFI), 40, 4)
+        listed(scene, later=10.0)
+        await sampled(scene)
+        after = scene.ask(query="summary")
+        assert {key: path_of(after, "a")[key] for key in ("bytes_sent", "bytes_received", "subflows")} == {
+            "bytes_sent": 3_540,
+            "bytes_received": 224,
+            "subflows": 1,
+        }
+        assert path_of(after, "b")["bytes_sent"] == 10
+        # The connection that came last has one subflow, which no rule caps.
+        assert {each["direction"]: each["bytes"] for each in after["rules"]} == {"down": 3_500, "up": 220}
+
+
+@scenario
+async def test_rules_of_policies_from_before_keep_their_bytes(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        kernel.sockets.carry(four_tuple(WIFI), 3_000)
+        await sampled(scene)
+        since = scene.ask(query="summary")["policy"]["since"]
+        await scene.reload(UNCAPPED)
+        found = scene.ask(query="summary")
+        assert [(each["rule"], each["bytes"], each["capped"], each["rate"]) for each in found["rules"]] == [
+            ("cap-a", 3_000, 0, None)
+        ]
+        assert found["policy"]["since"] > since
+
+
+@scenario
+async def test_connections_are_chosen_and_sorted(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    kernel.sockets.connect(8, "10.2.0.8", "10.1.0.8")
+    kernel.sockets.connect(9, "10.2.0.9")
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        kernel.sockets.carry(four_tuple("10.2.0.9"), 10)
+        kernel.sockets.carry(four_tuple(LTE), 30)
+        await sampled(scene)
+
+        def tokens(**request: object) -> list[int]:
+            found = scene.ask(query="connections", **request)
+            return [int(each["token"], 16) for each in found["connections"]]
+
+        assert sorted(tokens()) == [7, 8, 9]
+        assert tokens(client=LTE) == [7]
+        assert tokens(client="10.3.0.1") == []
+        assert tokens(token="8") == [8]
+        assert sorted(tokens(path="a")) == [7, 8]
+        assert sorted(tokens(rule="cap-a")) == [7, 8]
+        assert tokens(rule="cap-b") == []
+        assert tokens(sort="bytes") == [7, 9, 8]
+        assert tokens(sort="client") == [7, 8, 9]
+        assert tokens(sort="client", offset=1, limit=1) == [8]
+        assert scene.ask(query="connections", limit=1)["total"] == 3
+
+
+@scenario
+async def test_a_connection_shows_how_its_sockets_are_doing(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        (fresh,) = scene.ask(query="connections")["connections"]
+        assert [each["rate_sent"] for each in fresh["subflows"]] == [None, None]
+        assert [each["share"] for each in fresh["subflows"]] == [None, None]
+        await sampled(scene)
+        await asyncio.sleep(0.05)
+        kernel.sockets.carry(four_tuple(WIFI), 30_000, 100)
+        kernel.sockets.carry(four_tuple(LTE), 10_000)
+        await sampled(scene)
+        (found,) = scene.ask(query="connections")["connections"]
+        wifi, lte = found["subflows"]
+        (status,) = scene.status()["connections"]
+        assert {key: wifi[key] for key in status["subflows"][0]} == status["subflows"][0], "as in status"
+        assert (found["client"], found["bytes_sent"], found["bytes_received"]) == (WIFI, 40_000, 100)
+        assert (wifi["rtt"], wifi["rtt_var"], wifi["retransmits"], wifi["segments_out"]) == (0.02, 0.004, 3, 1_200)
+        assert (wifi["lost"], wifi["cwnd"]) == (1, 10)
+        assert 0 < lte["rate_sent"] < wifi["rate_sent"] <= 8 * 30_000 / 0.05
+        assert lte["rate_received"] == 0
+        assert wifi["share"] == pytest.approx(0.75, abs=0.01)
+
+
+@scenario
+async def test_what_the_kernel_does_not_say_is_missing(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+
+        def refused(_: object) -> Any:
+            raise KernelError("look up TCP sockets: refused")
+
+        kernel.sockets.details = refused  # type: ignore[method-assign]
+        (found,) = scene.ask(query="connections")["connections"]
+        assert [each["rtt"] for each in found["subflows"]] == [None, None]
+        assert [each["rate"] for each in found["subflows"]] == [5_000_000, None]
+
+
+@scenario
+async def test_budgets_come_the_fullest_first(tmp_path: Path) -> None:
+    policy = PATHS + (
+        "rules:\n"
+        "  - {name: volume, paths: [a, b], budget: {per: client, period: month,"
+        " steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}, {after: 2 MB, throttle: {rate: 64 kbit/s}}]}}\n"
+    )
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI)
+    kernel.sockets.connect(8, LTE)
+    async with running(tmp_path, policy, kernel) as scene:
+        kernel.sockets.carry(four_tuple(WIFI), 250_000)
+        kernel.sockets.carry(four_tuple(LTE), 1_500_000)
+        await sampled(scene)
+        found = scene.ask(query="summary")["budgets"]
+        assert [(each["client"], each["used"], each["volume"], each["left"]) for each in found] == [
+            (LTE, 1_500_000, 2_000_000, 500_000),
+            (WIFI, 250_000, 1_000_000, 750_000),
+        ]
+        assert {(each["name"], each["rule"]) for each in found} == {("volume", "volume")}
+        assert found[0]["until"] > scene.ask(query="summary")["time"]

@@ -1,0 +1,155 @@
+"""What the status socket answers to ``events`` and ``client``: the whole daemon against a kernel of fakes."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from fake_kernel import FakeKernel, four_tuple
+from test_daemon import CAPPED, PATHS, UNCAPPED, Scene, running, scenario
+from test_status_answers import LTE, WIFI, listed, sampled
+
+from mptcp_throttler.stages.guard import Relaxed
+
+
+def told(scene: Scene, **request: object) -> list[dict[str, Any]]:
+    """Return the events but for the first fault, which is that the fake kernel has no path manager."""
+    found: list[dict[str, Any]] = scene.ask(query="events", **request)["events"]
+    return [each for each in found if "no path-manager events" not in each["text"]]
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [each["kind"] for each in events]
+
+
+@scenario
+async def test_the_life_of_a_connection_is_told(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        begun = time.time()
+        found = told(scene)
+        assert kinds(found) == ["connection", "subflow", "subflow", "decided", "applied"]
+        assert {each["token"] for each in found} == {"00000007"}
+        assert {each["client"] for each in found} == {WIFI}
+        decided, applied = found[3:]
+        assert (decided["remote"], decided["local"]) == ("10.1.0.1:40000", "10.77.0.1:3128")
+        assert (decided["path"], decided["rule"], decided["direction"]) == ("a", "cap-a", "down")
+        assert "rule cap-a caps path a at 5 Mbit/s" in decided["text"]
+        assert applied["text"] == "10.1.0.1:40000 on path a: cap of rule cap-a in force"
+        assert all(begun - 10 < each["time"] <= time.time() for each in found)
+        await scene.reload(UNCAPPED)
+        kernel.sockets.there.clear()
+        listed(scene, later=5.0)
+        more = told(scene, after=found[-1]["seq"])
+        assert kinds(more)[:3] == ["decided", "lifted", "reload"]
+        assert sorted(kinds(more)[3:]) == ["closed", "closed", "fault", "fault"]
+        assert {each["text"].partition(": ")[2] for each in more if each["kind"] == "fault"} == {
+            "packets and kernel disagree: active, but absent from a dump that is newer than its last state"
+        }
+        assert more[1]["text"] == "10.1.0.1:40000 on path a: no cap in force any more"
+        assert [each["seq"] for each in more] == list(range(found[-1]["seq"] + 1, found[-1]["seq"] + 8))
+        assert scene.ask(query="summary")["last_event"] == more[-1]["seq"]
+
+
+@scenario
+async def test_events_are_chosen(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    kernel.sockets.connect(8, "10.2.0.8")
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        assert {each["token"] for each in told(scene, client=WIFI)} == {"00000007"}
+        assert {each["token"] for each in told(scene, client=LTE)} == {"00000007"}
+        assert {each["client"] for each in told(scene, token="8")} == {"10.2.0.8"}
+        assert kinds(told(scene, rule="cap-a")) == ["decided", "applied"]
+        whole = told(scene)
+        assert told(scene, limit=2) == whole[-2:], "the latest"
+        assert told(scene, after=0, limit=3) == whole[:2], "from the beginning"
+        assert told(scene, after=whole[-1]["seq"]) == []
+        answer = scene.ask(query="events")
+        assert (answer["first"], answer["last"]) == (1, whole[-1]["seq"])
+
+
+@scenario
+async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -> None:
+    async with running(tmp_path, CAPPED) as scene:
+        before = scene.ask(query="summary")["last_event"]
+        scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
+        await scene.daemon._reload()
+        logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
+        scene.daemon._effects.carry_out([Relaxed(9, "it got too little")])
+        await scene.reload(UNCAPPED)
+        found = told(scene, after=before)
+        assert sorted((each["kind"], each["text"]) for each in found) == [
+            ("fault", "tc: gone of us"),
+            ("guard", "caps relaxed: it got too little"),
+            ("reload", found[0]["text"]),
+            ("reload", "policy reloaded: 0 rules"),
+        ]
+        assert re.fullmatch(r'policy not reloaded: p:2: rules\[0\].paths.*"c".*', found[0]["text"])
+    logging.getLogger("mptcp_throttler.kernel").warning("nobody listens any more")
+
+
+VOLUME = PATHS + (
+    "rules:\n"
+    "  - {name: cap-a, paths: [a], throttle: {rate: 5 Mbit/s}}\n"
+    "  - {name: volume, paths: [b], budget: {per: client, period: month,"
+    " steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}}\n"
+)
+
+
+@scenario
+async def test_a_budget_that_is_used_up_is_told(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, VOLUME, kernel) as scene:
+        before = scene.ask(query="summary")["last_event"]
+        await sampled(scene)
+        kernel.sockets.carry(four_tuple(LTE), 1_200_000)
+        await sampled(scene)
+        found = told(scene, after=before)
+        (budget,) = [each for each in found if each["kind"] == "budget"]
+        assert (budget["rule"], budget["token"]) == ("volume", None)
+        assert budget["text"].startswith("client 10.2.0.1: rule volume caps what exceeds 1.00 MB until ")
+
+
+@scenario
+async def test_the_owner_of_a_connection_sees_that_and_nothing_else(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    kernel.sockets.connect(8, "10.1.0.8", "10.2.0.8")
+    async with running(tmp_path, VOLUME, kernel) as scene:
+        await sampled(scene)
+        kernel.sockets.carry(four_tuple(LTE), 200_000, 50)
+        kernel.sockets.carry(four_tuple("10.2.0.8"), 900_000)
+        await sampled(scene)
+        found = scene.ask(query="client", endpoint="10.2.0.1:40000")
+        assert found["multipath"] is True
+        assert [(each["path"], each["address"], each["capped"], each["rate"]) for each in found["subflows"]] == [
+            ("a", WIFI, True, 5_000_000),
+            ("b", LTE, False, None),
+        ]
+        assert found["subflows"][1]["bytes"] == 200_050
+        (budget,) = found["budgets"]
+        assert (budget["name"], budget["used"], budget["volume"], budget["left"], budget["shared"]) == (
+            "volume",
+            200_050,
+            1_000_000,
+            799_950,
+            False,
+        )
+        assert "10.1.0.8" not in str(found)
+        assert "10.2.0.8" not in str(found)
+
+
+@scenario
+async def test_plain_tcp_is_said_to_be_so(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, VOLUME, kernel) as scene:
+        for endpoint in ("10.1.0.1:40001", "10.3.0.1:40000", "[2001:db8::1]:40000"):
+            found = scene.ask(query="client", endpoint=endpoint)
+            assert (found["multipath"], found["subflows"], found["budgets"]) == (False, [], [])

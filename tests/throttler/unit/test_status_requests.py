@@ -1,0 +1,83 @@
+"""What may be asked of the status socket, and what a request that may not is told."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_throttler.views.requests import LARGEST_REQUEST, QUERIES, Request, RequestError, parse_request
+
+
+def parsed(**request: object) -> Request:
+    return parse_request(json.dumps(request).encode())
+
+
+@pytest.mark.parametrize("line", [b"", b"  ", b"\r"])
+def test_nothing_is_a_question_for_the_status(line: bytes) -> None:
+    assert parse_request(line) == Request("status", {})
+
+
+def test_arguments_are_what_they_mean() -> None:
+    found = parsed(query="connections", client="::ffff:192.0.2.1", token="0000AB01", sort="rate", limit=3, path=None)
+    assert found == Request(
+        "connections", {"client": ip_address("192.0.2.1").packed, "token": 0xAB01, "sort": "rate", "limit": 3}
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"status", "not one line of JSON"),
+        (b"\xff\xfe", "not one line of JSON"),
+        (b"[" * 50_000, "not one line of JSON"),
+        (b"[]", 'not a JSON object; write {"query": "summary"}'),
+        (b"{}", 'the request has no "query"; there are status, head'),
+        (b'{"query": null}', '"query": null is not one; there are'),
+        (b'{"query": "sumary"}', '"query": "sumary" is not one (did you mean "summary"?); there are status, head'),
+        (b'{"query": ["status"]}', '"query": what is given is not one; there are'),
+        (b'{"query": "head", "limit": 3}', '"limit" is not an argument of head, which takes none'),
+        (b'{"query": "connections", "clients": 3}', '"clients" is not an argument of connections; it takes client,'),
+        (b'{"query": "connections", "client": "10.1"}', '"client": "10.1" is not an address, such as 192.0.2.1'),
+        (b'{"query": "connections", "client": 3}', '"client": 3 is not an address'),
+        (b'{"query": "connections", "token": "0x12"}', '"token": "0x12" is not a token: at most 8 hexadecimal digits'),
+        (b'{"query": "connections", "token": "123456789"}', "is not a token"),
+        (b'{"query": "connections", "limit": 0}', '"limit": 0 is not a whole number from 1 to 1000'),
+        (b'{"query": "connections", "limit": true}', '"limit": true is not a whole number'),
+        (b'{"query": "connections", "limit": 2.0}', '"limit": 2.0 is not a whole number'),
+        (b'{"query": "connections", "sort": "size"}', '"sort": "size" is none of rate, bytes, age, client'),
+        (b'{"query": "connections", "path": 3}', '"path": 3 is not text of at most 200 characters'),
+        (b'{"query": "' + b"x" * LARGEST_REQUEST + b'"}', "longer than 65536 bytes"),
+    ],
+)
+def test_a_request_that_cannot_be_answered(line: bytes, words: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        parse_request(line)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+_keys = st.sampled_from(sorted({key for keys in QUERIES.values() for key in keys})) | st.text()
+
+
+@given(st.binary() | st.builds(json.dumps, _json).map(str.encode))
+def test_any_bytes_are_a_request_or_refused(line: bytes) -> None:
+    with suppress(RequestError):
+        assert parse_request(line).query in QUERIES
+
+
+@given(st.sampled_from(sorted(QUERIES)), st.dictionaries(_keys, _json, max_size=3))
+def test_any_arguments_are_checked_or_refused(query: str, arguments: dict[str, object]) -> None:
+    with suppress(RequestError):
+        found = parse_request(json.dumps(arguments | {"query": query}).encode())
+        assert found.arguments.keys() <= QUERIES[query].keys()

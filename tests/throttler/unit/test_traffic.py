@@ -1,0 +1,217 @@
+"""Bytes by path and by cap, as samples and the meter of closed sockets bring them."""
+
+from __future__ import annotations
+
+from fake_kernel import IDLE, four_tuple
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.policy.model import Direction, Rule, ScopeKey, Share, Throttle, Verdict
+from mptcp_throttler.telemetry import traffic
+from mptcp_throttler.telemetry.traffic import CapKey, PathKey, Rates, Traffic
+
+THROTTLE = Throttle(1_000_000, 1_000_000, None, Share.PATH)
+RULE = Rule("cap", ("a",), THROTTLE)
+ONE, OTHER = four_tuple("10.1.0.1"), four_tuple("10.1.0.2")
+
+
+def verdict(
+    known: FourTuple, path: str | None = "a", direction: Direction = Direction.DOWN, cap: bool = True
+) -> Verdict:
+    scope = ScopeKey("cap", Share.PATH, direction=direction)
+    if not cap:
+        return Verdict(known, path, None, None, None, "", direction)
+    return Verdict(known, path, RULE, scope, THROTTLE, "", direction)
+
+
+def connection(token: int, *subflows: FourTuple) -> Connection:
+    there = [Subflow(each, SubflowState.ACTIVE, True, 0, 0, False, "w0", 0.0) for each in subflows]
+    return Connection(token, tuple(there), 0.0)
+
+
+class Bench:
+    """Traffic with a clock that is set."""
+
+    def __init__(self, begun: bool = True) -> None:
+        self.now = 100.0
+        self.sweep_seconds = 0.0
+        self.traffic = Traffic(lambda: self.now, lambda: self.sweep_seconds)
+        self.verdicts: dict[int, tuple[Verdict, ...]] = {}
+        if begun:
+            self.traffic.begin({})
+
+    def decide(self, token: int, *verdicts: Verdict) -> None:
+        there = connection(token, *(each.four_tuple for each in verdicts)) if verdicts else None
+        self.traffic.decided(token, there, self.verdicts.pop(token, ()), verdicts, self.now)
+        self.verdicts[token] = verdicts
+
+    def sample(self, *sockets: tuple[FourTuple, int, int, int]) -> None:
+        """Each is a subflow, its cookie, and the bytes acknowledged and received."""
+        self.now += 1.0
+        found = {
+            each[0]: KernelSubflow(1, each[0], True, 0, 0, False, each[2], each[3], cookie=each[1], tcp=IDLE)
+            for each in sockets
+        }
+        for _ in self.traffic.observe((), found, self.now, True):
+            pass
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        return tuple(self.traffic.paths[PathKey("a", "w0")])
+
+    def cap(self, direction: Direction = Direction.DOWN) -> int:
+        return self.traffic.caps[CapKey("cap", "a", direction)].bytes
+
+
+def test_samples_count_what_they_have_more_than_before() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE), verdict(ONE, direction=Direction.UP))
+    bench.sample((ONE, 1, 1_000, 10))
+    bench.sample((ONE, 1, 1_500, 12))
+    assert bench.path == (1_500, 12)
+    assert (bench.cap(), bench.cap(Direction.UP)) == (1_500, 12)
+    assert bench.traffic.rates(ONE) == Rates(4_000, 16)
+    assert bench.traffic.carried(ONE) == (1_500, 12)
+
+
+def test_bytes_count_for_the_cap_that_holds_when_they_are_sampled() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE, cap=False))
+    bench.sample((ONE, 1, 1_000, 0))
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 1_700, 0))
+    bench.decide(7, verdict(ONE, path="b", cap=False))
+    bench.sample((ONE, 1, 1_800, 0))
+    assert bench.cap() == 700
+    assert bench.path == (1_700, 0)
+    assert bench.traffic.paths[PathKey("b", "w0")] == [100, 0]
+
+
+def test_what_was_carried_before_the_start_does_not_count() -> None:
+    bench = Bench(begun=False)
+    bench.decide(7, verdict(ONE))
+    assert not bench.traffic.watches_any()
+    bench.traffic.begin({ONE: KernelSubflow(7, ONE, True, 0, 0, False, 10_000, 10, cookie=1)})
+    bench.sample((ONE, 1, 10_400, 11))
+    assert bench.path == (400, 1)
+
+
+def test_the_meter_says_what_the_last_sample_did_not() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE), verdict(OTHER))
+    bench.sample((ONE, 1, 1_000, 0))
+    bench.decide(7)
+    bench.traffic.socket_closed(1, (ONE.remote, ONE.remote_port, ONE.local_port), 1_300, 5)
+    # Never sampled: known by its end alone.
+    bench.traffic.socket_closed(2, (OTHER.remote, OTHER.remote_port, OTHER.local_port), 50, 0)
+    assert bench.path == (1_350, 5)
+    assert bench.cap() == 1_350
+
+
+def test_the_meter_may_speak_before_the_end_is_known() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE), verdict(OTHER))
+    bench.sample((ONE, 1, 1_000, 0))
+    for cookie, known in ((1, ONE), (2, OTHER)):
+        bench.traffic.socket_closed(cookie, (known.remote, known.remote_port, known.local_port), 2_000, 0)
+    bench.decide(7)
+    assert bench.path == (4_000, 0)
+
+
+def test_a_socket_is_reported_once_and_others_are_not_taken_for_it() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 1_000, 0))
+    bench.decide(7)
+    end = (ONE.remote, ONE.remote_port, ONE.local_port)
+    bench.traffic.socket_closed(5, end, 70_000, 0)  # another socket had the port meanwhile
+    bench.traffic.socket_closed(1, end, 1_100, 0)
+    bench.traffic.socket_closed(1, end, 1_100, 0)
+    assert bench.path == (1_100, 0)
+
+
+def test_a_port_that_is_used_again_begins_anew() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 1_000, 0))
+    bench.decide(8, verdict(ONE))  # its connection's end was not seen
+    bench.sample((ONE, 2, 300, 0))
+    bench.decide(7)
+    bench.sample((ONE, 2, 400, 0))
+    assert bench.path == (1_400, 0)
+
+
+def test_what_closed_long_ago_is_forgotten() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 1_000, 0))
+    bench.decide(7)
+    bench.traffic.socket_closed(9, (b"", 1, 2), 1, 1)
+    bench.now += traffic.CLOSED_SECONDS + 1
+    bench.sample()
+    bench.traffic.socket_closed(1, (ONE.remote, ONE.remote_port, ONE.local_port), 2_000, 0)
+    assert bench.path == (1_000, 0)
+    assert len(bench.traffic._closed) == 0
+    bench.now += traffic.CLOSED_SECONDS + 1
+    bench.sample()
+    assert len(bench.traffic._reported) == 0
+
+
+def test_it_asks_for_a_sweep_no_more_often_than_that_may_cost() -> None:
+    bench = Bench()
+    assert not bench.traffic.watches_any(), "nobody is there"
+    bench.decide(7, verdict(ONE))
+    assert bench.traffic.watches_any()
+    assert set(bench.traffic.watched()) == {ONE}
+    bench.sweep_seconds = 0.12
+    bench.sample((ONE, 1, 0, 0))
+    bench.now += 3.9
+    assert not bench.traffic.watches_any()
+    assert not bench.traffic.watched()
+    bench.now += 0.2
+    assert bench.traffic.watches_any()
+    bench.sweep_seconds = 0.001
+    bench.sample((ONE, 1, 0, 0))
+    bench.now += 0.9
+    assert not bench.traffic.watches_any()
+    bench.now += 0.2
+    assert bench.traffic.watches_any()
+
+
+def test_totals_of_caps_are_bounded() -> None:
+    bench = Bench()
+    for number in range(traffic.MAX_CAPS + 10):
+        bench.decide(7, verdict(ONE, path=f"p{number}"))
+    assert len(bench.traffic.caps) == traffic.MAX_CAPS
+
+
+_step = st.one_of(
+    st.tuples(st.just("decide"), st.integers(1, 2), st.sampled_from([ONE, OTHER]), st.booleans()),
+    st.tuples(st.just("end"), st.integers(1, 2)),
+    st.tuples(st.just("sample"), st.sampled_from([ONE, OTHER]), st.integers(1, 3), st.integers(0, 5_000)),
+    st.tuples(st.just("close"), st.sampled_from([ONE, OTHER]), st.integers(1, 3), st.integers(0, 5_000)),
+)
+
+
+@given(st.lists(_step, max_size=40))
+def test_totals_never_fall(steps: list[tuple]) -> None:  # type: ignore[type-arg]
+    bench = Bench()
+    before = [0, 0, 0]
+    for what, *rest in steps:
+        if what == "decide":
+            token, known, cap = rest
+            bench.decide(token, verdict(known, cap=cap))
+        elif what == "end":
+            bench.decide(rest[0])
+        elif what == "sample":
+            known, cookie, octets = rest
+            bench.sample((known, cookie, octets, octets // 2))
+        else:
+            known, cookie, octets = rest
+            bench.traffic.socket_closed(cookie, (known.remote, known.remote_port, known.local_port), octets, octets)
+        totals = bench.traffic.paths.get(PathKey("a", "w0"), [0, 0])
+        cap = bench.traffic.caps.get(CapKey("cap", "a", Direction.DOWN))
+        now = [*totals, 0 if cap is None else cap.bytes]
+        assert all(one <= other for one, other in zip(before, now, strict=True))
+        before = now

@@ -1,0 +1,235 @@
+"""Answers requests of the status socket, in a child: from what the daemon has stored, and from what the kernel says.
+
+A child is a copy of the daemon: what it changes is its own. The daemon's sockets it must not use: it would read what is
+meant for the daemon. So it asks the kernel by sockets of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mptcp_common import __version__
+from mptcp_throttler.config.settings import Settings
+from mptcp_throttler.kernel.access import KernelAccess
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
+from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.runtime.comparison import Comparison
+from mptcp_throttler.runtime.decisions import Decisions
+from mptcp_throttler.runtime.directions import Downloads, Uploads
+from mptcp_throttler.runtime.loop_gauge import LoopGauge
+from mptcp_throttler.runtime.observe import Observers
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.runtime.reloads import Reloads
+from mptcp_throttler.runtime.sampler import Sampler
+from mptcp_throttler.shaping.model import ClassCounters
+from mptcp_throttler.stages.budget import BudgetStage
+from mptcp_throttler.stages.guard import GuardStage
+from mptcp_throttler.telemetry.event_ring import EventRing
+from mptcp_throttler.telemetry.reaction import Reaction
+from mptcp_throttler.telemetry.traffic import Traffic
+from mptcp_throttler.views import snapshot
+from mptcp_throttler.views.budgets import budgets
+from mptcp_throttler.views.connections import connections
+from mptcp_throttler.views.events import events
+from mptcp_throttler.views.known import Known, Sockets
+from mptcp_throttler.views.own_client import own_client
+from mptcp_throttler.views.requests import SCHEMA, Request, RequestError, parse_request
+from mptcp_throttler.views.summary import summary
+
+log = logging.getLogger(__name__)
+
+MAX_BUDGETS = 100
+"""Accounts in a summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of the daemon that are asked."""
+
+    settings: Settings
+    kernel: KernelAccess
+    started: float
+    pid: int
+    paced: bool
+    tracker: Tracker
+    decisions: Decisions
+    downloads: Downloads
+    uploads: Uploads
+    budget_stage: BudgetStage
+    guard: GuardStage
+    path_manager: UserspacePathManager
+    reloads: Reloads
+    comparison: Comparison
+    gauge: LoopGauge
+    sampler: Sampler
+    observers: Observers
+    traffic: Traffic
+    reaction: Reaction
+    events: EventRing
+
+
+class Queries:
+    """Answers for one moment."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._now = time.time()
+        self._known = Known(
+            self._now,
+            parts.decisions.policy,
+            parts.tracker.connections,
+            parts.decisions.verdicts,
+            parts.downloads.planner,
+            parts.uploads.planner,
+            parts.guard.reason,
+            parts.traffic,
+            Sockets(self._look_up, self._class_counters),
+        )
+        self._answers: Mapping[str, Callable[[Request], Iterator[str]]] = {
+            "status": lambda _: self._status(),
+            "head": lambda _: self._object(self._head()),
+            "summary": lambda _: self._object(self._summary()),
+            "connections": lambda request: self._with_head(connections(self._known, request)),
+            "events": lambda request: self._with_head(events(parts.events, parts.tracker.connections, request)),
+            "client": lambda request: self._object(
+                own_client(self._known, self._budgets(), request.arguments["endpoint"])
+            ),
+        }
+
+    def answer(self, line: bytes) -> Iterator[str]:
+        """Yield the text of the answer to *line* in pieces; of the whole status where it says nothing."""
+        try:
+            request = parse_request(line)
+        except RequestError as error:
+            yield json.dumps({"schema": SCHEMA, "error": str(error)})
+            return
+        yield from self._answers[request.query](request)
+
+    # Answers
+
+    def _object(self, keys: dict[str, Any]) -> Iterator[str]:
+        yield json.dumps({"schema": SCHEMA, "time": self._now, "version": __version__, "pid": self._parts.pid} | keys)
+
+    def _with_head(self, text: Iterator[str]) -> Iterator[str]:
+        """Yield an object of which *text* are the keys after those that all answers have."""
+        yield next(self._object({}))[:-1] + ", "
+        yield from text
+        yield "}"
+
+    def _head(self) -> dict[str, Any]:
+        parts = self._parts
+        policy = parts.decisions.policy
+        planners = parts.downloads.planner, parts.uploads.planner
+        return {
+            "version": __version__,
+            "pid": parts.pid,
+            "started": parts.started,
+            "now": self._now,
+            "interfaces": list(parts.settings.interfaces),
+            "netfilter": parts.downloads.backend,
+            "paced": parts.paced,
+            "policy": {
+                "source": str(parts.settings.policy),
+                "dry_run": policy.dry_run,
+                "rules": [rule.name for rule in policy.rules],
+            },
+            "reloads": parts.reloads.as_json(),
+            "path_manager": "user space" if parts.path_manager.in_force else "kernel",
+            "uploads_shaped": parts.uploads.in_force,
+            "in_step": all(each.classes.settled and each.entries.settled for each in planners),
+        }
+
+    def _counters(self) -> dict[str, Any]:
+        parts = self._parts
+        download, upload = parts.downloads, parts.uploads
+        return {
+            "observers": asdict(parts.observers.counters),
+            "tracker": asdict(parts.tracker.counters),
+            "reconciler": asdict(download.reconciler.counters),
+            "upload_reconciler": None if upload.reconciler is None else asdict(upload.reconciler.counters),
+            "changes": asdict(parts.comparison.counters),
+            "guard": asdict(parts.guard.counters),
+            "sampler": parts.sampler.as_json(),
+            "loop": parts.gauge.as_json(),
+            "entries": len(download.planner.entries.actual),
+            "upload_entries": len(upload.planner.entries.actual),
+            "tables": dict(parts.tracker.table_sizes),
+        }
+
+    def _status(self) -> Iterator[str]:
+        parts = self._parts
+        download, upload = parts.downloads.planner, parts.uploads.planner
+        tail = {"classes": snapshot.classes((download, upload)), "counters": self._counters()}
+        shown = snapshot.Shown(
+            {"schema": SCHEMA, "time": self._now} | self._head(),
+            tail,
+            parts.tracker.connections.values(),
+            parts.decisions.verdicts,
+            download,
+            upload,
+            parts.guard.reason,
+            self._latest_samples,
+        )
+        return snapshot.document(shown)
+
+    def _summary(self) -> dict[str, Any]:
+        parts = self._parts
+        found = summary(self._known, parts.settings.policy.stem)
+        relaxed = found.pop("relaxed")
+        policy = parts.decisions.policy
+        return {
+            **found,
+            "budgets": self._budgets()[:MAX_BUDGETS],
+            "guard": {"relaxed": relaxed, "interventions": parts.guard.counters.relaxations},
+            "counters": self._counters(),
+            "loop": parts.gauge.as_json(),
+            "reaction": parts.reaction.as_json(),
+            "reloads": parts.reloads.as_json(),
+            "policy": {
+                "file": str(parts.settings.policy),
+                "since": parts.reloads.since or parts.started,
+                "dry_run": policy.dry_run,
+                "rules": [rule.name for rule in policy.rules],
+            },
+            "last_event": parts.events.last,
+        }
+
+    def _budgets(self) -> list[dict[str, Any]]:
+        return budgets(self._parts.decisions.policy, self._parts.budget_stage.accounts(), self._now)
+
+    # Of the kernel
+
+    def _latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
+        """Return the samples of the last sweep, or where that is old, new ones."""
+        parts = self._parts
+        if not parts.sampler.is_current():
+            try:
+                sockets = parts.kernel.sockets(parts.settings)
+                return {each.four_tuple: each for piece in sockets.pieces() for each in piece}
+            except (KernelError, OSError) as error:
+                log.error("%s; the status shows older byte counts", error)
+        return parts.sampler.latest
+
+    def _look_up(
+        self, four_tuples: Sequence[FourTuple]
+    ) -> tuple[Mapping[FourTuple, KernelSubflow], Mapping[FourTuple, SocketDetails]]:
+        try:
+            sockets = self._parts.kernel.sockets(self._parts.settings)
+            return sockets.look_up(four_tuples), sockets.details(four_tuples)
+        except (KernelError, OSError) as error:
+            log.error("%s; an answer shows nothing of sockets", error)
+            return {}, {}
+
+    def _class_counters(self, direction: Direction) -> Mapping[int, ClassCounters]:
+        try:
+            return self._parts.kernel.class_counters(self._parts.settings, direction)
+        except (KernelError, OSError) as error:
+            log.error("%s; an answer shows classes without their counters", error)
+            return {}

@@ -1,0 +1,1 @@
+"""What is kept for people and programs that ask, beside what decisions need. Pure; nothing here decides anything."""

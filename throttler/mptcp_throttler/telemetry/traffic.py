@@ -1,0 +1,293 @@
+"""How many bytes went over each path and under each cap since the daemon's start, and at what rate each subflow goes.
+
+A subflow's counters are read when the sampler sweeps, and what they have more than before is added to the totals of its
+path and of the cap that it has then. So totals only grow, whatever closes; nothing is counted per packet. Of a subflow
+that has closed counts what its last sample had, and what the meter of closed sockets says, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
+from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.stages.budget_sockets import End
+
+PERIOD_SECONDS = 1.0
+SWEEP_SHARE = 0.03
+"""Share of a processor that sweeps for the totals alone may take."""
+CLOSED_SECONDS = 10.0
+"""For which the meter is waited for."""
+SLICE = 256
+"""Subflows counted at a time: some 0.2 ms."""
+MAX_CAPS = 4096
+"""Totals of caps that are kept: rules, paths and directions, those of policies from before included."""
+
+
+class PathKey(NamedTuple):
+    path: str | None
+    interface: str | None
+
+
+class CapKey(NamedTuple):
+    rule: str
+    path: str | None
+    direction: Direction
+
+
+class CapTotal:
+    """Bytes under one cap."""
+
+    __slots__ = ("bytes", "key")
+
+    def __init__(self, key: CapKey) -> None:
+        self.key = key
+        self.bytes = 0
+
+
+class Rates(NamedTuple):
+    """Of one subflow, as its last two samples have it. Bits/s; None while there are no two."""
+
+    sent: int | None
+    received: int | None
+
+
+class _Carried:
+    """One subflow."""
+
+    __slots__ = (
+        "acked",
+        "cookie",
+        "down",
+        "down_since",
+        "path",
+        "place",
+        "received",
+        "received_rate",
+        "sampled",
+        "sent_rate",
+        "token",
+        "up",
+        "up_since",
+    )
+
+    def __init__(self, token: int, place: list[int], path: str | None, now: float) -> None:
+        self.token = token
+        self.path = path
+        self.place = place
+        """Totals of its path: sent, received."""
+        self.down: CapTotal | None = None
+        """The cap that it has, if any, on what is sent,"""
+        self.up: CapTotal | None = None
+        """and on what is received."""
+        self.down_since = self.up_since = now
+        """When it came to that cap, or lost one; seconds since the epoch."""
+        self.cookie: int | None = None
+        """None before its first sample."""
+        self.acked = self.received = 0
+        self.sampled = 0.0
+        self.sent_rate: int | None = None
+        self.received_rate: int | None = None
+
+    def count(self, acked: int, received: int) -> None:
+        sent, got = max(0, acked - self.acked), max(0, received - self.received)
+        self.acked += sent
+        self.received += got
+        self.place[0] += sent
+        self.place[1] += got
+        if self.down is not None:
+            self.down.bytes += sent
+        if self.up is not None:
+            self.up.bytes += got
+
+
+_UNKNOWN = Rates(None, None)
+
+
+class Traffic:
+    """Of one daemon. A consumer of samples."""
+
+    by_request = False
+    interval = float("inf")
+    period = 0.1
+    """Of nothing while no sweep is due: see :meth:`watches_any`."""
+    urgent_share = 0.0
+
+    def __init__(self, clock: Callable[[], float], sweep_seconds: Callable[[], float]) -> None:
+        """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked."""
+        self.paths: dict[PathKey, list[int]] = {}
+        """Bytes sent and received."""
+        self.caps: dict[CapKey, CapTotal] = {}
+        self._subflows: dict[FourTuple, _Carried] = {}
+        self._closed: dict[int | End, tuple[_Carried, float]] = {}
+        """Subflows without a verdict that the meter may still report, by cookie or, never sampled, by end; and when
+        that was."""
+        self._reported: dict[int | End, tuple[int, int, float]] = {}
+        """What the meter reported of those that still have a verdict."""
+        self._begun = False
+        self._due = 0.0
+        self._clock = clock
+        self._sweep_seconds = sweep_seconds
+
+    def rates(self, four_tuple: FourTuple) -> Rates:
+        known = self._subflows.get(four_tuple)
+        return _UNKNOWN if known is None else Rates(known.sent_rate, known.received_rate)
+
+    def carried(self, four_tuple: FourTuple) -> tuple[int, int]:
+        """Return how many bytes the subflow's last sample had sent and received."""
+        known = self._subflows.get(four_tuple)
+        return (0, 0) if known is None else (known.acked, known.received)
+
+    def since(self, four_tuple: FourTuple, direction: Direction) -> float | None:
+        """Return since when the subflow has had the cap that it has, or none; None for one that is not known."""
+        known = self._subflows.get(four_tuple)
+        if known is None:
+            return None
+        return known.down_since if direction is Direction.DOWN else known.up_since
+
+    def standing(self, four_tuple: FourTuple, direction: Direction) -> tuple[int, str | None, str | None] | None:
+        """Return the token, the path, and the rule whose cap it has, of a subflow; None for one that is not known."""
+        known = self._subflows.get(four_tuple)
+        if known is None:
+            return None
+        cap = known.down if direction is Direction.DOWN else known.up
+        return known.token, known.path, None if cap is None else cap.key.rule
+
+    def begin(self, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
+        """Count from now on: what *sockets* carried, they carried before the daemon's start."""
+        now = self._clock()
+        for four_tuple, subflow in self._subflows.items():
+            socket = sockets.get(four_tuple)
+            if socket is not None:
+                subflow.cookie, subflow.sampled = socket.cookie, now
+                subflow.acked, subflow.received = socket.bytes_acked, socket.bytes_received
+        self._begun = True
+
+    def decided(
+        self,
+        token: int,
+        connection: Connection | None,
+        before: tuple[Verdict, ...],
+        after: tuple[Verdict, ...],
+        now: float,
+    ) -> None:
+        """Take what was decided for a connection, and what was before: its subflows count for what they now have.
+        *now* is seconds since the epoch."""
+        known = self._subflows
+        for verdict in after:
+            four_tuple = verdict.four_tuple
+            subflow = known.get(four_tuple)
+            if subflow is None or subflow.token != token:
+                if subflow is not None:
+                    self._close(four_tuple, subflow)
+                place = self._place(verdict.path, _interface(connection, four_tuple))
+                subflow = known[four_tuple] = _Carried(token, place, verdict.path, now)
+            elif verdict.path != subflow.path:
+                subflow.path = verdict.path
+                subflow.place = self._place(verdict.path, _interface(connection, four_tuple))
+            cap = None
+            if verdict.scope is not None and verdict.rule is not None:
+                cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
+            if verdict.direction is Direction.DOWN:
+                if cap is not subflow.down:
+                    subflow.down, subflow.down_since = cap, now
+            elif cap is not subflow.up:
+                subflow.up, subflow.up_since = cap, now
+        if len(before) == len(after) and all(
+            one.four_tuple is other.four_tuple for one, other in zip(before, after, strict=True)
+        ):
+            return
+        for four_tuple in {each.four_tuple for each in before} - {each.four_tuple for each in after}:
+            subflow = known.get(four_tuple)
+            if subflow is not None and subflow.token == token:
+                del known[four_tuple]
+                self._close(four_tuple, subflow)
+
+    def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
+        """Count what a socket has carried in its life, bytes."""
+        found = self._closed.pop(cookie, None) or self._closed.pop(end, None)
+        if found is not None:
+            found[0].count(acked, received)
+        else:
+            self._reported[cookie] = self._reported[end] = acked, received, self._clock()
+
+    # A consumer of samples
+
+    def watches_any(self) -> bool:
+        """A sweep is due: it is not asked for more often than it may cost."""
+        return self._begun and bool(self._subflows) and self._clock() >= self._due
+
+    def watched(self) -> Collection[FourTuple]:
+        return self._subflows.keys() if self.watches_any() else ()
+
+    def urgent(self) -> Collection[FourTuple]:
+        return ()
+
+    def observe(
+        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
+    ) -> Iterator[None]:
+        """Count what *sockets* have more than before."""
+        del asked
+        if not complete:
+            return
+        self._due = now + max(PERIOD_SECONDS, self._sweep_seconds() / SWEEP_SHARE)
+        self._forget_old(now)
+        for number, (four_tuple, subflow) in enumerate(list(self._subflows.items()), 1):
+            if not number % SLICE:
+                yield
+            socket = sockets.get(four_tuple)
+            if socket is not None:
+                self._sample(subflow, socket, now)
+        yield
+
+    def failed(self, now: float) -> None:
+        """What was not sampled now is counted later."""
+
+    # Within
+
+    def _sample(self, subflow: _Carried, socket: KernelSubflow, now: float) -> None:
+        acked, received = socket.bytes_acked, socket.bytes_received
+        if subflow.cookie != socket.cookie:
+            subflow.cookie, subflow.sampled = socket.cookie, now
+            subflow.acked = subflow.received = 0
+            subflow.count(acked, received)
+            subflow.sent_rate = subflow.received_rate = None
+            return
+        span = now - subflow.sampled
+        if span > 0:
+            subflow.sent_rate = int(8 * max(0, acked - subflow.acked) / span)
+            subflow.received_rate = int(8 * max(0, received - subflow.received) / span)
+        subflow.sampled = now
+        subflow.count(acked, received)
+
+    def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
+        end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
+        key: int | End = end if subflow.cookie is None else subflow.cookie
+        report = self._reported.pop(key, None)
+        if report is None:
+            self._closed[key] = subflow, self._clock()
+        else:
+            subflow.count(report[0], report[1])
+
+    def _forget_old(self, now: float) -> None:
+        for table in (self._closed, self._reported):
+            for key in [key for key, each in table.items() if now - each[-1] > CLOSED_SECONDS]:
+                del table[key]
+
+    def _place(self, path: str | None, interface: str | None) -> list[int]:
+        return self.paths.setdefault(PathKey(path, interface), [0, 0])
+
+    def _cap(self, key: CapKey) -> CapTotal:
+        total = self.caps.get(key)
+        if total is None:
+            if len(self.caps) >= MAX_CAPS:
+                # Of the policy that was in force the longest ago.
+                del self.caps[next(iter(self.caps))]
+            total = self.caps[key] = CapTotal(key)
+        return total
+
+
+def _interface(connection: Connection | None, four_tuple: FourTuple) -> str | None:
+    subflows: Iterable[Subflow] = () if connection is None else connection.subflows
+    return next((each.interface for each in subflows if each.four_tuple == four_tuple), None)

@@ -1,0 +1,64 @@
+"""The answer to ``client``: what the owner of one connection may see of it, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mptcp_throttler.mptcp.model import Connection, SubflowState
+from mptcp_throttler.views.known import Known
+from mptcp_throttler.views.snapshot import by_direction
+from mptcp_throttler.views.words import address_text
+
+
+def connection_with(known: Known, endpoint: tuple[bytes, int]) -> Connection | None:
+    """Return the connection of which *endpoint*, address and port, is the client's end of a subflow."""
+    for connection in known.connections.values():
+        for subflow in connection.subflows:
+            if (subflow.four_tuple.remote, subflow.four_tuple.remote_port) == endpoint:
+                return connection
+    return None
+
+
+def own_client(known: Known, budgets: list[dict[str, Any]], endpoint: tuple[bytes, int]) -> dict[str, Any]:
+    """Return the answer. *budgets* are all accounts."""
+    connection = connection_with(known, endpoint)
+    if connection is None:
+        return {"multipath": False, "subflows": [], "budgets": []}
+    verdicts = known.verdicts.get(connection.token, ())
+    down, up = by_direction(verdicts)
+    active = [each for each in connection.subflows if each.state is SubflowState.ACTIVE]
+    samples, _ = known.sockets.look_up([each.four_tuple for each in active])
+    subflows = []
+    for each in active:
+        verdict, upload = down.get(each.four_tuple), up.get(each.four_tuple)
+        capping = verdict if verdict is not None and verdict.throttle is not None else None
+        sample = samples.get(each.four_tuple)
+        sent, received = (
+            known.traffic.carried(each.four_tuple) if sample is None else (sample.bytes_acked, sample.bytes_received)
+        )
+        subflows.append(
+            {
+                "path": None if verdict is None else verdict.path,
+                "address": address_text(each.four_tuple.remote),
+                "capped": capping is not None,
+                "rate": None if capping is None or capping.throttle is None else capping.throttle.ceil,
+                "rule": None if capping is None or capping.rule is None else capping.rule.name,
+                "upload_rate": None if upload is None or upload.throttle is None else upload.throttle.ceil,
+                "bytes": sent + received,
+                "bytes_sent": sent,
+                "bytes_received": received,
+            }
+        )
+    metered = {
+        each.budget.budget.name for each in verdicts if each.budget is not None and each.budget.budget is not None
+    }
+    addresses = {address_text(each.four_tuple.remote) for each in connection.subflows}
+    return {
+        "multipath": True,
+        "subflows": subflows,
+        "budgets": [
+            {key: each[key] for key in ("name", "used", "volume", "left", "until")} | {"shared": each["client"] is None}
+            for each in budgets
+            if each["name"] in metered and (each["client"] is None or each["client"] in addresses)
+        ],
+    }
