@@ -53,6 +53,8 @@ class Subflow:
     capped: bool
     rule: str | None
     bytes: int | None
+    upload_rate: int | None = None
+    """To which what comes from the client is held, in bit/s."""
 
     @property
     def name(self) -> str:
@@ -68,6 +70,8 @@ class Budget:
     volume: int
     left: int
     until: float | None
+    shared: bool = False
+    """With other clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +128,10 @@ def report(kernel: KernelView | None, answer: Mapping[str, Any] | None, throttle
         headline = f"Multipath TCP with {counted(number, 'subflow')} so far"
         return Report(Transport.MULTIPATH, headline, _without_names(number, throttler, volumes), throttler, (), budgets)
     headline = f"Multipath TCP with {counted(len(subflows), 'subflow')} so far: {_and([e.name for e in subflows])}"
-    lines = (*(_cap(each) for each in subflows if each.capped), *volumes)
+    lines = (*(line for each in subflows for line in _caps(each)), *volumes)
     if len(subflows) == 1:
         lines = (_ONE_PATH, *lines)
-    elif not any(each.capped for each in subflows):
+    elif not any(_caps(each) for each in subflows):
         lines = ("None of them is limited now.", *lines)
     return Report(Transport.MULTIPATH, headline, lines, throttler, subflows, budgets)
 
@@ -148,17 +152,19 @@ def _without_names(number: int, throttler: Throttler, volumes: list[str]) -> tup
     return (*lines, *volumes)
 
 
-def _cap(subflow: Subflow) -> str:
+def _caps(subflow: Subflow) -> list[str]:
     rule = f" by rule {subflow.rule}" if subflow.rule else ""
-    return (
-        f"{subflow.name} is held to {format_rate(subflow.rate)}{rule}."
-        if subflow.rate
-        else f"{subflow.name} is held back{rule}."
-    )
+    lines = []
+    if subflow.capped:
+        lines.append(f"{subflow.name} is held {f'to {format_rate(subflow.rate)}' if subflow.rate else 'back'}{rule}.")
+    if subflow.upload_rate:
+        lines.append(f"What you send over {subflow.name} is held to {format_rate(subflow.upload_rate)}.")
+    return lines
 
 
 def _volume(budget: Budget) -> str:
     until = f" until {_date(budget.until)}" if budget.until is not None else ""
+    until += ", shared with others" if budget.shared else ""
     if budget.left <= 0:
         return f"{budget.name}: all of {_amount(budget.volume, budget.volume)} used up{until}."
     unit = _unit(budget.volume)
@@ -209,6 +215,7 @@ def _subflow(found: Mapping[str, Any]) -> Subflow:
         capped=bool(found.get("capped")),
         rule=found.get("rule"),
         bytes=found.get("bytes"),
+        upload_rate=found.get("upload_rate"),
     )
 
 
@@ -216,5 +223,10 @@ def _budget(found: Mapping[str, Any]) -> Budget:
     used, volume = int(found["used"]), int(found["volume"])
     left = found.get("left")
     return Budget(
-        str(found["name"]), used, volume, max(0, volume - used) if left is None else int(left), found.get("until")
+        name=str(found["name"]),
+        used=used,
+        volume=volume,
+        left=max(0, volume - used) if left is None else int(left),
+        until=found.get("until"),
+        shared=bool(found.get("shared")),
     )

@@ -39,6 +39,15 @@ def test_a_path_that_a_rule_closes_has_no_rate() -> None:
     assert told(MULTIPATH, subflows=[WIFI, LTE | {"rate": None}]).lines == ("LTE is held back by rule evening.",)
 
 
+def test_what_is_held_on_its_way_up_is_said() -> None:
+    found = told(MULTIPATH, subflows=[WIFI | {"upload_rate": 2_000_000}, LTE])
+    assert found.lines == ("What you send over Wi-Fi is held to 2 Mbit/s.", "LTE is held to 5 Mbit/s by rule evening.")
+
+
+def test_a_volume_of_several_is_said_to_be() -> None:
+    assert told(PLAIN, budgets=[MONTH | {"shared": True}]).lines[1] == "month: 1.2 of 5 GB left, shared with others."
+
+
 def test_paths_without_a_name_go_by_their_address() -> None:
     assert told(MULTIPATH, subflows=[WIFI, LTE | {"path": None}]).headline.endswith("Wi-Fi and 10.77.1.2")
 
