@@ -23,7 +23,6 @@ SECURITY: Final = {
     "referrer-policy": "no-referrer",
     # No other site may use what is here, as an image or a script say.
     "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
     "cache-control": "no-store",
 }
