@@ -1,4 +1,4 @@
-"""Puts a checked configuration where Squid reads it, with the two lists that belong to it.
+"""Puts a checked configuration where Squid reads it, with what belongs to it: two lists and a page.
 
 Each file is replaced as a whole (rename(2)): Squid or the preload library reads the old one or the new one.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import shim
+from .check_page import MISSING
 from .configuration.check import Checked
 from .own_addresses import Network, render
 from .places import WORKER_SOCKETS, Places
@@ -40,6 +41,7 @@ def install(places: Places, checked: Checked, prefixes: Iterable[Network]) -> No
     # Passwords for cache peers and the like may be in it: for root and Squid's group only.
     write(places.configuration_in_force, checked.rendered(), 0o640, _group(checked.effective_user))
     write(places.listen_ports, (",".join(map(str, checked.ports)) + "\n").encode(), 0o644)
+    write(places.check_page_missing, MISSING.encode(), 0o644)
     install_own_addresses(places, prefixes)
 
 

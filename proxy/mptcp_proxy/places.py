@@ -53,6 +53,11 @@ class Places:
         return self.runtime / "listen-ports"
 
     @property
+    def check_page_missing(self) -> Path:
+        """What Squid shows where ``mptcp-portal`` does not answer for the check page, for a ``deny_info``."""
+        return self.runtime / "check-page-missing.html"
+
+    @property
     def configuration_in_force(self) -> Path:
         """The checked copy of the configuration, includes resolved. Squid reads this one and no other."""
         return self.runtime / "squid.conf"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-WITHOUT_EXPERIMENTS = ("common", "lab", "proxy", "throttler")
+WITHOUT_EXPERIMENTS = ("common", "lab", "portal", "proxy", "throttler")
 
 
 def imported(source: str) -> set[str]:

@@ -14,8 +14,8 @@ from mptcp_common.trust import THROTTLER_USER
 
 UNITS = Path(__file__).parents[2] / "systemd"
 PROXY, THROTTLER = UNITS / "mptcp-proxy.service", UNITS / "mptcp-throttler.service"
-CONSOLE = UNITS / "mptcp-console.service"
-ALLOWED = {PROXY: 3.0, THROTTLER: 2.5, CONSOLE: 1.5}
+CONSOLE, PORTAL = UNITS / "mptcp-console.service", UNITS / "mptcp-portal.service"
+ALLOWED = {PROXY: 3.0, THROTTLER: 2.5, CONSOLE: 1.5, PORTAL: 1.5}
 RELOADING = [PROXY, THROTTLER]
 
 
@@ -67,3 +67,11 @@ def test_the_console_is_nobody_and_may_ask_the_throttler_alone() -> None:
     assert values(CONSOLE, "CapabilityBoundingSet") == [""]
     assert values(CONSOLE, "AmbientCapabilities") == []
     assert not re.search(r"^(ReadWritePaths|\w+Directory)=", CONSOLE.read_text(), re.MULTILINE)
+
+
+def test_the_portal_is_nobody_who_may_ask_the_throttler() -> None:
+    assert values(PORTAL, "DynamicUser") == ["yes"]
+    assert values(PORTAL, "SupplementaryGroups") == [THROTTLER_USER]
+    assert values(PORTAL, "CapabilityBoundingSet") == values(PORTAL, "AmbientCapabilities") == [""]
+    # Without netlink it could not tell Squid from other programs of the host.
+    assert values(PORTAL, "RestrictAddressFamilies") == ["AF_UNIX AF_INET AF_INET6 AF_NETLINK"]

@@ -83,12 +83,13 @@ def exposure_problems(statements: Sequence[Statement], own_addresses: str) -> It
     *own_addresses* is the file in which the running proxy has this host's addresses.
     """
     lists = _AccessLists(statements)
+    elsewhere = _never_direct(statements)
     denied, file_denied, tunnels_denied = NOBODY, False, False
     first = None
     for rule in _rules(statements):
         names = [name.lower() for name in rule.words[2:]]
         if rule.words[1] == "allow":
-            if "manager" in names or names == ["localhost"]:
+            if "manager" in names or names == ["localhost"] or elsewhere.intersection(names):
                 continue
             first = rule
             break
@@ -115,6 +116,24 @@ def exposure_problems(statements: Sequence[Statement], own_addresses: str) -> It
             allowed="the rules of the shipped conf/squid.conf",
             warning=True,
         )
+
+
+def _never_direct(statements: Sequence[Statement]) -> frozenset[str]:
+    """Return the names of requests that Squid gives to its peers alone, wherever they seem to be for.
+
+    "always_direct" comes before "never_direct", in which the first rule decides.
+    """
+    found = set()
+    for statement in statements:
+        words = tuple(word.lower() for word in statement.words)
+        if words[:2] == ("always_direct", "allow") and statement.applies is not False:
+            return frozenset()
+        if words[:1] == ("never_direct",) and statement.applies is not False:
+            if words[1:2] != ("allow",):
+                break
+            if len(words) == 3 and statement.applies:
+                found.add(words[2])
+    return frozenset(found)
 
 
 def _rules(statements: Iterable[Statement]) -> Iterator[Statement]:

@@ -38,6 +38,7 @@ def test_names_that_squid_or_the_distribution_cannot_share(name: str) -> None:
 def test_the_shipped_configuration_uses_the_places_of_the_service() -> None:
     text = SHIPPED.read_text()
     places = Places("${service_name}")
+    assert f"deny_info 503:../../../../../../../..{places.check_page_missing} " in text
     for path in (places.own_addresses, places.pid_file, places.logs / "access.log", places.logs / "cache.log"):
         assert str(path) in text
     # Without these, workers would rename the same log, or Squid would not be told apart from the distribution's.
@@ -204,7 +205,10 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert places.listen_ports.read_text() == "3128,3129\n"
     assert places.own_addresses.read_text() == "10.0.0.1/32\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path.glob("*/*"))}
-    assert modes == {"squid.conf": 0o640, "listen-ports": 0o644, "own-addresses": 0o644}
+    others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644}
+    assert modes == {"squid.conf": 0o640, **others}
+    # Squid takes it for a template, in which this begins a code.
+    assert "%" not in places.check_page_missing.read_text()
     assert places.runtime.stat().st_mode & 0o777 == 0o755
     assert places.logs.stat().st_mode & 0o777 == 0o750
 

@@ -239,6 +239,26 @@ def test_each_missing_protection_is_a_warning(missing: str) -> None:
     assert not any(other in text for other in PARTS if other != missing)
 
 
+TO_A_PEER = ["acl page dstdomain page.internal", "http_access allow page clients"]
+
+
+def test_what_goes_to_a_peer_alone_exposes_nothing_of_this_host() -> None:
+    protected = [line for part in PARTS.values() for line in part]
+    elsewhere = [*SHIPPED, *TO_A_PEER, *protected, *LET_IN]
+    assert exposed(*elsewhere, "never_direct allow page") == []
+    assert exposed(*elsewhere, "never_direct allow PAGE") == []
+    for more in (
+        [],
+        ["never_direct allow other"],
+        ["never_direct allow page other"],  # of which some go directly
+        ["never_direct deny clients", "never_direct allow page"],
+        ["never_direct allow page", "always_direct allow clients"],
+        ["if ${process_number} = 1", "never_direct allow page", "endif"],
+    ):
+        (text,) = exposed(*elsewhere, *more)
+        assert "loopback" in text, more
+
+
 def test_half_of_the_loopback_addresses_is_not_enough() -> None:
     half = ["acl lo dst 127.0.0.0/9 ::1/128", "http_access deny lo"]
     (text,) = exposed(*SHIPPED, *half, *TO_LINK_LOCAL, *TO_OWN, *TUNNELS, *LET_IN)

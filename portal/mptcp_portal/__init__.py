@@ -1,0 +1,1 @@
+"""What phones are shown: how to use the proxy, and how they are connected through it."""

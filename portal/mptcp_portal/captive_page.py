@@ -1,0 +1,62 @@
+"""The captive portal API, RFC 8908: nobody is captive here, and who asks learns what is left of their own volume.
+
+The client is known by the address it asks from, or, behind a server that does HTTPS, by what that server says in
+X-Forwarded-For. ``bytes-remaining`` is the least that is left of any budget the client's traffic counts towards. It is
+left out where nothing is known: the throttler does not run, or the client has no connection through the proxy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from mptcp_portal.asking import Asker
+from mptcp_portal.netlink import Address, plain
+from mptcp_portal.pages import SecureHeaders
+from mptcp_portal.settings import Captive, Network
+
+MEDIA_TYPE = "application/captive+json"
+
+
+def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network]) -> Address | None:
+    """Return whom the request from *peer* is for; None where nobody can tell.
+
+    *forwarded*: the values of X-Forwarded-For, of which only the last counts, and only from *behind*.
+    """
+    try:
+        address = plain(ip_address(peer))
+        if not behind:
+            return address
+        if not any(address in network for network in behind):
+            return None
+        last = ",".join(forwarded).rpartition(",")[2].strip()
+        return plain(ip_address(last))
+    except ValueError:
+        return None
+
+
+def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
+    """Return the application."""
+
+    async def answer(request: Request) -> Response:
+        peer = request.client.host if request.client else ""
+        client = client_address(peer, request.headers.getlist("x-forwarded-for"), captive.behind)
+        if client is None:
+            return JSONResponse({"error": "it is not known who asks"}, 403)
+        said: dict[str, Any] = {"captive": False}
+        if captive.user_portal_url is not None:
+            said["user-portal-url"] = captive.user_portal_url
+        _, found = await asker.budgets_of(str(client))
+        left = [max(0, int(each["left"])) for each in found.get("budgets", ()) if each.get("left") is not None]
+        if left:
+            said["bytes-remaining"] = min(left)
+        return JSONResponse(said, media_type=MEDIA_TYPE, headers={"cache-control": "private, no-store"})
+
+    return SecureHeaders(Starlette(routes=[Route("/captive-portal", answer)]))

@@ -1,0 +1,74 @@
+"""The check page: what a client sees of its own connection, through the proxy; nobody else's, whoever asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mptcp_portal.asking import Asker
+from mptcp_portal.check_report import KernelView, Report, Transport, carried, limit, report
+from mptcp_portal.netlink import Address
+from mptcp_portal.own_connection import kernel_view
+from mptcp_portal.pages import SecureHeaders, page, static, statics
+from mptcp_portal.squid_socket import client_end, endpoint
+
+FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
+"""Says of a connection, by our end and theirs, whether Squid opened it."""
+KernelQuestion = Callable[[tuple[Address, int]], KernelView | None]
+_REFUSED = "This page is for clients of the proxy, through the proxy.\n"
+
+
+class ForSquidAlone:
+    """Refuses who is not Squid on this host, whatever the request says."""
+
+    def __init__(self, app: ASGIApp, from_squid: FromSquid) -> None:
+        self._app = app
+        self._from_squid = from_squid
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        ours, theirs = scope.get("server"), scope.get("client")
+        if scope["type"] == "http" and ours and theirs and self._from_squid(ours, theirs):
+            await self._app(scope, receive, send)
+        else:
+            await PlainTextResponse(_REFUSED, 403)(scope, receive, send)
+
+
+def check_app(
+    asker: Asker, from_squid: FromSquid, onboarding_url: str | None, kernel_view: KernelQuestion = kernel_view
+) -> ASGIApp:
+    """Return the application. *onboarding_url*: where it says how to use the proxy, for a link; None: nowhere."""
+
+    async def look(request: Request) -> Report | None:
+        client = client_end(request.scope["headers"])
+        if client is None:
+            return None
+        kernel = kernel_view(client)
+        status, answer = await asker.client(endpoint(client), kernel.token if kernel else None)
+        return report(kernel, answer, status)
+
+    async def as_html(request: Request) -> Response:
+        found = await look(request)
+        if found is None:
+            return PlainTextResponse(_REFUSED, 403)
+        values: dict[str, Any] = {"report": found, "Transport": Transport, "carried": carried, "limit": limit}
+        return page("check.html.jinja", onboarding_url=onboarding_url, **values)
+
+    async def as_json(request: Request) -> Response:
+        found = await look(request)
+        if found is None:
+            return JSONResponse({"error": _REFUSED.strip()}, 403)
+        return JSONResponse(found.as_json(time.time()))
+
+    routes = [
+        Route("/", as_html),
+        Route("/check.json", as_json),
+        *statics(static("check.js", "text/javascript")),
+    ]
+    return SecureHeaders(ForSquidAlone(Starlette(routes=routes), from_squid))

@@ -1,0 +1,232 @@
+"""What the check page says of one connection: what the kernel has of it, and what the throttler does with it. Pure.
+
+The kernel decides whether a connection is Multipath TCP: it knows at once, and when the connection has fallen back to
+plain TCP. The throttler, where it answers, knows the rest. Sizes in bytes, rates in bits/s, times in seconds since the
+epoch.
+
+``client`` answers of the throttler: docs/status.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from mptcp_common.units import approximate_size, counted, format_rate
+
+
+class Transport(StrEnum):
+    MULTIPATH = "multipath"
+    TCP = "tcp"
+    UNKNOWN = "unknown"
+
+
+class Throttler(StrEnum):
+    """What became of the question to the throttler."""
+
+    ANSWERED = "answered"
+    ABSENT = "absent"
+    BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelView:
+    """What the kernel has of the client's connection."""
+
+    multipath: bool
+    subflows: int = 0
+    token: int | None = None
+    """Of the connection, at the proxy's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subflow:
+    """One path of the client's own connection."""
+
+    path: str | None
+    address: str | None
+    rate: int | None
+    """To which it is held, in bit/s; None where it is not, or where the rule closes it."""
+    capped: bool
+    rule: str | None
+    bytes: int | None
+    upload_rate: int | None = None
+    """To which what comes from the client is held, in bit/s."""
+
+    @property
+    def name(self) -> str:
+        return self.path or self.address or "a path without a name"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A volume that the client's traffic counts towards."""
+
+    name: str
+    used: int
+    volume: int
+    left: int
+    until: float | None
+    shared: bool = False
+    """With other clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the page says: a headline, what belongs to it line by line, and the same for programs."""
+
+    transport: Transport
+    headline: str
+    lines: tuple[str, ...]
+    throttler: Throttler
+    subflows: tuple[Subflow, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+
+    def as_json(self, now: float) -> dict[str, Any]:
+        """Return the document of /check.json."""
+        return {
+            "schema": 1,
+            "time": now,
+            "transport": self.transport.value,
+            "throttler": self.throttler.value,
+            "headline": self.headline,
+            "lines": list(self.lines),
+            "subflows": [asdict(each) | {"limit": limit(each), "carried": carried(each)} for each in self.subflows],
+            "budgets": [asdict(each) for each in self.budgets],
+        }
+
+
+_UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
+_NO_CAPS: Final = {
+    Throttler.ABSENT: "The proxy's throttler does not run: names of paths, limits and volumes are not known.",
+    Throttler.BUSY: "Too many ask at the moment: names of paths, limits and volumes come with the next look.",
+}
+
+
+def report(kernel: KernelView | None, answer: Mapping[str, Any] | None, throttler: Throttler) -> Report:
+    """Return what is to be said. *kernel*: None where it could not be asked; *answer*: the throttler's, if any."""
+    known = answer if throttler is Throttler.ANSWERED and answer is not None else {}
+    budgets = tuple(_budget(each) for each in known.get("budgets", ()))
+    volumes = [_volume(each) for each in budgets]
+    if kernel is not None:
+        multipath: bool | None = kernel.multipath
+    elif known:
+        multipath = bool(known.get("multipath"))
+    else:
+        multipath = None
+    if multipath is None:
+        words = ("Your device uses the proxy. How it is connected cannot be told now.", _NO_CAPS.get(throttler, ""))
+        return Report(Transport.UNKNOWN, "You are connected", tuple(filter(None, words)), throttler)
+    if not multipath:
+        return Report(Transport.TCP, "Plain TCP over one path", (_WHY_PLAIN, *volumes), throttler, budgets=budgets)
+    subflows = tuple(_subflow(each) for each in known.get("subflows", ()))
+    if not subflows:
+        number = max(1, kernel.subflows) if kernel is not None else 1
+        headline = f"Multipath TCP with {counted(number, 'subflow')} so far"
+        return Report(Transport.MULTIPATH, headline, _without_names(number, throttler, volumes), throttler, (), budgets)
+    headline = f"Multipath TCP with {counted(len(subflows), 'subflow')} so far: {_and([e.name for e in subflows])}"
+    lines = (*(line for each in subflows for line in _caps(each)), *volumes)
+    if len(subflows) == 1:
+        lines = (_ONE_PATH, *lines)
+    elif not any(_caps(each) for each in subflows):
+        lines = ("None of them is limited now.", *lines)
+    return Report(Transport.MULTIPATH, headline, lines, throttler, subflows, budgets)
+
+
+_WHY_PLAIN: Final = (
+    "Your system does not speak Multipath TCP, this program did not ask for it, or something on the way took it out. "
+    "Pages load all the same, over one network at a time."
+)
+_ONE_PATH: Final = (
+    "Further paths join a moment after the first. If it stays at one, your other network is switched off, or your "
+    "system does not use it."
+)
+
+
+def _without_names(number: int, throttler: Throttler, volumes: list[str]) -> tuple[str, ...]:
+    lines = [_ONE_PATH] if number == 1 else []
+    lines.append(_NO_CAPS.get(throttler, "The proxy's throttler does not know this connection yet."))
+    return (*lines, *volumes)
+
+
+def _caps(subflow: Subflow) -> list[str]:
+    rule = f" by rule {subflow.rule}" if subflow.rule else ""
+    lines = []
+    if subflow.capped:
+        lines.append(f"{subflow.name} is held {f'to {format_rate(subflow.rate)}' if subflow.rate else 'back'}{rule}.")
+    if subflow.upload_rate:
+        lines.append(f"What you send over {subflow.name} is held to {format_rate(subflow.upload_rate)}.")
+    return lines
+
+
+def _volume(budget: Budget) -> str:
+    until = f" until {_date(budget.until)}" if budget.until is not None else ""
+    until += ", shared with others" if budget.shared else ""
+    if budget.left <= 0:
+        return f"{budget.name}: all of {_amount(budget.volume, budget.volume)} used up{until}."
+    unit = _unit(budget.volume)
+    return f"{budget.name}: {_number(budget.left, unit[0])} of {_amount(budget.volume, budget.volume)} left{until}."
+
+
+def _unit(size: int) -> tuple[int, str]:
+    return next((unit for unit in _UNITS if size >= unit[0]), (1, "B"))
+
+
+def _number(size: int, factor: int) -> str:
+    """Return *size* in units of *factor*, to two digits behind the point; never more than there is."""
+    text = f"{size * 100 // factor / 100:.2f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def _amount(size: int, scale: int) -> str:
+    factor, name = _unit(scale)
+    return f"{_number(size, factor)} {name}"
+
+
+def _date(seconds: float) -> str:
+    when = datetime.fromtimestamp(seconds).astimezone()
+    return f"{when.day} {when:%B, %H:%M}"
+
+
+def limit(subflow: Subflow) -> str:
+    """Return what *subflow* is held to, for a table."""
+    if not subflow.capped:
+        return "none"
+    return format_rate(subflow.rate) if subflow.rate else "held back"
+
+
+def carried(subflow: Subflow) -> str:
+    """Return how much *subflow* has carried, for people."""
+    return "" if subflow.bytes is None else approximate_size(subflow.bytes)
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _subflow(found: Mapping[str, Any]) -> Subflow:
+    return Subflow(
+        path=found.get("path"),
+        address=found.get("address"),
+        rate=found.get("rate"),
+        capped=bool(found.get("capped")),
+        rule=found.get("rule"),
+        bytes=found.get("bytes"),
+        upload_rate=found.get("upload_rate"),
+    )
+
+
+def _budget(found: Mapping[str, Any]) -> Budget:
+    used, volume = int(found["used"]), int(found["volume"])
+    left = found.get("left")
+    return Budget(
+        name=str(found["name"]),
+        used=used,
+        volume=volume,
+        left=max(0, volume - used) if left is None else int(left),
+        until=found.get("until"),
+        shared=bool(found.get("shared")),
+    )

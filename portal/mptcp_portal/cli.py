@@ -1,0 +1,72 @@
+"""The command ``mptcp-portal``: run, check."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mptcp_common import __version__, journal
+from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_common.problems import DocumentError
+from mptcp_common.reasons import reason
+from mptcp_portal.settings import DEFAULT_SETTINGS, read_settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except DocumentError as error:
+        journal.say(error, journal.ERROR)
+        return CONFIGURATION if options.command is _run else FAILED
+    except OSError as error:
+        journal.say(f"mptcp-portal: {reason(error)}", journal.ERROR)
+    except KeyboardInterrupt:
+        journal.say("mptcp-portal: interrupted", journal.ERROR)
+    return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="mptcp-portal", description="Pages for the proxy's clients: how they are connected, and how to use it."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, text in (
+        ("run", _run, "Serve until SIGTERM."),
+        ("check", _check, "Check the settings and print every problem; nothing is served."),
+    ):
+        added = commands.add_parser(name, help=text, description=text)
+        added.add_argument(
+            "--config",
+            type=Path,
+            default=DEFAULT_SETTINGS,
+            metavar="FILE",
+            help=f"the settings file (default: {DEFAULT_SETTINGS})",
+        )
+        added.set_defaults(command=command)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from mptcp_portal.serving import serve
+
+    asyncio.run(serve(read_settings(options.config)))
+    return DONE
+
+
+def _check(options: argparse.Namespace) -> int:
+    from mptcp_portal.serving import apps
+
+    apps(read_settings(options.config))
+    print(f"{options.config}: no errors")
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""What all pages share: templates, the style sheet, and headers that keep browsers from loading or keeping anything."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+SECURITY: Final = {
+    # Nothing is loaded from elsewhere; no script and no style stands in a page itself.
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    # No other site may use what is here, as an image or a script say.
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-store",
+}
+"""Of every answer that does not say otherwise."""
+
+
+class SecureHeaders:
+    """Adds SECURITY to every answer of *app*."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("mptcp_portal"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def page(template: str, **values: Any) -> HTMLResponse:
+    """Return *template* filled with *values*."""
+    return HTMLResponse(_environment().get_template(template).render(**values))
+
+
+def static(name: str, media_type: str) -> Route:
+    """Return the route of a file that comes with the program."""
+    content = files("mptcp_portal").joinpath("static", name).read_bytes()
+
+    async def answer(_: Request) -> Response:
+        return Response(content, media_type=media_type)
+
+    return Route(f"/{name}", answer)
+
+
+def statics(*more: Route) -> list[Route]:
+    """Return the routes of what every page uses, and *more*."""
+    return [static("portal.css", "text/css"), static("icon.svg", "image/svg+xml"), *more]

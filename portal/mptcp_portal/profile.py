@@ -1,0 +1,67 @@
+"""The configuration profile for iOS and iPadOS: a proxy for one Wi-Fi network, and for the mobile network. Pure.
+
+Keys by Apple's "Device Management" reference: com.apple.wifi.managed and com.apple.cellular. Who installs a newer
+profile of the same PayloadIdentifier replaces the older one; identifiers and UUIDs are therefore made from what the
+profile is for, and stay the same.
+"""
+
+from __future__ import annotations
+
+import plistlib
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from mptcp_portal.settings import Onboarding
+
+MEDIA_TYPE = "application/x-apple-aspen-config"
+IDENTIFIER = "internal.mptcp.portal"
+
+
+def has_profile(onboarding: Onboarding) -> bool:
+    """Return whether there is anything to put into a profile."""
+    return onboarding.wifi is not None or onboarding.apn is not None
+
+
+def profile(onboarding: Onboarding) -> bytes:
+    """Return the profile as an XML property list."""
+    payloads = []
+    if onboarding.wifi is not None:
+        payloads.append(_payload("com.apple.wifi.managed", "wifi", onboarding) | _wifi(onboarding))
+    if onboarding.apn is not None:
+        payloads.append(_payload("com.apple.cellular", "cellular", onboarding) | _cellular(onboarding))
+    whole = _payload("Configuration", "profile", onboarding) | {
+        "PayloadContent": payloads,
+        "PayloadDescription": f"Uses the proxy {onboarding.proxy}. Remove the profile to stop.",
+        "PayloadRemovalDisallowed": False,
+    }
+    return plistlib.dumps(whole, sort_keys=True)
+
+
+def _payload(kind: str, part: str, onboarding: Onboarding) -> dict[str, Any]:
+    identifier = f"{IDENTIFIER}.{onboarding.proxy_address.replace(':', '-')}.{part}"
+    return {
+        "PayloadType": kind,
+        "PayloadVersion": 1,
+        "PayloadIdentifier": identifier,
+        "PayloadUUID": str(uuid5(NAMESPACE_URL, identifier)).upper(),
+        "PayloadDisplayName": onboarding.name,
+    }
+
+
+def _wifi(onboarding: Onboarding) -> dict[str, Any]:
+    # Manual, not a PAC: while it cannot be fetched, iOS would go without the proxy and without a word.
+    # No password: the page is open to all of the network, and a phone asks for it.
+    return {
+        "SSID_STR": onboarding.wifi,
+        "AutoJoin": True,
+        "EncryptionType": "Any",
+        "ProxyType": "Manual",
+        "ProxyServer": onboarding.proxy_address,
+        "ProxyServerPort": onboarding.proxy_port,
+    }
+
+
+def _cellular(onboarding: Onboarding) -> dict[str, Any]:
+    return {
+        "APNs": [{"Name": onboarding.apn, "ProxyServer": onboarding.proxy_address, "ProxyPort": onboarding.proxy_port}],
+    }

@@ -1,0 +1,380 @@
+"""The settings file, portal.yaml: where the portal listens, and what clients are told.
+
+Read by the same machinery as the throttler's files: every mistake at once, each with its line. Text comes in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from mptcp_common.fields import Parsed, Section, between, editor_schema
+from mptcp_common.problems import DocumentError, Problem, shown
+from mptcp_common.validate import problem_at, validate
+from mptcp_common.yaml_document import parse_document
+
+DEFAULT_SETTINGS: Final = Path("/etc/mptcp-portal/portal.yaml")
+CHECK_NAME: Final = "check.mptcp.internal"
+"""The reserved name of the check page. ICANN has reserved .internal for private use (resolution of 29 July 2024): no
+name server of the public answers for it, no certificate and no HSTS list names it, and nobody can register it."""
+LONGEST_SOCKET_PATH: Final = 107
+"""Bytes of ``sun_path`` in unix(7) without the final zero."""
+
+Network = IPv4Network | IPv6Network
+_HOST_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST: Final = re.compile(rf"{_HOST_LABEL}(?:\.{_HOST_LABEL})*", re.ASCII)
+_END: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})", re.ASCII)
+_USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", re.ASCII)
+_APN: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,98}[A-Za-z0-9])?", re.ASCII)
+_LONGEST_SSID: Final = 32
+"""Bytes (IEEE 802.11, 9.4.2.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An address and port to listen on."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+def _listen(value: object) -> End:
+    found = _END.fullmatch(value) if isinstance(value, str) else None
+    try:
+        if found is not None and 0 < int(found["port"]) < 65536:
+            return End(str(ip_address(found["v6"] or found["v4"])), int(found["port"]))
+    except ValueError:
+        pass
+    raise ValueError(f'{shown(value)} is not an address and port; write "192.168.1.10:3181" or "[fd00::1]:3181"')
+
+
+def _loopback(value: object) -> End:
+    end = _listen(value)
+    if not ip_address(end.address).is_loopback or ":" in end.address:
+        raise ValueError(
+            f"{shown(value)} is not on this host's loopback; write 127.0.0.1 and a port: Squid alone may ask"
+        )
+    return end
+
+
+def _host(value: object) -> str:
+    if isinstance(value, str):
+        try:
+            return str(ip_address(value))
+        except ValueError:
+            # What ends in a number is an IPv4 address to browsers, or nothing (WHATWG URL).
+            if len(value) <= 253 and _HOST.fullmatch(value) and not value.rpartition(".")[2].isdigit():
+                return value.lower()
+    raise ValueError(f'{shown(value)} is not an address or a name; write e.g. "192.168.1.10" or "proxy.example.net"')
+
+
+def _direct(value: object) -> Network | str:
+    """Return a network, or a domain: ``example.net`` is it and everything below it."""
+    if isinstance(value, str):
+        try:
+            return ip_network(value)
+        except ValueError:
+            bare = value.removeprefix("*.").removeprefix(".").lower()
+            if _HOST.fullmatch(bare) and not bare.rpartition(".")[2].isdigit():
+                return bare
+    raise ValueError(f'{shown(value)} is neither a network nor a domain; write e.g. "203.0.113.0/24" or "example.net"')
+
+
+def _absolute(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
+        raise ValueError(f'{shown(value)} is not an absolute path; start it with "/"')
+    return value
+
+
+def _socket(value: object) -> str:
+    path = _absolute(value)
+    if len(path.encode()) > LONGEST_SOCKET_PATH:
+        raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {LONGEST_SOCKET_PATH} bytes")
+    return path
+
+
+def _https(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"https://[!-~]{1,200}", value):
+        raise ValueError(f'{shown(value)} is not an https address; write e.g. "https://portal.example.net/"')
+    return value
+
+
+def _url(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"https?://[!-~]{1,200}", value):
+        raise ValueError(f'{shown(value)} is not a web address; write e.g. "http://proxy.example.net/"')
+    return value
+
+
+def _line(longest: int) -> Parsed:
+    """Return the annotation for one line of text of at most *longest* bytes."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
+            raise ValueError(f"{shown(value)} is not one line of text; put it in quotes")
+        if len(value.encode()) > longest:
+            raise ValueError(f"{shown(value)} is too long; {longest} bytes are allowed")
+        return value
+
+    return Parsed(parse, {"type": "string", "minLength": 1, "maxLength": longest})
+
+
+def _matching(pattern: re.Pattern[str], what: str) -> Parsed:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ValueError(f"{shown(value)} is not {what}")
+        return value
+
+    return Parsed(parse, {"type": "string", "pattern": f"^(?:{pattern.pattern})$"})
+
+
+_TEXT: Final = {"type": "string", "minLength": 1}
+_ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
+Listen = Annotated[End, Parsed(_listen, _TEXT)]
+
+
+class CheckSection(Section):
+    """The check page, which clients reach through the proxy alone."""
+
+    listen: Annotated[End, Parsed(_loopback, _TEXT)] = Field(
+        default=End("127.0.0.1", 3180),
+        description="Where Squid asks for the check page: the address and port of cache_peer in squid.conf.",
+        examples=["127.0.0.1:3180"],
+        json_schema_extra={"default": "127.0.0.1:3180"},
+    )
+    squid_user: Annotated[str, _matching(_USER, "the name of a user; write e.g. proxy")] = Field(
+        default="proxy",
+        description="cache_effective_user of squid.conf. Nobody else on this host is answered.",
+        examples=["proxy"],
+    )
+
+
+class ProxySection(Section):
+    """The proxy, as clients are told of it."""
+
+    address: Annotated[str, Parsed(_host, _TEXT)] = Field(
+        description="Address or name by which clients reach the proxy.", examples=["192.168.1.10"]
+    )
+    port: Annotated[int, between(1, 65535)] = Field(default=3128, description="http_port of squid.conf.")
+    name: Annotated[str, _line(60)] = Field(
+        default="Multipath proxy", description="What the pages and profiles call it.", examples=["Proxy at home"]
+    )
+
+
+class ProfileSection(Section):
+    """For iPhones and iPads: a configuration profile. Without a Wi-Fi network and an APN there is none."""
+
+    wifi: Annotated[str, _line(_LONGEST_SSID)] | None = Field(
+        default=None,
+        description="Name (SSID) of the Wi-Fi network on which to use the proxy. The phone asks for its password.",
+        examples=["Home"],
+    )
+    apn: Annotated[str, _matching(_APN, 'the name of an APN; write e.g. "internet"')] | None = Field(
+        default=None,
+        description="Access point name of the mobile operator. Only where the proxy can be reached from there.",
+        examples=["internet"],
+    )
+
+
+class OnboardingSection(Section):
+    """The page that says how to use the proxy, with proxy.pac, wpad.dat and the profile."""
+
+    listen: Listen = Field(
+        description="An address of this host on the clients' network, and a port.", examples=["192.168.1.10:3181"]
+    )
+    url: Annotated[str, Parsed(_url, _TEXT)] | None = Field(
+        default=None,
+        description="The page's address, where it is another one than `listen` says: a name, a server in front.",
+        examples=["http://proxy.example.net/"],
+    )
+    direct_fallback: bool = Field(
+        default=False,
+        description="Whether browsers may go without the proxy while it does not answer (DIRECT in proxy.pac).",
+    )
+    direct: list[Annotated[Network | str, Parsed(_direct, _TEXT)]] = Field(
+        default=[],
+        description="Networks and domains that clients are to reach without the proxy, beside local names and "
+        "private addresses.",
+        examples=[["203.0.113.0/24", "example.net"]],
+    )
+    profile: ProfileSection = Field(default=ProfileSection(), json_schema_extra={"default": {}})
+
+
+class CaptiveSection(Section):
+    """The captive portal API (RFC 8908): nobody is held captive, and clients learn what is left of their volume."""
+
+    listen: Listen = Field(description="An address of this host, and a port.", examples=["192.168.1.10:3182"])
+    certificate: Annotated[str, Parsed(_absolute, _ABSOLUTE)] | None = Field(
+        default=None,
+        description="Certificate chain (PEM). The API is for HTTPS alone.",
+        examples=["/etc/ssl/portal.pem"],
+    )
+    key: Annotated[str, Parsed(_absolute, _ABSOLUTE)] | None = Field(
+        default=None, description="Its private key (PEM).", examples=["/etc/ssl/private/portal.pem"]
+    )
+    behind: list[Annotated[Network | str, Parsed(_direct, _TEXT)]] = Field(
+        default=[],
+        description="Addresses of the web server that does HTTPS in front of this one, and which says in "
+        "X-Forwarded-For whom it asks for. Instead of a certificate.",
+        examples=[["127.0.0.1/32"]],
+    )
+    user_portal_url: Annotated[str, Parsed(_https, _TEXT)] | None = Field(
+        default=None,
+        description="A page (https) that systems offer to their users.",
+        examples=["https://proxy.example.net/"],
+    )
+
+
+class PortalSection(Section):
+    """Settings of mptcp-portal: the check page, the page for new clients, the captive portal API."""
+
+    status_socket: Annotated[str, Parsed(_socket, _ABSOLUTE)] = Field(
+        default="/run/mptcp-throttler/status.sock",
+        description="Where the throttler answers.",
+        examples=["/run/mptcp-throttler/status.sock"],
+    )
+    check: CheckSection = Field(default=CheckSection(), json_schema_extra={"default": {}})
+    proxy: ProxySection | None = Field(default=None)
+    onboarding: OnboardingSection | None = Field(default=None)
+    captive_portal: CaptiveSection | None = Field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Onboarding:
+    """What new clients are told, checked."""
+
+    proxy_address: str
+    proxy_port: int
+    name: str
+    listen: End
+    url: str
+    """Of the page, with a slash at its end. Never taken from what a client sends."""
+    direct_fallback: bool
+    direct: tuple[Network | str, ...]
+    wifi: str | None
+    apn: str | None
+
+    @property
+    def proxy(self) -> str:
+        """The proxy as browsers write it."""
+        host = self.proxy_address
+        return f"[{host}]:{self.proxy_port}" if ":" in host else f"{host}:{self.proxy_port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Captive:
+    """The captive portal API, checked. Either it has both files, or it stands behind somebody."""
+
+    listen: End
+    certificate: str | None
+    key: str | None
+    behind: tuple[Network, ...]
+    user_portal_url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the portal runs with, checked."""
+
+    status_socket: Path
+    check: End
+    squid_user: str
+    onboarding: Onboarding | None
+    captive: Captive | None
+    source: str
+
+
+def load_settings(text: str, source: str) -> Settings:
+    """Return the settings in *text*; raise DocumentError with all that is wrong. *source* names the file to people."""
+    if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
+        text = "{}"  # everything commented out: what holds unless something else is said
+    document = parse_document(text, source)
+    section, problems = validate(PortalSection, document)
+    if section is None or problems:
+        raise DocumentError(problems)
+
+    wrong: list[Problem] = []
+
+    def complain(path: tuple[str | int, ...], message: str) -> None:
+        wrong.append(problem_at(document, path, None, message, document.key_position(path)))
+
+    if section.onboarding is not None and section.proxy is None:
+        complain(("onboarding",), "there is nothing to tell clients without the section proxy, with its address")
+    captive = section.captive_portal
+    if captive is not None:
+        files = (captive.certificate is not None) + (captive.key is not None)
+        if files == 1:
+            complain(("captive_portal",), "certificate and key belong together; write both, or neither")
+        if files == 0 and not captive.behind:
+            complain(("captive_portal",), "RFC 8908 wants HTTPS: write certificate and key, or behind")
+        if files and captive.behind:
+            complain(("captive_portal", "behind"), "either certificate and key, or behind a server that has them")
+        for index, each in enumerate(captive.behind):
+            if isinstance(each, str):
+                complain(("captive_portal", "behind", index), f"{shown(each)} is not an address; a name will not do")
+    ends: dict[End, str] = {}
+    for key, part in (("check", section.check), ("onboarding", section.onboarding), ("captive_portal", captive)):
+        if part is None:
+            continue
+        if part.listen in ends:
+            complain((key, "listen"), f"{shown(str(part.listen))} is taken by {ends[part.listen]}; write another port")
+        ends[part.listen] = key
+    if wrong:
+        raise DocumentError(wrong)
+    return Settings(
+        status_socket=Path(section.status_socket),
+        check=section.check.listen,
+        squid_user=section.check.squid_user,
+        onboarding=_onboarding(section),
+        captive=None if captive is None else _captive(captive),
+        source=source,
+    )
+
+
+def _onboarding(section: PortalSection) -> Onboarding | None:
+    page, proxy = section.onboarding, section.proxy
+    if page is None or proxy is None:
+        return None
+    url = page.url or f"http://{page.listen}/"
+    return Onboarding(
+        proxy_address=proxy.address,
+        proxy_port=proxy.port,
+        name=proxy.name,
+        listen=page.listen,
+        url=url if url.endswith("/") else url + "/",
+        direct_fallback=page.direct_fallback,
+        direct=tuple(page.direct),
+        wifi=page.profile.wifi,
+        apn=page.profile.apn,
+    )
+
+
+def _captive(section: CaptiveSection) -> Captive:
+    behind = tuple(each for each in section.behind if not isinstance(each, str))
+    return Captive(section.listen, section.certificate, section.key, behind, section.user_portal_url)
+
+
+def read_settings(path: Path) -> Settings:
+    """Return the settings of *path*. Raises DocumentError with every problem of the file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DocumentError(
+            [Problem(str(path), 0, 0, "", None, f"cannot be read: {error.strerror or error}")]
+        ) from error
+    except UnicodeDecodeError as error:
+        reason = f"is not UTF-8 text: byte {error.start} cannot be decoded"
+        raise DocumentError([Problem(str(path), 0, 0, "", None, reason)]) from error
+    return load_settings(text, str(path))
+
+
+def settings_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the settings file."""
+    return editor_schema(PortalSection)

@@ -1,0 +1,44 @@
+"""Who asks for the check page: Squid, and whom for?
+
+The portal's port is open to all programs of this host, which could write any header. Squid's requests are known by
+the socket they come from: the kernel says to which user it belongs (as identd(8) would). What Squid says of its
+client in HEADER no client can write: conf/squid.conf takes out what came in, and adds its own.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from mptcp_portal.netlink import Address, plain, tcp_owner
+
+HEADER = b"mptcp-client"
+"""``ADDRESS PORT`` of the client's end, in lower case as ASGI has names."""
+
+
+def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
+    """Return whether the connection from *theirs* to *ours*, both on this host, belongs to user *uid*."""
+    try:
+        local, remote = ((ip_address(address), port) for address, port in (theirs, ours))
+        return tcp_owner(local, remote) == uid
+    except (OSError, ValueError):
+        return False
+
+
+def client_end(headers: list[tuple[bytes, bytes]]) -> tuple[Address, int] | None:
+    """Return the client's address and port from the headers of a request; None where they are not there, once."""
+    values = [value for name, value in headers if name == HEADER]
+    if len(values) != 1:
+        return None
+    try:
+        address, port = values[0].decode("ascii").split(" ")
+        if not port.isdecimal() or not 0 < int(port) < 65536:
+            return None
+        return plain(ip_address(address)), int(port)
+    except ValueError:
+        return None
+
+
+def endpoint(client: tuple[Address, int]) -> str:
+    """Return *client* as the throttler takes it."""
+    address, port = client
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

@@ -1,0 +1,25 @@
+"""What a client is shown for the check page where ``mptcp-portal`` does not answer.
+
+Squid takes it for a template: a percent sign would begin one of its codes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MISSING: Final = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>The check page does not answer</title>
+<style>
+:root { color-scheme: light dark }
+body { font: 1.1rem/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1rem; max-width: 40rem }
+</style>
+<h1>The check page does not answer</h1>
+<p>Your device reached the proxy: this page comes from it, and other pages are not affected. The program that could
+say how your device is connected (mptcp-portal) is not running there, or does not answer.</p>
+<p>Whoever runs the proxy can start it: <code>systemctl start mptcp-portal</code></p>
+</html>
+"""

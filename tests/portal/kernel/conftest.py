@@ -1,0 +1,1 @@
+"""Makes this folder importable, so that the kernel tests find what they share."""

@@ -1,0 +1,120 @@
+"""Headless Chromium (Debian's, with its chromedriver) in a client's namespace, with the proxy set as a person would."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from portal_site import PortalSite
+from selenium.webdriver import ChromeOptions, Remote
+
+from mptcp_lab.testbed.features import fails_when_missing
+from mptcp_lab.testbed.services import accepts, mptcp_command, wait_until
+
+AXE = Path(__file__).parents[2] / "console" / "vendor" / "axe-core" / "axe.min.js"
+DRIVER_PORT = 9515
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-breakpad",
+    "--disable-default-apps", "--disable-extensions", "--ignore-certificate-errors", "--hide-scrollbars",
+)  # fmt: skip
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+SCHEMES = ("light", "dark")
+
+
+@contextmanager
+def chromium(site: PortalSite, *proxy: str, mptcp: bool = True) -> Iterator[Remote]:
+    """Have a browser; *proxy* are the flags that set it. The caller stays in the client's namespace meanwhile."""
+    for program in ("chromium", "chromedriver"):
+        if shutil.which(program) is None:
+            if fails_when_missing():
+                pytest.fail(f"needs {program}, and CI may not skip", pytrace=False)
+            pytest.skip(f"NOT TESTED, needs {program}: apt install chromium chromium-driver")
+    client = site.client
+    command = ["chromedriver", f"--port={DRIVER_PORT}"]
+    home = client.directory / "browser"
+    home.mkdir(exist_ok=True)
+    driver = client.popen(mptcp_command(command) if mptcp else command, name="chromedriver", env={"HOME": str(home)})
+    try:
+        wait_until(
+            lambda: accepts(client, "127.0.0.1", DRIVER_PORT), "chromedriver answers", process=driver, timeout=60
+        )
+        options = ChromeOptions()
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        options.binary_location = str(shutil.which("chromium"))
+        for flag in (*FLAGS, *proxy):
+            options.add_argument(flag)
+        with client.entered():
+            browser = Remote(f"http://127.0.0.1:{DRIVER_PORT}", options=options)
+            browser.set_page_load_timeout(90)
+            try:
+                yield browser
+            finally:
+                browser.quit()
+    finally:
+        driver.kill_tree()
+
+
+def look_as(browser: Remote, size: str, scheme: str) -> None:
+    """Have the page laid out for a window of *size*, for who prefers *scheme*."""
+    width, height = SIZES[size]
+    device = {
+        "width": width,
+        "height": height,
+        "deviceScaleFactor": 2 if size == "phone" else 1,
+        "mobile": size == "phone",
+    }
+    _devtools(browser, "Emulation.setDeviceMetricsOverride", device)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    _devtools(browser, "Emulation.setEmulatedMedia", media)
+
+
+def screenshot(browser: Remote, path: Path) -> None:
+    """Write the whole page to *path*, below the window's end too."""
+    import base64
+
+    found = _devtools(browser, "Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
+    path.write_bytes(base64.b64decode(found["data"]))
+
+
+def complaints(browser: Remote) -> list[str]:
+    """Return what Chromium has complained of: what the page's own policy refused, what could not be loaded."""
+    said = _ask(browser, "se/log", {"type": "browser"})
+    return [each["message"] for each in said if each["level"] == "SEVERE"]
+
+
+def _devtools(browser: Remote, command: str, arguments: dict[str, Any]) -> Any:
+    return _ask(browser, "goog/cdp/execute", {"cmd": command, "params": arguments})
+
+
+def _ask(browser: Remote, path: str, arguments: dict[str, Any]) -> Any:
+    """Have chromedriver do what only it knows."""
+    executor = browser.command_executor
+    assert not isinstance(executor, str)
+    executor.add_command(path, "POST", f"/session/$sessionId/{path}")
+    return browser.execute(path, arguments)["value"]
+
+
+def faults(browser: Remote, impacts: Sequence[str] = ("serious", "critical")) -> list[str]:
+    """Return what axe-core finds wrong with the page, of these *impacts*, as ``rule: where``."""
+    browser.execute_script(AXE.read_text())
+    found = browser.execute_async_script(
+        "const done = arguments[arguments.length - 1];"
+        "axe.run(document, {resultTypes: ['violations']}).then(done, done);"
+    )
+    assert "violations" in found, found
+    return [
+        f"{each['id']}: {node['target']} {node['failureSummary']}"
+        for each in found["violations"]
+        if each["impact"] in impacts
+        for node in each["nodes"]
+    ]
+
+
+def is_wider_than_its_window(browser: Remote) -> bool:
+    """Return whether somebody would have to scroll sideways."""
+    return bool(browser.execute_script("return document.documentElement.scrollWidth > window.innerWidth"))

@@ -1,0 +1,200 @@
+"""The check page through real Squid tells the truth, to its own client alone, whatever runs and whatever is claimed."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from portal_site import CAPTIVE_PORT, CHECK, CHECK_PORT, LTE_CAPPED, PATHS, VOLUME, Connection, PortalSite
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Origin, start_origin, wait_until
+from mptcp_lab.testbed.topologies import TWO_PATHS, with_second_client
+
+pytestmark = pytest.mark.kernel
+FIRST, SECOND = "10.77.1.2", "10.77.2.2"
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSite:
+    require("htb", "bpf-pacing")
+    return PortalSite.on(make_module_testbed(with_second_client(TWO_PATHS, "neighbour")))
+
+
+@pytest.fixture(scope="module")
+def origin(site: PortalSite) -> Origin:
+    return start_origin(site.testbed["origin"], {"page": 1000, "big": 3_000_000})
+
+
+@pytest.fixture(scope="module")
+def portal(site: PortalSite) -> PortalSite:
+    site.start_portal()
+    return site
+
+
+def connection(site: PortalSite, family: int = 4, node: str = "client", protocol: int = 262) -> Connection:
+    return Connection(site.testbed[node], site.node.service_address(family), protocol)
+
+
+def test_where_the_portal_does_not_run_squid_says_so_and_all_else_works(site: PortalSite, origin: Origin) -> None:
+    """First of the module: the portal is not there yet. It may come at any time."""
+    with connection(site) as client:
+        for _ in range(12):  # ten failures, and Squid takes a peer for dead
+            status, headers, body = client.get(CHECK)
+            assert status == 503
+            assert "The check page does not answer" in body.decode()
+            assert "html" in headers["content-type"]
+        status, _, body = client.get(origin.url("page"))
+        assert (status, len(body)) == (200, 1000)
+        site.start_portal()
+        wait_until(lambda: client.get(CHECK)[0] == 200, "the check page is there", timeout=60)
+    assert site.portal is not None
+    site.portal.stop()
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_without_a_throttler_the_kernel_is_asked(portal: PortalSite, family: int) -> None:
+    with connection(portal, family) as client:
+        found = client.until(lambda said: "2 subflows" in said["headline"], "the second path is seen")
+        assert found["transport"] == "multipath"
+        assert found["throttler"] == "absent"
+    with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
+        assert client.look()["transport"] == "tcp"
+
+
+def test_the_page_cannot_be_kept_and_says_so_to_squid(portal: PortalSite) -> None:
+    with connection(portal) as client:
+        for path in ("", "check.json", "check.js", "portal.css"):
+            status, headers, _ = client.get(CHECK + path)
+            assert status == 200
+            assert headers["cache-control"] == "no-store"
+            assert headers["x-cache"].startswith("MISS")
+            assert "default-src 'none'" in headers["content-security-policy"]
+        assert client.get(CHECK, method="HEAD")[0] == 200
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_paths_come_and_go(portal: PortalSite, family: int) -> None:
+    client, address = portal.client, {4: SECOND, 6: "fd77:2::2"}[family]
+    endpoints = portal.testbed.topology.node("client").endpoints
+    number = next(str(each.id) for each in endpoints if each.address == address)
+    with portal.throttled():
+        client.run(["ip", "mptcp", "endpoint", "delete", "id", number])
+        try:
+            with connection(portal, family) as one:
+                one.get(CHECK)
+                found = one.until(lambda said: len(said["subflows"]) == 1, "one path is seen")
+                assert found["headline"] == "Multipath TCP with 1 subflow so far: Wi-Fi"
+                client.run(["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"])
+                found = one.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+                assert found["headline"] == "Multipath TCP with 2 subflows so far: Wi-Fi and LTE"
+                assert [each["address"] for each in found["subflows"]][1] == address
+                assert found["lines"] == ["None of them is limited now."]
+                client.run(["ip", "mptcp", "endpoint", "delete", "id", number])
+                one.until(lambda said: len(said["subflows"]) == 1, "one path is left")
+        finally:
+            command = ["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"]
+            client.run(command, check=False)
+
+
+def test_the_connection_stays_known_when_the_path_it_began_on_is_gone(portal: PortalSite) -> None:
+    with portal.throttled(), connection(portal) as client:
+        client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        with portal.client.link_down("eth0"):
+            # The kernel gives a dead subflow up when something is sent; meanwhile the other one carries the answers.
+            portal.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
+            found = client.until(lambda said: len(said["subflows"]) == 1, "the other path is left")
+            assert found["subflows"][0]["path"] == "LTE"
+            assert found["transport"] == "multipath"
+
+
+def test_a_cap_is_said_from_when_it_is_set_until_it_is_lifted(portal: PortalSite) -> None:
+    with portal.throttled() as throttler, connection(portal) as client:
+        found = client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        assert found["lines"] == ["None of them is limited now."]
+        portal.reload(throttler, LTE_CAPPED)
+        found = client.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is seen")
+        assert found["lines"] == ["LTE is held to 5 Mbit/s by rule evening."]
+        assert [each["limit"] for each in found["subflows"]] == ["none", "5 Mbit/s"]
+        portal.reload(throttler, PATHS + "rules: []\n")
+        client.until(lambda said: not any(each["capped"] for each in said["subflows"]), "the cap is gone")
+
+
+def test_a_volume_is_said_until_it_is_used_up(portal: PortalSite, origin: Origin) -> None:
+    with portal.throttled(PATHS + VOLUME % "5 MB"), connection(portal) as client:
+        found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")
+        assert found["budgets"][0]["volume"] == 5_000_000
+        first = found["budgets"][0]["left"]
+        assert 4_000_000 < first <= 5_000_000
+        for _ in range(2):
+            assert len(client.get(origin.url("big"))[2]) == 3_000_000
+        found = client.until(lambda said: min(each["left"] for each in said["budgets"]) <= 0, "it is used up")
+        assert any("all of 5 MB used up" in line for line in found["lines"])
+        found = client.until(lambda said: any(each["capped"] for each in said["subflows"]), "it has a consequence")
+        assert any("is held to 8 Mbit/s by rule month" in line for line in found["lines"])
+
+
+def test_no_header_makes_a_client_another(portal: PortalSite) -> None:
+    with portal.throttled(LTE_CAPPED), connection(portal) as victim, connection(portal, node="neighbour") as thief:
+        mine = victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        address, port = victim.end
+        claims = [
+            f"MPTCP-Client: {address} {port}",
+            f"mptcp-client: {address} {port}",
+            f"MPTCP_Client: {address} {port}",
+            f"X-Forwarded-For: {address}",
+            f"Forwarded: for={address}:{port}",
+            f"MPTCP-Client: {address} {port}\r\nMPTCP-Client: {address} {port}",
+            f"MPTCP-Client: {address} {port}\r\n\t",
+        ]
+        own = {thief.end[0], "10.77.4.2"}
+        for claim in claims:
+            found = thief.look(claim)
+            assert {each["address"] for each in found["subflows"]} <= own, claim
+            assert found["transport"] == "multipath"
+        assert {each["address"] for each in thief.look(*claims)["subflows"]} <= own
+        # Squid takes no header with a blank before its colon.
+        status, _, body = thief.get(CHECK + "check.json", f"MPTCP-Client : {address} {port}")
+        assert (status, address.encode() in body) == (400, False)
+        assert {each["address"] for each in mine["subflows"]} == {FIRST, SECOND}
+
+
+def test_nobody_but_squid_is_answered(portal: PortalSite) -> None:
+    with portal.throttled(), connection(portal) as client:
+        client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        address, port = client.end
+        url = f"http://127.0.0.1:{CHECK_PORT}/check.json"
+        curl = ["curl", "-s", "-w", "%{http_code}", "-H", f"MPTCP-Client: {address} {port}", url]
+        for user in ("root", "nobody"):
+            answer = portal.node.run(["setpriv", f"--reuid={user}", "--clear-groups", *curl]).stdout
+            assert answer.endswith("403"), user
+            assert address not in answer
+        # Squid's own user may: so it is the owner of the socket that counts.
+        assert address in portal.node.run(["setpriv", "--reuid=proxy", "--clear-groups", *curl]).stdout
+    host = portal.node.service_address()
+    for target in (
+        f"http://127.0.0.1:{CHECK_PORT}/",
+        f"http://{host}:{CHECK_PORT}/",
+        f"http://localhost:{CHECK_PORT}/",
+    ):
+        with connection(portal) as client:
+            assert client.get(target)[0] == 403
+    with connection(portal) as client:
+        assert client.get(CHECK, "Content-Length: 0", method="POST")[0] == 403
+    with connection(portal) as client:
+        assert client.get("http://check.mptcp.internal:3128/")[0] == 403
+
+
+def test_the_captive_portal_api_says_what_is_left(portal: PortalSite) -> None:
+    host = portal.node.service_address()
+    curl = ["curl", "-s", "-H", f"X-Forwarded-For: {FIRST}", f"http://{host}:{CAPTIVE_PORT}/captive-portal"]
+    with portal.throttled(PATHS + VOLUME % "5 GB"), connection(portal) as client:
+        found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")
+        answer = portal.node.run(curl).stdout
+        assert '"captive":false' in answer
+        left = int(answer.partition('"bytes-remaining":')[2].rstrip("}"))
+        assert 0 < left <= found["budgets"][0]["left"]
+    # Who is not the server in front gets nothing.
+    assert "captive" not in portal.client.run(curl).stdout

@@ -1,0 +1,182 @@
+"""Real Chromium with the proxy set: a site of many files, the check page as it changes, and pages that all can use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from portal_browser import SCHEMES, SIZES, chromium, complaints, faults, is_wider_than_its_window, look_as, screenshot
+from portal_site import CHECK, LTE_CAPPED, PAGE_PORT, PATHS, VOLUME, PortalSite
+from selenium.webdriver import Remote
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Origin, start_origin, wait_until
+
+pytestmark = pytest.mark.kernel
+TLS_PORT = 443
+PICTURES = 30
+PICTURE = (
+    b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;"
+)
+"""One pixel. The testbed's Apache says no types; of this one browsers know it by its first bytes."""
+SITE = """\
+<!doctype html><html lang="en"><title>Many files</title><link rel="stylesheet" href="style.css">
+<h1>Many files</h1>{pictures}<script src="script.js"></script></html>
+"""
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSite:
+    require("htb", "bpf-pacing")
+    site = PortalSite.on(make_module_testbed())
+    site.start_portal()
+    return site
+
+
+@pytest.fixture(scope="module")
+def origin(site: PortalSite) -> Origin:
+    origin = start_origin(site.testbed["origin"], {"big": 6_000_000}, ports=(80,), tls_port=TLS_PORT)
+    pictures = "".join(f'<img src="picture.gif?{n}" alt="">' for n in range(PICTURES))
+    files = {
+        "site.html": SITE.format(pictures=pictures).encode(),
+        "style.css": b"h1 { color: rgb(1, 2, 3) }",
+        "script.js": b"document.title = 'The script ran'",
+        "picture.gif": PICTURE,
+    }
+    for folder in ("htdocs", "htdocs/direct"):
+        (origin.directory / folder).mkdir(exist_ok=True)
+        for name, content in files.items():
+            (origin.directory / folder / name).write_bytes(content)
+    return origin
+
+
+def proxy_flag(site: PortalSite) -> str:
+    return f"--proxy-server=http://{site.node.service_address()}:3128"
+
+
+def pac_flag(site: PortalSite) -> str:
+    return f"--proxy-pac-url=http://{site.node.service_address()}:{PAGE_PORT}/proxy.pac"
+
+
+def is_whole(browser: Remote) -> bool:
+    """Return whether all files of the site are there and did what they are for."""
+    widths = browser.execute_script("return [...document.images].map(each => each.naturalWidth)")
+    colour = browser.execute_script("return getComputedStyle(document.querySelector('h1')).color")
+    return bool((browser.title, widths, colour) == ("The script ran", [1] * PICTURES, "rgb(1, 2, 3)"))
+
+
+def access_log(site: PortalSite) -> str:
+    """Return what Squid was asked for."""
+    return (site.proxy.logs / "access.log").read_text()
+
+
+def text_of(browser: Remote, selector: str) -> str:
+    found = browser.execute_script("return document.querySelector(arguments[0]).innerText", selector)
+    return str(found)
+
+
+def until_it_says(browser: Remote, words: str) -> None:
+    """Wait until the check page, by its own script, says *words*."""
+    try:
+        wait_until(lambda: words in text_of(browser, "#answer"), f"the page says {words!r}", timeout=90)
+    except Exception as error:
+        raise AssertionError(f"{error}; it says {text_of(browser, 'body')!r}") from None
+
+
+def keep(browser: Remote, name: str, directory: Path) -> None:
+    """Write screenshots of the page in all sizes and schemes, for people; MPTCP_SCREENSHOTS says where."""
+    directory = Path(os.environ.get("MPTCP_SCREENSHOTS", directory))
+    directory.mkdir(parents=True, exist_ok=True)
+    for size in SIZES:
+        for scheme in SCHEMES:
+            look_as(browser, size, scheme)
+            screenshot(browser, directory / f"{name}-{size}-{scheme}.png")
+
+
+def judge(browser: Remote) -> None:
+    """Fail where the page is not for everybody: colours, names, order, width."""
+    for size in SIZES:
+        for scheme in SCHEMES:
+            look_as(browser, size, scheme)
+            assert faults(browser) == [], (size, scheme)
+            assert not is_wider_than_its_window(browser), (size, scheme)
+    assert complaints(browser) == []
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str) -> None:
+    host = origin.host.service_address()
+    with chromium(site, proxy_flag(site)) as browser:
+        browser.get(f"{scheme}://{host}/site.html")
+        assert is_whole(browser)
+    log = access_log(site)
+    assert log.count("picture.gif") >= PICTURES if scheme == "http" else f"CONNECT {host}:443" in log
+
+
+def test_chromium_does_what_proxy_pac_says(site: PortalSite, origin: Origin) -> None:
+    """The origin's address is private: asked for directly. The check page, whose name nobody knows: by the proxy."""
+    with chromium(site, pac_flag(site)) as browser:
+        browser.get(origin.url("direct/site.html"))
+        assert is_whole(browser)
+        browser.get(CHECK)
+        assert "Multipath TCP" in text_of(browser, "h1")
+    assert "direct" not in access_log(site)
+
+
+def test_the_check_page_follows_what_happens(site: PortalSite, origin: Origin, tmp_path: Path) -> None:
+    second = next(each for each in site.testbed.topology.node("client").endpoints if each.address == "10.77.2.2")
+    add = ["ip", "mptcp", "endpoint", "add", second.address, "dev", second.device, "id", str(second.id), "subflow"]
+    site.client.run(["ip", "mptcp", "endpoint", "delete", "id", str(second.id)])
+    try:
+        with site.throttled() as throttler, chromium(site, pac_flag(site)) as browser:
+            browser.get(CHECK)
+            until_it_says(browser, "Multipath TCP with 1 subflow so far: Wi-Fi")
+            site.client.run(add)
+            until_it_says(browser, "Multipath TCP with 2 subflows so far: Wi-Fi and LTE")
+            site.reload(throttler, LTE_CAPPED)
+            until_it_says(browser, "LTE is held to 5 Mbit/s by rule evening.")
+            site.reload(throttler, PATHS + VOLUME % "5 MB")
+            until_it_says(browser, "of 5 MB left")
+            assert not browser.execute_script("return document.getElementById('volumes').hidden")
+            judge(browser)
+            keep(browser, "check-multipath", tmp_path)
+            command = ["mptcpize", "run", "curl", "-s", "-o", "/dev/null", "-x", site.proxy.url(), origin.url("big")]
+            site.client.run(command, timeout=90)
+            until_it_says(browser, "all of 5 MB used up")
+    finally:
+        site.client.run(add, check=False)
+
+
+def test_the_check_page_without_multipath(site: PortalSite, tmp_path: Path) -> None:
+    with chromium(site, proxy_flag(site), mptcp=False) as browser:
+        browser.get(CHECK)
+        until_it_says(browser, "Plain TCP over one path")
+        assert "What speaks Multipath TCP" in text_of(browser, "#systems")
+        judge(browser)
+        keep(browser, "check-plain", tmp_path)
+
+
+def test_without_scripts_the_page_asks_again_by_itself(site: PortalSite) -> None:
+    with chromium(site, proxy_flag(site), "--blink-settings=scriptEnabled=false") as browser:
+        browser.get(CHECK)
+        before = site.proxy.logs / "access.log"
+
+        def asked() -> int:
+            return before.read_text().count("GET http://check.mptcp.internal/ ")
+
+        first = asked()
+        wait_until(lambda: asked() > first, "it is loaded again", timeout=60)
+
+
+def test_the_page_for_new_clients(site: PortalSite, tmp_path: Path) -> None:
+    with chromium(site, "--no-proxy-server", mptcp=False) as browser:
+        browser.get(f"http://{site.node.service_address()}:{PAGE_PORT}/")
+        assert browser.execute_script("return document.querySelector('figure img').naturalWidth") > 0
+        judge(browser)
+        keep(browser, "onboarding", tmp_path)
+        browser.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+        judge(browser)
+        keep(browser, "onboarding-open", tmp_path)

@@ -1,0 +1,18 @@
+"""The settings that the portal's tests share."""
+
+from __future__ import annotations
+
+from mptcp_portal.settings import Onboarding, load_settings
+
+ONBOARDING = """\
+proxy: {address: 192.168.1.10, name: Proxy at home}
+onboarding:
+  listen: 192.168.1.10:3181
+"""
+
+
+def onboarding(*more: str, base: str = ONBOARDING) -> Onboarding:
+    """Return the settings of *base* with the lines of *more* below ``onboarding``."""
+    found = load_settings(base + "".join(f"  {line}\n" for line in more), "portal.yaml").onboarding
+    assert found is not None
+    return found

@@ -1,0 +1,73 @@
+"""A throttler's status socket that answers what a test says, one line of JSON there and one document back."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+@contextmanager
+def fake_throttler(path: Path, answer: Answer) -> Iterator[list[dict[str, Any]]]:
+    """Answer at *path* by *answer*; the list is filled with the requests."""
+    asked: list[dict[str, Any]] = []
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            with client:
+                request = json.loads(client.makefile().readline())
+                asked.append(request)
+                client.sendall(json.dumps(answer(request)).encode())
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+def of_clients(known: Mapping[str, Mapping[str, Any]]) -> Answer:
+    """Return what answers ``client`` by *known*, from the endpoint to what its owner may see, and nothing else."""
+
+    def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        head = {"schema": 1, "time": 1.0, "version": "0", "pid": 1}
+        if request["query"] == "client":
+            plain: Mapping[str, Any] = {"multipath": False, "subflows": [], "budgets": []}
+            return head | dict(known.get(request["endpoint"], plain))
+        if request["query"] == "connections" and "client" in request:
+            mine = [end for end in known if end.rpartition(":")[0] == request["client"]]
+            return head | {"total": len(mine), "connections": [{"subflows": [{"remote": end}]} for end in mine[:1]]}
+        if request["query"] == "connections":
+            mine = [end for end, each in known.items() if each.get("token") == request["token"]]
+            return head | {"total": len(mine), "connections": [{"subflows": [{"remote": end} for end in mine]}]}
+        return {"schema": 1, "error": "the fake knows no such request"}
+
+    return answer
+
+
+WIFI = {"path": "Wi-Fi", "address": "10.77.2.2", "capped": False, "rate": None, "rule": None, "bytes": 12_700_000}
+LTE = {"path": "LTE", "address": "10.77.1.2", "capped": True, "rate": 5_000_000, "rule": "evening", "bytes": 990}
+MONTH = {
+    "name": "month",
+    "used": 3_800_000_000,
+    "volume": 5 * 10**9,
+    "left": 1_200_000_000,
+    "until": None,
+    "shared": False,
+}

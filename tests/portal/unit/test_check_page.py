@@ -1,0 +1,171 @@
+"""The check page as it is served: who gets it, whose connection it shows, and what no browser may do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from portal_throttler import LTE, MONTH, WIFI, fake_throttler, of_clients
+from starlette.testclient import TestClient
+
+from mptcp_portal.asking import WAITING, Asker
+from mptcp_portal.check_page import check_app
+from mptcp_portal.check_report import KernelView, Throttler
+from mptcp_portal.netlink import Address
+
+SQUID = ("127.0.0.1", 50000)
+MINE, OTHER = "10.77.1.2 40000", "10.77.3.2 40001"
+KNOWN: dict[str, dict[str, Any]] = {
+    "10.77.1.2:40000": {"multipath": True, "subflows": [WIFI, LTE], "budgets": [MONTH]},
+    "10.77.3.2:40001": {"multipath": True, "subflows": [WIFI | {"path": "secret"}], "budgets": []},
+}
+
+
+def kernel(client: tuple[Address, int]) -> KernelView:
+    return KernelView(client[0] != ip_address("10.77.9.9"), 2, None)
+
+
+@contextmanager
+def served(path: Path, peer: tuple[str, int] = SQUID) -> Iterator[TestClient]:
+    app = check_app(Asker(path, pause=0), lambda _, theirs: theirs == SQUID, "http://10.0.0.1:3181/", kernel)
+    yield TestClient(app, client=peer)
+
+
+@pytest.fixture
+def throttler(tmp_path: Path) -> Iterator[Path]:
+    with fake_throttler(tmp_path / "status.sock", of_clients(KNOWN)):
+        yield tmp_path / "status.sock"
+
+
+def test_a_client_gets_its_own_connection(throttler: Path) -> None:
+    with served(throttler) as client:
+        page = client.get("/", headers={"MPTCP-Client": MINE})
+        assert page.status_code == 200
+        assert "Multipath TCP with 2 subflows so far: Wi-Fi and LTE" in page.text
+        assert "LTE is held to 5 Mbit/s by rule evening." in page.text
+        assert "month: 1.2 of 5 GB left." in page.text
+        assert "secret" not in page.text
+        found = client.get("/check.json", headers={"MPTCP-Client": OTHER}).json()
+        assert [each["path"] for each in found["subflows"]] == ["secret"]
+
+
+@pytest.mark.parametrize("path", ["/", "/check.json", "/portal.css", "/nothing"])
+def test_who_is_not_squid_gets_nothing(throttler: Path, path: str) -> None:
+    with served(throttler, ("127.0.0.1", 50001)) as client:
+        answer = client.get(path, headers={"MPTCP-Client": MINE, "X-Forwarded-For": "127.0.0.1"})
+    assert answer.status_code == 403
+    assert "LTE" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/check.json"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("MPTCP-Client", MINE), ("MPTCP-Client", OTHER)],
+        [("MPTCP_Client", MINE)],
+        [("X-Forwarded-For", "10.77.1.2")],
+    ],
+)
+def test_without_squids_word_whom_it_is_for_nothing_is_said(
+    throttler: Path, path: str, headers: list[tuple[str, str]]
+) -> None:
+    with served(throttler) as client:
+        answer = client.get(path, headers=headers)
+    assert answer.status_code == 403
+    assert "LTE" not in answer.text
+
+
+def test_without_a_throttler_the_page_says_what_the_kernel_knows(tmp_path: Path) -> None:
+    with served(tmp_path / "nobody.sock") as client:
+        assert "Multipath TCP with 2 subflows so far" in client.get("/", headers={"MPTCP-Client": MINE}).text
+        page = client.get("/", headers={"MPTCP-Client": "10.77.9.9 4"}).text
+        assert "Plain TCP over one path" in page
+        assert "What speaks Multipath TCP" in page
+
+
+def test_a_daemon_that_answers_with_all_it_knows_gives_nothing_away(tmp_path: Path) -> None:
+    """One from before there were requests."""
+    everything = {
+        "version": "0",
+        "connections": [{"subflows": [{"path": "secret"}]}],
+        "subflows": [WIFI],
+        "budgets": [],
+    }
+    with fake_throttler(tmp_path / "s", lambda _: everything), served(tmp_path / "s") as client:
+        found = client.get("/check.json", headers={"MPTCP-Client": MINE})
+    assert found.json()["throttler"] == "absent"
+    assert "secret" not in found.text
+    assert "Wi-Fi" not in found.text
+
+
+def test_answers_are_kept_by_nobody_and_load_nothing(throttler: Path) -> None:
+    with served(throttler) as client:
+        for path in ("/", "/check.json", "/check.js", "/portal.css", "/nothing"):
+            answer = client.get(path, headers={"MPTCP-Client": MINE})
+            assert answer.headers["cache-control"] == "no-store"
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'")
+            assert not re.search(r"unsafe|\*|https?:|data:", policy)
+            assert "set-cookie" not in answer.headers
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+            assert "access-control-allow-origin" not in answer.headers
+        page = client.get("/", headers={"MPTCP-Client": MINE}).text
+    # All that is loaded lies beside the page; neither script nor style stands in it.
+    assert set(re.findall(r'(?:src|href)="([^"]+)"', page)) <= {
+        "portal.css",
+        "icon.svg",
+        "check.js",
+        "http://10.0.0.1:3181/",
+    }
+    assert not re.search(r"<style|style=|<script>|\\son\w+=", page)
+
+
+def test_names_from_the_policy_are_text_not_html(tmp_path: Path) -> None:
+    nasty = {"multipath": True, "subflows": [WIFI | {"path": "<b>x</b>"}, LTE], "budgets": []}
+    with fake_throttler(tmp_path / "s", of_clients({"10.77.1.2:40000": nasty})), served(tmp_path / "s") as client:
+        page = client.get("/", headers={"MPTCP-Client": MINE}).text
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+
+
+def test_a_connection_whose_first_subflow_is_gone_is_found_by_its_token(tmp_path: Path) -> None:
+    known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
+
+    async def ask(token: int | None) -> tuple[Throttler, dict[str, Any]]:
+        return await Asker(tmp_path / "s", pause=0).client("10.77.1.2:40000", token)
+
+    with fake_throttler(tmp_path / "s", of_clients(known)):
+        assert asyncio.run(ask(0xABCD))[1]["subflows"] == [LTE]
+        assert asyncio.run(ask(None))[1]["subflows"] == []
+
+
+def test_a_crowd_does_not_become_a_crowd_of_questions(tmp_path: Path) -> None:
+    async def crowd() -> list[Throttler]:
+        asker = Asker(tmp_path / "s", pause=0.01)
+        answers = await asyncio.gather(
+            *(asker.ask({"query": "client", "endpoint": f"10.0.0.{n}:1"}) for n in range(50))
+        )
+        return [status for status, _ in answers]
+
+    with fake_throttler(tmp_path / "s", of_clients({})) as asked:
+        answers = asyncio.run(crowd())
+    assert len(asked) == answers.count(Throttler.ANSWERED) == WAITING
+    assert answers.count(Throttler.BUSY) == 50 - WAITING
+
+
+def test_who_asks_the_same_again_at_once_is_not_a_question(tmp_path: Path) -> None:
+    async def twice() -> None:
+        asker = Asker(tmp_path / "s", pause=0)
+        for _ in range(2):
+            await asker.ask({"query": "client", "endpoint": "10.0.0.1:1"})
+
+    with fake_throttler(tmp_path / "s", of_clients({})) as asked:
+        asyncio.run(twice())
+    assert len(asked) == 1

@@ -1,0 +1,134 @@
+"""What the check page says: the truth of kernel and throttler, in words for the phone's owner."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from portal_throttler import LTE, MONTH, WIFI
+
+from mptcp_portal.check_report import KernelView, Report, Throttler, Transport, report
+
+PLAIN = KernelView(False)
+MULTIPATH = KernelView(True, 2, 0x4F037D87)
+
+
+def told(kernel: KernelView | None, **answer: Any) -> Report:
+    return report(kernel, {"multipath": True, "subflows": [], "budgets": [], **answer}, Throttler.ANSWERED)
+
+
+def test_two_paths_with_a_cap_and_a_volume() -> None:
+    found = told(MULTIPATH, subflows=[WIFI, LTE], budgets=[MONTH])
+    assert found.transport is Transport.MULTIPATH
+    assert found.headline == "Multipath TCP with 2 subflows so far: Wi-Fi and LTE"
+    assert found.lines == ("LTE is held to 5 Mbit/s by rule evening.", "month: 1.2 of 5 GB left.")
+
+
+def test_one_path_may_be_joined_by_others() -> None:
+    found = told(KernelView(True, 1, 1), subflows=[WIFI])
+    assert found.headline == "Multipath TCP with 1 subflow so far: Wi-Fi"
+    assert "join a moment after" in found.lines[0]
+
+
+def test_no_limit_is_said_too() -> None:
+    assert told(MULTIPATH, subflows=[WIFI, LTE | {"capped": False}]).lines == ("None of them is limited now.",)
+
+
+def test_a_path_that_a_rule_closes_has_no_rate() -> None:
+    assert told(MULTIPATH, subflows=[WIFI, LTE | {"rate": None}]).lines == ("LTE is held back by rule evening.",)
+
+
+def test_what_is_held_on_its_way_up_is_said() -> None:
+    found = told(MULTIPATH, subflows=[WIFI | {"upload_rate": 2_000_000}, LTE])
+    assert found.lines == ("What you send over Wi-Fi is held to 2 Mbit/s.", "LTE is held to 5 Mbit/s by rule evening.")
+
+
+def test_a_volume_of_several_is_said_to_be() -> None:
+    assert told(PLAIN, budgets=[MONTH | {"shared": True}]).lines[1] == "month: 1.2 of 5 GB left, shared with others."
+
+
+def test_paths_without_a_name_go_by_their_address() -> None:
+    assert told(MULTIPATH, subflows=[WIFI, LTE | {"path": None}]).headline.endswith("Wi-Fi and 10.77.1.2")
+
+
+@pytest.mark.parametrize(
+    ("left", "volume", "words"),
+    [
+        (0, 5 * 10**9, "all of 5 GB used up"),
+        (-3, 5 * 10**9, "all of 5 GB used up"),
+        (1, 5 * 10**9, "0 of 5 GB left"),  # rounded down: never more than there is
+        (4_999_999_999, 5 * 10**9, "4.99 of 5 GB left"),
+        (1_500_000, 200 * 10**6, "1.5 of 200 MB left"),
+        (400, 900, "400 of 900 B left"),
+    ],
+)
+def test_volumes(left: int, volume: int, words: str) -> None:
+    used = volume - left
+    (line,) = told(PLAIN, budgets=[{"name": "b", "used": used, "volume": volume, "left": left, "until": None}]).lines[
+        1:
+    ]
+    assert line == f"b: {words}."
+
+
+def test_a_volume_says_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    try:
+        (line,) = told(PLAIN, budgets=[MONTH | {"until": 1_796_083_200.0}]).lines[1:]
+        assert line == "month: 1.2 of 5 GB left until 1 December, 00:00."
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_plain_tcp_is_what_the_kernel_says() -> None:
+    """A throttler may not have heard yet that the connection fell back."""
+    found = told(PLAIN, subflows=[WIFI, LTE])
+    assert found.transport is Transport.TCP
+    assert found.headline == "Plain TCP over one path"
+    assert "does not speak Multipath TCP" in found.lines[0]
+    assert found.subflows == ()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "throttler", "headline", "word"),
+    [
+        (MULTIPATH, Throttler.ABSENT, "Multipath TCP with 2 subflows so far", "throttler does not run"),
+        (MULTIPATH, Throttler.BUSY, "Multipath TCP with 2 subflows so far", "Too many ask"),
+        (KernelView(True, 0, 1), Throttler.ABSENT, "Multipath TCP with 1 subflow so far", "join a moment after"),
+        (PLAIN, Throttler.ABSENT, "Plain TCP over one path", "does not speak"),
+        (None, Throttler.ABSENT, "You are connected", "cannot be told"),
+    ],
+)
+def test_without_a_throttler_what_the_kernel_knows_is_said(
+    kernel: KernelView | None, throttler: Throttler, headline: str, word: str
+) -> None:
+    # What an answer says that was not asked for must not count.
+    found = report(kernel, {"multipath": True, "subflows": [LTE], "budgets": [MONTH]}, throttler)
+    assert found.headline == headline
+    assert word in " ".join(found.lines)
+    assert found.subflows == found.budgets == ()
+
+
+def test_a_connection_that_the_throttler_does_not_know_yet_is_multipath_all_the_same() -> None:
+    found = told(MULTIPATH, multipath=False)
+    assert found.headline == "Multipath TCP with 2 subflows so far"
+    assert "does not know this connection yet" in found.lines[0]
+
+
+def test_the_throttler_alone_decides_where_the_kernel_says_nothing() -> None:
+    assert told(None, subflows=[WIFI, LTE]).transport is Transport.MULTIPATH
+    assert told(None, multipath=False).transport is Transport.TCP
+
+
+def test_programs_get_the_same() -> None:
+    found = json.loads(json.dumps(told(MULTIPATH, subflows=[WIFI, LTE], budgets=[MONTH]).as_json(7.0)))
+    assert found["schema"] == 1
+    assert found["time"] == 7.0
+    assert found["transport"] == "multipath"
+    assert [each["limit"] for each in found["subflows"]] == ["none", "5 Mbit/s"]
+    assert [each["carried"] for each in found["subflows"]] == ["12.7 MB", "990 B"]
+    assert found["budgets"] == [MONTH]

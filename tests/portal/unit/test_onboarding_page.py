@@ -1,0 +1,88 @@
+"""The page for new clients: made from the settings alone, whatever a client sends."""
+
+from __future__ import annotations
+
+import plistlib
+import re
+
+import pytest
+from portal_settings import ONBOARDING, onboarding
+from starlette.testclient import TestClient
+
+from mptcp_portal.onboarding_page import onboarding_app
+from mptcp_portal.proxy_pac import proxy_pac
+
+FULL = ("direct_fallback: true", "profile: {wifi: Home, apn: internet}")
+PATHS = ("/", "/proxy.pac", "/wpad.dat", "/qr.svg", "/proxy.mobileconfig", "/portal.css", "/icon.svg")
+
+
+def client(*more: str, base: str = ONBOARDING, host: str = "testserver") -> TestClient:
+    return TestClient(onboarding_app(onboarding(*more, base=base)), base_url=f"http://{host}")
+
+
+def test_it_says_how_to_use_the_proxy() -> None:
+    text = client(*FULL).get("/").text
+    for words in (
+        "192.168.1.10",
+        "3128",
+        "Proxy at home",
+        "http://192.168.1.10:3181/proxy.pac",
+        "check.mptcp.internal",
+    ):
+        assert words in text
+    summaries = re.findall(r"<summary>(.*?)</summary>", text)
+    assert summaries == [
+        "iPhone, iPad", "Android", "Firefox", "Chromium, Chrome", "Linux", "Raspberry Pi OS", "OpenWrt",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_a_client_claims_the_host_is_changes_nothing(path: str) -> None:
+    expected = client(*FULL).get(path)
+    assert expected.status_code == 200
+    for headers in ({"host": "evil.example"}, {"x-forwarded-host": "evil.example", "forwarded": "host=evil.example"}):
+        found = client(*FULL, host="evil.example").get(path, headers=headers)
+        assert found.content == expected.content
+        assert "evil" not in found.text
+
+
+def test_both_names_of_the_script_are_one_script() -> None:
+    pac, wpad = client().get("/proxy.pac"), client().get("/wpad.dat")
+    assert pac.text == wpad.text == proxy_pac(onboarding())
+    assert pac.headers["content-type"].split(";")[0] == "application/x-ns-proxy-autoconfig"
+
+
+def test_the_profile_comes_as_one() -> None:
+    found = client(*FULL).get("/proxy.mobileconfig")
+    assert found.headers["content-type"] == "application/x-apple-aspen-config"
+    assert plistlib.loads(found.content)["PayloadDisplayName"] == "Proxy at home"
+
+
+def test_without_a_network_there_is_neither_a_profile_nor_a_link_to_it() -> None:
+    assert client().get("/proxy.mobileconfig").status_code == 404
+    assert "mobileconfig" not in client().get("/").text
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    page = client(*FULL).get("/")
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert set(loaded) == {
+        "portal.css", "icon.svg", "qr.svg", "proxy.mobileconfig", "http://check.mptcp.internal/",
+    }  # fmt: skip
+    assert not re.search(r"<script|<style|style=", page.text)
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "set-cookie" not in page.headers
+
+
+def test_names_are_text_not_html() -> None:
+    base = ONBOARDING.replace("Proxy at home", "'<b>mine</b>'")
+    page = client("profile: {wifi: '<i>x</i>'}", base=base).get("/").text
+    assert "<b>" not in page
+    assert "<i>" not in page
+
+
+def test_the_qr_code_is_the_pages_address() -> None:
+    """Another address, another picture; decoding it is for the browser test."""
+    one, other = (client(*more).get("/qr.svg").text for more in ((), ("url: http://proxy.example.net/",)))
+    assert one.startswith("<?xml")
+    assert one != other

@@ -1,0 +1,144 @@
+"""The command ``mptcp-portal``: mistakes are lines, and its exit status says that a restart cures nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_portal.cli import main
+from mptcp_portal.serving import MOST_CONNECTIONS
+
+GOOD = "check: {squid_user: root}\n"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def run(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    status = main([command, "--config", str(path)])
+    captured = capsys.readouterr()
+    return status, captured.err + captured.out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("check: {listen: x}", ":1: check.listen: "),
+        ("check: {squid_user: nobody-of-this-name}", 'check.squid_user: there is no user "nobody-of-this-name"'),
+        (
+            GOOD + "captive_portal: {listen: 127.0.0.1:1, certificate: /none.pem, key: /none.key}",
+            "captive_portal.certificate: /none.pem with /none.key cannot be used: No such file",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "portal.yaml"
+    path.write_text(text)
+    for command, expected in (("check", FAILED), ("run", CONFIGURATION)):
+        status, said = run(command, path, capsys)
+        assert status == expected
+        assert says in said
+        assert len(said.splitlines()) == 1
+
+
+def test_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "portal.yaml"
+    path.write_text(GOOD)
+    assert run("check", path, capsys) == (DONE, f"{path}: no errors\n")
+
+
+def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "portal.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}")
+        status, said = run("run", path, capsys)
+    assert status == FAILED
+    assert said == f"mptcp-portal: listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path) -> None:
+    """The real process, by plain sockets: uvicorn would believe X-Forwarded-For of a client on this host."""
+    path, port = tmp_path / "portal.yaml", free_port()
+    path.write_text(f"check: {{squid_user: {_own_name()}, listen: 127.0.0.1:{port}}}\nstatus_socket: {tmp_path}/none\n")
+    notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notices.bind(str(tmp_path / "notify"))
+    notices.settimeout(60)
+    command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
+    environment = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "30000000"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert b"READY=1" in notices.recv(4096)
+        assert b"WATCHDOG=1" in notices.recv(4096)
+        head = "GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n"
+        assert " 403 " in _asked(port, head)
+        own = _asked(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4\r\n")
+        assert " 200 " in own.splitlines()[0]
+        assert '"transport":"tcp"' in own
+        assert "server:" not in own.lower()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == f"mptcp-portal: the check page on 127.0.0.1:{port}\n"
+    finally:
+        process.kill()
+        process.wait()
+        notices.close()
+
+
+def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> None:
+    path, port = tmp_path / "portal.yaml", free_port()
+    path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}\n")
+    command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    held: list[socket.socket] = []
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        for _ in range(MOST_CONNECTIONS):
+            held.append(socket.create_connection(("127.0.0.1", port)))
+        _wait(lambda: _is_refused(port))
+        held.pop().close()
+        _wait(lambda: not _is_refused(port))
+    finally:
+        process.kill()
+        process.wait()
+        for each in held:
+            each.close()
+
+
+def _is_refused(port: int) -> bool:
+    try:
+        return not _asked(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
+    except ConnectionError:
+        return True
+
+
+def _wait(until: object, seconds: float = 30) -> None:
+    assert callable(until)
+    deadline = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _own_name() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _asked(port: int, head: str) -> str:
+    with socket.create_connection(("127.0.0.1", port), 30) as client:
+        client.sendall((head + "\r\n").encode())
+        return b"".join(iter(lambda: client.recv(65536), b"")).decode()

@@ -1,0 +1,109 @@
+"""portal.yaml: what it means, and every mistake with its line."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from portal_settings import ONBOARDING, onboarding
+
+from mptcp_common.problems import DocumentError
+from mptcp_portal.schemas import NAME, schema_text
+from mptcp_portal.settings import End, Settings, load_settings, read_settings
+
+CONF = Path(__file__).parents[3] / "conf"
+DEFAULTS = Settings(
+    Path("/run/mptcp-throttler/status.sock"), End("127.0.0.1", 3180), "proxy", None, None, "portal.yaml"
+)
+CAPTIVE = "captive_portal:\n  listen: 192.168.1.10:3182\n"
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(DocumentError) as caught:
+        load_settings(text, "portal.yaml")
+    return str(caught.value).splitlines()
+
+
+def test_the_file_we_ship_has_the_defaults() -> None:
+    text = (CONF / "portal.yaml").read_text()
+    assert load_settings(text, "portal.yaml") == DEFAULTS
+    assert load_settings("", "portal.yaml") == DEFAULTS
+    assert text.startswith("# yaml-language-server: $schema=portal.schema.json\n")
+
+
+def test_what_is_commented_out_in_it_is_good() -> None:
+    lines = (CONF / "portal.yaml").read_text().splitlines()
+    keys = [
+        line[2:] for line in lines[1:] if line.startswith("# ") and (line[2] == " " or line.split(" ")[1].endswith(":"))
+    ]
+    found = load_settings("\n".join(keys), "portal.yaml")
+    assert found.onboarding is not None
+    assert found.onboarding.wifi == "Home"
+    assert found.onboarding.proxy == "192.168.1.10:3128"
+    assert found.captive is not None
+    assert found.status_socket == DEFAULTS.status_socket
+    assert found.check == DEFAULTS.check
+
+
+def test_the_schema_beside_it_is_the_models() -> None:
+    assert (CONF / NAME).read_text() == schema_text()
+
+
+def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> None:
+    assert onboarding().url == "http://192.168.1.10:3181/"
+    assert onboarding("url: http://proxy.example.net").url == "http://proxy.example.net/"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("check: {listen: 0.0.0.0:3180}", 1, "loopback"),
+        ("check: {listen: 127.0.0.1}", 1, "not an address and port"),
+        ("check: {listen: 127.0.0.1:99999}", 1, "not an address and port"),
+        ("check:\n  squid_user: no user", 2, "name of a user"),
+        ("status_socket: status.sock", 1, "absolute"),
+        (f"status_socket: /{'x' * 108}", 1, "too long"),
+        ("onboarding: {listen: 10.0.0.1:3181}", 1, "section proxy"),
+        ("proxy: {address: 'a b'}", 1, "not an address or a name"),
+        ("proxy: {address: 1.2.3}", 1, "not an address or a name"),
+        ("proxy: {adress: 10.0.0.1}", 1, 'did you mean "address"'),
+        ("proxy: {address: 10.0.0.1, port: 0}", 1, "out of range"),
+        (ONBOARDING + "  direct: [example..net]", 4, "neither a network nor a domain"),
+        (ONBOARDING + "  direct: [10.0.0.1/8]", 4, "neither a network nor a domain"),
+        (ONBOARDING + "  direct_fallback: 1", 4, "write true or false"),
+        (ONBOARDING + "  url: ftp://x/", 4, "web address"),
+        (ONBOARDING + f"  profile:\n    wifi: {'x' * 33}", 5, "32 bytes"),
+        (ONBOARDING + "  profile:\n    apn: 'a b'", 5, "APN"),
+        (CAPTIVE, 1, "HTTPS"),
+        (CAPTIVE + "  certificate: /x", 1, "belong together"),
+        (CAPTIVE + "  certificate: /x\n  key: /y\n  behind: [127.0.0.1/32]", 5, "either certificate"),
+        (CAPTIVE + "  behind: [example.net]", 3, "name will not do"),
+        (CAPTIVE + "  behind: [127.0.0.1/32]\n  user_portal_url: http://x/", 4, "https"),
+        (ONBOARDING + CAPTIVE.replace("3182", "3181") + "  behind: [127.0.0.1/32]", 5, "taken by onboarding"),
+    ],
+)
+def test_a_mistake_has_its_line(text: str, line: int, says: str) -> None:
+    (said,) = problems(text)
+    assert said.startswith(f"portal.yaml:{line}: ")
+    assert says in said
+
+
+def test_all_mistakes_at_once() -> None:
+    assert len(problems("check: {listen: x}\nproxy: {address: ''}\nother: 1\n")) == 3
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="cannot be read: No such file"):
+        read_settings(tmp_path / "none.yaml")
+    (tmp_path / "latin").write_bytes(b"proxy: \xff")
+    with pytest.raises(DocumentError, match="not UTF-8"):
+        read_settings(tmp_path / "latin")
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_it(text: str) -> None:
+    with suppress(DocumentError):
+        load_settings(ONBOARDING + "  direct: [" + text + "]", "portal.yaml")

@@ -1,0 +1,70 @@
+"""The profile for iPhones: read back as a property list, with the keys that Apple's reference has."""
+
+from __future__ import annotations
+
+import plistlib
+import re
+from typing import Any
+
+from portal_settings import ONBOARDING, onboarding
+
+from mptcp_portal.profile import has_profile, profile
+
+BOTH = "profile: {wifi: Home, apn: internet.example}"
+PAYLOAD = {"PayloadType", "PayloadVersion", "PayloadIdentifier", "PayloadUUID", "PayloadDisplayName"}
+"""Of every payload ("Device Management", TopLevel and CommonPayloadKeys)."""
+
+
+def read(*more: str, base: str = ONBOARDING) -> dict[str, Any]:
+    found: dict[str, Any] = plistlib.loads(profile(onboarding(*more, base=base)), fmt=plistlib.FMT_XML)
+    return found
+
+
+def test_wifi_and_mobile_network_with_the_proxy() -> None:
+    found = read(BOTH)
+    assert found["PayloadType"] == "Configuration"
+    wifi, cellular = found["PayloadContent"]
+    assert wifi["PayloadType"] == "com.apple.wifi.managed"
+    assert {key: value for key, value in wifi.items() if key not in PAYLOAD} == {
+        "SSID_STR": "Home",
+        "AutoJoin": True,
+        "EncryptionType": "Any",
+        "ProxyType": "Manual",
+        "ProxyServer": "192.168.1.10",
+        "ProxyServerPort": 3128,
+    }
+    assert cellular["PayloadType"] == "com.apple.cellular"
+    assert cellular["APNs"] == [{"Name": "internet.example", "ProxyServer": "192.168.1.10", "ProxyPort": 3128}]
+
+
+def test_every_payload_has_what_apple_requires() -> None:
+    found = read(BOTH)
+    payloads = [found, *found["PayloadContent"]]
+    for each in payloads:
+        assert set(each) >= PAYLOAD
+        assert each["PayloadVersion"] == 1
+        assert re.fullmatch(r"[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}", each["PayloadUUID"])
+        assert re.fullmatch(r"[A-Za-z0-9.-]+", each["PayloadIdentifier"])
+    for key in ("PayloadUUID", "PayloadIdentifier"):
+        assert len({each[key] for each in payloads}) == 3
+
+
+def test_a_newer_profile_takes_the_place_of_the_older() -> None:
+    """By identifiers that stay, whatever else changes; another proxy's is another profile."""
+
+    def names(found: dict[str, Any]) -> list[tuple[str, str]]:
+        return [(each["PayloadIdentifier"], each["PayloadUUID"]) for each in (found, *found["PayloadContent"])]
+
+    assert names(read(BOTH)) == names(read("profile: {wifi: Other, apn: other}"))
+    elsewhere = ONBOARDING.replace("address: 192.168.1.10", 'address: "fd00::1"')
+    assert not set(names(read(BOTH))) & set(names(read(BOTH, base=elsewhere)))
+
+
+def test_there_is_none_without_a_network() -> None:
+    assert not has_profile(onboarding())
+    assert has_profile(onboarding(BOTH))
+    assert [each["PayloadType"] for each in read("profile: {apn: x}")["PayloadContent"]] == ["com.apple.cellular"]
+
+
+def test_no_password_is_in_it() -> None:
+    assert b"Password" not in profile(onboarding(BOTH))

@@ -1,0 +1,93 @@
+"""proxy.pac, evaluated by a real engine: what goes to the proxy, and what directly."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pac_engine import pac_engine
+from portal_settings import onboarding
+
+from mptcp_portal.proxy_pac import LOCAL_NETWORKS, proxy_pac
+
+PROXY = "PROXY 192.168.1.10:3128"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "printer", "localhost", "nas.local", "NAS.Local", "router.lan", "a.home.arpa", "x.internal", "nas.local.",
+        "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.10", "127.0.0.1", "127.255.255.255", "169.254.169.254",
+        "100.64.0.1", "0.0.0.0", "::1", "[::1]", "fd00::1", "fe80::1", "fe80::1%eth0", "fdff:ffff::", "::ffff:10.0.0.1",
+    ],
+)  # fmt: skip
+def test_what_is_local_goes_directly(host: str) -> None:
+    with pac_engine(proxy_pac(onboarding())) as find:
+        assert find(f"http://{host}/", host) == "DIRECT"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "example.com", "local.example.com", "notlocal.net", "mylocal.org", "internal.example", "10.example.net",
+        "11.0.0.1", "172.32.0.1", "172.15.255.255", "192.169.0.1", "100.128.0.1", "128.0.0.1", "8.8.8.8", "256.1.1.1",
+        "2001:db8::1", "[2001:db8::1]", "fec0::1", "fbff::1", "::2", "::ffff:8.8.8.8", "check.mptcp.internal",
+        "Check.MPTCP.Internal.",
+    ],
+)  # fmt: skip
+def test_everything_else_goes_to_the_proxy(host: str) -> None:
+    with pac_engine(proxy_pac(onboarding())) as find:
+        assert find(f"http://{host}/", host) == PROXY
+
+
+def test_the_fallback_is_the_operators_choice_and_never_the_check_pages() -> None:
+    with pac_engine(proxy_pac(onboarding("direct_fallback: true"))) as find:
+        assert find("https://example.com/", "example.com") == f"{PROXY}; DIRECT"
+        assert find("http://check.mptcp.internal/", "check.mptcp.internal") == PROXY
+
+
+def test_what_the_operator_excepts() -> None:
+    more = 'direct: [203.0.113.0/24, "2001:db8:1::/48", "*.example.net", bank.example]'
+    with pac_engine(proxy_pac(onboarding(more))) as find:
+        for host in ("203.0.113.9", "2001:db8:1:2::3", "example.net", "www.example.net", "bank.example"):
+            assert find("http://x/", host) == "DIRECT", host
+        for host in ("203.0.114.9", "2001:db8:2::3", "notexample.net", "example.net.org"):
+            assert find("http://x/", host) == PROXY, host
+
+
+def test_a_proxy_with_an_ipv6_address_stands_in_brackets() -> None:
+    base = 'proxy: {address: "fd00::1", port: 8080}\nonboarding:\n  listen: "[fd00::1]:3181"\n'
+    with pac_engine(proxy_pac(onboarding(base=base))) as find:
+        assert find("http://example.com/", "example.com") == "PROXY [fd00::1]:8080"
+
+
+def test_no_name_is_looked_up() -> None:
+    """dnsResolve, isResolvable and isInNet of a name would hold the browser up, and tell a name server."""
+    script = proxy_pac(onboarding())
+    for function in ("dnsResolve", "isResolvable", "isInNet", "myIpAddress"):
+        assert function not in script
+
+
+def is_local(address: IPv4Address | IPv6Address) -> bool:
+    plain = getattr(address, "ipv4_mapped", None) or address
+    return any(plain in network for network in LOCAL_NETWORKS)
+
+
+def test_addresses_are_what_python_takes_them_for() -> None:
+    with pac_engine(proxy_pac(onboarding())) as find:
+
+        @given(
+            st.one_of(st.ip_addresses(), st.sampled_from(LOCAL_NETWORKS).flatmap(lambda n: st.ip_addresses(network=n)))
+        )
+        def compare(address: IPv4Address | IPv6Address) -> None:
+            assert find("http://x/", str(address)) == ("DIRECT" if is_local(address) else PROXY)
+
+        compare()
+        for network in LOCAL_NETWORKS:
+            kind = type(network.network_address)
+            for number in (int(network.network_address) - 1, int(network.broadcast_address) + 1):
+                if 0 <= number < 1 << network.max_prefixlen:
+                    address = kind(number)
+                    assert find("http://x/", str(address)) == ("DIRECT" if is_local(address) else PROXY), address
