@@ -15,7 +15,7 @@ from mptcp_common.exit_status import DONE, FAILED
 from . import shim
 from .configuration.access import OVERRIDE
 from .noted import NotedSignals
-from .places import DEFAULT_SERVICE_NAME, Places, default_configuration, service_name_problem
+from .places import Places, Role, service_name_problem
 
 KEEP = "keep"
 THROTTLER_CONFIGURATION = Path("/etc/mptcp-throttler/throttler.yaml")
@@ -38,28 +38,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
     if chosen.command == "build-shim":
         return _build_shim()
-    if problem := service_name_problem(chosen.service_name):
+    role = Role(chosen.role)
+    service_name = chosen.service_name or role.service_name
+    if problem := service_name_problem(service_name):
         complain(problem)
         return FAILED
-    places = Places(chosen.service_name)
+    places = Places(service_name)
+    if chosen.command == "reload":
+        return _reload(places)
+    configuration = chosen.config or role.configuration()
     if chosen.command == "run":
         from .supervisor import run as serve
 
         congestion_control = None if chosen.congestion_control == KEEP else chosen.congestion_control
-        return serve(chosen.config, places, signals, congestion_control, allow_open=chosen.allow_open)
-    if chosen.command == "reload":
-        return _reload(places)
+        return serve(configuration, places, signals, congestion_control, role=role, allow_open=chosen.allow_open)
     if chosen.command == "check":
-        return _check(chosen.config, places, chosen.allow_open)
+        return _check(configuration, places, role, chosen.allow_open)
     from .doctor.report import examine
 
-    return examine(chosen.config, places, chosen.throttler_config, as_json=chosen.json, allow_open=chosen.allow_open)
+    return examine(
+        configuration, places, role, chosen.throttler_config, as_json=chosen.json, allow_open=chosen.allow_open
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     """Return what reads the command line; the package's manual page and shell completion are made from it."""
     parser = argparse.ArgumentParser(
-        prog="mptcp-proxy", description="Squid behind an MPTCP listener: clients by MPTCP, origin servers by plain TCP."
+        prog="mptcp-proxy",
+        description="Squid with MPTCP: a proxy's clients by MPTCP, origin servers by plain TCP; or, as a relay at home,"
+        " clients by plain TCP, parents by MPTCP.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -68,16 +75,18 @@ def _parser() -> argparse.ArgumentParser:
     reload = commands.add_parser("reload", help="have the running proxy take its configuration anew, and wait for it")
     doctor = commands.add_parser("doctor", help="tell what stands between this host and a working proxy")
     commands.add_parser("build-shim", help="compile the preload library, as run does where it is missing")
-    reload.add_argument(
-        "--service-name", default=DEFAULT_SERVICE_NAME, metavar="NAME", help="names the instance (%(default)s)"
-    )
+    names = " or ".join(each.service_name for each in Role)
+    files = " or ".join(str(each.configuration()) for each in Role)
+    for command in (run, check, reload, doctor):
+        command.add_argument(
+            "--role",
+            choices=[each.value for each in Role],
+            default=Role.PROXY.value,
+            help="Multipath TCP towards clients, or, at home, towards parents (%(default)s)",
+        )
+        command.add_argument("--service-name", metavar="NAME", help=f"names the instance ({names}, by its role)")
     for command in (run, check, doctor):
-        command.add_argument(
-            "--config", type=Path, default=default_configuration(), metavar="FILE", help="squid.conf (%(default)s)"
-        )
-        command.add_argument(
-            "--service-name", default=DEFAULT_SERVICE_NAME, metavar="NAME", help="names this instance (%(default)s)"
-        )
+        command.add_argument("--config", type=Path, metavar="FILE", help=f"squid.conf ({files}, by the role)")
         command.add_argument(
             OVERRIDE, action="store_true", dest="allow_open", help="warn only, where the rules would serve anybody"
         )
@@ -86,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_congestion_control,
         default=DEFAULT_CONGESTION_CONTROL,
         metavar=f"NAME|{KEEP}",
-        help=f"towards clients (%(default)s); {KEEP}: the host's own",
+        help=f"by Multipath TCP (%(default)s); {KEEP}: the host's own",
     )
     doctor.add_argument(
         "--throttler-config",
@@ -124,18 +133,22 @@ def _reload(places: Places) -> int:
     return DONE
 
 
-def _check(configuration: Path, places: Places, allow_open: bool) -> int:
+def _check(configuration: Path, places: Places, role: Role, allow_open: bool) -> int:
     from .configuration.check import check
     from .squid import installed
 
-    checked = check(configuration, places.service_name, installed(), allow_open=allow_open)
+    checked = check(configuration, places.service_name, installed(), role=role, allow_open=allow_open)
     for problem in checked.problems:
         journal.say(problem, journal.WARNING if problem.warning else journal.ERROR)
     if checked.errors:
         return FAILED
     for note in checked.notes:
         print(note)
-    print(f"{configuration}: good; MPTCP listeners on port {', '.join(map(str, checked.ports))}")
+    ports = f"on port {', '.join(map(str, checked.ports))}"
+    if role is Role.PROXY:
+        print(f"{configuration}: good; MPTCP listeners {ports}")
+    else:
+        print(f"{configuration}: good; listeners {ports}, MPTCP to {', '.join(map(str, checked.parents))}")
     return DONE
 
 

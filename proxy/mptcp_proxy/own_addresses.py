@@ -7,8 +7,9 @@ What counts as an own address is what the kernel delivers to itself: the "local"
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
+from typing import Generic, TypeVar
 
 from pyroute2 import IPRoute
 
@@ -46,22 +47,25 @@ def reachable(prefixes: Iterable[Network]) -> frozenset[Network]:
     return frozenset(p for p in prefixes if not (p.is_loopback or p.is_link_local))
 
 
-class Lingering:
-    """Prefixes that stay refused for a while after they went, so that one which comes and goes is told to Squid once.
+Item = TypeVar("Item", bound=Hashable)
+
+
+class Lingering(Generic[Item]):
+    """What stays for a while after it went: prefixes, so that one which comes and goes is told to Squid once.
 
     Each telling has Squid read its whole configuration. Pure: times are arguments, in seconds.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._seen: dict[Network, float] = {}
+        self._seen: dict[Item, float] = {}
         """When each was there the last time."""
 
-    def wanted(self, present: Collection[Network], now: float) -> tuple[frozenset[Network], float | None]:
-        """Return what is to be refused while *present* are there, and when to ask again; None: when they change."""
+    def wanted(self, present: Collection[Item], now: float) -> tuple[frozenset[Item], float | None]:
+        """Return what there is or was of late while *present* are there, and when to ask again; None: upon a change."""
         self._seen |= dict.fromkeys(present, now)
-        self._seen = {prefix: seen for prefix, seen in self._seen.items() if now - seen < self._seconds}
-        gone = [seen for prefix, seen in self._seen.items() if prefix not in present]
+        self._seen = {each: seen for each, seen in self._seen.items() if now - seen < self._seconds}
+        gone = [seen for each, seen in self._seen.items() if each not in present]
         return frozenset(self._seen), min(gone) + self._seconds if gone else None
 
 

@@ -7,28 +7,51 @@ that two instances, or one and a distribution's Squid (whose name is "squid"), n
 
 from __future__ import annotations
 
+import enum
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from .problem import Problem
 
-DEFAULT_SERVICE_NAME = "mptcpproxy"
-DEFAULT_CONFIGURATION = Path("/etc/mptcp-proxy/squid.conf")
+CONFIGURATIONS = Path("/etc/mptcp-proxy")
 WORKER_SOCKETS = Path("/var/run/squid")
 """Where several workers of one Squid meet. Compiled into Squid; the sockets carry the service name."""
-_CHECKOUT_CONFIGURATION = Path(__file__).resolve().parents[2] / "conf" / "squid.conf"
+_CHECKOUT_CONFIGURATIONS = Path(__file__).resolve().parents[2] / "conf"
 
 # Squid names POSIX shared memory "/NAME-cf__metadata.shm" and the like (shm_open(3): at most 255 bytes) and Unix
 # sockets "/run/squid/NAME-coordinator.ipc" (unix(7): 108 bytes); 32 leaves room in both.
 _SERVICE_NAME = re.compile(r"[A-Za-z0-9]{1,32}")
 
 
+class Role(enum.Enum):
+    """On which side Squid speaks Multipath TCP."""
+
+    PROXY = "proxy"
+    """Towards clients: its listeners."""
+    RELAY = "relay"
+    """Towards its parents, the proxies that it hands every request to."""
+
+    @property
+    def service_name(self) -> str:
+        """The name that an instance has unless it is told another."""
+        return f"mptcp{self.value}"
+
+    @property
+    def file(self) -> str:
+        return "squid.conf" if self is Role.PROXY else "relay-squid.conf"
+
+    def configuration(self) -> Path:
+        """Return the installed squid.conf, or the checkout's where none is installed."""
+        installed, checkout = CONFIGURATIONS / self.file, _CHECKOUT_CONFIGURATIONS / self.file
+        return checkout if not installed.exists() and checkout.exists() else installed
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """The files and directories of the instance *service_name*."""
 
-    service_name: str = DEFAULT_SERVICE_NAME
+    service_name: str = Role.PROXY.service_name
 
     @property
     def runtime(self) -> Path:
@@ -58,6 +81,11 @@ class Places:
         return self.runtime / "check-page-missing.html"
 
     @property
+    def parents(self) -> Path:
+        """The addresses and ports of a relay's parents; the preload library reads it at each connect."""
+        return self.runtime / "parents"
+
+    @property
     def configuration_in_force(self) -> Path:
         """The checked copy of the configuration, includes resolved. Squid reads this one and no other."""
         return self.runtime / "squid.conf"
@@ -70,13 +98,6 @@ class Places:
     @property
     def pid_file(self) -> Path:
         return self.runtime / "squid.pid"
-
-
-def default_configuration() -> Path:
-    """Return the installed squid.conf, or the checkout's where none is installed."""
-    if not DEFAULT_CONFIGURATION.exists() and _CHECKOUT_CONFIGURATION.exists():
-        return _CHECKOUT_CONFIGURATION
-    return DEFAULT_CONFIGURATION
 
 
 def service_name_problem(name: str) -> Problem | None:

@@ -12,9 +12,16 @@ from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, notify, reloading, status, watchdog_seconds
 
 from .installation import write
-from .places import Places
+from .places import Places, Role
 from .process import started
 from .reloads import Outcome
+
+_PLAIN = {
+    Role.PROXY: "by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
+    # As it is meant: Multipath TCP is spoken to parents.
+    Role.RELAY: "by TCP",
+}
+"""How clients come in where the listener is a TCP socket."""
 
 
 def say(text: object, priority: int = journal.INFO) -> None:
@@ -24,8 +31,9 @@ def say(text: object, priority: int = journal.INFO) -> None:
 class Reported:
     """Of one supervisor, which is this process. All files that fail to be written are said, and no more."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, role: Role = Role.PROXY) -> None:
         self._places = places
+        self._plain = _PLAIN[role]
         self._outcome = Outcome(os.getpid(), started(os.getpid()), 0)
         watched = watchdog_seconds(os.environ)
         # Half of it, as sd_watchdog_enabled(3) advises.
@@ -47,7 +55,7 @@ class Reported:
         mptcp = [port for port in ports if port not in plain and port not in missing]
         texts = (
             (mptcp, "by Multipath TCP"),
-            (plain, "by PLAIN TCP, clients have one path only (mptcp-proxy doctor)"),
+            (plain, self._plain),
             (missing, "NOT AT ALL"),
         )
         served = "; ".join(f"port{'s' * (len(on) > 1)} {', '.join(map(str, on))} {how}" for on, how in texts if on)

@@ -11,16 +11,13 @@ bad configuration ends with that of ``mptcp_common.exit_status``.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import resource
 import selectors
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -35,8 +32,10 @@ from .configuration.check import Checked, check
 from .installation import install, install_library, install_own_addresses, make_directories
 from .listening import listening_now, plain_ports, taken_by
 from .noted import NotedSignals
+from .offspring import adopt_orphans, end_all_children, raise_descriptor_limit, reap
 from .own_addresses import Lingering, Network, local_prefixes, reachable, watch
-from .places import Places
+from .parents import Follower
+from .places import Places, Role
 from .problem import Problem
 from .process import catches, children, pid_in
 from .reported import Reported, say
@@ -53,10 +52,6 @@ _LINGER = 10.0
 """Seconds for which requests for an address that went are still refused."""
 _ADDRESSES_AGAIN = 30.0
 """Seconds until the addresses are looked at again where that failed."""
-_CHILDREN_GRACE = 5.0
-"""Seconds that workers without a parent, or Squid when its supervision failed, have to finish."""
-_DESCRIPTORS = 65536
-"""Squid makes tables of this length, so that "unlimited" is not wanted. Two descriptors for each transfer."""
 _STOPPED_WHILE_STARTING = 1
 """How Squid may end when it is told to while a worker is still starting: not a failure of what was asked for."""
 _LISTENERS_PATIENCE, _LISTENERS_INTERVAL = 30.0, 1.0
@@ -88,6 +83,7 @@ def run(
     signals: NotedSignals,
     congestion_control: str | None,
     *,
+    role: Role = Role.PROXY,
     allow_open: bool = False,
 ) -> int:
     """Serve until told to stop. Return the exit status.
@@ -95,7 +91,7 @@ def run(
     *congestion_control*: None for the host's own. *allow_open*: whom the configuration serves is not judged.
     """
     squid = installed()
-    look = partial(check, configuration, places.service_name, squid, allow_open=allow_open)
+    look = partial(check, configuration, places.service_name, squid, role=role, allow_open=allow_open)
     try:
         checked = look()
         problems = checked.problems if checked.errors else (*checked.problems, *obstacles(places, checked))
@@ -122,22 +118,26 @@ def run(
         hint = "; the proxy is to be started by root" if isinstance(error, PermissionError) else ""
         say(f"cannot start: {reason(error)}{hint}", ERROR)
         return FAILED
-    environment = _environment(library, places, congestion_control)
-    return _Supervisor(configuration, places, squid, look, checked.ports, prefixes, signals).serve(environment)
+    environment = _environment(library, places, role, congestion_control)
+    return _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role).serve(environment)
 
 
-def _environment(library: Path, places: Places, congestion_control: str | None) -> dict[str, str]:
+def _environment(library: Path, places: Places, role: Role, congestion_control: str | None) -> dict[str, str]:
     before = os.environ.get("LD_PRELOAD")
     variables = {
         **os.environ,
         "LD_PRELOAD": f"{library}:{before}" if before else str(library),
-        "MPTCP_LISTEN_PORTS": str(places.listen_ports),
     }
     # Debian's Squid tells the service manager that it is ready when it is not listening yet.
-    for name in ("MPTCP_LISTEN_CONGESTION", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+    ours = ("MPTCP_LISTEN_PORTS", "MPTCP_PARENTS", "MPTCP_CONGESTION")
+    for name in (*ours, "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         variables.pop(name, None)
+    if role is Role.PROXY:
+        variables["MPTCP_LISTEN_PORTS"] = str(places.listen_ports)
+    else:
+        variables["MPTCP_PARENTS"] = str(places.parents)
     if congestion_control is not None:
-        variables["MPTCP_LISTEN_CONGESTION"] = congestion_control
+        variables["MPTCP_CONGESTION"] = congestion_control
     return variables
 
 
@@ -150,23 +150,25 @@ class _Supervisor:
         places: Places,
         squid: Squid,
         look: Callable[[], Checked],
-        ports: Sequence[int],
+        checked: Checked,
         prefixes: frozenset[Network],
         signals: NotedSignals,
+        role: Role,
     ) -> None:
         self._configuration = configuration
         self._places = places
         self._squid = squid
         self._check = look
-        self._ports = ports
+        self._checked = checked
+        self._follower = Follower(places) if role is Role.RELAY else None
         self._listeners_due: float | None = time.monotonic()
         """When the listeners are looked at next; None: they were found as they should be, or that was said."""
         self._listeners_deadline = time.monotonic() + _LISTENERS_PATIENCE
         self._prefixes = prefixes
-        self._lingering = Lingering(_LINGER)
+        self._lingering: Lingering[Network] = Lingering(_LINGER)
         self._lingering.wanted(prefixes, time.monotonic())
         self._signals = signals
-        self._reported = Reported(places)
+        self._reported = Reported(places, role)
         self._reloads = False
         """A reload was accepted, and Squid has yet to show that it listens after it."""
         self._stop_at_latest: float | None = None
@@ -180,8 +182,10 @@ class _Supervisor:
     def serve(self, environment: dict[str, str]) -> int:
         with selectors.DefaultSelector() as selector, watch() as addresses, _wakeup() as wakeup:
             self._signals.note((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-            _raise_descriptor_limit()
-            _adopt_orphans()
+            raise_descriptor_limit()
+            adopt_orphans()
+            if self._follower is not None:
+                self._follower.start(self._checked.parents)
             process = subprocess.Popen(
                 self._command(),
                 env=environment,
@@ -210,7 +214,7 @@ class _Supervisor:
                 os.close(ended)
             finally:
                 # Whatever happened: a Squid without this process would hold the ports with nobody in charge.
-                _end_all_children()
+                end_all_children()
             return self._epilogue(process.returncode)
 
     def _command(self) -> list[str]:
@@ -253,7 +257,9 @@ class _Supervisor:
             return
         self._prefixes = prefixes
         self._reloads = True
-        self._ports = checked.ports
+        self._checked = checked
+        if self._follower is not None:
+            self._follower.follow(checked.parents)
         self._pending.add(signal.SIGHUP)
         for note in checked.notes:
             say(note)
@@ -273,7 +279,7 @@ class _Supervisor:
             self._look_at_listeners(process.pid)
         if now >= self._logs_due:
             self._logs_due = now + _LOG_INTERVAL
-            _reap(process.pid)
+            reap(process.pid)
             try:
                 if log_files.rotate(self._places.logs):
                     self._pending.add(signal.SIGUSR1)
@@ -283,12 +289,14 @@ class _Supervisor:
     def _look_at_listeners(self, squid: int) -> None:
         """Say where clients come in by plain TCP: a library that was not loaded says nothing itself."""
         now = time.monotonic()
-        plain, missing = plain_ports(self._ports, {squid, *children(squid)}, listening_now())
+        ports = self._checked.ports
+        plain, missing = plain_ports(ports, {squid, *children(squid)}, listening_now())
         if missing and now < self._listeners_deadline:
             self._listeners_due = now + _LISTENERS_INTERVAL
             return
         self._listeners_due = None
-        for port in plain:
+        # Clients of a relay have one path to it; see conf/relay-squid.conf.
+        for port in plain if self._follower is None else ():
             text = (
                 f"port {port} takes plain TCP, not Multipath TCP: clients have one path only; see: mptcp-proxy doctor"
             )
@@ -297,7 +305,7 @@ class _Supervisor:
         absent = [f"Squid does not listen on port {port}; why is said in {why}" for port in missing]
         for text in absent:
             say(text, ERROR)
-        self._reported.listeners(self._ports, plain, missing)
+        self._reported.listeners(ports, plain, missing)
         if self._reloads and signal.SIGHUP not in self._pending:
             self._reloads = False
             self._reported.reload_ends("; ".join(absent))
@@ -338,44 +346,6 @@ class _Supervisor:
             return 0 if status == _STOPPED_WHILE_STARTING else status
         say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}", ERROR)
         return status or FAILED
-
-
-def _raise_descriptor_limit() -> None:
-    """Let Squid have as many descriptors as this process may give it: it takes the soft limit for its own."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of what Squid's first process leaves behind (PR_SET_CHILD_SUBREAPER, prctl(2))."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(36, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
-
-
-def _reap(squid: int) -> None:
-    """Collect adopted processes that have ended; *squid* itself is waited for elsewhere."""
-    for pid in children(os.getpid()):
-        if pid != squid:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-
-
-def _end_all_children() -> None:
-    """End Squid if it still runs, and workers that outlived it: first in good order, then at once."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + _CHILDREN_GRACE
-        told: set[int] = set()
-        # Anew each time, since the children of one that ends become this process's.
-        while (left := children(os.getpid())) and time.monotonic() < deadline:
-            for pid in left:
-                if pid not in told:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, number)
-            told.update(left)
-            _reap(squid=0)
-            time.sleep(_READY_INTERVAL)
 
 
 def _wakeup() -> socket.socket:

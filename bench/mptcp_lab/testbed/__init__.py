@@ -13,9 +13,10 @@ from .host import ClientPath, Host, Lab, Program
 from .model import End, Endpoint, Limits, Link, Node, Route, RoutingRule, Topology, TopologyError
 from .node import InterfaceBytes, LiveNode
 from .process import Process
-from .topologies import TWO_PATHS, TWO_PATHS_TWO_INTERFACES, UNSHAPED, PathRate, paths
+from .topologies import RELAY, TWO_PATHS, TWO_PATHS_TWO_INTERFACES, UNSHAPED, PathRate, paths
 
 __all__ = [
+    "RELAY",
     "TMPFS",
     "TWO_PATHS",
     "TWO_PATHS_TWO_INTERFACES",

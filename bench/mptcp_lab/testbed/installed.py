@@ -10,6 +10,7 @@ from .commands import TestbedError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SQUID_CONFIG = REPOSITORY / "conf" / "squid.conf"
+RELAY_CONFIG = REPOSITORY / "conf" / "relay-squid.conf"
 THROTTLER_CONFIG = REPOSITORY / "conf" / "throttler.yaml"
 
 

@@ -17,10 +17,11 @@ from typing import Any
 from ..agent.processes import TMPFS
 from .commands import TestbedError
 from .host import Host, Program
-from .installed import REPOSITORY, SQUID_CONFIG, THROTTLER_CONFIG, program
+from .installed import RELAY_CONFIG, REPOSITORY, SQUID_CONFIG, THROTTLER_CONFIG, program
 
 __all__ = [
     "PROXY_PORT",
+    "RELAY_CONFIG",
     "REPOSITORY",
     "SQUID_CONFIG",
     "THROTTLER_CONFIG",
@@ -33,6 +34,7 @@ __all__ = [
     "python_command",
     "start_origin",
     "start_proxy",
+    "start_relay",
     "start_throttler",
     "throttler_mounts",
     "wait_until",
@@ -185,9 +187,9 @@ class Proxy:
     host: Host
     process: Program
     state: Path
-    """What it sees as /run/mptcpproxy."""
+    """What it sees as /run/mptcpproxy, or as /run/mptcprelay where it is a relay."""
     logs: Path
-    """What it sees as /var/log/mptcpproxy."""
+    """The same of /var/log."""
 
     def url(self, family: int = 4) -> str:
         return _url(self.host.service_address(family), PROXY_PORT)
@@ -201,24 +203,35 @@ def start_proxy(
     env: Mapping[str, str] | None = None,
 ) -> Proxy:
     """Start ``mptcp-proxy run`` on *host* with run, log and shared-memory directories of its own."""
-    state, logs = _directory(host, "proxy-run"), _directory(host, "proxy-log")
+    return _start_squid(host, "proxy", config, arguments, env)
+
+
+def start_relay(
+    host: Host, config: Path, *, arguments: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> Proxy:
+    """Start ``mptcp-proxy run --role relay`` in the same way. *config*: with parents, which the shipped one has not."""
+    return _start_squid(host, "relay", config, ("--role", "relay", *arguments), env)
+
+
+def _start_squid(host: Host, role: str, config: Path, arguments: Sequence[str], env: Mapping[str, str] | None) -> Proxy:
+    state, logs = _directory(host, f"{role}-run"), _directory(host, f"{role}-log")
     # As the package's own log directory: Squid's workers open their logs after they gave up root. Where there is no
     # such user, Squid says so itself.
     host.run(["chown", SQUID_USER, str(logs)], check=False)
     mounts = {
-        "/run/mptcpproxy": str(state),
-        "/var/log/mptcpproxy": str(logs),
+        f"/run/mptcp{role}": str(state),
+        f"/var/log/mptcp{role}": str(logs),
         # Two Squids on a host collide on /dev/shm/squid-*.
         "/dev/shm": TMPFS,
     }
     argv = [host.program("mptcp-proxy"), "run", "--config", str(host.provide(config)), *arguments]
-    process = host.popen(argv, name="proxy", mounts=mounts, env=env)
+    process = host.popen(argv, name=role, mounts=mounts, env=env)
     # Squid's orderly end waits for its clients, and nobody waits for it: all its state goes with the testbed.
     host.at_end(process.kill_tree)
     address = host.service_address()
     wait_until(
         lambda: accepts(host, address, PROXY_PORT),
-        f"the proxy on {host.name} answers on port {PROXY_PORT}",
+        f"the {role} on {host.name} answers on port {PROXY_PORT}",
         process=process,
         timeout=30,
     )

@@ -30,6 +30,8 @@ PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
 """8, 9 and those from 18 are the proxy's and the origin's; those from 33 the hops'."""
 MAX_PATHS = len(PATH_NETWORKS)
 SECOND_CLIENT_NETWORKS = PATH_NETWORKS[2:4]
+SECOND_PROXY, LAN = 11, 48
+"""The networks of a second proxy, and of a relay's clients."""
 
 FORWARDING = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
 
@@ -209,9 +211,40 @@ def with_second_client(topology: Topology, name: str, rates: Sequence[int | None
     return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, *links))
 
 
+def behind_relay(topology: Topology) -> Topology:
+    """Return *topology* with a relay in the client's place, and a client with one path that has the relay alone.
+
+    ::
+
+        client ──eth0── lan0 relay ──eth0──┐
+                                   ──wlan0─┴── core …
+
+    The relay forwards no packets; between it and the client is network 48.
+    """
+    if topology.hops:
+        raise TopologyError(f"topology {topology.name}: a relay has no emulated paths")
+    here = End("relay", "lan0", _net(LAN, 1))
+    moved = tuple(
+        replace(link, a=replace(link.a, node="relay")) if link.a.node == "client" else link for link in topology.links
+    )
+    nodes = tuple(replace(node, name="relay") if node.name == "client" else node for node in topology.nodes)
+    client = Node("client", routes=_defaults("eth0", LAN))
+    lan = Link(End("client", "eth0", _net(LAN, 2)), here)
+    return replace(topology, name=f"{topology.name}-relay", nodes=(client, *nodes), links=(lan, *moved))
+
+
+def with_second_proxy(topology: Topology) -> Topology:
+    """Return *topology* with a node ``proxy2``, another proxy: 10.77.11.2 and fd77:11::2."""
+    link = Link(End("proxy2", "wan0", _net(SECOND_PROXY, 2)), End("core", "to-proxy2", _net(SECOND_PROXY, 1)))
+    node = Node("proxy2", routes=_defaults("wan0", SECOND_PROXY))
+    return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, link))
+
+
 TWO_PATHS = paths((ETHERNET_RATE, WIFI_RATE), name="two-paths")
 """Ethernet 100 Mbit/s and Wi-Fi 30 Mbit/s, one-armed proxy."""
 TWO_PATHS_TWO_INTERFACES = paths((ETHERNET_RATE, WIFI_RATE), proxy_interfaces=True, name="two-paths-two-interfaces")
 """The same with a proxy interface for each path."""
+RELAY = with_second_proxy(behind_relay(paths((40 * MBIT, 20 * MBIT))))
+"""A client behind a relay with two uplinks, and two proxies that may be its parents."""
 UNSHAPED = paths((None, None), name="unshaped")
 """Two paths as fast as the machine allows, for measuring the datapath's cost."""

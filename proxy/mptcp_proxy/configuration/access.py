@@ -77,10 +77,13 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         )
 
 
-def exposure_problems(statements: Sequence[Statement], own_addresses: str) -> Iterator[Problem]:
+def exposure_problems(
+    statements: Sequence[Statement], own_addresses: str, *, connects: bool = True
+) -> Iterator[Problem]:
     """Yield a warning that names the protections that are missing before the first rule that lets clients in.
 
-    *own_addresses* is the file in which the running proxy has this host's addresses.
+    *own_addresses* is the file in which the running proxy has this host's addresses. *connects*: Squid looks names up
+    and connects to what they stand for, so that a "dst -n", which knows addresses alone, is no protection.
     """
     lists = _AccessLists(statements)
     elsewhere = _never_direct(statements)
@@ -96,8 +99,8 @@ def exposure_problems(statements: Sequence[Statement], own_addresses: str) -> It
         if not rule.applies:
             continue
         if len(names) == 1:
-            denied |= lists.destinations(names[0])
-            file_denied = file_denied or lists.reads(names[0], own_addresses)
+            denied |= lists.destinations(names[0], connects)
+            file_denied = file_denied or lists.reads(names[0], own_addresses, connects)
         tunnels_denied = tunnels_denied or "connect" in names
     if first is None:
         return
@@ -203,14 +206,19 @@ class _AccessLists:
             return _Match(join(part.possible for part in parts), join(part.certain for part in parts))
         return _NO_STRANGER if kind in _SAY_WHO else _UNRELATED
 
-    def destinations(self, name: str) -> Addresses:
-        """Return the addresses to which *name* matches every request."""
-        lines = self._lines.get(name, [])
-        return Addresses.union(_match_of(values).certain for kind, values, sure in lines if kind == "dst" and sure)
+    def destinations(self, name: str, by_name: bool) -> Addresses:
+        """Return the addresses to which *name* matches every request; *by_name*: also those for a name of theirs."""
+        lines = self._destinations(name, by_name)
+        return Addresses.union(_match_of(values).certain for values, sure in lines if sure)
 
-    def reads(self, name: str, file: str) -> bool:
-        """Say whether *name* has destinations from *file*."""
-        return any(kind == "dst" and f'"{file}"' in values for kind, values, _ in self._lines.get(name, []))
+    def reads(self, name: str, file: str, by_name: bool) -> bool:
+        """Say whether *name* has destinations from *file*; *by_name* as above."""
+        return any(f'"{file}"' in values for values, _ in self._destinations(name, by_name))
+
+    def _destinations(self, name: str, by_name: bool) -> Iterator[tuple[tuple[str, ...], bool]]:
+        for kind, values, sure in self._lines.get(name, []):
+            if kind == "dst" and not (by_name and "-n" in values):
+                yield values, sure
 
 
 def _match_of(values: Iterable[str]) -> _Match:

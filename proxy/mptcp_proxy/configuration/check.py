@@ -10,13 +10,14 @@ from pathlib import Path
 
 from ..own_addresses import local_prefixes
 from ..own_addresses import render as render_addresses
-from ..places import Places, service_name_problem
+from ..places import Places, Role, service_name_problem
 from ..problem import Problem, errors
 from ..squid import Squid
 from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problems
 from .by_version import suited
 from .complaints import complaints
 from .listeners import Listener, listener_problems, listeners, states_a_port
+from .parents import Parent, parent_problems, parents
 from .source import PhysicalLine, Statement, is_command, read, render, statements
 
 NO_SQUID = Problem("Squid is not installed: apt install squid")
@@ -33,6 +34,8 @@ class Checked:
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...] = ()
     """What this version of Squid is not told, because it does so in any case."""
+    parents: tuple[Parent, ...] = ()
+    """Of a relay; a proxy's are reached by plain TCP, as origins are."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -46,8 +49,10 @@ class Checked:
         return render(self.lines)
 
 
-def check(path: Path, service_name: str, squid: Squid | None, *, allow_open: bool = False) -> Checked:
-    """Read *path* with its includes and find all that is wrong with it.
+def check(
+    path: Path, service_name: str, squid: Squid | None, *, role: Role = Role.PROXY, allow_open: bool = False
+) -> Checked:
+    """Read *path* with its includes and find all that is wrong with it in *role*.
 
     *allow_open*: whom it serves is as the operator wants it, and worth a warning only.
     """
@@ -62,7 +67,7 @@ def check(path: Path, service_name: str, squid: Squid | None, *, allow_open: boo
     found = tuple(listeners(said))
     user = _last_value(said, "cache_effective_user") or (squid.default_user if squid else "")
     for_squid = suited(lines, said, squid.version if squid else "")
-    problems = [*unreadable, *_own_problems(said, found, str(path), places, user, allow_open), *for_squid.problems]
+    problems = [*unreadable, *_own_problems(said, found, str(path), places, user, role, allow_open), *for_squid.problems]
     if squid is None:
         problems.append(NO_SQUID)
     else:
@@ -71,7 +76,10 @@ def check(path: Path, service_name: str, squid: Squid | None, *, allow_open: boo
             problems.extend(complaints(_without_commands(for_squid.lines, said), service_name, ask))
     workers = _last_value(said, "workers")
     several = workers.isdigit() and int(workers) > 1
-    return Checked(for_squid.lines, found, user, several, _in_order(problems, lines), for_squid.notes)
+    ancestors = tuple(parents(said)) if role is Role.RELAY else ()
+    return Checked(
+        for_squid.lines, found, user, several, _in_order(problems, lines), for_squid.notes, ancestors
+    )
 
 
 def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[PhysicalLine]], str]:
@@ -96,12 +104,20 @@ def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[Ph
 
 
 def _own_problems(
-    said: Sequence[Statement], found: Sequence[Listener], file: str, places: Places, user: str, allow_open: bool
+    said: Sequence[Statement],
+    found: Sequence[Listener],
+    file: str,
+    places: Places,
+    user: str,
+    role: Role,
+    allow_open: bool,
 ) -> Iterator[Problem]:
-    yield from listener_problems(found, file, states_a_port(said))
+    yield from listener_problems(found, file, states_a_port(said), by_mptcp=role is Role.PROXY)
+    if role is Role.RELAY:
+        yield from parent_problems(said, file)
     access = [*_command_problems(said), *open_proxy_problems(said)]
     yield from as_warnings(access) if allow_open else access
-    yield from exposure_problems(said, str(places.own_addresses))
+    yield from exposure_problems(said, str(places.own_addresses), connects=role is Role.PROXY)
     yield from _half_closed_problems(said)
     yield from _user_problems(said, user)
     yield from _directory_problems(said, places)

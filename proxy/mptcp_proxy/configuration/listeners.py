@@ -55,13 +55,15 @@ def listeners(statements: Iterable[Statement]) -> Iterator[Listener]:
             yield Listener(statement, match["host"] or "", int(match["port"]), words[2:])
 
 
-def listener_problems(found: Iterable[Listener], file: str, any_stated: bool) -> Iterator[Problem]:
+def listener_problems(
+    found: Iterable[Listener], file: str, any_stated: bool, *, by_mptcp: bool = True
+) -> Iterator[Problem]:
     """Yield what is wrong with the listeners of the configuration *file*."""
     seen: list[Listener] = []
     for listener in found:
         place = (listener.statement.file, listener.statement.number)
         for option in listener.options:
-            if option in _REDIRECTED:
+            if option in _REDIRECTED and by_mptcp:
                 yield Problem(
                     f"{listener.statement.directive} {listener} {option}: an MPTCP socket cannot tell where a"
                     " redirected connection was going (no SO_ORIGINAL_DST), every request would fail",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ..places import Role
 from .model import Finding, fail, ok, warn
 
 Results = Mapping[str, str | None]
@@ -74,15 +75,19 @@ def _first_reason(results: Results, *features: str) -> str | None:
     return next((reason for f in features if (reason := results.get(f, "not tried")) is not None), None)
 
 
-def shim(results: Results, library: str, build_error: str) -> Finding:
+_DOES = {Role.PROXY: "a listener into an MPTCP listener", Role.RELAY: "a connection to a parent into one of MPTCP"}
+_WITHOUT = {Role.PROXY: "listeners are plain TCP", Role.RELAY: "connections to parents are plain TCP, over one path"}
+
+
+def shim(results: Results, library: str, build_error: str, role: Role = Role.PROXY) -> Finding:
     """*library*: where it is; *build_error*: why there is none."""
-    why = "without it Squid's listeners are plain TCP"
+    why = f"without it Squid's {_WITHOUT[role]}"
     if build_error:
         return fail("preload library", build_error, why, "apt install gcc libc6-dev && mptcp-proxy build-shim")
     if "shim" not in results:
         return ok("preload library", f"{library} is built")
     if results["shim"] is None:
-        return ok("preload library", f"{library} turns a listener into an MPTCP listener")
+        return ok("preload library", f"{library} turns {_DOES[role]}")
     if results.get("mptcp") is not None:
         return warn(
             "preload library",

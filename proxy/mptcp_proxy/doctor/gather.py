@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,13 +16,12 @@ from pyroute2 import IPRoute
 
 from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 
-from .. import shim
-from ..configuration.check import check
+from ..configuration.check import Checked, check
 from ..listening import listening_now
-from ..places import Places
+from ..places import Places, Role
 from ..process import children, pid_in
 from ..squid import installed
-from . import features, host, kernel, libraries, throttler
+from . import features, host, kernel, libraries, reading, throttler
 from .advisories import PACKAGES, advisories, packaged
 from .model import Finding
 
@@ -31,16 +29,18 @@ from .model import Finding
 def examine_host(configuration: Path, places: Places, allow_open: bool, throttler_settings: Path) -> Iterator[Finding]:
     """Yield all findings, the kernel's first."""
     head, no_answer = _throttler_head(throttler_settings)
-    values = {key: value for key in kernel.SYSCTLS if (value := _sysctl(key)) is not None}
-    yield kernel.mptcp_socket(_mptcp_error(), os.uname().release)
+    values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
+    yield kernel.mptcp_socket(reading.mptcp_error(), os.uname().release)
     yield from kernel.mptcp_sysctls(values, head is not None and head["path_manager"] != "kernel")
-    yield kernel.path_manager_limits(_output("ip", "mptcp", "limits", "show"))
+    yield kernel.path_manager_limits(reading.output("ip", "mptcp", "limits", "show"))
     yield kernel.reverse_path_filter(_reverse_path_filters(), _interfaces())
     yield kernel.congestion_control(values)
-    yield kernel.congestion_control_towards_clients(values, _text(f"/lib/modules/{os.uname().release}/modules.dep"))
+    yield kernel.congestion_control_towards_clients(
+        values, reading.text(f"/lib/modules/{os.uname().release}/modules.dep")
+    )
 
-    library, build_error = _library()
-    results, refusal = _probe(library)
+    library, build_error = reading.library()
+    results, refusal = reading.probe(Role.PROXY, library)
     if refusal:
         yield features.not_probed(refusal)
     else:
@@ -57,49 +57,29 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     squid = installed()
     checked = check(configuration, places.service_name, squid, allow_open=allow_open)
     yield host.squid(squid)
-    yield from advisories(packaged(_output(*PACKAGES)) or (squid.version if squid else ""))
+    yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
     yield features.shim(results, library, build_error)
+    yield from instance(checked, str(configuration), places, Role.PROXY, library)
+
+
+def instance(checked: Checked, file: str, places: Places, role: Role, library: str) -> Iterator[Finding]:
+    """Yield what concerns one instance in either role: its configuration *file*, its ports, what it may have."""
     yield host.apparmor(
-        _text("/sys/kernel/security/apparmor/profiles"),
-        _text("/etc/apparmor.d/local/usr.sbin.squid"),
+        reading.text("/sys/kernel/security/apparmor/profiles"),
+        reading.text("/etc/apparmor.d/local/usr.sbin.squid"),
         library,
         places.service_name,
     )
-    yield host.configuration(checked, str(configuration))
-    running = pid_in(places.pid_file, "squid")
-    own = frozenset((running, *children(running))) if running else frozenset()
-    yield from host.ports(checked, listening_now(), own, os.geteuid() == 0)
+    yield host.configuration(checked, file)
+    yield from host.ports(checked, listening_now(), own_processes(places), os.geteuid() == 0, role)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, _text("/proc/sys/fs/file-nr"))
+    yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))
 
 
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
-
-
-def _sysctl(key: str) -> str | None:
-    try:
-        return Path("/proc/sys", *key.split(".")).read_text().strip()
-    except OSError:
-        return None
-
-
-def _output(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
-    except OSError:
-        return ""
-
-
-def _mptcp_error() -> int | None:
-    try:
-        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
-    except OSError as error:
-        return error.errno
-    return None
+def own_processes(places: Places) -> frozenset[int]:
+    """Return Squid's processes of an instance that runs; none where none does."""
+    running = pid_in(places.pid_file, "squid")
+    return frozenset((running, *children(running))) if running else frozenset()
 
 
 def _reverse_path_filters() -> dict[str, int]:
@@ -114,15 +94,6 @@ def _interfaces() -> frozenset[str]:
         return frozenset(str(label) for a in addresses if (label := a.get_attr("IFA_LABEL")) and label != "lo")
 
 
-def _library() -> tuple[str, str]:
-    """Return the preload library and why there is none. It is not built here: a doctor only looks."""
-    packaged = os.environ.get(shim.PACKAGED)
-    library = Path(packaged) if packaged else shim.DEFAULT_LIBRARY
-    if not library.is_file():
-        return str(library), f"{library} is not built"
-    if not packaged and not shim.is_current(library):
-        return str(library), f"{library} is older than its source"
-    return str(library), ""
 
 
 def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, str]:
@@ -143,21 +114,3 @@ def _throttler(*arguments: str) -> tuple[throttler.Answer, str]:
     except (OSError, subprocess.SubprocessError) as error:
         return throttler.Answer(1, f"mptcp-throttler {arguments[0]}: {error}"), ""
     return throttler.Answer(answer.returncode, answer.stderr), answer.stdout
-
-
-def _probe(library: str) -> tuple[dict[str, str | None], str]:
-    """Run the probe in a network namespace of its own. Return its results, or why it could not be run."""
-    unshare = shutil.which("unshare")
-    if os.geteuid() != 0:
-        return {}, "only root may make a network namespace"
-    if unshare is None:
-        return {}, "unshare is not installed (apt install util-linux)"
-    command = [unshare, "--net", "--", sys.executable, "-I", "-m", "mptcp_proxy.doctor.probe"]
-    if Path(library).is_file():
-        command.append(library)
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        results: dict[str, str | None] = json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
-        return {}, f"the trial failed: {error}"
-    return results, ""

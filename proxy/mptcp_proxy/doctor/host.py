@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ..configuration.check import NO_SQUID, Checked
 from ..listening import Listening, taken_by
+from ..places import Role
 from ..squid import Squid
 from .model import Finding, fail, ok, warn
 
@@ -62,7 +63,9 @@ def apparmor(profiles: str, local: str, library: str, service_name: str) -> Find
     )
 
 
-def ports(checked: Checked, sockets: Iterable[Listening], own: frozenset[int], root: bool) -> Iterator[Finding]:
+def ports(
+    checked: Checked, sockets: Iterable[Listening], own: frozenset[int], root: bool, role: Role = Role.PROXY
+) -> Iterator[Finding]:
     """*own*: processes of the proxy that runs already."""
     known = tuple(sockets)
     for listener in checked.listeners:
@@ -70,6 +73,8 @@ def ports(checked: Checked, sockets: Iterable[Listening], own: frozenset[int], r
         owner = taken_by(listener.host, listener.port, known)
         if owner and own.intersection(owner.pids) and owner.mptcp:
             yield ok(name, "the running proxy listens on it by Multipath TCP")
+        elif owner and own.intersection(owner.pids) and role is Role.RELAY:
+            yield ok(name, "the running relay listens on it")
         elif owner and own.intersection(owner.pids):
             yield fail(
                 name,

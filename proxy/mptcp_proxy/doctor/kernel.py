@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from mptcp_common.units import counted
 
+from ..places import Role
 from .model import Finding, fail, lasting_sysctl, ok, warn
 
 SYSCTLS = (
@@ -30,9 +31,15 @@ _TOWARDS_CLIENTS = "congestion control towards clients"
 _GOOD_CONGESTION_CONTROLS = ("cubic", "bbr", "bbr2", "bbr3")
 
 
-def mptcp_socket(error: int | None, release: str) -> Finding:
+_WITHOUT = {
+    Role.PROXY: "clients would be served by plain TCP, over one path only",
+    Role.RELAY: "parents are reached by plain TCP, over one uplink only",
+}
+
+
+def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Finding:
     """*error*: errno of socket(2) with IPPROTO_MPTCP, None when a socket came."""
-    why = "clients would be served by plain TCP, over one path only"
+    why = _WITHOUT[role]
     if error is None:
         return ok(_SOCKET, f"Linux {release} gives MPTCP sockets")
     if error == errno.ENOPROTOOPT:

@@ -21,6 +21,9 @@ from pyroute2.ipset import IPSet
 
 from mptcp_common.throttler_needs import NFTABLES, loads
 
+from ..places import Role
+
+_SOCKET = {Role.PROXY: "listener", Role.RELAY: "connection"}
 _LO = 1  # the loopback interface's index, the only interface of a fresh namespace
 _ROOT, _CLASS, _LEAF = 0x10000, 0x10010, 0x20000
 _SETS = {socket.AF_INET: "mpxprobe4", socket.AF_INET6: "mpxprobe6"}
@@ -39,12 +42,22 @@ table inet mpxprobe {
     }
 }
 """
-_REPORT_PROTOCOL = """
+_REPORT_PROTOCOL = {
+    Role.PROXY: """
 import socket, sys
 listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
 listener.bind(("::", 3128))
 print(listener.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL))
-"""
+""",
+    # That nobody is there to be connected to does not matter.
+    Role.RELAY: """
+import socket, sys
+connection = socket.socket()
+connection.connect_ex(("127.0.0.1", 3128))
+print(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL))
+""",
+}
+_VARIABLE = {Role.PROXY: ("MPTCP_LISTEN_PORTS", "3128"), Role.RELAY: ("MPTCP_PARENTS", "127.0.0.1:3128")}
 
 
 def _htb() -> None:
@@ -90,20 +103,20 @@ def _mptcp() -> None:
     socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
 
 
-def _shim(library: str) -> None:
+def _shim(library: str, role: Role) -> None:
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-probe-") as directory:
         # As "run" does: LD_PRELOAD cannot hold every name.
         copy = shutil.copy(library, directory)
         answer = subprocess.run(
-            [sys.executable, "-I", "-c", _REPORT_PROTOCOL],
-            env={**os.environ, "LD_PRELOAD": copy, "MPTCP_LISTEN_PORTS": "3128"},
+            [sys.executable, "-I", "-c", _REPORT_PROTOCOL[role]],
+            env={**os.environ, "LD_PRELOAD": copy, **dict([_VARIABLE[role]])},
             capture_output=True,
             text=True,
             timeout=30,
             check=False,
         )
     if answer.stdout.strip() != str(socket.IPPROTO_MPTCP):
-        raise RuntimeError(answer.stderr.strip() or "the listener stayed plain TCP")
+        raise RuntimeError(answer.stderr.strip() or f"the {_SOCKET[role]} stayed plain TCP")
 
 
 def attempt(tries: dict[str, Callable[[], None]]) -> dict[str, str | None]:
@@ -125,14 +138,12 @@ def attempt(tries: dict[str, Callable[[], None]]) -> dict[str, str | None]:
 def main() -> None:
     tries: dict[str, Callable[[], None]] = {
         "mptcp": _mptcp,
-        "htb": _htb,
-        "pfifo": _pfifo,
-        "ipset": _ipset,
-        "iptables": _iptables,
-        "nftables": _nftables,
     }
-    if len(sys.argv) > 1:
-        tries["shim"] = lambda: _shim(sys.argv[1])
+    role = Role(sys.argv[1])
+    if role is Role.PROXY:
+        tries |= {"htb": _htb, "pfifo": _pfifo, "ipset": _ipset, "iptables": _iptables, "nftables": _nftables}
+    if len(sys.argv) > 2:
+        tries["shim"] = lambda: _shim(sys.argv[2], role)
     print(json.dumps(attempt(tries)))
 
 

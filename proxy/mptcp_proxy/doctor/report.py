@@ -8,19 +8,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ..places import Places
+from ..places import Places, Role
 from .model import Finding, Status
 
 _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 
 
 def examine(
-    configuration: Path, places: Places, throttler_settings: Path, *, as_json: bool, allow_open: bool = False
+    configuration: Path, places: Places, role: Role, throttler_settings: Path, *, as_json: bool, allow_open: bool
 ) -> int:
     """Look at the host and print what was found. Return 1 if anything fails, else 0."""
     from .gather import examine_host
+    from .gather_relay import examine_relay
 
-    findings = tuple(examine_host(configuration, places, allow_open, throttler_settings))
+    if role is Role.RELAY:
+        findings = tuple(examine_relay(configuration, places, allow_open))
+    else:
+        findings = tuple(examine_host(configuration, places, allow_open, throttler_settings))
     if as_json:
         print(as_text_json(findings))
     elif sys.stdout.isatty():

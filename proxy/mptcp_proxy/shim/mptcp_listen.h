@@ -7,27 +7,50 @@
 #ifndef MPTCP_LISTEN_H
 #define MPTCP_LISTEN_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/socket.h>
+
 #define EXPORTED __attribute__((visibility("default")))
 
 #define PRELOAD "LD_PRELOAD"
 #define PORTS "MPTCP_LISTEN_PORTS"
-#define CONGESTION "MPTCP_LISTEN_CONGESTION"
+#define CONGESTION "MPTCP_CONGESTION"
+#define PARENTS "MPTCP_PARENTS"
 
-/* Written by the constructor (scope.c), before the program's main(), and only read afterwards. */
-extern char *listen_ports;      /* the value of MPTCP_LISTEN_PORTS, NULL when there is none */
-extern char *listen_congestion; /* the value of MPTCP_LISTEN_CONGESTION, NULL when there is none */
+/* The values of these variables, NULL where there is none. Written by the constructor (scope.c), before the program's
+ * main(), and only read afterwards. */
+extern char *listen_ports, *congestion, *parents;
 
 /* The constructor: makes everything ready, once. Whatever is EXPORTED calls it, for it may be called by another
  * library's constructor before. */
 void start(void);
 
-/* Have the C library's bind(2) ready. Part of start(). */
+/* Have the C library's bind(2), connect(2) and read(2) ready. Parts of start(). */
 void resolve_bind(void);
-
-/* The same for read(2) (zero_read.c). */
+void resolve_connect(void);
 void resolve_read(void);
 
 /* Put the next library's function *name* into the pointer that *function* points to. */
 void resolve(void *function, const char *name);
+
+extern int (*real_bind)(int, const struct sockaddr *, socklen_t);
+
+/* The port of an IPv4 or IPv6 address; 0 for all else. */
+int port_of(const struct sockaddr *address, socklen_t length);
+
+/* An option of SOL_SOCKET, -1 where there is none. */
+int integer_option(int fd, int name);
+
+bool is_tcp(int fd);
+
+/* Put an MPTCP socket in the place of the TCP socket *fd*: NULL. Or leave *fd* alone and return why, with errno set. */
+const char *swap(int fd);
+
+/* Bytes that are read of a list, and no more. */
+#define LIST_SIZE 4096
+
+/* Copy the list that *value* is, or that is in the file of this name. False where the file cannot be read, with errno set. */
+bool read_list(const char *value, char *list, size_t size);
 
 #endif

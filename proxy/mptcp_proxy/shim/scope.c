@@ -4,7 +4,7 @@
  *
  * Squid starts two kinds of children. Its workers are the same program, and must have the library; helpers
  * (authentication, rewriting, pinger, a shell for mail ...) are other programs, and must not. So the constructor
- * takes LD_PRELOAD's entry for this library and the two variables out of the environment at once, which makes
+ * takes LD_PRELOAD's entry for this library and its own variables out of the environment at once, which makes
  * every way of starting a child clean by default, and the exec functions put them back for one target only: the
  * program this process runs itself. Between fork and exec nothing here allocates, locks or resolves symbols.
  */
@@ -26,14 +26,14 @@
 
 extern char **environ;
 
-char *listen_ports, *listen_congestion;
+char *listen_ports, *congestion, *parents;
 
 /* As listen_ports: written by the constructor, and only read afterwards. */
 static int (*real_execve)(const char *, char *const[], char *const[]);
 static int (*real_execvpe)(const char *, char *const[], char *const[]);
-static char *preload_entry; /* "LD_PRELOAD=..." as this process was given it */
-static char *ports_entry;   /* "MPTCP_LISTEN_PORTS=..." likewise */
-static char *congestion_entry;
+static const char *const own_names[] = { PRELOAD, PORTS, CONGESTION, PARENTS };
+#define OWN_ENTRIES (sizeof own_names / sizeof *own_names)
+static char *own_entries[OWN_ENTRIES]; /* "NAME=..." as this process was given it, or NULL */
 static char own_program[PATH_MAX];
 static struct stat own_program_stat;
 
@@ -90,21 +90,23 @@ static size_t count(char *const environment[])
 	return length;
 }
 
-#define OWN_ENTRIES 3
+static bool is_own_entry(const char *entry)
+{
+	for (size_t i = 0; i < OWN_ENTRIES; i++)
+		if (is_entry(entry, own_names[i]))
+			return true;
+	return false;
+}
 
 /* Copy *environment* with this library's entries added; *copy* has room for count() + OWN_ENTRIES + 1. */
 static void add_own_entries(char *const environment[], char **copy)
 {
 	for (size_t i = 0; environment != NULL && environment[i] != NULL; i++)
-		if (!is_entry(environment[i], PRELOAD) && !is_entry(environment[i], PORTS) &&
-		    !is_entry(environment[i], CONGESTION))
+		if (!is_own_entry(environment[i]))
 			*copy++ = environment[i];
-	if (preload_entry != NULL)
-		*copy++ = preload_entry;
-	if (ports_entry != NULL)
-		*copy++ = ports_entry;
-	if (congestion_entry != NULL)
-		*copy++ = congestion_entry;
+	for (size_t i = 0; i < OWN_ENTRIES; i++)
+		if (own_entries[i] != NULL)
+			*copy++ = own_entries[i];
 	*copy = NULL;
 }
 
@@ -231,15 +233,21 @@ static void hide_from_children(const char *value, const char *path)
 	free(rest);
 }
 
-/* "NAME=value" on the heap, for good; NULL when there is no such entry. */
-static char *keep_entry(const char *name)
+/* Keep "NAME=value" of each own name on the heap, for good. */
+static void keep_own_entries(void)
 {
-	const char *value = getenv(name);
-	char *entry = NULL;
+	for (size_t i = 0; i < OWN_ENTRIES; i++) {
+		const char *value = getenv(own_names[i]);
 
-	if (value != NULL && asprintf(&entry, "%s=%s", name, value) < 0)
-		return NULL;
-	return entry;
+		if (value == NULL || asprintf(&own_entries[i], "%s=%s", own_names[i], value) < 0)
+			own_entries[i] = NULL;
+	}
+}
+
+/* The value of the own name number *i*, NULL where there is none. */
+static char *own_value(size_t i)
+{
+	return own_entries[i] == NULL ? NULL : own_entries[i] + strlen(own_names[i]) + 1;
 }
 
 /* POSIX lets a void * from dlsym hold a function; ISO C has no cast for it. */
@@ -259,6 +267,7 @@ __attribute__((constructor)) void start(void)
 	if (real_execve != NULL)
 		return;
 	resolve_bind();
+	resolve_connect();
 	resolve_read();
 	resolve(&real_execve, "execve");
 	resolve(&real_execvpe, "execvpe");
@@ -268,14 +277,13 @@ __attribute__((constructor)) void start(void)
 		length = 0;
 	own_program[length] = '\0';
 
-	preload_entry = keep_entry(PRELOAD);
-	ports_entry = keep_entry(PORTS);
-	congestion_entry = keep_entry(CONGESTION);
-	listen_ports = ports_entry == NULL ? NULL : ports_entry + sizeof PORTS;
-	listen_congestion = congestion_entry == NULL ? NULL : congestion_entry + sizeof CONGESTION;
+	keep_own_entries();
+	listen_ports = own_value(1);
+	congestion = own_value(2);
+	parents = own_value(3);
 	/* Any object of this library tells where it was loaded from. */
-	if (preload_entry != NULL && dladdr(own_program, &library) != 0)
-		hide_from_children(preload_entry + sizeof PRELOAD, library.dli_fname);
-	unsetenv(PORTS);
-	unsetenv(CONGESTION);
+	if (own_value(0) != NULL && dladdr(own_program, &library) != 0)
+		hide_from_children(own_value(0), library.dli_fname);
+	for (size_t i = 1; i < OWN_ENTRIES; i++)
+		unsetenv(own_names[i]);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
  * Fuzz target of the preload library: what it reads. The first octet says what the rest is: a list of ports, the
- * address of bind(2), an environment (entries with '\0' between), LD_PRELOAD and the path of the library, or how many
- * bytes to read from what kind of file. It ends the process (abort) where something is wrong.
+ * address of bind(2), an environment (entries with '\0' between), LD_PRELOAD and the path of the library, how many
+ * bytes to read from what kind of file, the address of connect(2), or a list of parents. It ends the process (abort) where something is wrong.
  *
  * The library's own sources are part of this file, so that its static functions can be called.
  */
@@ -10,7 +10,9 @@
 #define _GNU_SOURCE
 
 #include "mptcp_listen.c"
+#include "connect.c"
 #include "scope.c"
+#include "swap.c"
 #include "zero_read.c"
 
 #include <assert.h>
@@ -78,23 +80,26 @@ static size_t split(char *text, size_t size, char *entries[])
 static void try_environment(char *text, size_t size)
 {
 	char *entries[MOST_ENTRIES + 1], *copy[MOST_ENTRIES + OWN_ENTRIES + 1];
-	size_t own[3] = { 0, 0, 0 }, others = 0, length;
+	size_t own[OWN_ENTRIES] = { 0 }, others = 0, length;
 
 	length = split(text, size, entries);
 	assert(count(entries) == length);
-	preload_entry = "LD_PRELOAD=/x/mptcp_listen.so";
-	ports_entry = "MPTCP_LISTEN_PORTS=3128";
-	congestion_entry = length % 2 == 0 ? NULL : "MPTCP_LISTEN_CONGESTION=bbr";
+	own_entries[0] = "LD_PRELOAD=/x/mptcp_listen.so";
+	own_entries[1] = "MPTCP_LISTEN_PORTS=3128";
+	own_entries[2] = length % 2 == 0 ? NULL : "MPTCP_CONGESTION=bbr";
+	own_entries[3] = length % 3 == 0 ? NULL : "MPTCP_PARENTS=192.0.2.1:3128";
 	add_own_entries(entries, copy);
 	for (char **each = copy; *each != NULL; each++) {
 		own[0] += strncmp(*each, "LD_PRELOAD=", 11) == 0;
 		own[1] += strncmp(*each, "MPTCP_LISTEN_PORTS=", 19) == 0;
-		own[2] += strncmp(*each, "MPTCP_LISTEN_CONGESTION=", 24) == 0;
+		own[2] += strncmp(*each, "MPTCP_CONGESTION=", 17) == 0;
+		own[3] += strncmp(*each, "MPTCP_PARENTS=", 14) == 0;
 		others++;
 	}
-	assert(own[0] == 1 && own[1] == 1 && own[2] == (congestion_entry != NULL));
+	for (size_t i = 0; i < OWN_ENTRIES; i++)
+		assert(own[i] == (own_entries[i] != NULL));
 	assert(others <= length + OWN_ENTRIES);
-	preload_entry = ports_entry = congestion_entry = NULL;
+	memset(own_entries, 0, sizeof own_entries);
 }
 
 /* The value of LD_PRELOAD, '\0', the path from which the library was loaded. */
@@ -161,6 +166,61 @@ static void try_read(const uint8_t *data, size_t size)
 		close(ends[1]);
 }
 
+/* What is written of an address is read as the same one: by inet_pton(3) and strtoul(3), the other way round. */
+static void try_goal(const uint8_t *data, size_t size)
+{
+	struct sockaddr_storage address = { 0 };
+	void *exact;
+	char goal[GOAL_SIZE], *colon;
+	unsigned char bytes[16], mapped[16] = { [10] = 0xff, [11] = 0xff };
+
+	if (size < 1)
+		return;
+	/* Most inputs would be of no family that is known. */
+	size = size - 1 > sizeof address ? sizeof address : size - 1;
+	memcpy(&address, data + 1, size);
+	address.ss_family = data[0] % 3 == 0 ? AF_INET : data[0] % 3 == 1 ? AF_INET6 : address.ss_family;
+	exact = malloc(size > 0 ? size : 1);
+	memcpy(exact, &address, size);
+	if (write_goal(exact, size, goal)) {
+		assert(strlen(goal) < GOAL_SIZE && strpbrk(goal, ", \t\n") == NULL);
+		colon = strrchr(goal, ':');
+		assert(strtoul(colon + 1, NULL, 10) == (unsigned long)port_of(exact, size));
+		*colon = '\0';
+		if (address.ss_family == AF_INET) {
+			assert(inet_pton(AF_INET, goal, bytes) == 1);
+			assert(memcmp(bytes, &((struct sockaddr_in *)&address)->sin_addr, 4) == 0);
+		} else if (goal[0] == '[') {
+			colon[-1] = '\0';
+			assert(inet_pton(AF_INET6, goal + 1, bytes) == 1);
+			assert(memcmp(bytes, &((struct sockaddr_in6 *)&address)->sin6_addr, 16) == 0);
+			assert(memcmp(bytes, mapped, 12) != 0);
+		} else {
+			assert(inet_pton(AF_INET, goal, mapped + 12) == 1);
+			assert(memcmp(mapped, &((struct sockaddr_in6 *)&address)->sin6_addr, 16) == 0);
+		}
+	} else {
+		assert(port_of(exact, size) == 0);
+	}
+	free(exact);
+}
+
+/* The same question as names_goal(), by another way: with strtok(3). */
+static void try_parents(char *text)
+{
+	static const char *const goals[] = { "192.0.2.1:3128", "[2001:db8::1]:3128", "192.0.2.1:312", "1:1" };
+
+	for (size_t i = 0; i < sizeof goals / sizeof *goals; i++) {
+		char *copy = strdup(text), *rest = NULL;
+		bool found = false;
+
+		for (char *word = strtok_r(copy, ", \t\n", &rest); word != NULL; word = strtok_r(NULL, ", \t\n", &rest))
+			found = found || strcmp(word, goals[i]) == 0;
+		assert(names_goal(text, goals[i]) == found);
+		free(copy);
+	}
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	char *text;
@@ -171,13 +231,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	text = malloc(size);
 	memcpy(text, data + 1, size - 1);
 	text[size - 1] = '\0';
-	switch (data[0] % 6) {
+	switch (data[0] % 8) {
 	case 0: try_ports(text); break;
 	case 1: try_address(data + 1, size - 1); break;
 	case 2: try_environment(text, size - 1); break;
 	case 3: try_preload(text, size - 1); break;
 	case 4: try_program(text); break;
 	case 5: try_read(data + 1, size - 1); break;
+	case 6: try_goal(data + 1, size - 1); break;
+	case 7: try_parents(text); break;
 	}
 	free(text);
 	return 0;

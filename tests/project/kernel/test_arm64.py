@@ -20,7 +20,7 @@ pytestmark = [
 ROOT = "/usr/aarch64-linux-gnu"
 TCP, MPTCP = 6, 262
 """Protocols of sockets, linux/in.h."""
-# Binds a socket to each port that it is given, and prints the protocol that the socket then has.
+# Binds a socket to each port that it is given, connects another to it, and prints the protocols that both then have.
 BINDER = r"""
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -31,20 +31,25 @@ int main(int count, char **ports)
 {
     for (int i = 1; i < count; i++) {
         struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(ports[i]))};
-        int protocol = 0, fd = socket(AF_INET, SOCK_STREAM, 0);
+        int protocol = 0, towards = 0, fd = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
         socklen_t length = sizeof protocol;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 1) != 0 ||
-            getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0) {
+            getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0 ||
+            connect(client, (struct sockaddr *)&address, sizeof address) != 0 ||
+            getsockopt(client, SOL_SOCKET, SO_PROTOCOL, &towards, &length) != 0) {
             perror(ports[i]);
             return 1;
         }
-        printf("%d\n", protocol);
+        printf("%d %d\n", protocol, towards);
     }
 }
 """
 
 
-def test_listed_ports_become_mptcp_on_arm64_and_no_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_listed_ports_and_parents_become_mptcp_on_arm64_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("CC", "aarch64-linux-gnu-gcc")
     library = shim.build(tmp_path / "mptcp_listen.so")
     assert "AArch64" in subprocess.check_output(["readelf", "--file-header", str(library)], text=True)
@@ -53,11 +58,17 @@ def test_listed_ports_become_mptcp_on_arm64_and_no_others(monkeypatch: pytest.Mo
     subprocess.run(["aarch64-linux-gnu-gcc", "-o", str(binder), str(source)], check=True)
     listed = tmp_path / "listen-ports"
     listed.write_text("3128,3129\n")
-    variables = [f"LD_PRELOAD={library}", f"MPTCP_LISTEN_PORTS={listed}"]
+    parents = tmp_path / "parents"
+    parents.write_text("127.0.0.1:3129 127.0.0.1:3130\n")
+    variables = [f"LD_PRELOAD={library}", f"MPTCP_LISTEN_PORTS={listed}", f"MPTCP_PARENTS={parents}"]
     emulated = ["qemu-aarch64", "-L", ROOT, *(word for each in variables for word in ("-E", each)), str(binder)]
     ports = ["3128", "3130", "3129"]
     answer = subprocess.run(
-        ["unshare", "--net", *emulated, *ports], capture_output=True, text=True, check=False, timeout=60
+        ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *emulated, *ports],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert answer.returncode == 0, answer.stderr
-    assert [int(each) for each in answer.stdout.split()] == [MPTCP, TCP, MPTCP]
+    assert [int(each) for each in answer.stdout.split()] == [MPTCP, TCP, TCP, MPTCP, MPTCP, MPTCP]

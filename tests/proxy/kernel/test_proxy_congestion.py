@@ -73,4 +73,4 @@ def test_without_it_the_proxy_serves_and_one_line_says_so(testbed: Testbed, orig
     got = fetch(testbed["client"], origin.url(FILE), proxy.url(), mptcp=True)
     assert (got.status, got.sha256) == (200, origin.digests[FILE])
     (line,) = [line for line in proxy.process.output().splitlines() if "mptcp_listen" in line]
-    assert "no congestion control nonesuch towards clients, the host's own is used: No such file" in line
+    assert "no congestion control nonesuch by MPTCP, the host's own is used: No such file" in line

@@ -2,89 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from preloading import MPTCP, PREAMBLE, TCP, Preloaded
 from proxying import needs_open_checkout
 
-from mptcp_proxy import shim
-
 pytestmark = pytest.mark.kernel
-TCP, MPTCP = 6, 262
-PREAMBLE = """
-import errno, fcntl, json, os, socket, subprocess, sys
-from socket import *
-def protocol(s): return s.getsockopt(SOL_SOCKET, SO_PROTOCOL)
-def has_library(pid="self"): return "mptcp_listen" in open(f"/proc/{pid}/maps").read()
-def tell(**values): print(json.dumps(values))
-"""
-REPORT = (
-    "import json, os; print(json.dumps({'library': 'mptcp_listen' in open('/proc/self/maps').read(),"
-    " 'preload': os.environ.get('LD_PRELOAD'), 'ports': os.environ.get('MPTCP_LISTEN_PORTS'),"
-    " 'congestion': os.environ.get('MPTCP_LISTEN_CONGESTION')}))"
-)
-
-
-class Preloaded:
-    """Runs Python code with the library preloaded."""
-
-    def __init__(self, library: Path) -> None:
-        self.library = library
-        self.stderr = ""
-
-    def __call__(
-        self,
-        code: str,
-        *,
-        ports: str = "3128,3129",
-        congestion: str | None = None,
-        interpreter: str = sys.executable,
-        setup: str = "true",
-        **variables: str,
-    ) -> Any:
-        # env(1) sets the variables for the program alone: neither unshare nor the shell shall be preloaded.
-        own = [f"LD_PRELOAD={self.library}", f"MPTCP_LISTEN_PORTS={ports}"]
-        if congestion is not None:
-            own.append(f"MPTCP_LISTEN_CONGESTION={congestion}")
-        program = ["env", *own, interpreter, "-c"]
-        answer = subprocess.run(
-            [
-                "unshare",
-                "--net",
-                "sh",
-                "-c",
-                f'ip link set lo up && {setup} && exec "$@"',
-                "sh",
-                *program,
-                PREAMBLE + code,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-            env={**os.environ, "REPORT": REPORT, **variables},
-        )
-        self.stderr = answer.stderr
-        assert answer.returncode == 0, answer.stderr
-        return json.loads(answer.stdout)
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Path:
-    require("root", "namespaces", "mptcp", "gcc")
-    return shim.build(tmp_path_factory.mktemp("shim") / "mptcp_listen.so")
-
-
-@pytest.fixture
-def preloaded(library: Path) -> Preloaded:
-    return Preloaded(library)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +275,7 @@ if os.fork() == 0:
 os.wait()
 """)
     # The child's own constructor has hidden the variables again.
-    assert found == {"library": True, "preload": None, "ports": None, "congestion": None}
+    assert found == {"library": True, "preload": None, "ports": None, "congestion": None, "parents": None}
 
 
 @pytest.mark.parametrize("start", ["os.execv(ARGV[0], ARGV)", "C.execvp(ARGV[0].encode(), ARGUMENTS)"])
@@ -401,7 +330,7 @@ def both(protocol):
     c = socket(AF_INET, SOCK_STREAM, protocol); c.connect(("127.0.0.1", 3128)); a, _ = s.accept()
     return [name(a), name(c) == host]
 tell(listener=name(s), other=name(t) == host, mptcp=both(262), tcp=both(6),
-     hidden=os.environ.get("MPTCP_LISTEN_CONGESTION"))
+     hidden=os.environ.get("MPTCP_CONGESTION"))
 """,
         congestion=other,
     )
@@ -425,12 +354,12 @@ tell(a=protocol(a), b=protocol(b), host=name(a) == name(b) == host)
     )
     assert found == {"a": MPTCP, "b": MPTCP, "host": True}
     assert preloaded.stderr.count("\n") == 1
-    assert f"mptcp_listen: no congestion control {name} towards clients, the host's own is used: " in preloaded.stderr
+    assert f"mptcp_listen: no congestion control {name} by MPTCP, the host's own is used: " in preloaded.stderr
 
 
 NAME_OF_LISTENER = """
 s = socket(); s.bind(("127.0.0.1", 3128)); s.listen()
-tell(name=name(s), hidden=os.environ.get("MPTCP_LISTEN_CONGESTION"))
+tell(name=name(s), hidden=os.environ.get("MPTCP_CONGESTION"))
 """
 
 

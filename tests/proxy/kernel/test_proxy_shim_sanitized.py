@@ -18,14 +18,22 @@ FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-g", "-O1", "-fsanitize=address,unde
 PROGRAM = """
 import json, os, subprocess, sys
 from socket import *
-names = ["MPTCP_LISTEN_PORTS", "MPTCP_LISTEN_CONGESTION"]
+names = ["MPTCP_LISTEN_PORTS", "MPTCP_CONGESTION", "MPTCP_PARENTS"]
 hidden = [os.environ.get(name) for name in names]
 def protocol(port, family=AF_INET):
     s = socket(family, SOCK_STREAM)
     s.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1); s.setsockopt(SOL_SOCKET, SO_RCVBUF, 100000)
     s.bind(("::1" if family == AF_INET6 else "127.0.0.1", port)); s.listen()
     return s.getsockopt(SOL_SOCKET, SO_PROTOCOL)
+def connected(port, family=AF_INET, name=None):
+    address = "::1" if family == AF_INET6 else "127.0.0.1"
+    server = socket(family, SOCK_STREAM); server.bind((address, port)); server.listen()
+    s = socket(family, SOCK_STREAM); s.setsockopt(SOL_SOCKET, SO_SNDBUF, 100000)
+    if name: s.bind(name)
+    s.connect((address, port))
+    return s.getsockopt(SOL_SOCKET, SO_PROTOCOL)
 found = [protocol(3128), protocol(3129, AF_INET6), protocol(3130)]
+found += [connected(4000, name=("127.0.0.9", 0)), connected(4001, AF_INET6), connected(4002)]
 a, b = socketpair(); b.send(b"x")
 try: found.append(os.read(a.fileno(), 0).decode())
 except BlockingIOError: found.append("again")
@@ -56,8 +64,10 @@ def test_no_sanitizer_has_anything_to_say(tmp_path: Path, require: Callable[...,
     require("root", "namespaces", "mptcp", "gcc")
     library = tmp_path / "mptcp_listen.so"
     subprocess.run(["gcc", *FLAGS, *map(str, shim.SOURCES), "-ldl", "-o", str(library)], check=True)
-    ports = "3128, 3129"
+    ports, parents = "3128, 3129", "127.0.0.1:4000 [::1]:4001"
     if of == "file":
+        (tmp_path / "parents").write_text(parents + "\n" * 5000)
+        parents = str(tmp_path / "parents")
         (tmp_path / "ports").write_text("3128,3129\n" + " " * 5000)
         ports = str(tmp_path / "ports")
     preload = f"{runtime('libasan.so')} {runtime('libubsan.so')} {library}"
@@ -68,7 +78,8 @@ def test_no_sanitizer_has_anything_to_say(tmp_path: Path, require: Callable[...,
             "ASAN_OPTIONS=detect_leaks=0",
             f"LD_PRELOAD={preload}",
             f"MPTCP_LISTEN_PORTS={ports}",
-            "MPTCP_LISTEN_CONGESTION=reno",
+            "MPTCP_CONGESTION=reno",
+            f"MPTCP_PARENTS={parents}",
             *(sys.executable, "-c", PROGRAM, PROGRAM, preload),
         ],
         capture_output=True,
@@ -79,6 +90,6 @@ def test_no_sanitizer_has_anything_to_say(tmp_path: Path, require: Callable[...,
     assert (answer.returncode, answer.stderr) == (0, "")
     # The program that it starts as itself has the library again; another one has nothing of it.
     child, parent = map(json.loads, answer.stdout.splitlines())
-    told = [[None, None], False, MPTCP, MPTCP, 6, "again", "x"]
+    told = [[None, None, None], False, MPTCP, MPTCP, 6, MPTCP, MPTCP, 6, "again", "x"]
     assert child == told
     assert parent == [*told, ""]

@@ -16,14 +16,14 @@ from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.listening import Listening, plain_ports, read_listening, taken_by
 from mptcp_proxy.noted import NotedSignals
-from mptcp_proxy.places import DEFAULT_SERVICE_NAME, Places, service_name_problem
+from mptcp_proxy.places import Places, Role, service_name_problem
 from mptcp_proxy.problem import Problem, errors
 from mptcp_proxy.process import catches, children, pid_in
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
 
 
-@pytest.mark.parametrize("name", [DEFAULT_SERVICE_NAME, "a", "A1", "x" * 32])
+@pytest.mark.parametrize("name", [*(role.service_name for role in Role), "a", "A1", "x" * 32])
 def test_service_names(name: str) -> None:
     assert service_name_problem(name) is None
 

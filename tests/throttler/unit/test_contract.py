@@ -78,6 +78,6 @@ def test_the_shipped_settings_are_the_contracts() -> None:
 
 
 def test_the_squid_service_name_is_the_proxys() -> None:
-    from mptcp_proxy.places import DEFAULT_SERVICE_NAME
+    from mptcp_proxy.places import Role
 
-    assert contract()["Squid's service name"] == DEFAULT_SERVICE_NAME
+    assert contract()["Squid's service name"] == Role.PROXY.service_name

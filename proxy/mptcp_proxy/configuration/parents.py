@@ -1,0 +1,81 @@
+"""The parents of a relay: the proxies of ``cache_peer``, to which every request is to go and none past them.
+
+Who goes where is decided by "always_direct", then by "never_direct", each by its first rule that matches
+(src/peer_select.cc). So nothing goes past the parents where never_direct has "allow all" before any "deny all". What an
+operator exempts by other rules, local names for instance, is meant so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..problem import Problem
+from .source import Statement
+
+EXAMPLE = "cache_peer proxy.example.net parent 3128 0 no-query no-digest"
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """One ``cache_peer`` statement."""
+
+    statement: Statement
+    host: str
+    """Its name or address, without brackets."""
+    port: int
+
+    def __str__(self) -> str:
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+def parents(statements: Iterable[Statement]) -> Iterator[Parent]:
+    """Yield the parents. Statements that are not well formed are left to Squid's own check."""
+    for statement in statements:
+        match statement.words:
+            case ("cache_peer", host, "parent", port, *_) if statement.applies is not False:
+                if port.isdigit() and 0 < int(port) <= 65535:
+                    yield Parent(statement, host.strip("[]"), int(port))
+
+
+def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Problem]:
+    """Yield what keeps the configuration *file* from being a relay's."""
+    peers = [statement for statement in statements if statement.directive == "cache_peer"]
+    if not any(statement.applies is not False for statement in peers):
+        yield Problem("no cache_peer: a relay needs a parent to hand requests to", file, allowed=EXAMPLE)
+    for statement in peers:
+        match statement.words:
+            case ("cache_peer", _, kind, _, icp, *options) if statement.applies is not False:
+                place = (statement.file, statement.number)
+                if kind != "parent":
+                    text = f"{' '.join(statement.words)}: a {kind} is not asked for everything, and by plain TCP"
+                    yield Problem(text, *place, allowed=EXAMPLE, warning=True)
+                elif "no-query" not in options and icp not in ("0", "7"):
+                    text = f"{' '.join(statement.words)}: without no-query, a parent that answers no ICP is never asked"
+                    yield Problem(text, *place, allowed=EXAMPLE, warning=True)
+    yield from _direct_problems(statements, file)
+
+
+def _direct_problems(statements: Sequence[Statement], file: str) -> Iterator[Problem]:
+    rules = [each for each in statements if len(each.words) > 2 and each.applies is not False]
+    always = next((each for each in rules if each.words[0] == "always_direct" and _all(each)), None)
+    if always is not None and always.words[1] == "allow":
+        yield Problem(
+            "always_direct allow all: every request goes past the parents, over one path",
+            always.file,
+            always.number,
+            allowed="always_direct allow for some destinations, or none",
+        )
+    never = next((each for each in rules if each.words[0] == "never_direct" and _all(each)), None)
+    if never is None or never.words[1] != "allow" or never.conditional:
+        yield Problem(
+            "never_direct does not hold for all requests: where no parent answers, and for what Squid thinks no parent"
+            " should be asked, the relay goes to the origin itself, over one path",
+            never.file if never else file,
+            never.number if never else None,
+            allowed="never_direct allow all",
+        )
+
+
+def _all(rule: Statement) -> bool:
+    return [word.lower() for word in rule.words[2:]] == ["all"]

@@ -1,0 +1,169 @@
+"""Reads what the checks of a relay need. It opens a connection to each address of each parent, and closes it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mptcp_common.reasons import reason
+
+from .. import shim
+from ..configuration.check import Checked, check
+from ..parents import goals
+from ..places import Places, Role
+from ..squid import installed
+from ..towards import towards_now
+from . import features, host, kernel, reading, relay
+from .advisories import PACKAGES, advisories, packaged
+from .gather import instance, own_processes
+from .model import Finding
+from .relay import Attempt, Uplink
+
+_CONNECT, _JOIN = 5.0, 5.0
+"""Seconds for a connection, and then for its second subflow."""
+_INTERVAL = 0.05
+_SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 284, 1, 1
+"""linux/mptcp.h: struct mptcp_info begins with the number of additional subflows, its bytes 8 to 11 are flags."""
+_SYSCTLS = ("sysctl checksum", "sysctl scheduler", "sysctl path manager")
+"""Those of the proxy's that matter at this end, too."""
+
+
+def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iterator[Finding]:
+    """Yield all findings, the kernel's first."""
+    values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
+    yield kernel.mptcp_socket(reading.mptcp_error(), os.uname().release, Role.RELAY)
+    yield from (each for each in kernel.mptcp_sysctls(values) if each.check in _SYSCTLS)
+    yield relay.limit(_limit())
+    yield kernel.congestion_control(values)
+    squid = installed()
+    checked = check(configuration, places.service_name, squid, role=Role.RELAY, allow_open=allow_open)
+    yield from _uplinks_and_parents(checked, places)
+
+    library, build_error = reading.library()
+    results, refusal = reading.probe(Role.RELAY, library)
+    if refusal:
+        yield features.not_probed(refusal)
+    yield features.shim(results, library, build_error, Role.RELAY)
+    yield host.squid(squid)
+    yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
+    yield from instance(checked, str(configuration), places, Role.RELAY, library)
+
+
+def _uplinks_and_parents(checked: Checked, places: Places) -> Iterator[Finding]:
+    found: dict[str, Sequence[str]] = {}
+    errors: dict[str, str] = {}
+    for parent in checked.parents:
+        try:
+            found[str(parent)] = sorted(goals(parent.host, parent.port))
+        except (OSError, UnicodeError) as error:
+            errors[str(parent)] = reason(error)
+    addresses = [
+        goal.rpartition(":")[0].strip("[]") for goal in dict.fromkeys(goal for each in found.values() for goal in each)
+    ]
+    candidates, endpoints = _uplinks()
+    yield relay.uplinks(endpoints, candidates)
+    yield relay.routes(
+        (uplink, address, _device(address, uplink.address))
+        for uplink in endpoints
+        for address in addresses
+        if uplink.device and uplink.family == (6 if ":" in address else 4)
+    )
+    if not checked.parents:
+        yield relay.no_parent()
+    for parent in checked.parents:
+        name = str(parent)
+        yield relay.parent(name, [_attempt(goal) for goal in found.get(name, ())], errors.get(name, ""))
+    if own := own_processes(places):
+        wanted = [goal for each in found.values() for goal in each]
+        listed = reading.text(str(places.parents)).split()
+        yield from relay.running(listed, wanted, _unloaded(own), towards_now(wanted))
+
+
+def _json(*command: str) -> list[dict[str, Any]]:
+    try:
+        answer: list[dict[str, Any]] = json.loads(reading.output(*command) or "[]")
+    except json.JSONDecodeError:
+        return []
+    return answer
+
+
+def _limit() -> int | None:
+    match = re.search(r"subflows (\d+)", reading.output("ip", "mptcp", "limits", "show"))
+    return int(match[1]) if match else None
+
+
+def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
+    """Return the addresses of what has a default route, and the endpoints from which subflows are opened."""
+    device_of = {
+        str(address["local"]): str(link["ifname"])
+        for link in _json("ip", "-j", "address", "show")
+        for address in link.get("addr_info", ())
+        if address.get("scope") == "global"
+    }
+    gateway_of = {}
+    for family in (4, 6):
+        for device, gateway in relay.gateways(_json("ip", "-j", f"-{family}", "route", "show", "default")).items():
+            gateway_of[family, device] = gateway
+    every = [Uplink(address, device) for address, device in device_of.items()]
+    candidates = [
+        Uplink(each.address, each.device, gateway_of[each.family, each.device])
+        for each in every
+        if (each.family, each.device) in gateway_of
+    ]
+    known = {each.address: each for each in (*every, *candidates)}
+    endpoints = [
+        known.get(str(each["address"]), Uplink(str(each["address"]), ""))
+        for each in _json("ip", "-j", "mptcp", "endpoint", "show")
+        if each.get("subflow") or each.get("fullmesh")
+    ]
+    return candidates, endpoints
+
+
+def _device(to: str, source: str) -> str:
+    """Return by which interface packets from *source* to *to* leave; empty where there is no route."""
+    found = _json("ip", "-j", "route", "get", to, "from", source)
+    return str(found[0].get("dev", "")) if found else ""
+
+
+def _unloaded(pids: frozenset[int]) -> int:
+    """Return how many of *pids* run Squid without the preload library; only root may look."""
+    maps = [reading.text(f"/proc/{pid}/maps") for pid in pids]
+    return sum("/squid" in text and shim.DEFAULT_LIBRARY.name not in text for text in maps)
+
+
+def _attempt(goal: str) -> Attempt:
+    address, _, port = goal.rpartition(":")
+    family = socket.AF_INET6 if address.startswith("[") else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:
+            connection.settimeout(_CONNECT)
+            connection.connect((address.strip("[]"), int(port)))
+            # A join waits for the parent's first acknowledgement of data (RFC 8684, 3.1). An empty line before a
+            # request is no request (RFC 9112, 2.2).
+            connection.sendall(b"\r\n")
+            return _subflows(connection, goal)
+    except OSError as error:
+        return Attempt(goal, reason(error))
+
+
+def _subflows(connection: socket.socket, goal: str) -> Attempt:
+    deadline = time.monotonic() + _JOIN
+    subflows = 1
+    while time.monotonic() < deadline and subflows < 2:
+        time.sleep(_INTERVAL)
+        try:
+            info = connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 256)
+        except OSError:
+            # A connection that became plain TCP has no such option.
+            return Attempt(goal)
+        if int.from_bytes(info[8:12], sys.byteorder) & _FALLBACK:
+            return Attempt(goal)
+        subflows = 1 + info[0]
+    return Attempt(goal, multipath=True, subflows=subflows)

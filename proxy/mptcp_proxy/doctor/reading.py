@@ -1,0 +1,72 @@
+"""What checks of both roles read of the host, and the trial of kernel features, which leaves its namespace alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from .. import shim
+from ..places import Role
+
+
+def text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def sysctl(key: str) -> str | None:
+    try:
+        return Path("/proc/sys", *key.split(".")).read_text().strip()
+    except OSError:
+        return None
+
+
+def output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+    except OSError:
+        return ""
+
+
+def mptcp_error() -> int | None:
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def library() -> tuple[str, str]:
+    """Return the preload library and why there is none. It is not built here: a doctor only looks."""
+    packaged = os.environ.get(shim.PACKAGED)
+    library = Path(packaged) if packaged else shim.DEFAULT_LIBRARY
+    if not library.is_file():
+        return str(library), f"{library} is not built"
+    if not packaged and not shim.is_current(library):
+        return str(library), f"{library} is older than its source"
+    return str(library), ""
+
+
+def probe(role: Role, library: str) -> tuple[dict[str, str | None], str]:
+    """Run the probe in a network namespace of its own. Return its results, or why it could not be run."""
+    unshare = shutil.which("unshare")
+    if os.geteuid() != 0:
+        return {}, "only root may make a network namespace"
+    if unshare is None:
+        return {}, "unshare is not installed (apt install util-linux)"
+    command = [unshare, "--net", "--", sys.executable, "-I", "-m", "mptcp_proxy.doctor.probe", role.value]
+    if Path(library).is_file():
+        command.append(library)
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        results: dict[str, str | None] = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
+        return {}, f"the trial failed: {error}"
+    return results, ""

@@ -1,0 +1,203 @@
+"""What a relay needs: uplinks that are endpoints, a route for each, parents that answer by Multipath TCP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mptcp_common.units import counted
+
+from ..configuration.parents import EXAMPLE
+from ..towards import Towards
+from .model import Finding, fail, ok, warn
+
+_LIMIT, _UPLINKS, _ROUTES = "path manager", "uplinks", "routes of uplinks"
+_ONE_PATH = "the parents are reached over one uplink, and lost with it"
+_LASTING = "at each boot, see docs/relay.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Uplink:
+    """An address of this host from which subflows are opened, or may be."""
+
+    address: str
+    device: str
+    """Empty where no interface has the address."""
+    gateway: str = ""
+
+    @property
+    def family(self) -> int:
+        return 6 if ":" in self.address else 4
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One connection to a parent, for trial."""
+
+    goal: str
+    error: str = ""
+    """Why there was none."""
+    multipath: bool = False
+    subflows: int = 1
+
+    @property
+    def good(self) -> bool:
+        return self.multipath and self.subflows > 1
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"{self.goal}: {self.error}"
+        how = f"Multipath TCP with {counted(self.subflows, 'subflow')}" if self.multipath else "plain TCP"
+        return f"{self.goal}: {how}"
+
+
+def limit(subflows: int | None) -> Finding:
+    """*subflows*: of ``ip mptcp limits``, how many a connection may have beside its first; None: not known."""
+    if subflows is None:
+        return warn(
+            _LIMIT, "the path manager's limits cannot be read", _ONE_PATH, "apt install iproute2 && ip mptcp limits"
+        )
+    if subflows == 0:
+        return fail(
+            _LIMIT,
+            "the limit is 0 additional subflows for each connection",
+            _ONE_PATH,
+            "ip mptcp limits set subflows 8   # at each boot: mptcp-relay.service does it",
+        )
+    return ok(_LIMIT, f"up to {counted(subflows, 'additional subflow')} for each connection")
+
+
+def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Finding:
+    """*endpoints*: those of ``ip mptcp endpoint`` with the flag subflow; *candidates*: what has a default route."""
+    lost = [each.address for each in endpoints if not each.device]
+    there = [each for each in endpoints if each.device]
+    devices = {each.device for each in there}
+    said = ", ".join(f"{each.address} on {each.device}" for each in there) or "none"
+    if lost:
+        return fail(
+            _UPLINKS,
+            f"no interface has the address of the endpoint {', '.join(lost)}; others: {said}",
+            "no subflow can be opened from there: an uplink with a new address needs a new endpoint",
+            "; ".join(f"ip mptcp endpoint delete id 0 {address}" for address in lost)
+            + "; ip mptcp endpoint add ADDRESS dev INTERFACE subflow",
+        )
+    if len(devices) > 1:
+        return ok(_UPLINKS, f"{len(devices)}: {said}")
+    missing = [each for each in candidates if each.address not in {other.address for other in there}]
+    commands = [f"ip mptcp endpoint add {each.address} dev {each.device} subflow" for each in missing]
+    return fail(
+        _UPLINKS,
+        f"endpoints from which subflows are opened: {said}; two interfaces are needed",
+        _ONE_PATH,
+        f"{' && '.join(commands) or 'ip mptcp endpoint add ADDRESS dev INTERFACE subflow'}   # {_LASTING}",
+    )
+
+
+def routes(found: Iterable[tuple[Uplink, str, str]]) -> Finding:
+    """*found*: an uplink, a parent's address, and by which interface packets from the one to the other leave.
+
+    The interface is empty where there is no route.
+    """
+    looked = tuple(found)
+    wrong = {uplink: (to, device) for uplink, to, device in looked if device != uplink.device}
+    if not looked:
+        return warn(
+            _ROUTES, "nothing to look at", "see the lines about uplinks and parents", "mptcp-proxy doctor --role relay"
+        )
+    if not wrong:
+        return ok(_ROUTES, "from each uplink's address to the parents, packets leave by that uplink")
+    texts, commands = [], []
+    for number, (uplink, (to, device)) in enumerate(wrong.items(), 101):
+        texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'by {device}' if device else 'no route'}")
+        gateway = f"via {uplink.gateway} " if uplink.gateway else "via GATEWAY "
+        ip = f"ip -{uplink.family}"
+        commands.append(f"{ip} route replace default {gateway}dev {uplink.device} table {number}")
+        commands.append(f"{ip} rule add from {uplink.address} table {number}")
+    return fail(
+        _ROUTES,
+        "; ".join(texts),
+        "a subflow of one uplink then leaves by another, where it is dropped, or shares that one's rate",
+        f"{' && '.join(commands)}   # {_LASTING}",
+    )
+
+
+def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
+    """*attempts*: to each of its addresses; *error*: why it has none."""
+    check = f"parent {name}"
+    if not attempts:
+        return fail(
+            check,
+            error or "it has no address",
+            "no request can be handed to it",
+            f"getent ahosts {name.rpartition(':')[0]}",
+        )
+    said = "; ".join(map(str, attempts))
+    answered = [each for each in attempts if not each.error]
+    if all(each.good for each in attempts):
+        return ok(check, said)
+    if any(each.good for each in attempts):
+        return warn(
+            check,
+            said,
+            "what goes to the other address has one path, or has to be tried again",
+            f"ping {name.rpartition(':')[0]}",
+        )
+    if not answered:
+        return fail(check, said, "no request can be handed to it", "on the parent: mptcp-proxy doctor; ss -ltn")
+    if not any(each.multipath for each in answered):
+        return fail(
+            check,
+            said,
+            "the parent, or something on the way to it, does not speak Multipath TCP: one path only",
+            "on the parent: mptcp-proxy doctor   # and is its port that of an MPTCP listener: ss -Mltn",
+        )
+    return fail(
+        check,
+        said,
+        "a second subflow was not opened, or not answered: one path only",
+        "nstat -az 'MPTcpExtMPJoin*'; ip mptcp monitor   # while it is tried again; on the parent: ip mptcp limits",
+    )
+
+
+def no_parent() -> Finding:
+    return fail("parents", "there is none", "a relay hands every request to a parent", f"add, for instance: {EXAMPLE}")
+
+
+def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Towards) -> Iterator[Finding]:
+    """Check a relay that runs.
+
+    *listed*: the addresses that the preload library is given; *goals*: those of the parents. *unloaded*: how many of
+    Squid's processes have not loaded the library. *now*: its connections to *goals*.
+    """
+    check = "the running relay"
+    restart = "journalctl -u mptcp-relay --grep mptcp_listen   # says why; then: systemctl restart mptcp-relay"
+    missing = sorted(set(goals) - set(listed))
+    if unloaded:
+        text = f"Squid runs without the preload library ({unloaded} of its processes)"
+        yield fail(check, text, "its connections to parents are plain TCP, over one path", restart)
+    elif missing:
+        yield fail(
+            check,
+            f"its list of parents lacks {', '.join(missing)}",
+            "connections to these are plain TCP, over one path",
+            "journalctl -u mptcp-relay --grep parent   # says why; then: systemctl restart mptcp-relay",
+        )
+    elif now.plain:
+        yield fail(
+            check, f"{now.plain} of {counted(now.all, 'connection')} to parents by plain TCP", _ONE_PATH, restart
+        )
+    elif now.one and not now.several:
+        yield warn(
+            check,
+            f"{counted(now.all, 'connection')} to parents, each of one subflow",
+            "just now opened, or never joined: see the lines about uplinks and parents",
+            "mptcp-proxy doctor --role relay",
+        )
+    else:
+        several = f", {now.several} with two subflows or more" if now.all else ""
+        yield ok(check, f"{counted(now.all, 'connection')} to parents{several}, none by plain TCP")
+
+
+def gateways(default_routes: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the gateway of each interface, by ``ip -j route show default``."""
+    return {route["dev"]: route.get("gateway", "") for route in default_routes if "dev" in route}

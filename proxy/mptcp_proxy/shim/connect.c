@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Connections to parents by MPTCP: what a relay has its Squid do.
+ *
+ * MPTCP_PARENTS is a list of addresses and ports ("192.0.2.1:3128 [2001:db8::1]:3128") or, when it begins with '/', the
+ * name of a file that holds one; whoever makes it writes addresses as inet_ntop(3) does. The file is read at each
+ * connect(2), for the addresses of a name change. A TCP socket that is about to be connected to one of them is
+ * replaced by an MPTCP socket (swap.c). Every other socket stays as it is.
+ *
+ * Why at connect and not at socket(2): only here it is known where the connection goes. At socket() every socket would
+ * have to become MPTCP, listeners and those of name servers and helpers among them, and most of them TCP again. What
+ * the program has done to its socket by now can be carried over.
+ */
+
+#define _GNU_SOURCE
+
+/* As in mptcp_listen.c: glibc declares connect with a transparent union. */
+#define connect connect_as_libc_declares_it
+#include <sys/socket.h>
+#undef connect
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mptcp_listen.h"
+
+/* "[", an IPv6 address, "]:", a port and the closing zero. */
+#define GOAL_SIZE (INET6_ADDRSTRLEN + 8)
+
+EXPORTED int connect(int fd, const struct sockaddr *address, socklen_t length);
+
+static int (*real_connect)(int, const struct sockaddr *, socklen_t);
+
+void resolve_connect(void)
+{
+	resolve(&real_connect, "connect");
+}
+
+static void say_once_of_parent(const char *goal, const char *what, int reason)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (!atomic_flag_test_and_set(&said))
+		dprintf(STDERR_FILENO,
+			"mptcp_listen: no MPTCP to parent %s, it is reached by plain TCP, over one path: %s: %s"
+			" (said once, other parents may have the same trouble)\n",
+			goal, what, strerror(reason));
+}
+
+/* Write *address* as the list has it; false where it is none of TCP's. ::ffff:192.0.2.1 is 192.0.2.1. */
+static bool write_goal(const struct sockaddr *address, socklen_t length, char goal[GOAL_SIZE])
+{
+	char text[INET6_ADDRSTRLEN];
+	int family = AF_INET, port = port_of(address, length);
+	const void *bytes;
+
+	if (port == 0)
+		return false;
+	if (address->sa_family == AF_INET) {
+		bytes = &((const struct sockaddr_in *)address)->sin_addr;
+	} else {
+		const struct in6_addr *six = &((const struct sockaddr_in6 *)address)->sin6_addr;
+
+		family = IN6_IS_ADDR_V4MAPPED(six) ? AF_INET : AF_INET6;
+		bytes = family == AF_INET ? &six->s6_addr[12] : six->s6_addr;
+	}
+	if (inet_ntop(family, bytes, text, sizeof text) == NULL)
+		return false;
+	snprintf(goal, GOAL_SIZE, family == AF_INET ? "%s:%d" : "[%s]:%d", text, port);
+	return true;
+}
+
+/* Is *goal* a whole word of *list*? */
+static bool names_goal(const char *list, const char *goal)
+{
+	size_t wanted = strlen(goal);
+
+	while (*list != '\0') {
+		size_t word = strcspn(list, ", \t\n");
+
+		if (word == wanted && memcmp(list, goal, wanted) == 0)
+			return true;
+		list += word + (list[word] != '\0');
+	}
+	return false;
+}
+
+static bool is_parent(const char *goal)
+{
+	char list[LIST_SIZE];
+
+	if (!read_list(parents, list, sizeof list)) {
+		say_once_of_parent(goal, parents, errno);
+		return false;
+	}
+	return names_goal(list, goal);
+}
+
+/* Not one that is connected already, or about to be: getpeername(2) does not tell the latter. */
+static bool is_unconnected(int fd)
+{
+	struct tcp_info info = { .tcpi_state = TCP_ESTABLISHED };
+	socklen_t length = sizeof info;
+
+	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state == TCP_CLOSE;
+}
+
+int connect(int fd, const struct sockaddr *address, socklen_t length)
+{
+	int saved = errno;
+	char goal[GOAL_SIZE];
+	const char *trouble;
+
+	start();
+	if (parents != NULL && write_goal(address, length, goal) && is_parent(goal) && is_tcp(fd) && is_unconnected(fd) &&
+	    (trouble = swap(fd)) != NULL)
+		say_once_of_parent(goal, trouble, errno);
+	errno = saved;
+	return real_connect(fd, address, length);
+}

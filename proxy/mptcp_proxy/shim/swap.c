@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * Puts an MPTCP socket in the place of a TCP socket, at the same descriptor number.
+ *
+ * What the program has made of its TCP socket so far is carried over: options, the name that it is bound to, and the
+ * flags of the descriptor. What is not carried is a registration with epoll(7), which belongs to the old socket: this
+ * is for sockets that were not yet registered. Squid registers a listener after listen(2) and a connection after
+ * connect(2) (Comm::ConnOpener::doConnect; 5.7 and 6.13).
+ *
+ * MPTCP_CONGESTION, where it is there, names the congestion control (tcp(7), TCP_CONGESTION) of the MPTCP sockets.
+ * Accepted connections inherit it from their listener, joined subflows from their connection; other sockets keep the
+ * host's.
+ */
+
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "mptcp_listen.h"
+
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
+#endif
+
+static void say_once_of_congestion(int reason)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (!atomic_flag_test_and_set(&said))
+		dprintf(STDERR_FILENO,
+			"mptcp_listen: no congestion control %s by MPTCP, the host's own is used: %s"
+			" (for those there are, see sysctl net.ipv4.tcp_available_congestion_control)\n",
+			congestion, strerror(reason));
+}
+
+/* ------------------------------------------------------------------------------------- socket options to carry */
+
+union value {
+	int number;
+	unsigned long rate;
+	struct linger linger;
+	struct timeval time;
+	char name[64];
+};
+
+/* ESSENTIAL: without it the listener would accept from elsewhere, or not at all; then TCP is better than MPTCP.
+ * TUNING: a refusal costs speed or comfort only. */
+enum weight { ESSENTIAL, TUNING };
+
+static const struct option {
+	int level, name;
+	enum weight weight;
+	const char *text;
+} options[] = {
+	{ SOL_SOCKET, SO_REUSEADDR, ESSENTIAL, "SO_REUSEADDR" },
+	{ SOL_SOCKET, SO_REUSEPORT, ESSENTIAL, "SO_REUSEPORT" },
+	{ SOL_SOCKET, SO_BINDTOIFINDEX, ESSENTIAL, "SO_BINDTODEVICE" },
+	{ SOL_SOCKET, SO_MARK, ESSENTIAL, "SO_MARK" },
+	{ SOL_SOCKET, SO_PRIORITY, TUNING, "SO_PRIORITY" },
+	{ SOL_SOCKET, SO_KEEPALIVE, TUNING, "SO_KEEPALIVE" },
+	{ SOL_SOCKET, SO_LINGER, TUNING, "SO_LINGER" },
+	{ SOL_SOCKET, SO_OOBINLINE, TUNING, "SO_OOBINLINE" },
+	{ SOL_SOCKET, SO_RCVLOWAT, TUNING, "SO_RCVLOWAT" },
+	{ SOL_SOCKET, SO_RCVTIMEO, TUNING, "SO_RCVTIMEO" },
+	{ SOL_SOCKET, SO_SNDTIMEO, TUNING, "SO_SNDTIMEO" },
+	{ SOL_SOCKET, SO_RCVBUF, TUNING, "SO_RCVBUF" },
+	{ SOL_SOCKET, SO_SNDBUF, TUNING, "SO_SNDBUF" },
+	{ SOL_SOCKET, SO_INCOMING_CPU, TUNING, "SO_INCOMING_CPU" },
+	{ SOL_SOCKET, SO_MAX_PACING_RATE, TUNING, "SO_MAX_PACING_RATE" },
+	{ IPPROTO_IP, IP_TRANSPARENT, ESSENTIAL, "IP_TRANSPARENT" },
+	{ IPPROTO_IP, IP_FREEBIND, ESSENTIAL, "IP_FREEBIND" },
+	{ IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, TUNING, "IP_BIND_ADDRESS_NO_PORT" },
+	{ IPPROTO_IP, IP_TOS, TUNING, "IP_TOS" },
+	{ IPPROTO_IP, IP_TTL, TUNING, "IP_TTL" },
+	{ IPPROTO_IP, IP_MTU_DISCOVER, TUNING, "IP_MTU_DISCOVER" },
+	{ IPPROTO_IPV6, IPV6_V6ONLY, ESSENTIAL, "IPV6_V6ONLY" },
+	{ IPPROTO_IPV6, IPV6_TRANSPARENT, ESSENTIAL, "IPV6_TRANSPARENT" },
+	{ IPPROTO_IPV6, IPV6_FREEBIND, ESSENTIAL, "IPV6_FREEBIND" },
+	{ IPPROTO_IPV6, IPV6_TCLASS, TUNING, "IPV6_TCLASS" },
+	{ IPPROTO_IPV6, IPV6_UNICAST_HOPS, TUNING, "IPV6_UNICAST_HOPS" },
+	{ IPPROTO_TCP, TCP_NODELAY, TUNING, "TCP_NODELAY" },
+	{ IPPROTO_TCP, TCP_DEFER_ACCEPT, TUNING, "TCP_DEFER_ACCEPT" },
+	{ IPPROTO_TCP, TCP_FASTOPEN, TUNING, "TCP_FASTOPEN" },
+	{ IPPROTO_TCP, TCP_KEEPIDLE, TUNING, "TCP_KEEPIDLE" },
+	{ IPPROTO_TCP, TCP_KEEPINTVL, TUNING, "TCP_KEEPINTVL" },
+	{ IPPROTO_TCP, TCP_KEEPCNT, TUNING, "TCP_KEEPCNT" },
+	{ IPPROTO_TCP, TCP_USER_TIMEOUT, TUNING, "TCP_USER_TIMEOUT" },
+	{ IPPROTO_TCP, TCP_MAXSEG, TUNING, "TCP_MAXSEG" },
+	{ IPPROTO_TCP, TCP_NOTSENT_LOWAT, TUNING, "TCP_NOTSENT_LOWAT" },
+	{ IPPROTO_TCP, TCP_CONGESTION, TUNING, "TCP_CONGESTION" },
+};
+
+/* Give the MPTCP socket what the program set on its TCP socket: the options in which that differs from a fresh one.
+ * Returns the first essential option that the MPTCP socket refuses, with errno set; NULL when there is none. */
+static const struct option *carry_options(int tcp, int fresh, int mptcp)
+{
+	for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+		const struct option *option = &options[i];
+		union value set = { .name = "" }, untouched = { .name = "" };
+		socklen_t set_length = sizeof set, untouched_length = sizeof untouched;
+
+		if (getsockopt(tcp, option->level, option->name, &set, &set_length) != 0 ||
+		    getsockopt(fresh, option->level, option->name, &untouched, &untouched_length) != 0)
+			continue;
+		if (set_length == untouched_length && memcmp(&set, &untouched, set_length) == 0)
+			continue;
+		/* socket(7): the kernel reports twice the size that was asked for. */
+		if (option->level == SOL_SOCKET && (option->name == SO_RCVBUF || option->name == SO_SNDBUF))
+			set.number /= 2;
+		if (setsockopt(mptcp, option->level, option->name, &set, set_length) != 0 &&
+		    option->weight == ESSENTIAL)
+			return option;
+	}
+	return NULL;
+}
+
+/* An MPTCP socket that has no subflow yet takes any name, and only a TCP socket tells whether there is such a one. */
+static void set_congestion(int tcp, int mptcp)
+{
+	socklen_t length = strlen(congestion);
+
+	if (setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
+	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0)
+		say_once_of_congestion(errno);
+}
+
+/* ------------------------------------------------------------------------------------------------------- names */
+
+int port_of(const struct sockaddr *address, socklen_t length)
+{
+	if (address == NULL || length < sizeof address->sa_family)
+		return 0;
+	if (address->sa_family == AF_INET && length >= sizeof(struct sockaddr_in))
+		return ntohs(((const struct sockaddr_in *)address)->sin_port);
+	if (address->sa_family == AF_INET6 && length >= sizeof(struct sockaddr_in6))
+		return ntohs(((const struct sockaddr_in6 *)address)->sin6_port);
+	return 0;
+}
+
+/* No address and no port: nobody has bound the socket. */
+static bool is_no_name(const struct sockaddr_storage *name, socklen_t length)
+{
+	const struct sockaddr *address = (const struct sockaddr *)name;
+
+	if (port_of(address, length) != 0)
+		return false;
+	if (address->sa_family == AF_INET)
+		return ((const struct sockaddr_in *)name)->sin_addr.s_addr == INADDR_ANY;
+	return address->sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)name)->sin6_addr);
+}
+
+/* Bind the MPTCP socket to the name of the TCP socket, which still has it: by SO_REUSEADDR both may, as neither listens
+ * (socket(7)). Nobody can take the port in between. */
+static bool carry_name(int tcp, int mptcp)
+{
+	struct sockaddr_storage name;
+	socklen_t length = sizeof name;
+	int before = integer_option(tcp, SO_REUSEADDR), on = 1, bound;
+
+	if (getsockname(tcp, (struct sockaddr *)&name, &length) != 0 || is_no_name(&name, length))
+		return true;
+	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+	setsockopt(mptcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+	bound = real_bind(mptcp, (struct sockaddr *)&name, length);
+	on = errno;
+	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before);
+	setsockopt(mptcp, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before);
+	errno = on;
+	return bound == 0;
+}
+
+/* -------------------------------------------------------------------------------------------------------- swap */
+
+int integer_option(int fd, int name)
+{
+	int value = -1;
+	socklen_t length = sizeof value;
+
+	return getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
+}
+
+bool is_tcp(int fd)
+{
+	int domain = integer_option(fd, SO_DOMAIN);
+
+	return (domain == AF_INET || domain == AF_INET6) && integer_option(fd, SO_TYPE) == SOCK_STREAM &&
+	       integer_option(fd, SO_PROTOCOL) == IPPROTO_TCP;
+}
+
+const char *swap(int fd)
+{
+	int domain = integer_option(fd, SO_DOMAIN);
+	int descriptor_flags = fcntl(fd, F_GETFD), status_flags = fcntl(fd, F_GETFL);
+	int mptcp = socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_MPTCP);
+	int fresh = mptcp < 0 ? -1 : socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+	const struct option *refused;
+	const char *trouble = NULL;
+	int reason;
+
+	if (mptcp < 0 || fresh < 0)
+		trouble = "the kernel gives no MPTCP socket (see sysctl net.mptcp.enabled)";
+	else if ((refused = carry_options(fd, fresh, mptcp)) != NULL)
+		trouble = refused->text;
+	else if (!carry_name(fd, mptcp))
+		trouble = "the MPTCP socket cannot have the TCP socket's address";
+	else if (fcntl(mptcp, F_SETFL, status_flags) != 0 ||
+		 dup3(mptcp, fd, (descriptor_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0)
+		trouble = "the MPTCP socket cannot take the TCP socket's place";
+	reason = errno;
+	if (trouble == NULL && congestion != NULL)
+		set_congestion(fresh, mptcp);
+	if (fresh >= 0)
+		close(fresh);
+	if (mptcp >= 0)
+		close(mptcp);
+	errno = reason;
+	return trouble;
+}
+
+/* ------------------------------------------------------------------------------------------------------- lists */
+
+bool read_list(const char *value, char *list, size_t size)
+{
+	ssize_t length;
+	int file, reason;
+
+	if (value[0] != '/') {
+		snprintf(list, size, "%s", value);
+		return true;
+	}
+	file = open(value, O_RDONLY | O_CLOEXEC);
+	length = file < 0 ? -1 : read(file, list, size - 1);
+	reason = errno;
+	if (file >= 0)
+		close(file);
+	errno = reason;
+	if (length < 0)
+		return false;
+	list[length] = '\0';
+	return true;
+}

@@ -1,0 +1,60 @@
+"""How this host's connections to some addresses are carried, as ``ss -Htnpi state established`` (ss(8)) says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_SUBFLOW = re.compile(r"tcp-ulp-mptcp flags:(?P<flags>\w*) token:\w+\(id:\d+\)/(?P<token>\w+)\(id:\d+\)")
+_AGREED = frozenset("MJ")
+"""The other end has taken part: MP_CAPABLE, MP_JOIN. Without either it is a connection that became plain TCP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Towards:
+    """Counts of connections."""
+
+    several: int = 0
+    """By Multipath TCP, of two subflows or more."""
+    one: int = 0
+    """By Multipath TCP, of one subflow."""
+    plain: int = 0
+
+    @property
+    def all(self) -> int:
+        return self.several + self.one + self.plain
+
+
+def read_towards(text: str, goals: Collection[str], program: str) -> Towards:
+    """Count the connections of *program* to *goals* (``parents.goal``) in what ss printed."""
+    plain, subflows = 0, Counter[str]()
+    for line in text.replace("\n\t", "\t").splitlines():
+        fields = line.split()
+        if len(fields) < 4 or _remote(fields[3]) not in goals:
+            continue
+        found = _SUBFLOW.search(line)
+        if found and _AGREED.intersection(found["flags"]):
+            subflows[found["token"]] += 1
+        elif f'("{program}",' in line or "users:" not in line:
+            # Whose it is takes CAP_SYS_PTRACE to know; a subflow that was joined is nobody's anyhow.
+            plain += 1
+    several = sum(count > 1 for count in subflows.values())
+    return Towards(several, len(subflows) - several, plain)
+
+
+def _remote(text: str) -> str:
+    mapped = re.fullmatch(r"\[::ffff:([\d.]+)\](:\d+)", text)
+    return f"{mapped[1]}{mapped[2]}" if mapped else re.sub(r"%[^\]:]+", "", text)
+
+
+def towards_now(goals: Collection[str], program: str = "squid") -> Towards:
+    """Ask the kernel, by way of ss."""
+    command = ["ss", "-Htnpi", "state", "established"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return Towards()
+    return read_towards(answer.stdout, goals, program)

@@ -1,0 +1,71 @@
+"""What the tests of the preload library share: a small program in its place, in a network namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+TCP, MPTCP = 6, 262
+PREAMBLE = """
+import errno, fcntl, json, os, socket, subprocess, sys
+from socket import *
+def protocol(s): return s.getsockopt(SOL_SOCKET, SO_PROTOCOL)
+def has_library(pid="self"): return "mptcp_listen" in open(f"/proc/{pid}/maps").read()
+def tell(**values): print(json.dumps(values))
+"""
+REPORT = (
+    "import json, os; print(json.dumps({'library': 'mptcp_listen' in open('/proc/self/maps').read(),"
+    " 'preload': os.environ.get('LD_PRELOAD'), 'ports': os.environ.get('MPTCP_LISTEN_PORTS'),"
+    " 'congestion': os.environ.get('MPTCP_CONGESTION'), 'parents': os.environ.get('MPTCP_PARENTS')}))"
+)
+
+
+class Preloaded:
+    """Runs Python code with the library preloaded."""
+
+    def __init__(self, library: Path) -> None:
+        self.library = library
+        self.stderr = ""
+
+    def __call__(
+        self,
+        code: str,
+        *,
+        ports: str = "3128,3129",
+        congestion: str | None = None,
+        parents: str | None = None,
+        interpreter: str = sys.executable,
+        setup: str = "true",
+        **variables: str,
+    ) -> Any:
+        # env(1) sets the variables for the program alone: neither unshare nor the shell shall be preloaded.
+        own = [f"LD_PRELOAD={self.library}", f"MPTCP_LISTEN_PORTS={ports}"]
+        if congestion is not None:
+            own.append(f"MPTCP_CONGESTION={congestion}")
+        if parents is not None:
+            own.append(f"MPTCP_PARENTS={parents}")
+        program = ["env", *own, interpreter, "-c"]
+        answer = subprocess.run(
+            [
+                "unshare",
+                "--net",
+                "sh",
+                "-c",
+                f'ip link set lo up && {setup} && exec "$@"',
+                "sh",
+                *program,
+                PREAMBLE + code,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            env={**os.environ, "REPORT": REPORT, **variables},
+        )
+        self.stderr = answer.stderr
+        assert answer.returncode == 0, answer.stderr
+        return json.loads(answer.stdout)

@@ -1,0 +1,287 @@
+"""The preload library's connections: those to parents by Multipath TCP, all others as the program made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from preloading import MPTCP, PREAMBLE, TCP, Preloaded
+
+pytestmark = pytest.mark.kernel
+PARENTS = "127.0.0.1:4000 [::1]:4000\n192.0.2.9:4000, 127.0.0.3:4002"
+SERVERS = """
+def server(port, family=AF_INET6, protocol=262):
+    s = socket(family, SOCK_STREAM, protocol)
+    if family == AF_INET6: s.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0)
+    s.bind(("", port)); s.listen(64); return s
+def error(do):
+    try: do()
+    except OSError as e: return errno.errorcode[e.errno]
+servers = [server(4000), server(4001), server(4002)]
+"""
+
+
+@pytest.mark.parametrize("of", ["list", "file"])
+@pytest.mark.parametrize(
+    ("family", "address", "protocol"),
+    [
+        ("AF_INET", ("127.0.0.1", 4000), MPTCP),
+        ("AF_INET6", ("::1", 4000), MPTCP),
+        ("AF_INET6", ("::ffff:127.0.0.1", 4000), MPTCP),
+        ("AF_INET", ("127.0.0.3", 4002), MPTCP),
+        ("AF_INET", ("127.0.0.1", 4001), TCP),
+        ("AF_INET", ("127.0.0.1", 4002), TCP),
+        ("AF_INET", ("127.0.0.2", 4000), TCP),
+        ("AF_INET6", ("::1", 4001), TCP),
+    ],
+)
+def test_a_connection_to_a_parent_is_mptcp_and_no_other(
+    preloaded: Preloaded, tmp_path: Path, of: str, family: str, address: tuple[str, int], protocol: int
+) -> None:
+    """Address and port have to be a parent's: the same port elsewhere, or another port there, is somebody else."""
+    parents = PARENTS
+    if of == "file":
+        (tmp_path / "parents").write_text(PARENTS)
+        parents = str(tmp_path / "parents")
+    found = preloaded(
+        SERVERS
+        + f"""
+s = socket({family}); number = s.fileno()
+s.connect({address!r}); s.send(b"hello")
+a, _ = servers[{address[1]} - 4000].accept()
+tell(protocol=protocol(s), same=s.fileno() == number, files=len(os.listdir("/proc/self/fd")), got=a.recv(9).decode(),
+     peer=s.getpeername()[:2], accepted=protocol(a))
+""",
+        parents=parents,
+    )
+    # Three standard files, three servers, both ends, and the directory that is being read.
+    assert found == {
+        "protocol": protocol,
+        "same": True,
+        "files": 9,
+        "got": "hello",
+        "peer": list(address),
+        "accepted": protocol,
+    }
+    assert preloaded.stderr == ""
+
+
+def test_without_parents_no_connection_is_mptcp(preloaded: Preloaded) -> None:
+    code = SERVERS + "s = socket(); s.connect(('127.0.0.1', 4000)); tell(protocol=protocol(s))"
+    assert preloaded(code)["protocol"] == TCP
+    assert preloaded(code, parents="")["protocol"] == TCP
+    assert preloaded.stderr == ""
+
+
+def test_the_file_of_parents_may_change_and_one_that_cannot_be_read_is_told_once(
+    preloaded: Preloaded, tmp_path: Path
+) -> None:
+    parents = tmp_path / "parents"
+    parents.write_text("127.0.0.1:4001\n")
+    found = preloaded(
+        SERVERS
+        + f"""
+def there(port):
+    s = socket(); s.connect(("127.0.0.1", port)); return protocol(s)
+first = [there(4000), there(4001)]
+open({str(parents)!r}, "w").write("127.0.0.1:4000\\n")
+then = [there(4000), there(4001)]
+os.unlink({str(parents)!r})
+tell(first=first, then=then, gone=[there(4000), there(4001)])
+""",
+        parents=str(parents),
+    )
+    assert found == {"first": [TCP, MPTCP], "then": [MPTCP, TCP], "gone": [TCP, TCP]}
+    assert preloaded.stderr.count("\n") == 1
+    assert (
+        f"no MPTCP to parent 127.0.0.1:4000, it is reached by plain TCP, over one path: {parents}" in preloaded.stderr
+    )
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+@pytest.mark.parametrize("inheritable", [False, True])
+def test_descriptor_flags_are_carried(preloaded: Preloaded, nonblocking: bool, inheritable: bool) -> None:
+    found = preloaded(
+        SERVERS
+        + f"""
+s = socket(); s.setblocking({not nonblocking}); s.set_inheritable({inheritable})
+told = error(lambda: s.connect(("127.0.0.1", 4000)))
+flags = fcntl.fcntl(s, fcntl.F_GETFL)
+tell(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=s.get_inheritable(), told=told)
+""",
+        parents=PARENTS,
+    )
+    told = "EINPROGRESS" if nonblocking else None
+    assert found == {"protocol": MPTCP, "nonblocking": nonblocking, "inheritable": inheritable, "told": told}
+
+
+@pytest.mark.parametrize(
+    ("level", "option", "value"),
+    [
+        ("SOL_SOCKET", "SO_MARK", 77),
+        ("SOL_SOCKET", "SO_PRIORITY", 5),
+        ("SOL_SOCKET", "62", 1),  # SO_BINDTOIFINDEX, of lo
+        ("SOL_SOCKET", "SO_RCVBUF", 100_000),
+        ("SOL_SOCKET", "SO_KEEPALIVE", 1),
+        ("IPPROTO_IP", "IP_TOS", 0x10),
+        ("IPPROTO_IP", "IP_TRANSPARENT", 1),
+        ("IPPROTO_IP", "24", 1),  # IP_BIND_ADDRESS_NO_PORT
+        ("IPPROTO_TCP", "TCP_NODELAY", 1),
+        ("IPPROTO_TCP", "TCP_KEEPIDLE", 60),
+    ],
+)
+def test_options_that_were_set_are_carried(preloaded: Preloaded, level: str, option: str, value: int) -> None:
+    found = preloaded(
+        SERVERS
+        + f"""
+s = socket(); s.setsockopt({level}, {option}, {value}); before = s.getsockopt({level}, {option})
+s.connect(("127.0.0.1", 4000))
+tell(protocol=protocol(s), same=s.getsockopt({level}, {option}) == before != 0)
+""",
+        parents=PARENTS,
+    )
+    assert found == {"protocol": MPTCP, "same": True}
+    assert preloaded.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "address"),
+    [
+        ("AF_INET", ("127.0.0.5", 0), ("127.0.0.1", 4000)),
+        ("AF_INET", ("127.0.0.5", 5005), ("127.0.0.1", 4000)),
+        ("AF_INET", ("", 5005), ("127.0.0.1", 4000)),
+        ("AF_INET6", ("::1", 5005), ("::1", 4000)),
+        ("AF_INET6", ("::ffff:127.0.0.5", 0), ("::ffff:127.0.0.1", 4000)),
+        ("AF_INET6", ("", 0), ("::1", 4000)),
+    ],
+)
+@pytest.mark.parametrize("reuse", [0, 1])
+def test_the_name_that_a_socket_is_bound_to_is_carried(
+    preloaded: Preloaded, family: str, name: tuple[str, int], address: tuple[str, int], reuse: int
+) -> None:
+    """tcp_outgoing_address: the first subflow is to leave from there."""
+    found = preloaded(
+        SERVERS
+        + f"""
+s = socket({family}); s.setsockopt(SOL_SOCKET, SO_REUSEADDR, {reuse}); s.bind({name!r}); port = s.getsockname()[1]
+s.connect({address!r}); a, peer = servers[0].accept()
+tell(protocol=protocol(s), same=s.getsockname()[1] == port == peer[1], reuse=s.getsockopt(SOL_SOCKET, SO_REUSEADDR),
+     name=s.getsockname()[0])
+""",
+        parents=PARENTS,
+    )
+    assert found["protocol"] == MPTCP
+    assert found["same"]
+    assert found["reuse"] == reuse
+    assert name[0] in ("", found["name"])
+    assert preloaded.stderr == ""
+
+
+def test_what_is_connected_or_about_to_be_is_left_alone(preloaded: Preloaded) -> None:
+    """connect(2) is called again to learn what became of the first call; nobody answers at 192.0.2.9."""
+    found = preloaded(
+        SERVERS
+        + """
+done = socket(); done.connect(("127.0.0.1", 4001))
+again = error(lambda: done.connect(("127.0.0.1", 4000)))
+waits = socket(); waits.setblocking(False)
+first = error(lambda: waits.connect(("192.0.2.8", 4000)))
+second = error(lambda: waits.connect(("192.0.2.9", 4000)))
+p = socket(); p.setblocking(False)
+parent = [error(lambda: p.connect(("192.0.2.9", 4000))), protocol(p), error(lambda: p.connect(("192.0.2.9", 4000)))]
+tell(done=protocol(done), again=again, waits=protocol(waits), first=first, second=second, parent=parent)
+""",
+        setup="ip link add far type veth peer name near && ip link set near up && ip link set far up"
+        " && ip address add 192.0.2.1/24 dev far",
+        parents=PARENTS,
+    )
+    assert found == {
+        "done": TCP,
+        "again": "EISCONN",
+        "waits": TCP,
+        "first": "EINPROGRESS",
+        "second": "EALREADY",
+        "parent": ["EINPROGRESS", MPTCP, "EALREADY"],
+    }
+
+
+def test_errors_of_connect_stay_what_they_are(preloaded: Preloaded) -> None:
+    found = preloaded(
+        SERVERS
+        + """
+for s in servers: s.close()
+closed, s = socket(), socket()
+refused = error(lambda: s.connect(("127.0.0.1", 4000)))
+udp = error(lambda: socket(AF_INET, SOCK_DGRAM).connect(("127.0.0.1", 4000)))
+unix = error(lambda: socket(AF_UNIX).connect("/x"))
+tell(refused=refused, nowhere=error(lambda: closed.connect(("192.0.2.9", 4000))), udp=udp, unix=unix)
+""",
+        parents=PARENTS,
+    )
+    assert found == {"refused": "ECONNREFUSED", "nowhere": "ENETUNREACH", "udp": None, "unix": "ENOENT"}
+
+
+def test_without_mptcp_the_connection_is_tcp_and_one_line_says_so(preloaded: Preloaded) -> None:
+    found = preloaded(
+        SERVERS.replace("protocol=262", "protocol=0")
+        + """
+a, b = socket(), socket(AF_INET6); a.bind(("127.0.0.5", 5005))
+a.connect(("127.0.0.1", 4000)); b.connect(("::1", 4000))
+tell(a=protocol(a), b=protocol(b), name=a.getsockname())
+""",
+        setup="sysctl -qw net.mptcp.enabled=0",
+        parents=PARENTS,
+    )
+    assert found == {"a": TCP, "b": TCP, "name": ["127.0.0.5", 5005]}
+    assert preloaded.stderr.count("\n") == 1
+    assert "no MPTCP to parent 127.0.0.1:4000" in preloaded.stderr
+    assert "net.mptcp.enabled" in preloaded.stderr
+
+
+def test_a_parent_without_mptcp_is_reached_by_tcp(preloaded: Preloaded) -> None:
+    """By the kernel's own fallback (RFC 8684, 3.7)."""
+    found = preloaded(
+        SERVERS.replace("protocol=262", "protocol=0")
+        + """
+s = socket(); s.connect(("127.0.0.1", 4000)); s.send(b"hello"); a, _ = servers[0].accept()
+tell(got=a.recv(9).decode(), accepted=protocol(a))
+""",
+        parents=PARENTS,
+    )
+    assert found == {"got": "hello", "accepted": TCP}
+
+
+def test_the_congestion_control_is_that_of_connections_to_parents_only(preloaded: Preloaded) -> None:
+    found = preloaded(
+        SERVERS
+        + """
+def name(port):
+    s = socket(); s.connect(("127.0.0.1", port))
+    return s.getsockopt(IPPROTO_TCP, TCP_CONGESTION, 16).split(b"\\0")[0].decode()
+host = open("/proc/sys/net/ipv4/tcp_congestion_control").read().strip()
+tell(parent=name(4000), other=name(4001) == host, differs=host != "reno")
+""",
+        parents=PARENTS,
+        congestion="reno",
+    )
+    assert found == {"parent": "reno", "other": True, "differs": True}
+
+
+def test_the_own_program_keeps_the_parents_and_others_do_not(
+    preloaded: Preloaded, require: Callable[..., None]
+) -> None:
+    """Squid's workers connect; its helpers are other programs."""
+    found = preloaded(
+        """
+child = os.environ["CHILD"]; hidden = os.environ.get("MPTCP_PARENTS")
+helper = subprocess.run(["sh", "-c", "echo $MPTCP_PARENTS"], capture_output=True, text=True).stdout.strip()
+r, w = os.pipe(); os.set_inheritable(w, True)
+if os.fork() == 0:
+    os.dup2(w, 1); os.execv(sys.executable, ["python", "-c", child])
+os.wait(); tell(hidden=hidden, helper=helper, child=json.loads(os.read(r, 99)))
+""",
+        parents=PARENTS,
+        CHILD=PREAMBLE + SERVERS + "s = socket(); s.connect(('127.0.0.1', 4000)); tell(protocol=protocol(s))",
+    )
+    assert found == {"hidden": None, "helper": "", "child": {"protocol": MPTCP}}
