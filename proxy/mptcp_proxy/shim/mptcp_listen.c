@@ -21,7 +21,8 @@
  * Failure: where the kernel refuses MPTCP the TCP socket stays, and where it refuses the congestion control the
  * host's stays; one line on stderr says so, once per process.
  *
- * This file has the listeners; zero_read.c cures a fault of Squid 5; scope.c says which processes the library is in.
+ * This file has the listeners; zero_read.c cures a fault of Squid 5, late_writes.c one of MPTCP's; scope.c says which
+ * processes the library is in.
  */
 
 #define _GNU_SOURCE

@@ -260,6 +260,7 @@ __attribute__((constructor)) void start(void)
 		return;
 	resolve_bind();
 	resolve_read();
+	resolve_close();
 	resolve(&real_execve, "execve");
 	resolve(&real_execvpe, "execvpe");
 

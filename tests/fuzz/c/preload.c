@@ -9,6 +9,7 @@
 
 #define _GNU_SOURCE
 
+#include "late_writes.c"
 #include "mptcp_listen.c"
 #include "scope.c"
 #include "zero_read.c"
