@@ -31,6 +31,9 @@ void resolve_bind(void);
 void resolve_connect(void);
 void resolve_read(void);
 
+/* The same for close(2) (late_writes.c). */
+void resolve_close(void);
+
 /* Put the next library's function *name* into the pointer that *function* points to. */
 void resolve(void *function, const char *name);
 

@@ -9,6 +9,7 @@
 
 #define _GNU_SOURCE
 
+#include "late_writes.c"
 #include "mptcp_listen.c"
 #include "connect.c"
 #include "scope.c"

@@ -174,7 +174,7 @@ def test_a_stop_right_after_the_start(testbed: Testbed, require: Callable[..., N
     node = testbed["proxy"]
     process = start_unready(node)
     process.signal(number)
-    assert process.wait(15) == 0, process.output()
+    assert process.wait(60) == 0, process.output()
     assert namespace_processes(node.namespace) == ()
 
 

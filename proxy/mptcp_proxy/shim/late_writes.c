@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * A client that goes on writing after the proxy has closed is told so at once.
+ *
+ * TCP answers what comes for a socket that nobody has any more with a reset. MPTCP drops it, and keeps the closed
+ * connection for 60 seconds (TCP_TIMEWAIT_LEN, whatever net.mptcp.close_timeout says: mptcp_close_timeout() of
+ * net/mptcp/protocol.h), in which the client fills its window and waits. So a connection that is closed is not given
+ * up, but shut down for writing, which sends the same, and held by a second descriptor until its client closes, too. If
+ * something else comes, it is given up with that unread: then the kernel resets it (MP_FASTCLOSE). What is still to
+ * be sent is waited for, as long as the client takes it.
+ *
+ * Held are KEPT connections at the most, each for SECONDS; all others are closed as they always were. So are those
+ * which their client has closed already, as most are, those with something unread, which the kernel resets by itself,
+ * and those that are to be reset (SO_LINGER with 0). A forked child only drops its copies.
+ */
+
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "mptcp_listen.h"
+
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+
+#define KEPT 512
+#define SECONDS 60
+#define AT_ONCE 64
+
+EXPORTED int close(int fd);
+
+static int (*real_close)(int);
+static pid_t owner; /* the process that the library was loaded into, and not a child that it forked */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kept {
+	int fd; /* 0: free */
+	time_t until;
+} kept[KEPT];
+static int watched = -1; /* epoll(7), with the index into kept[] */
+static bool failed;	 /* there is no thread, and will be none */
+
+void resolve_close(void)
+{
+	resolve(&real_close, "close");
+	owner = getpid();
+}
+
+static time_t now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec;
+}
+
+static int socket_option(int fd, int name)
+{
+	int value = -1;
+	socklen_t length = sizeof value;
+
+	return getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
+}
+
+/* An MPTCP connection whose client may still write. */
+static bool is_open(int fd)
+{
+	struct pollfd state = { .fd = fd, .events = POLLIN | POLLRDHUP };
+	struct linger linger = { 0 };
+	socklen_t length = sizeof linger;
+
+	return socket_option(fd, SO_PROTOCOL) == IPPROTO_MPTCP && socket_option(fd, SO_ACCEPTCONN) == 0 &&
+	       getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &length) == 0 && linger.l_onoff == 0 &&
+	       poll(&state, 1, 0) == 0;
+}
+
+/* Give one up; the lock is held. Closing the descriptor takes it out of *watched*. */
+static void give_up(struct kept *each)
+{
+	real_close(each->fd);
+	each->fd = 0;
+}
+
+/* Something came, or the client closed. */
+static void look_at(struct kept *each)
+{
+	char dropped[65536];
+	int waiting = 0;
+	ssize_t size = recv(each->fd, dropped, 1, MSG_PEEK | MSG_DONTWAIT);
+
+	if (size < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (size > 0 && ioctl(each->fd, SIOCOUTQ, &waiting) == 0 && waiting > 0)
+		while (recv(each->fd, dropped, sizeof dropped, MSG_DONTWAIT) == (ssize_t)sizeof dropped)
+			;
+	else
+		give_up(each);
+}
+
+static void *watch(void *unused)
+{
+	(void)unused;
+	for (;;) {
+		struct epoll_event events[AT_ONCE];
+		int count = epoll_wait(watched, events, AT_ONCE, 1000);
+		time_t time = now();
+
+		pthread_mutex_lock(&lock);
+		for (int i = 0; i < count; i++)
+			if (kept[events[i].data.u32].fd > 0)
+				look_at(&kept[events[i].data.u32]);
+		for (int i = 0; i < KEPT; i++)
+			if (kept[i].fd > 0 && time >= kept[i].until)
+				give_up(&kept[i]);
+		pthread_mutex_unlock(&lock);
+	}
+	return NULL;
+}
+
+/* Have the thread run; the lock is held. Signals are the program's own. */
+static bool is_watching(void)
+{
+	pthread_t thread;
+	pthread_attr_t attributes;
+	sigset_t all, before;
+
+	if (watched >= 0 || failed)
+		return !failed;
+	watched = epoll_create1(EPOLL_CLOEXEC);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	failed = watched < 0 || pthread_create(&thread, &attributes, watch, NULL) != 0;
+	pthread_attr_destroy(&attributes);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return !failed;
+}
+
+/* A descriptor far from those that the program counts on, for it takes the lowest first. */
+static int copy_of(int fd)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < 4 * KEPT)
+		return -1;
+	return fcntl(fd, F_DUPFD_CLOEXEC, (int)limit.rlim_cur - 2 * KEPT);
+}
+
+static void keep(int fd)
+{
+	struct epoll_event wanted = { .events = EPOLLIN | EPOLLRDHUP };
+	int copy = -1, i = 0;
+
+	pthread_mutex_lock(&lock);
+	while (i < KEPT && kept[i].fd > 0)
+		i++;
+	if (i < KEPT && is_watching())
+		copy = copy_of(fd);
+	if (copy > 0) {
+		wanted.data.u32 = i;
+		if (shutdown(copy, SHUT_WR) == 0 && epoll_ctl(watched, EPOLL_CTL_ADD, copy, &wanted) == 0)
+			kept[i] = (struct kept){ .fd = copy, .until = now() + SECONDS };
+		else
+			real_close(copy);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+int close(int fd)
+{
+	int saved = errno;
+
+	start();
+	if (listen_ports != NULL && owner == getpid() && is_open(fd))
+		keep(fd);
+	errno = saved;
+	return real_close(fd);
+}

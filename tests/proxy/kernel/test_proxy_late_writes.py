@@ -1,0 +1,58 @@
+"""A client that goes on writing after the proxy closed its connection: it is told at once, by MPTCP as by TCP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from proxying import configuration
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+TCP, MPTCP = 6, 262
+AT_ONCE = 20.0
+"""Seconds; it is a round trip, and the kernel by itself takes 60."""
+# A request with the end of the connection; then more, slowly, until somebody says no.
+CLIENT = """
+import json, socket, sys, time
+proxy, port, origin, protocol = sys.argv[1:]
+connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(protocol))
+connection.settimeout(30)
+connection.connect((proxy, int(port)))
+connection.sendall(f"GET http://{origin}/file HTTP/1.1\\r\\nHost: {origin}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+got = b""
+while piece := connection.recv(65536):
+    got += piece
+began, told = time.monotonic(), ""
+while not told and time.monotonic() < began + 90:
+    try:
+        connection.sendall(b"more")
+    except OSError as error:
+        told = type(error).__name__
+    time.sleep(0.1)
+print(json.dumps([len(got), told, time.monotonic() - began]))
+"""
+
+
+@pytest.fixture(scope="module")
+def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
+    require("squid", "apache2", "gcc")
+    start_origin(module_testbed["origin"], {"file": 100_000})
+    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
+
+
+@pytest.mark.parametrize("protocol", [TCP, MPTCP])
+def test_it_is_told_at_once(module_testbed: Testbed, proxy: Proxy, protocol: int) -> None:
+    """Defect: by MPTCP the kernel keeps what is closed for 60 s, and drops what comes."""
+    proxy_address, origin = (module_testbed[name].service_address() for name in ("proxy", "origin"))
+    command = python_command(CLIENT, proxy_address, str(PROXY_PORT), origin, str(protocol))
+    size, told, seconds = json.loads(module_testbed["client"].run(command, timeout=150).stdout)
+    print(f"{told} after {seconds:.2f} s")
+    assert size > 100_000
+    assert told in ("BrokenPipeError", "ConnectionResetError")
+    assert seconds < AT_ONCE
+    held = ["ss", "-HMtan", "state", "fin-wait-2", "sport", "=", f":{PROXY_PORT}"]
+    wait_until(lambda: not module_testbed["proxy"].run(held).stdout, "nothing is kept of it", timeout=AT_ONCE)

@@ -1,0 +1,154 @@
+"""The preload library at the end of connections: who goes on writing is told at once, and nobody loses an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_proxy_shim import MPTCP, TCP, Preloaded
+
+from mptcp_proxy import shim
+
+pytestmark = pytest.mark.kernel
+HELD = 512
+"""Connections at the most."""
+SCENE = """
+import struct, threading, time
+listener = socket(); listener.bind(("127.0.0.1", 3128)); listener.listen(2000)
+def connect(kind=262):
+    client = socket(AF_INET, SOCK_STREAM, kind); client.connect(("127.0.0.1", 3128)); client.settimeout(20)
+    client.sendall(b"?")
+    server, _ = listener.accept()
+    assert server.recv(1) == b"?"
+    return client, server
+def told(client, seconds=20):
+    "After how many seconds the writer is told."
+    began = time.monotonic()
+    while time.monotonic() < began + seconds:
+        try: client.sendall(b"more")
+        except OSError as error: return errno.errorcode[error.errno]
+        time.sleep(0.02)
+def sockets():
+    count = 0
+    for each in os.scandir("/proc/self/fd"):
+        try: count += os.readlink(each.path).startswith("socket:")
+        except OSError: pass
+    return count
+def until(true):
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Path:
+    require("root", "namespaces", "mptcp", "gcc")
+    return shim.build(tmp_path_factory.mktemp("shim") / "mptcp_listen.so")
+
+
+@pytest.fixture
+def play(library: Path) -> Callable[[str], Any]:
+    preloaded = Preloaded(library)
+    # More descriptors than the library keeps.
+    return lambda code: preloaded(SCENE + code, setup="ulimit -n 8192")
+
+
+@pytest.mark.parametrize("kind", [MPTCP, TCP])
+def test_who_goes_on_writing_is_told(play: Callable[[str], Any], kind: int) -> None:
+    found = play(f"""
+client, server = connect({kind})
+server.sendall(b"answer"); server.close()
+got = client.recv(100)
+time.sleep(0.5)
+tell(got=got.decode(), told=told(client), left=sockets())
+""")
+    assert found["got"] == "answer"
+    assert found["told"] in ("EPIPE", "ECONNRESET")
+
+
+def test_an_answer_that_is_under_way_arrives_though_the_client_writes(play: Callable[[str], Any]) -> None:
+    found = play("""
+client, server = connect()
+size = 3_000_000
+def answer(): server.sendall(b"x" * size); server.close()
+thread = threading.Thread(target=answer); thread.start()
+time.sleep(0.3); client.sendall(b"the next request")
+got = 0
+while got < size: got += len(client.recv(65536))
+thread.join()
+tell(got=got == size, told=told(client))
+""")
+    assert found["got"]
+    assert found["told"] in ("EPIPE", "ECONNRESET")
+
+
+def test_a_client_that_closes_in_its_time_sees_the_end_and_leaves_nothing(play: Callable[[str], Any]) -> None:
+    found = play("""
+before = sockets()
+client, server = connect()
+server.sendall(b"answer"); server.close()
+got = [client.recv(100).decode(), client.recv(100).decode()]
+held = sockets() - before - 1
+client.close()
+until(lambda: sockets() == before)
+tell(got=got, held=held)
+""")
+    assert found == {"got": ["answer", ""], "held": 1}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "client.shutdown(SHUT_WR); time.sleep(0.3)",
+        "server.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack('ii', 1, 0))",
+        "client.sendall(b'unread'); time.sleep(0.3)",
+    ],
+)
+def test_what_needs_no_holding_is_not_held(play: Callable[[str], Any], first: str) -> None:
+    found = play(f"""
+client, server = connect()
+before = sockets()
+{first}
+server.close(); server = None
+tell(held=sockets() - before + 1)
+""")
+    assert found["held"] == 0
+
+
+def test_a_descriptor_that_is_used_again_is_another_connections(play: Callable[[str], Any]) -> None:
+    found = play("""
+import select
+client, server = connect()
+other = socket(AF_INET, SOCK_STREAM, 262)
+poll = select.epoll(); number = server.fileno(); poll.register(server, select.EPOLLIN)
+poll.unregister(server); server.close()
+other.connect(("127.0.0.1", 3128)); accepted, _ = listener.accept()
+again = accepted.fileno() == number
+poll.register(number, select.EPOLLIN)
+client.sendall(b"late")
+late = poll.poll(0.5)
+other.sendall(b"mine")
+mine = [each for each, _ in poll.poll(5)]
+tell(late=late, mine=mine == [number], again=again)
+""")
+    assert found == {"late": [], "mine": True, "again": True}
+
+
+def test_no_more_are_held_than_there_is_room_for_and_a_forked_child_holds_none(play: Callable[[str], Any]) -> None:
+    found = play("""
+pairs = [connect() for _ in range(600)]
+before = sockets()
+pid = os.fork()
+if not pid:
+    for _, server in pairs: os.close(server.fileno())
+    os._exit(0)
+os.waitpid(pid, 0)
+alive = all(server.send(b"!") == 1 for _, server in pairs)
+for _, server in pairs: server.close()
+tell(alive=alive, held=sockets() - before + 600, threads=len(os.listdir("/proc/self/task")))
+""")
+    assert found == {"alive": True, "held": HELD, "threads": 2}

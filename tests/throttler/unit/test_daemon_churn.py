@@ -1,0 +1,91 @@
+"""Connections come and go through the whole daemon, from few clients: nothing of them is kept when they are over."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_kernel import FakeKernel
+from mptcp_dialogue import PROXY, Host
+from mptcp_dialogue import Path as Subflow
+from test_daemon import CAPPED, Scene, running
+
+CLIENTS, BATCH = 8, 50
+WARM_UP, COUNT = 2_000, 2_000
+"""Connections of two subflows each."""
+OVER = 60.0
+"""Seconds after which a connection that ended is forgotten by everybody, its entries included."""
+MOST_KEPT = 0.1
+"""Blocks of memory for a connection. A dictionary's entry alone, with its key, would be one or two."""
+
+
+class Clock:
+    """The wall clock, which goes as it is told."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
+    """Have so many connections come and go, some at a time, each under a name that no other has."""
+    capture = scene.kernel.captures["w0"]
+    for start in range(first, first + count, BATCH):
+        dialogues = []
+        for number in range(start, start + BATCH):
+            host, client = Host(str(number), clock.now), number % CLIENTS + 1
+            port = 1024 + number % 60_000
+            initial = Subflow(host, f"10.1.0.{client}", port, True, PROXY, "w0")
+            join = Subflow(host, f"10.2.0.{client}", port, False, PROXY, "w0")
+            dialogues.append((host, initial, join))
+            for segment in (*initial.handshake(), *join.handshake()):
+                capture.give(segment)
+            clock.now = max(clock.now, host.time)
+        await asyncio.sleep(0.01)
+        assert len(scene.daemon._tracker.connections) >= BATCH
+        for host, initial, join in dialogues:
+            host.time = clock.now
+            for segment in (initial.fin(), initial.proxy_fin(), join.fin(), join.proxy_fin()):
+                capture.give(segment)
+            clock.now = max(clock.now, host.time)
+        await asyncio.sleep(0.01)
+        # What lingers is let go in slices.
+        for _ in range(3):
+            clock.now += OVER / 2
+            await scene.daemon._tick()
+            await asyncio.sleep(0.005)
+
+
+async def blocks(scene: Scene, clock: Clock) -> int:
+    """Return how many blocks of memory Python has, when nothing is left to be done."""
+    async with asyncio.timeout(60):
+        while scene.kernel.netfilter.entries or scene.daemon._tracker.table_sizes["tokens"]:
+            clock.now += 1.0
+            await scene.daemon._tick()
+            await asyncio.sleep(0.01)
+    scene.kernel.log.clear()  # the daemon has no part in it
+    gc.unfreeze()
+    gc.collect()
+    return sys.getallocatedblocks()
+
+
+def test_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(time, "time", clock)
+
+    async def scenario() -> None:
+        async with running(tmp_path, CAPPED, FakeKernel()) as scene:
+            await churn(scene, clock, 0, WARM_UP)
+            before = await blocks(scene, clock)
+            await churn(scene, clock, WARM_UP, COUNT)
+            kept = await blocks(scene, clock) - before
+            print(f"{kept} blocks more after {COUNT} connections")
+            assert kept < MOST_KEPT * COUNT
+
+    asyncio.run(scenario())
