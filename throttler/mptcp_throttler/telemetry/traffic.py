@@ -8,7 +8,7 @@ that has closed counts what its last sample had, and what the meter of closed so
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.model import Direction, Verdict
@@ -277,7 +277,8 @@ class Traffic:
             subflow.count(report[0], report[1])
 
     def _forget_old(self, now: float) -> None:
-        for table in (self._closed, self._reported):
+        tables: tuple[dict[int | End, Any], ...] = self._closed, self._reported
+        for table in tables:
             while table and now - next(iter(table.values()))[-1] > CLOSED_SECONDS:
                 del table[next(iter(table))]
 
