@@ -10,7 +10,7 @@ epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -72,6 +72,10 @@ class Budget:
     until: float | None
     shared: bool = False
     """With other clients."""
+    client: str | None = None
+    """The address of the client's that it is for, where each has its own."""
+    title: str = ""
+    """The name, with what tells it from others of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,8 @@ _NO_CAPS: Final = {
 def report(kernel: KernelView | None, answer: Mapping[str, Any] | None, throttler: Throttler) -> Report:
     """Return what is to be said. *kernel*: None where it could not be asked; *answer*: the throttler's, if any."""
     known = answer if throttler is Throttler.ANSWERED and answer is not None else {}
-    budgets = tuple(_budget(each) for each in known.get("budgets", ()))
+    subflows = tuple(_subflow(each) for each in known.get("subflows", ()))
+    budgets = _titled([_budget(each) for each in known.get("budgets", ())], subflows)
     volumes = [_volume(each) for each in budgets]
     if kernel is not None:
         multipath: bool | None = kernel.multipath
@@ -122,7 +127,6 @@ def report(kernel: KernelView | None, answer: Mapping[str, Any] | None, throttle
         return Report(Transport.UNKNOWN, "You are connected", tuple(filter(None, words)), throttler)
     if not multipath:
         return Report(Transport.TCP, "Plain TCP over one path", (_WHY_PLAIN, *volumes), throttler, budgets=budgets)
-    subflows = tuple(_subflow(each) for each in known.get("subflows", ()))
     if not subflows:
         number = max(1, kernel.subflows) if kernel is not None else 1
         headline = f"Multipath TCP with {counted(number, 'subflow')} so far"
@@ -162,13 +166,25 @@ def _caps(subflow: Subflow) -> list[str]:
     return lines
 
 
+def _titled(budgets: list[Budget], subflows: tuple[Subflow, ...]) -> tuple[Budget, ...]:
+    """Return *budgets*, those of one name told from each other by the path that each is for."""
+    names = [each.name for each in budgets]
+    paths = {each.address: each.name for each in subflows}
+    return tuple(
+        replace(each, title=f"{each.name}, {paths.get(each.client, each.client)}")
+        if names.count(each.name) > 1 and each.client
+        else replace(each, title=each.name)
+        for each in budgets
+    )
+
+
 def _volume(budget: Budget) -> str:
     until = f" until {_date(budget.until)}" if budget.until is not None else ""
     until += ", shared with others" if budget.shared else ""
     if budget.left <= 0:
-        return f"{budget.name}: all of {_amount(budget.volume, budget.volume)} used up{until}."
+        return f"{budget.title}: all of {_amount(budget.volume, budget.volume)} used up{until}."
     unit = _unit(budget.volume)
-    return f"{budget.name}: {_number(budget.left, unit[0])} of {_amount(budget.volume, budget.volume)} left{until}."
+    return f"{budget.title}: {_number(budget.left, unit[0])} of {_amount(budget.volume, budget.volume)} left{until}."
 
 
 def _unit(size: int) -> tuple[int, str]:
@@ -229,4 +245,5 @@ def _budget(found: Mapping[str, Any]) -> Budget:
         left=max(0, volume - used) if left is None else int(left),
         until=found.get("until"),
         shared=bool(found.get("shared")),
+        client=found.get("client"),
     )

@@ -1,6 +1,7 @@
 """What a client is shown for the check page where ``mptcp-portal`` does not answer.
 
-Squid takes it for a template: a percent sign would begin one of its codes.
+Squid takes it for a template: a percent sign would begin one of its codes. It asks again by itself, because a Squid
+that found nobody there looks for the portal anew upon a request, and asks it for the next one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ MISSING: Final = """\
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="3">
 <title>The check page does not answer</title>
 <style>
 :root { color-scheme: light dark }
@@ -19,7 +21,8 @@ body { font: 1.1rem/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1re
 </style>
 <h1>The check page does not answer</h1>
 <p>Your device reached the proxy: this page comes from it, and other pages are not affected. The program that could
-say how your device is connected (mptcp-portal) is not running there, or does not answer.</p>
+say how your device is connected (mptcp-portal) is not running there, or does not answer. This page tries again by
+itself.</p>
 <p>Whoever runs the proxy can start it: <code>systemctl start mptcp-portal</code></p>
 </html>
 """

@@ -64,10 +64,6 @@ def of_clients(known: Mapping[str, Mapping[str, Any]]) -> Answer:
 WIFI = {"path": "Wi-Fi", "address": "10.77.2.2", "capped": False, "rate": None, "rule": None, "bytes": 12_700_000}
 LTE = {"path": "LTE", "address": "10.77.1.2", "capped": True, "rate": 5_000_000, "rule": "evening", "bytes": 990}
 MONTH = {
-    "name": "month",
-    "used": 3_800_000_000,
-    "volume": 5 * 10**9,
-    "left": 1_200_000_000,
-    "until": None,
+    "name": "month", "client": None, "used": 3_800_000_000, "volume": 5 * 10**9, "left": 1_200_000_000, "until": None,
     "shared": False,
-}
+}  # fmt: skip

@@ -20,7 +20,7 @@ function show(report) {
       const meter = document.createElement("meter");
       meter.max = each.volume;
       meter.value = each.left;
-      label.append(each.name + " ", meter);
+      label.append(each.title + " ", meter);
       item.append(label);
       return item;
     }));

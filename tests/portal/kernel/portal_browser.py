@@ -115,6 +115,6 @@ def faults(browser: Remote, impacts: Sequence[str] = ("serious", "critical")) ->
     ]
 
 
-def is_wider_than_its_window(browser: Remote) -> bool:
-    """Return whether somebody would have to scroll sideways."""
-    return bool(browser.execute_script("return document.documentElement.scrollWidth > window.innerWidth"))
+def is_wider_than(browser: Remote, size: str) -> bool:
+    """Return whether somebody with a window of *size* would have to scroll sideways."""
+    return int(browser.execute_script("return document.documentElement.scrollWidth")) > SIZES[size][0]

@@ -31,6 +31,8 @@ def origin(site: PortalSite) -> Origin:
 @pytest.fixture(scope="module")
 def portal(site: PortalSite) -> PortalSite:
     site.start_portal()
+    with connection(site) as client:
+        wait_until(lambda: client.get(CHECK)[0] == 200, "Squid has found the portal", timeout=60)
     return site
 
 

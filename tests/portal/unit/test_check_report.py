@@ -48,6 +48,15 @@ def test_a_volume_of_several_is_said_to_be() -> None:
     assert told(PLAIN, budgets=[MONTH | {"shared": True}]).lines[1] == "month: 1.2 of 5 GB left, shared with others."
 
 
+def test_volumes_of_one_name_are_told_apart_by_their_paths() -> None:
+    own = [MONTH | {"client": address, "left": 10**9} for address in ("10.77.2.2", "10.77.1.2", "10.77.7.7")]
+    assert told(MULTIPATH, subflows=[WIFI, LTE], budgets=own).lines[1:] == (
+        "month, Wi-Fi: 1 of 5 GB left.",
+        "month, LTE: 1 of 5 GB left.",
+        "month, 10.77.7.7: 1 of 5 GB left.",
+    )
+
+
 def test_paths_without_a_name_go_by_their_address() -> None:
     assert told(MULTIPATH, subflows=[WIFI, LTE | {"path": None}]).headline.endswith("Wi-Fi and 10.77.1.2")
 
@@ -131,4 +140,4 @@ def test_programs_get_the_same() -> None:
     assert found["transport"] == "multipath"
     assert [each["limit"] for each in found["subflows"]] == ["none", "5 Mbit/s"]
     assert [each["carried"] for each in found["subflows"]] == ["12.7 MB", "990 B"]
-    assert found["budgets"] == [MONTH]
+    assert found["budgets"] == [MONTH | {"title": "month"}]

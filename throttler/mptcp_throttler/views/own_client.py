@@ -57,7 +57,8 @@ def own_client(known: Known, budgets: list[dict[str, Any]], endpoint: tuple[byte
         "multipath": True,
         "subflows": subflows,
         "budgets": [
-            {key: each[key] for key in ("name", "used", "volume", "left", "until")} | {"shared": each["client"] is None}
+            {key: each[key] for key in ("name", "client", "used", "volume", "left", "until")}
+            | {"shared": each["client"] is None}
             for each in budgets
             if each["name"] in metered and (each["client"] is None or each["client"] in addresses)
         ],
