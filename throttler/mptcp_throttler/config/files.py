@@ -22,7 +22,12 @@ def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, t
 
     Raises DocumentError with every problem of the file.
     """
-    checked = check_policy(_text(path), str(path))
+    return accept_policy(_text(path), str(path), settings)
+
+
+def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Policy, tuple[Problem, ...]]:
+    """Do as :func:`read_policy` with a *text*; *source* names it for people."""
+    checked = check_policy(text, source)
     if checked.policy is None:
         raise DocumentError(checked.problems)
     problems = checked.problems

@@ -87,7 +87,7 @@ class _Situation(NamedTuple):
     """It is the last usable one."""
 
 
-class _View(NamedTuple):
+class View(NamedTuple):
     """What the situations of a connection's subflows have in common."""
 
     clients: int
@@ -96,7 +96,7 @@ class _View(NamedTuple):
     last: Subflow | None
 
     @classmethod
-    def of(cls, active: Sequence[Subflow], facts: Iterable[_Facts], expected: int) -> _View:
+    def of(cls, active: Sequence[Subflow], facts: Iterable[_Facts], expected: int) -> View:
         clients = 0
         for each in facts:
             clients |= each.rule_bits
@@ -224,10 +224,10 @@ class CompiledPolicy:
             self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
             for each in active
         ]
-        seen, kernels = _View.of(active, facts, expected), None
+        seen, kernels = View.of(active, facts, expected), None
         confirmed = [index for index, subflow in enumerate(active) if subflow.confirmed]
         if 0 < len(confirmed) < len(active):
-            kernels = _View.of([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
+            kernels = View.of([active[each] for each in confirmed], [facts[each] for each in confirmed], expected)
         verdicts = []
         for direction in self._answers:
             for subflow, (path, path_bits, _) in zip(active, facts, strict=True):
@@ -259,7 +259,7 @@ class CompiledPolicy:
         rule = None if cap is None else cap.rule
         scope, share, throttle = None, None, None
         if cap is None or rule is None:
-            reason = before + (NO_RULE if passed_over is None else _why_not(passed_over, situation))
+            reason = before + (NO_RULE if passed_over is None else _why_not(passed_over, Kind.THROTTLE, situation))
         elif rule.throttle is None:
             reason = f"{before}exempted by rule {rule.name}"
         elif rule.lift_last and situation.last:
@@ -283,7 +283,7 @@ class CompiledPolicy:
             if other is not None and other.exempts:
                 reason = joined(reason, f"exempted from {_PLURAL[kind]} by rule {other.rule.name}", direction)
             elif other is None and passed_over is not None:
-                why = _why_not(passed_over, situation)
+                why = _why_not(passed_over, kind, situation)
                 reason = reason if reason.endswith(why) else joined(reason, why, direction)
             found[kind] = None if other is None or other.exempts else other
         budget, steer = found[Kind.BUDGET], found[Kind.STEER]
@@ -350,16 +350,19 @@ def _tighter(kernels: _Answer, seen: _Answer) -> _Answer:
     return seen._replace(budget=kernels.budget, steer=kernels.steer, steer_path=kernels.steer_path)
 
 
-def _why_not(rule: _CompiledRule, situation: _Situation) -> str:
-    if situation.active < rule.least:
-        why = f"only {situation.active} active {_subflows(situation.active)} (needs {rule.least})"
-    elif situation.active > rule.most:
-        why = f"{situation.active} active subflows (at most {rule.most})"
-    elif rule.client_bit & situation.clients != rule.client_bit:
-        why = "no active subflow comes from its clients"
-    else:
-        why = "outside its hours"
-    return f"rule {rule.rule.name} does not apply: {why}"
+def _why_not(rule: _CompiledRule, kind: Kind, situation: _Situation) -> str:
+    return f"rule {rule.rule.name} does not apply: {failed_condition(rule, kind, situation)}"
+
+
+def failed_condition(rule: _CompiledRule, kind: Kind, situation: _Situation) -> str:
+    """Return in words which condition of a rule, that did not decide although it catches the subflow, is not met."""
+    if (situation.expected if kind is Kind.THROTTLE else situation.active) < rule.least:
+        return f"only {situation.active} active {_subflows(situation.active)} (needs {rule.least})"
+    if situation.active > rule.most:
+        return f"{situation.active} active subflows (at most {rule.most})"
+    if rule.client_bit & situation.clients != rule.client_bit:
+        return "no active subflow comes from its clients"
+    return "outside its hours"
 
 
 def _lowest_bit(bits: int) -> int:

@@ -84,11 +84,6 @@ class Decisions:
             self._decide(token, now)
         self._changed()
 
-    @property
-    def waiting(self) -> bool:
-        """Whether there are connections about which is yet to be decided."""
-        return bool(self._waiting)
-
     async def decide_all(self) -> None:
         """Decide about every connection, in slices; return when it is done. :meth:`run` need not be running."""
         self._waiting.update(dict.fromkeys(self._connections))
@@ -130,13 +125,12 @@ class Decisions:
             self.anticipation.forget(token, now)
             for stage in self._stages:
                 stage.forget(token)
-            verdicts: tuple[Verdict, ...] = ()
+            verdicts: Verdicts = ()
         else:
-            expected = self._expected(connection, now)
-            verdicts = evaluate(self.policy, connection, now, expected)
             young = young_subflows(connection, now)
-            for stage in self._stages:
-                verdicts = stage.apply(connection, verdicts, now)
+            verdicts = ()
+            for verdicts in self.steps(connection, now):  # noqa: B007 - the last ones hold
+                pass
             self.verdicts[token] = verdicts
         self.cap_log.note(before, verdicts)
         for listener in self._listeners:
@@ -147,7 +141,15 @@ class Decisions:
             except PlanError as error:
                 log.error("connection %08x stays uncapped (%s): %s", token, planner.direction.value, error)
 
-    def _expected(self, connection: Connection, now: float) -> int:
+    def steps(self, connection: Connection, now: float) -> Iterator[Verdicts]:
+        """Yield the verdicts of the policy, then what each stage makes of them."""
+        verdicts = evaluate(self.policy, connection, now, self.expected(connection, now))
+        yield verdicts
+        for stage in self._stages:
+            verdicts = stage.apply(connection, verdicts, now)
+            yield verdicts
+
+    def expected(self, connection: Connection, now: float) -> int:
         """Return with how many subflows caps are decided."""
         before = self.anticipation.next_due
         subflows = self.anticipation.subflows(connection, now)

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mptcp_common import __version__
+from mptcp_common.problems import DocumentError
+from mptcp_throttler.config.files import accept_policy
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
@@ -38,10 +40,12 @@ from mptcp_throttler.views import snapshot
 from mptcp_throttler.views.budgets import budgets
 from mptcp_throttler.views.connections import connections
 from mptcp_throttler.views.events import events
+from mptcp_throttler.views.explain import explain
 from mptcp_throttler.views.known import Known, Sockets
 from mptcp_throttler.views.own_client import own_client
 from mptcp_throttler.views.requests import SCHEMA, Request, RequestError, parse_request
 from mptcp_throttler.views.summary import summary
+from mptcp_throttler.views.what_if import Decided, what_if
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +101,8 @@ class Queries:
             "head": lambda _: self._object(self._head()),
             "summary": lambda _: self._object(self._summary()),
             "connections": lambda request: self._with_head(connections(self._known, request)),
+            "explain": lambda request: self._object(self._explain(request)),
+            "what_if": lambda request: self._object(self._what_if(request.arguments["policy"])),
             "events": lambda request: self._with_head(events(parts.events, parts.tracker.connections, request)),
             "client": lambda request: self._object(
                 own_client(self._known, self._budgets(), request.arguments["endpoint"])
@@ -201,6 +207,32 @@ class Queries:
             },
             "last_event": parts.events.last,
         }
+
+    def _explain(self, request: Request) -> dict[str, Any]:
+        decisions, now = self._parts.decisions, self._now
+        return explain(
+            self._known,
+            self._parts.events,
+            lambda connection: decisions.steps(connection, now),
+            lambda connection: decisions.expected(connection, now),
+            request,
+        )
+
+    def _what_if(self, text: str) -> dict[str, Any]:
+        """Decide about everything under another policy: in this child, whose copy of the daemon nobody needs."""
+        decisions, now = self._parts.decisions, self._now
+        try:
+            policy, _ = accept_policy(text, "policy", self._parts.settings)
+        except DocumentError as error:
+            return {"errors": [str(problem) for problem in error.problems]}
+        decisions.set_policy(policy)
+
+        def decided() -> Iterator[Decided]:
+            for token, connection in self._known.connections.items():
+                *_, verdicts = decisions.steps(connection, now)
+                yield connection, self._known.verdicts.get(token, ()), verdicts
+
+        return {"errors": []} | what_if(decided())
 
     def _budgets(self) -> list[dict[str, Any]]:
         return budgets(self._parts.decisions.policy, self._parts.budget_stage.accounts(), self._now)

@@ -51,6 +51,8 @@ class Chronicle:
             detail = event.detail
             if event.kind is EventKind.JOIN_REFUSED:
                 detail = f"join refused: {detail}"
+            elif event.kind is EventKind.SUBFLOW_ACTIVE:
+                detail = "active"
             elif event.kind is EventKind.DISAGREEMENT:
                 detail = f"packets and kernel disagree: {detail}"
             add(event.time, _KINDS[event.kind], event.token or None, event.four_tuple, detail=detail)

@@ -149,6 +149,7 @@ QUERIES: Final[Mapping[str, Mapping[str, _Check]]] = {
         "limit": _whole(1, 1000),
         "offset": _whole(0, 1 << 31),
     },
+    "explain": {"client": _address, "token": _token, "endpoint": _endpoint},
     "events": {
         "after": _whole(0, 1 << 62),
         "client": _address,
@@ -157,8 +158,9 @@ QUERIES: Final[Mapping[str, Mapping[str, _Check]]] = {
         "limit": _whole(1, 10_000),
     },
     "client": {"endpoint": _endpoint},
+    "what_if": {"policy": _text(LARGEST_REQUEST)},
 }
-_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {"client": ("endpoint",)}
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {"client": ("endpoint",), "what_if": ("policy",)}
 
 
 def _those(allowed: Mapping[str, object]) -> str:

@@ -1,0 +1,217 @@
+"""What the status socket answers to ``explain`` and ``what_if``: the whole daemon against a kernel of fakes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from fake_kernel import IDLE, FakeKernel, four_tuple
+from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
+from test_status_answers import LTE, WIFI, sampled
+from test_status_events import VOLUME
+
+from mptcp_common import status_client
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.stages.degradation import Candidate, Relaxation
+from mptcp_throttler.stages.guard import Relaxed
+from mptcp_throttler.views.what_if import MAX_CHANGES
+
+
+def explained(scene: Scene, **request: object) -> list[dict[str, Any]]:
+    """Return the subflows of the one connection that is asked for."""
+    (connection,) = scene.ask(query="explain", **request)["connections"]
+    return list(connection["subflows"])
+
+
+@scenario
+async def test_a_cap_is_explained(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    begun = time.time()
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        wifi, lte = explained(scene, client=WIFI)
+        assert wifi == {
+            "remote": "10.1.0.1:40000",
+            "local": "10.77.0.1:3128",
+            "path": "a",
+            "interface": wifi["interface"],
+            "direction": "down",
+            "verdict": "capped at 5 Mbit/s",
+            "reason": "rule cap-a caps path a at 5 Mbit/s: 2 subflows active",
+            "rate": 5_000_000,
+            "ceil": 5_000_000,
+            "rule": "cap-a",
+            "since": wifi["since"],
+            "tried": [{"rule": "cap-a", "kind": "throttle", "matched": True, "failed": None, "until": None}],
+            "stages": [],
+            "cap_state": "in force",
+        }
+        assert begun <= wifi["since"] <= time.time()
+        assert (lte["verdict"], lte["rate"], lte["rule"], lte["cap_state"]) == ("not capped", None, None, "none")
+        assert lte["tried"][0]["failed"] == "it is on path b, not on a"
+
+
+@scenario
+async def test_who_is_explained(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    kernel.sockets.connect(8, LTE, port=40_001)
+    async with running(tmp_path, BOTH_WAYS, kernel) as scene:
+
+        def tokens(**request: object) -> set[str]:
+            return {each["token"] for each in scene.ask(query="explain", **request)["connections"]}
+
+        assert tokens(client=LTE) == {"00000007", "00000008"}
+        assert tokens(client="10.9.9.9") == set()
+        assert tokens(token="7") == {"00000007"}
+        assert tokens(token="9") == set()
+        assert tokens(endpoint="10.2.0.1:40001") == {"00000008"}
+        assert tokens(endpoint="10.2.0.1:40002") == set()
+        found = explained(scene, token="7")
+        assert [(each["remote"], each["direction"], each["verdict"]) for each in found] == [
+            ("10.1.0.1:40000", "down", "capped at 5 Mbit/s"),
+            ("10.1.0.1:40000", "up", "capped at 5 Mbit/s"),
+            ("10.2.0.1:40000", "down", "not capped"),
+            ("10.2.0.1:40000", "up", "not capped"),
+        ]
+        assert "one of" in scene.ask(query="explain")["error"]
+
+
+@scenario
+async def test_what_stages_made_of_it(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, VOLUME, kernel) as scene:
+        await sampled(scene)
+        (stage,) = explained(scene, token="7")[1]["stages"]
+        assert stage["stage"] == "budgets"
+        assert stage["what"].startswith("budget of rule volume: under 50 % of 1.00 MB used until ")
+        kernel.sockets.carry(four_tuple(LTE), 1_200_000)
+        used_up = time.time()
+        await sampled(scene)
+        lte = explained(scene, token="7")[1]
+        assert (lte["verdict"], lte["rule"]) == ("capped at 1 Mbit/s", "volume")
+        (stage,) = lte["stages"]
+        assert stage["what"].startswith("rule volume caps what exceeds 1.00 MB until ")
+        assert stage["since"] >= used_up
+        assert lte["since"] >= used_up
+        assert [(each["rule"], each["kind"], each["matched"]) for each in lte["tried"]] == [
+            ("cap-a", "throttle", False),
+            ("volume", "budget", True),
+        ]
+
+
+@scenario
+async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        detector = scene.daemon._guard._down
+        candidate = Candidate()
+        candidate.relaxation = Relaxation(time.monotonic() + 60, four_tuple(LTE).remote, 100_000, 9_000_000)
+        detector._candidates[7] = candidate
+        relaxed = time.time()
+        scene.daemon._effects.carry_out([Relaxed(7, "it got too little")])
+        scene.daemon._decisions.decide([7])
+        wifi = explained(scene, token="7")[0]
+        assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("not capped", True)
+        (stage,) = wifi["stages"]
+        assert stage["stage"] == "guard"
+        assert stage["what"].startswith("cap of rule cap-a relaxed: it got 100 kbit/s in all;")
+        assert stage["since"] >= relaxed
+        assert scene.ask(query="summary")["guard"]["relaxed"] == 1
+
+
+@scenario
+async def test_a_cap_that_begins_in_a_transition_is_coming(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    wifi = four_tuple(WIFI)
+    busy = IDLE._replace(unacked=1_000, not_sent=9_000_000)
+    kernel.sockets.there[wifi] = kernel.sockets.there[wifi]._replace(tcp=busy)
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+        await scene.reload(CAPPED)
+        assert explained(scene, token="7")[0]["cap_state"] == "coming"
+        found = scene.ask(query="summary")
+        assert (found["rules"][0]["landing"], found["subflows"]["pending"]) == (1, 1)
+        await until(lambda: explained(scene, token="7")[0]["cap_state"] == "in force")
+        assert scene.ask(query="summary")["rules"][0]["landing"] == 0
+
+
+@scenario
+async def test_a_cap_whose_entry_is_still_there_is_being_lifted(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        scene.daemon._decisions.set_policy(load_policy(UNCAPPED, "p"))
+        scene.daemon._decisions.decide([7])  # the entry goes in a later turn of the loop
+        assert explained(scene, token="7")[0]["cap_state"] == "being lifted"
+        await until(lambda: explained(scene, token="7")[0]["cap_state"] == "none")
+
+
+@scenario
+async def test_in_a_dry_run_nothing_is_in_force(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED + "dry_run: true\n", kernel) as scene:
+        wifi = explained(scene, token="7")[0]
+        assert (wifi["verdict"], wifi["cap_state"]) == ("capped at 5 Mbit/s (dry run)", "none")
+
+
+async def asked(tmp_path: Path, policy: str) -> dict[str, Any]:
+    """Ask in a child: the answer is made by deciding anew, in a copy of the daemon."""
+    return await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": policy}, 60.0)
+
+
+@scenario
+async def test_another_policy_is_tried_without_being_taken(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        found = await asked(tmp_path, CAPPED)
+        assert (found["changes"], found["changed"], found["capped_now"], found["capped_then"]) == ([], 0, 1, 1)
+        found = await asked(tmp_path, CAPPED.replace("[a]", "[b]").replace("cap-a", "cap-b"))
+        assert [(each["remote"], each["path"], each["now"], each["then"]) for each in found["changes"]] == [
+            ("10.1.0.1:40000", "a", "capped at 5 Mbit/s by rule cap-a", "not capped"),
+            ("10.2.0.1:40000", "b", "not capped", "capped at 5 Mbit/s by rule cap-b"),
+        ]
+        assert found["errors"] == []
+        assert (await asked(tmp_path, UNCAPPED))["capped_then"] == 0
+        assert (await asked(tmp_path, BOTH_WAYS))["capped_then"] == 2
+        assert scene.status()["policy"]["rules"] == ["cap-a"]
+        assert explained(scene, token="7")[0]["verdict"] == "capped at 5 Mbit/s"
+
+
+@scenario
+async def test_budgets_that_are_used_up_count_for_another_policy(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, VOLUME, kernel) as scene:
+        await sampled(scene)
+        kernel.sockets.carry(four_tuple(LTE), 1_200_000)
+        await sampled(scene)
+        assert (await asked(tmp_path, VOLUME))["changed"] == 0
+        (change,) = (await asked(tmp_path, VOLUME.replace("after: 1 MB", "after: 2 MB")))["changes"]
+        assert (change["now"], change["then"]) == ("capped at 1 Mbit/s by rule volume", "not capped")
+
+
+@scenario
+async def test_a_policy_with_mistakes_is_told_them_all(tmp_path: Path) -> None:
+    async with running(tmp_path, CAPPED):
+        found = await asked(tmp_path, PATHS + "rules: [{name: x, paths: [c], throttle: {rate: 5}}]\n")
+        assert len(found["errors"]) == 2
+        assert all(each.startswith("policy:5: rules[0].") for each in found["errors"])
+        assert "changes" not in found
+
+
+@scenario
+async def test_only_so_many_changes_are_listed(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    count = MAX_CHANGES + 10
+    for number in range(count):
+        host = f"{number >> 8}.{number & 255}"
+        kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
+    async with running(tmp_path, UNCAPPED, kernel):
+        found = await asked(tmp_path, CAPPED)
+        assert (len(found["changes"]), found["changed"]) == (MAX_CHANGES, count)

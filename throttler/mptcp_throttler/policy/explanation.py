@@ -1,0 +1,70 @@
+"""Which rules were tried for one subflow, in order, which decided, and what kept the others from it. Pure.
+
+Asked by people, one connection at a time: nothing here runs when verdicts are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
+from mptcp_throttler.policy.evaluate import CompiledPolicy, View, failed_condition
+from mptcp_throttler.policy.model import Direction, Kind, Rule
+from mptcp_throttler.policy.schedule import next_change
+
+
+class Tried(NamedTuple):
+    """One rule, asked one of the three questions."""
+
+    rule: str
+    kind: Kind
+    matched: bool
+    """It decided; no later rule was asked the same."""
+    failed: str | None
+    """The first condition that is not met, in words; of a rule that decided, why its cap is lifted nevertheless."""
+    until: float | None
+    """When the clock alone next changes that, seconds since the epoch; None where it never will."""
+
+
+class ExplainedPolicy(CompiledPolicy):
+    """A policy that says how it decides."""
+
+    def tried(
+        self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
+    ) -> Iterator[Tried]:
+        """Yield the rules that were tried for an active *subflow*, question by question.
+
+        *expected* is as in :meth:`evaluate`.
+        """
+        active = [each for each in connection.subflows if each.state is SubflowState.ACTIVE]
+        self._read_clock(now)
+        facts = [
+            self._facts(each.four_tuple.remote, each.interface, each.remote_id, each.initial, each.backup)
+            for each in active
+        ]
+        path_bits = facts[active.index(subflow)].path_bits
+        situation = View.of(active, facts, expected).situation(subflow, path_bits)
+        for kind, rules in self._rules.get(direction, {}).items():
+            for each in rules:
+                if each.path_bits is not None and not each.path_bits & path_bits:
+                    yield Tried(each.rule.name, kind, False, self._not_caught(each.rule, path_bits), None)
+                    continue
+                decides = self._first(kind, situation, direction)[0] is each
+                until = self._until(each.rule, now)
+                if not decides:
+                    failed = failed_condition(each, kind, situation)
+                    yield Tried(each.rule.name, kind, False, failed, until)
+                    continue
+                lifted = kind is Kind.THROTTLE and each.rule.lift_last and situation.last and each.rule.throttle
+                yield Tried(each.rule.name, kind, True, "lifted: the last usable subflow" if lifted else None, until)
+                break
+
+    def _not_caught(self, rule: Rule, path_bits: int) -> str:
+        names = [path.name for place, path in enumerate(self.policy.paths) if path_bits >> place & 1]
+        where = f"on path {' and '.join(names)}" if names else "on no path of the policy"
+        return f"it is {where}, not on {' or '.join(rule.paths or ())}"
+
+    def _until(self, rule: Rule, now: float) -> float | None:
+        return next_change(replace(self.policy, rules=(rule,)), now)
