@@ -13,8 +13,9 @@ from mptcp_common.exit_status import CONFIGURATION, USAGE
 from mptcp_common.trust import THROTTLER_USER
 
 UNITS = Path(__file__).parents[2] / "systemd"
-PROXY, THROTTLER = UNITS / "mptcp-proxy.service", UNITS / "mptcp-throttler.service"
-ALLOWED = {PROXY: 3.0, THROTTLER: 2.5}
+PROXY, RELAY, THROTTLER = (UNITS / f"mptcp-{name}.service" for name in ("proxy", "relay", "throttler"))
+ALLOWED = {PROXY: 3.0, RELAY: 3.0, THROTTLER: 2.5}
+COMMANDS = {PROXY: ("mptcp-proxy", ""), RELAY: ("mptcp-proxy", " --role relay"), THROTTLER: ("mptcp-throttler", "")}
 
 
 def values(unit: Path, key: str) -> list[str]:
@@ -43,11 +44,22 @@ def test_what_a_restart_does_not_cure_is_not_started_again(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", ALLOWED, ids=lambda unit: unit.name)
 def test_systemd_is_told_and_reloads_are_waited_for(unit: Path) -> None:
-    command = f"/opt/mptcp-steering-proxy/bin/{unit.stem}"
+    command, role = COMMANDS[unit]
+    command = f"/opt/mptcp-steering-proxy/bin/{command}"
     assert values(unit, "Type") == ["notify"]
-    assert values(unit, "ExecStart") == [f"{command} run"]
-    assert values(unit, "ExecReload") == [f"{command} reload"]
+    assert values(unit, "ExecStart") == [f"{command} run{role}"]
+    assert values(unit, "ExecReload") == [f"{command} reload{role}"]
     assert int(values(unit, "WatchdogSec")[0]) >= 10
+
+
+def test_the_relay_is_kept_as_the_proxy_is() -> None:
+    """Word for word, but for its names: what is learnt for one holds for the other."""
+    hardening = {
+        unit: [line for line in unit.read_text().split("[Service]")[1].splitlines() if line and line[0] not in "#E"]
+        for unit in (PROXY, RELAY)
+    }
+    assert [line.replace("mptcprelay", "mptcpproxy") for line in hardening[RELAY]] == hardening[PROXY]
+    assert values(RELAY, "ConditionPathExists") == ["/etc/mptcp-proxy/relay-squid.conf"]
 
 
 def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:
