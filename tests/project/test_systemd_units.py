@@ -13,10 +13,12 @@ from mptcp_common.exit_status import CONFIGURATION, USAGE
 from mptcp_common.trust import THROTTLER_USER
 
 UNITS = Path(__file__).parents[2] / "systemd"
-PROXY, THROTTLER = UNITS / "mptcp-proxy.service", UNITS / "mptcp-throttler.service"
-CONSOLE, PORTAL = UNITS / "mptcp-console.service", UNITS / "mptcp-portal.service"
-ALLOWED = {PROXY: 3.0, THROTTLER: 2.5, CONSOLE: 1.5, PORTAL: 1.5}
-RELOADING = [PROXY, THROTTLER]
+PROXY, RELAY, THROTTLER, CONSOLE, PORTAL = (
+    UNITS / f"mptcp-{name}.service" for name in ("proxy", "relay", "throttler", "console", "portal")
+)
+ALLOWED = {PROXY: 3.0, RELAY: 3.0, THROTTLER: 2.5, CONSOLE: 1.5, PORTAL: 1.5}
+COMMANDS = {unit: (unit.stem, "") for unit in ALLOWED} | {RELAY: ("mptcp-proxy", " --role relay")}
+RELOADING = [PROXY, RELAY, THROTTLER]
 
 
 def values(unit: Path, key: str) -> list[str]:
@@ -45,11 +47,22 @@ def test_what_a_restart_does_not_cure_is_not_started_again(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", ALLOWED, ids=lambda unit: unit.name)
 def test_systemd_is_told_and_reloads_are_waited_for(unit: Path) -> None:
-    command = f"/opt/mptcp-steering-proxy/bin/{unit.stem}"
+    command, role = COMMANDS[unit]
+    command = f"/opt/mptcp-steering-proxy/bin/{command}"
     assert values(unit, "Type") == ["notify"]
-    assert values(unit, "ExecStart") == [f"{command} run"]
-    assert values(unit, "ExecReload") == ([f"{command} reload"] if unit in RELOADING else [])
+    assert values(unit, "ExecStart") == [f"{command} run{role}"]
+    assert values(unit, "ExecReload") == ([f"{command} reload{role}"] if unit in RELOADING else [])
     assert int(values(unit, "WatchdogSec")[0]) >= 10
+
+
+def test_the_relay_is_kept_as_the_proxy_is() -> None:
+    """Word for word, but for its names: what is learnt for one holds for the other."""
+    hardening = {
+        unit: [line for line in unit.read_text().split("[Service]")[1].splitlines() if line and line[0] not in "#E"]
+        for unit in (PROXY, RELAY)
+    }
+    assert [line.replace("mptcprelay", "mptcpproxy") for line in hardening[RELAY]] == hardening[PROXY]
+    assert values(RELAY, "ConditionPathExists") == ["/etc/mptcp-proxy/relay-squid.conf"]
 
 
 def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:

@@ -21,8 +21,8 @@ class MountError(Exception):
 
 
 def nearest_existing(target: Path) -> Path:
-    """Return *target* or the closest directory above it that exists."""
-    while not target.is_dir():
+    """Return *target* or the closest one above it that exists."""
+    while not target.exists():
         target = target.parent
     return target
 
@@ -31,7 +31,7 @@ def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
     """Return shell commands that make *mounts* (target to source) and become the program in ``"$@"``.
 
     They run in a mount namespace of their own. Where a target does not exist, a tmpfs is laid over the
-    closest directory that does, so that nothing has to be made on the host.
+    closest directory that does, so that nothing has to be made on the host. A file may be laid over a file.
     """
     lines = ["set -e"]
     covered: set[Path] = set()
@@ -43,7 +43,8 @@ def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
         if existing != target and existing not in covered:
             covered.add(existing)
             lines.append(f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(existing))}")
-        lines.append(f"mkdir -p {shlex.quote(name)}")
+        if not target.is_file():
+            lines.append(f"mkdir -p {shlex.quote(name)}")
         if source == TMPFS:
             lines.append(f"mount -t tmpfs -o mode=1777 tmpfs {shlex.quote(name)}")
         else:

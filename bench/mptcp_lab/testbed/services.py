@@ -203,17 +203,32 @@ def start_proxy(
     env: Mapping[str, str] | None = None,
 ) -> Proxy:
     """Start ``mptcp-proxy run`` on *host* with run, log and shared-memory directories of its own."""
-    return _start_squid(host, "proxy", config, arguments, env)
+    return _start_squid(host, "proxy", config, arguments, env, {})
 
 
 def start_relay(
-    host: Host, config: Path, *, arguments: Sequence[str] = (), env: Mapping[str, str] | None = None
+    host: Host,
+    config: Path,
+    *,
+    arguments: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    mounts: Mapping[str, str] | None = None,
 ) -> Proxy:
-    """Start ``mptcp-proxy run --role relay`` in the same way. *config*: with parents, which the shipped one has not."""
-    return _start_squid(host, "relay", config, ("--role", "relay", *arguments), env)
+    """Start ``mptcp-proxy run --role relay`` in the same way. *config*: with parents, which the shipped one has not.
+
+    *mounts*: more of what it alone shall see, a name server's address in ``/etc/resolv.conf`` for instance.
+    """
+    return _start_squid(host, "relay", config, ("--role", "relay", *arguments), env, mounts or {})
 
 
-def _start_squid(host: Host, role: str, config: Path, arguments: Sequence[str], env: Mapping[str, str] | None) -> Proxy:
+def _start_squid(
+    host: Host,
+    role: str,
+    config: Path,
+    arguments: Sequence[str],
+    env: Mapping[str, str] | None,
+    more: Mapping[str, str],
+) -> Proxy:
     state, logs = _directory(host, f"{role}-run"), _directory(host, f"{role}-log")
     # As the package's own log directory: Squid's workers open their logs after they gave up root. Where there is no
     # such user, Squid says so itself.
@@ -223,6 +238,7 @@ def _start_squid(host: Host, role: str, config: Path, arguments: Sequence[str], 
         f"/var/log/mptcp{role}": str(logs),
         # Two Squids on a host collide on /dev/shm/squid-*.
         "/dev/shm": TMPFS,
+        **more,
     }
     argv = [host.program("mptcp-proxy"), "run", "--config", str(host.provide(config)), *arguments]
     process = host.popen(argv, name=role, mounts=mounts, env=env)

@@ -67,7 +67,11 @@ def check(
     found = tuple(listeners(said))
     user = _last_value(said, "cache_effective_user") or (squid.default_user if squid else "")
     for_squid = suited(lines, said, squid.version if squid else "")
-    problems = [*unreadable, *_own_problems(said, found, str(path), places, user, role, allow_open), *for_squid.problems]
+    problems = [
+        *unreadable,
+        *_own_problems(said, found, str(path), places, user, role, allow_open),
+        *for_squid.problems,
+    ]
     if squid is None:
         problems.append(NO_SQUID)
     else:
@@ -77,9 +81,7 @@ def check(
     workers = _last_value(said, "workers")
     several = workers.isdigit() and int(workers) > 1
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
-    return Checked(
-        for_squid.lines, found, user, several, _in_order(problems, lines), for_squid.notes, ancestors
-    )
+    return Checked(for_squid.lines, found, user, several, _in_order(problems, lines), for_squid.notes, ancestors)
 
 
 def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[PhysicalLine]], str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from ..problem import Problem
 from .source import Statement
@@ -30,18 +31,28 @@ class Parent:
 
 
 def parents(statements: Iterable[Statement]) -> Iterator[Parent]:
-    """Yield the parents. Statements that are not well formed are left to Squid's own check."""
+    """Yield the parents on other hosts: there is one path to this one.
+
+    Statements that are not well formed are left to Squid's own check.
+    """
     for statement in statements:
         match statement.words:
             case ("cache_peer", host, "parent", port, *_) if statement.applies is not False:
-                if port.isdigit() and 0 < int(port) <= 65535:
+                if port.isdigit() and 0 < int(port) <= 65535 and not _is_here(host.strip("[]")):
                     yield Parent(statement, host.strip("[]"), int(port))
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Problem]:
     """Yield what keeps the configuration *file* from being a relay's."""
     peers = [statement for statement in statements if statement.directive == "cache_peer"]
-    if not any(statement.applies is not False for statement in peers):
+    if not any(parents(peers)):
         yield Problem("no cache_peer: a relay needs a parent to hand requests to", file, allowed=EXAMPLE)
     for statement in peers:
         match statement.words:

@@ -94,8 +94,6 @@ def _interfaces() -> frozenset[str]:
         return frozenset(str(label) for a in addresses if (label := a.get_attr("IFA_LABEL")) and label != "lo")
 
 
-
-
 def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, str]:
     """Return what the throttler says of itself; None and why, where it does not."""
     answer, text = _throttler("status", "--json", "--brief", "--config", str(settings))

@@ -69,12 +69,13 @@ def _uplinks_and_parents(checked: Checked, places: Places) -> Iterator[Finding]:
     ]
     candidates, endpoints = _uplinks()
     yield relay.uplinks(endpoints, candidates)
-    yield relay.routes(
+    leaving = [
         (uplink, address, _device(address, uplink.address))
         for uplink in endpoints
         for address in addresses
         if uplink.device and uplink.family == (6 if ":" in address else 4)
-    )
+    ]
+    yield relay.routes(leaving, _tables())
     if not checked.parents:
         yield relay.no_parent()
     for parent in checked.parents:
@@ -130,6 +131,13 @@ def _device(to: str, source: str) -> str:
     """Return by which interface packets from *source* to *to* leave; empty where there is no route."""
     found = _json("ip", "-j", "route", "get", to, "from", source)
     return str(found[0].get("dev", "")) if found else ""
+
+
+def _tables() -> frozenset[int]:
+    """Return the routing tables that something is in, those of the kernel's own names left out."""
+    routes = [each for family in "46" for each in _json("ip", "-j", f"-{family}", "route", "show", "table", "all")]
+    tables = {str(each.get("table", "")) for each in routes}
+    return frozenset(int(table) for table in tables if table.isdigit())
 
 
 def _unloaded(pids: frozenset[int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mptcp_common.units import counted
@@ -93,10 +93,10 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
     )
 
 
-def routes(found: Iterable[tuple[Uplink, str, str]]) -> Finding:
+def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> Finding:
     """*found*: an uplink, a parent's address, and by which interface packets from the one to the other leave.
 
-    The interface is empty where there is no route.
+    The interface is empty where there is no route. *used*: numbers of routing tables that something is in.
     """
     looked = tuple(found)
     wrong = {uplink: (to, device) for uplink, to, device in looked if device != uplink.device}
@@ -107,7 +107,8 @@ def routes(found: Iterable[tuple[Uplink, str, str]]) -> Finding:
     if not wrong:
         return ok(_ROUTES, "from each uplink's address to the parents, packets leave by that uplink")
     texts, commands = [], []
-    for number, (uplink, (to, device)) in enumerate(wrong.items(), 101):
+    free = (number for number in range(101, 252) if number not in used)
+    for number, (uplink, (to, device)) in zip(free, wrong.items(), strict=False):
         texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'by {device}' if device else 'no route'}")
         gateway = f"via {uplink.gateway} " if uplink.gateway else "via GATEWAY "
         ip = f"ip -{uplink.family}"

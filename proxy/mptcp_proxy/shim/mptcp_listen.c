@@ -40,17 +40,7 @@
 
 #include "mptcp_listen.h"
 
-EXPORTED /* Squid's coordinator binds, and its workers hold the socket. A coordinator that had to be started again could not bind
- * as long as one of them lives, and every worker that is started after that would be without a listener. The kernel
- * gives new connections to both sockets then; only sockets of one user that all have this option share a port. */
-static void let_successors_bind(int mptcp)
-{
-	int yes = 1;
-
-	(void)setsockopt(mptcp, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof yes);
-}
-
-int bind(int fd, const struct sockaddr *address, socklen_t length);
+EXPORTED int bind(int fd, const struct sockaddr *address, socklen_t length);
 
 int (*real_bind)(int, const struct sockaddr *, socklen_t);
 
@@ -106,6 +96,16 @@ static bool is_unbound(int fd)
 	socklen_t length = sizeof name;
 
 	return getsockname(fd, (struct sockaddr *)&name, &length) == 0 && port_of((struct sockaddr *)&name, length) == 0;
+}
+
+/* Squid's coordinator binds, and its workers hold the socket. A coordinator that had to be started again could not bind
+ * as long as one of them lives, and every worker that is started after that would be without a listener. The kernel
+ * gives new connections to both sockets then; only sockets of one user that all have this option share a port. */
+static void let_successors_bind(int mptcp)
+{
+	int yes = 1;
+
+	(void)setsockopt(mptcp, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof yes);
 }
 
 int bind(int fd, const struct sockaddr *address, socklen_t length)

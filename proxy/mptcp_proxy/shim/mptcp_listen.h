@@ -26,12 +26,10 @@ extern char *listen_ports, *congestion, *parents;
  * library's constructor before. */
 void start(void);
 
-/* Have the C library's bind(2), connect(2) and read(2) ready. Parts of start(). */
+/* Have the C library's bind(2), connect(2), read(2) and close(2) ready. Parts of start(). */
 void resolve_bind(void);
 void resolve_connect(void);
 void resolve_read(void);
-
-/* The same for close(2) (late_writes.c). */
 void resolve_close(void);
 
 /* Put the next library's function *name* into the pointer that *function* points to. */

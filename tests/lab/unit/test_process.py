@@ -49,6 +49,12 @@ def test_existing_target_is_not_covered_first(tmp_path: Path) -> None:
     assert mount_script({str(tmp_path): "/a b"}).splitlines()[2] == f"mount --bind '/a b' {tmp_path}"
 
 
+def test_a_file_is_laid_over_a_file(tmp_path: Path) -> None:
+    (tmp_path / "resolv.conf").touch()
+    script = mount_script({str(tmp_path / "resolv.conf"): "/other"})
+    assert script.splitlines() == ["set -e", f"mount --bind /other {tmp_path}/resolv.conf", 'exec "$@"']
+
+
 def test_nothing_is_mounted_over_the_root() -> None:
     with pytest.raises(MountError, match="nothing above it exists but /"):
         mount_script({"/no-such-directory/x": "/source"})

@@ -2,27 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptcp_lab.testbed import LiveNode, Testbed
-from mptcp_lab.testbed.services import RELAY_CONFIG, Origin, Proxy, start_origin, start_proxy, start_relay
+from mptcp_lab.agent.processes import with_mounts
+from mptcp_lab.testbed import LiveNode, Process, Testbed
+from mptcp_lab.testbed.services import (
+    RELAY_CONFIG,
+    Origin,
+    Proxy,
+    program,
+    python_command,
+    start_origin,
+    start_proxy,
+    start_relay,
+    wait_until,
+)
 
 UPLINKS = ("eth0", "wlan0")
 PEER = "cache_peer {address} parent 3128 0 no-query no-digest connect-timeout=3 connect-fail-limit=2 name={name}"
 FILES = {"small.bin": 100_000, "large.bin": 12_000_000}
+NAME_SERVER = """
+import json, socket, struct, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind((sys.argv[1], 53))
+print("ready", flush=True)
+while True:
+    query, client = server.recvfrom(512)
+    labels, at = [], 12
+    while query[at]:
+        labels.append(query[at + 1 : at + 1 + query[at]].decode()); at += 1 + query[at]
+    question = query[12 : at + 5]
+    kind = {1: socket.AF_INET, 28: socket.AF_INET6}.get(struct.unpack("!H", query[at + 1 : at + 3])[0])
+    known = json.load(open(sys.argv[2])).get(".".join(labels).lower(), [])
+    of_kind = [a for a in known if kind and (":" in a) == (kind == socket.AF_INET6)]
+    answers = b"".join(
+        b"\\xc0\\x0c" + question[-4:] + struct.pack("!IH", 1, len(data)) + data
+        for data in (socket.inet_pton(kind, a) for a in of_kind)
+    )
+    head = query[:2] + struct.pack("!HHHHH", 0x8180 if known else 0x8183, 1, len(of_kind), 0, 0)
+    server.sendto(head + question + answers, client)
+"""
+"""Answers from a JSON file, name to addresses, that it reads anew for each question; for a second each."""
 
 
 def peer(node: LiveNode, family: int = 4) -> str:
     return PEER.format(address=node.service_address(family), name=node.name)
 
 
-def configuration(node: LiveNode, *statements: str, name: str = "relay.conf") -> Path:
-    """Write a relay's configuration: the one that is shipped, *statements* after it, and no waiting at the end."""
-    text = "\n".join([f"include {RELAY_CONFIG}", *statements, "shutdown_lifetime 0 seconds", ""])
-    return node.write(name, text)
+def configuration(node: LiveNode, *statements: str, more: str = "") -> Path:
+    """Write a relay's configuration: *statements* where the shipped one wants parents, and no waiting at the end."""
+    text, found = re.subn(r"^#cache_peer .*$", "\n".join(statements), RELAY_CONFIG.read_text(), flags=re.MULTILINE)
+    assert found == 1
+    return node.write("relay.conf", f"{text}{more}shutdown_lifetime 0 seconds\n")
+
+
+def name_server(node: LiveNode, address: str, names: Mapping[str, Sequence[str]]) -> tuple[Path, dict[str, str]]:
+    """Start a name server at *address*. Return the file that it answers from, and mounts of who is to ask it."""
+    known = node.write("names.json", json.dumps(names))
+    process = node.popen(python_command(NAME_SERVER, address, str(known)), name="name-server")
+    wait_until(lambda: "ready" in process.output(), "the name server answers", process=process)
+    return known, {"/etc/resolv.conf": str(node.write("resolv.conf", f"nameserver {address}\n"))}
 
 
 @dataclass(frozen=True)
@@ -33,6 +77,7 @@ class Chain:
     origin: Origin
     parents: tuple[Proxy, ...]
     relay: Proxy
+    config: Path
 
     @property
     def client(self) -> LiveNode:
@@ -44,34 +89,60 @@ class Chain:
         return self.testbed["relay"]
 
     @contextmanager
-    def received(self) -> Iterator[dict[str, int]]:
-        """Fill in, at the end, the bytes that came in by each uplink."""
+    def carried(self, *, sent: bool = False) -> Iterator[dict[str, int]]:
+        """Fill in, at the end, the bytes that came in, or went out, by each uplink."""
         found: dict[str, int] = {}
-        before = self.node.counters()
+        before = self.octets(sent=sent)
         yield found
-        after = self.node.counters()
-        found |= {device: after[device].received - before[device].received for device in UPLINKS}
+        found |= {device: octets - before[device] for device, octets in self.octets(sent=sent).items()}
 
-    @contextmanager
-    def sent(self) -> Iterator[dict[str, int]]:
-        """The same of what went out."""
-        found: dict[str, int] = {}
-        before = self.node.counters()
-        yield found
-        after = self.node.counters()
-        found |= {device: after[device].sent - before[device].sent for device in UPLINKS}
+    def octets(self, *, sent: bool = False) -> dict[str, int]:
+        counters = self.node.counters()
+        return {device: counters[device].sent if sent else counters[device].received for device in UPLINKS}
+
+    def served(self, number: int) -> int:
+        """Return how many requests the parent of this number has logged; Squid looks by connections without any."""
+        log = self.parents[number].logs / "access.log"
+        return len(re.findall(r" (?:GET|CONNECT) ", log.read_text())) if log.exists() else 0
+
+    def doctor(self) -> dict[str, dict[str, str]]:
+        """Return the findings of ``mptcp-proxy doctor`` on the relay."""
+        argv = [program("mptcp-proxy"), "doctor", "--role", "relay", "--json", "--config", str(self.config)]
+        mounts = {"/run/mptcprelay": str(self.relay.state)}
+        answer = self.node.run(with_mounts(argv, mounts), check=False, timeout=120)
+        return {finding["check"]: finding for finding in json.loads(answer.stdout)}
 
 
 def chain(
     testbed: Testbed,
     parents: Sequence[str] = ("proxy",),
     *,
+    peers: Sequence[str] | None = None,
     statements: Sequence[str] = (),
-    tls_port: int | None = None,
+    more: str = "",
+    env: Mapping[str, str] | None = None,
+    mounts: Mapping[str, str] | None = None,
 ) -> Chain:
-    """Start an origin, a proxy on each of *parents*, and a relay that has them for parents, in this order."""
-    origin = start_origin(testbed["origin"], FILES, tls_port=tls_port)
+    """Start an origin with HTTP and HTTPS, a proxy on each of *parents*, and a relay that has them for parents.
+
+    *peers*: other statements that name them; *statements* beside these, *more* behind everything.
+    """
+    origin = start_origin(testbed["origin"], FILES, ports=(80,), tls_port=443)
     proxies = tuple(start_proxy(testbed[name]) for name in parents)
     node = testbed["relay"]
-    relay = start_relay(node, configuration(node, *(peer(testbed[name]) for name in parents), *statements))
-    return Chain(testbed, origin, proxies, relay)
+    named = [peer(testbed[name]) for name in parents] if peers is None else peers
+    config = configuration(node, *named, *statements, more=more)
+    return Chain(testbed, origin, proxies, start_relay(node, config, env=env, mounts=mounts), config)
+
+
+@dataclass(frozen=True)
+class Download:
+    """One that is under way."""
+
+    process: Process
+    file: Path
+
+    def end(self) -> bytes:
+        """Wait for its end and return what came."""
+        assert self.process.wait(90) == 0, self.process.output()
+        return self.file.read_bytes()

@@ -2,36 +2,332 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
-from proxying import fetch, mptcp_listeners
-from relaying import FILES, Chain, chain
+from proxying import MPTCP_OPTION, captured_syns, curl, fetch, mptcp_listeners
+from relaying import FILES, PEER, UPLINKS, Chain, Download, chain, configuration, name_server, peer
 
-from mptcp_lab.testbed import RELAY, Testbed
+from mptcp_lab.testbed import RELAY, LiveNode, Testbed
+from mptcp_lab.testbed.services import program, python_command, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
+DEAD = 500
+"""What Squid answers to CONNECT when it knows that all parents are dead; 503 is what it answers as it finds out."""
+HASHING_SINK = """
+import hashlib, http.server
+class Sink(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_PUT(self):
+        left, digest = int(self.headers["Content-Length"]), hashlib.sha256()
+        while left > 0 and (piece := self.rfile.read1(min(left, 65536))):
+            left -= len(piece); digest.update(piece)
+        answer = digest.hexdigest().encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(answer))); self.end_headers()
+        self.wfile.write(answer)
+http.server.ThreadingHTTPServer(("", 8081), Sink).serve_forever()
+"""
 
 
 @pytest.fixture(autouse=True)
 def _needs(require: Callable[..., None]) -> None:
-    require("squid", "apache2", "curl", "gcc")
+    require("squid", "apache2", "curl", "gcc", "openssl", "nftables")
 
 
 @pytest.fixture(scope="module")
 def relayed(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Chain:
     require("squid", "apache2", "curl", "gcc", "openssl")
-    return chain(make_module_testbed(RELAY), tls_port=444)
+    return chain(make_module_testbed(RELAY))
 
 
-@pytest.mark.parametrize("tunnel", [False, True], ids=["HTTP", "CONNECT"])
-def test_a_download_of_a_plain_client_takes_both_uplinks(relayed: Chain, tunnel: bool) -> None:
+@contextmanager
+def dropped(core: LiveNode, device: str) -> Iterator[None]:
+    """Have *core* drop all packets of *device*, without either end being told."""
+    core.run(["nft", f"add table inet {device}"])
+    for hook, what in (("prerouting", "iifname"), ("postrouting", "oifname")):
+        core.run(["nft", f"add chain inet {device} {hook} {{ type filter hook {hook} priority 0; }}"])
+        core.run(["nft", f"add rule inet {device} {hook} {what} to-{device} drop"])
+    try:
+        yield
+    finally:
+        core.run(["nft", f"delete table inet {device}"])
+
+
+def url_of(relayed: Chain, name: str, *, https: bool) -> str:
+    return relayed.origin.url(name, port=443).replace("http://", "https://") if https else relayed.origin.url(name)
+
+
+def get(relayed: Chain, name: str = "small.bin", *, https: bool = False, wait: int = 20) -> tuple[int, bool]:
+    """Return the status that the client gets, and whether the file is whole."""
+    options = ["-k", "-m", str(wait)]
+    got = fetch(relayed.client, url_of(relayed, name, https=https), relayed.relay.url(), tunnel=https, options=options)
+    return got.status, got.sha256 == relayed.origin.digests[name]
+
+
+def begin(relayed: Chain) -> Callable[[bool], Download]:
+    def start(https: bool) -> Download:
+        file = relayed.client.directory / "begun"
+        command = curl(
+            url_of(relayed, "large.bin", https=https),
+            relayed.relay.url(),
+            mptcp=False,
+            tunnel=https,
+            options=["-k", "-m", "80", "-o", str(file)],
+        )
+        return Download(relayed.client.popen(command), file)
+
+    return start
+
+
+@pytest.mark.parametrize("https", [False, True], ids=["HTTP", "HTTPS"])
+def test_a_download_of_a_plain_client_takes_both_uplinks(relayed: Chain, https: bool) -> None:
     before = relayed.testbed["proxy"].mib()
-    url = relayed.origin.url("large.bin", port=443 if tunnel else 80)
-    with relayed.received() as octets:
-        got = fetch(relayed.client, url, relayed.relay.url(), tunnel=tunnel)
-    assert (got.status, got.sha256) == (200, relayed.origin.digests["large.bin"])
+    with relayed.carried() as octets:
+        assert get(relayed, "large.bin", https=https) == (200, True)
     assert min(octets.values()) > FILES["large.bin"] / 10, octets
     assert relayed.testbed["proxy"].mib()["MPTcpExtMPJoinAckRx"] > before["MPTcpExtMPJoinAckRx"]
     # The client's own connection is none of Multipath TCP.
     assert mptcp_listeners(relayed.node) == set()
+
+
+def test_a_large_upload_takes_both_uplinks(relayed: Chain) -> None:
+    """16 MB, more than all buffers on the way."""
+    origin, client = relayed.testbed["origin"], relayed.client
+    sink = origin.popen(python_command(HASHING_SINK), name="hashing-sink")
+    wait_until(lambda: bool(origin.run(["ss", "-Htln", "sport", "=", ":8081"]).stdout), "it listens", process=sink)
+    body = client.directory / "body"
+    body.write_bytes(bytes(range(256)) * 62_500)
+    options = ["-m", "80", "-H", "Expect:", "-T", str(body)]
+    command = curl("http://10.77.9.2:8081/x", relayed.relay.url(), mptcp=False, tunnel=False, options=options)
+    with relayed.carried(sent=True) as octets:
+        answer = client.run(command, timeout=90)
+    assert answer.stdout == hashlib.sha256(body.read_bytes()).hexdigest()
+    assert min(octets.values()) > 1_600_000, octets
+
+
+@pytest.mark.parametrize("silently", [False, True], ids=["down", "silent"])
+@pytest.mark.parametrize("device", UPLINKS)
+@pytest.mark.parametrize("https", [False, True], ids=["HTTP", "HTTPS"])
+def test_an_uplink_that_goes_in_mid_transfer_costs_the_client_nothing_but_time(
+    relayed: Chain, https: bool, device: str, silently: bool
+) -> None:
+    before = relayed.octets()
+    download = begin(relayed)(https)
+
+    def both() -> bool:
+        return all(octets - before[uplink] > 500_000 for uplink, octets in relayed.octets().items())
+
+    wait_until(both, "both uplinks carry the download", process=download.process)
+    with dropped(relayed.testbed["core"], device) if silently else relayed.node.link_down(device):
+        assert hashlib.sha256(download.end()).hexdigest() == relayed.origin.digests["large.bin"]
+    relayed.client.run(["rm", str(download.file)])
+
+
+def test_parents_alone_are_asked_by_multipath_tcp(make_testbed: Callable[..., Testbed]) -> None:
+    """Here the operator has exempted one destination: what goes there is plain TCP, as from any other proxy."""
+    near = ("acl near dst -n 10.77.9.2/32", "acl small urlpath_regex small", "always_direct allow near small")
+    relayed = chain(make_testbed(RELAY), statements=near)
+    with ExitStack() as captures:
+        found = [captures.enter_context(captured_syns(relayed.node, device, 1)) for device in UPLINKS]
+        assert get(relayed, "small.bin") == (200, True)
+        assert get(relayed, "large.bin") == (200, True)
+    syns = [syn for each in found for syn in each]
+    assert {port for port, _ in syns} == {80, 3128}
+    assert all((MPTCP_OPTION in kinds) == (port == 3128) for port, kinds in syns)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_parent_of_either_family(make_testbed: Callable[..., Testbed], family: int) -> None:
+    testbed = make_testbed(RELAY)
+    relayed = chain(testbed, peers=[peer(testbed["proxy"], family)])
+    with relayed.carried() as octets:
+        assert get(relayed, "large.bin") == (200, True)
+    assert min(octets.values()) > FILES["large.bin"] / 10, octets
+    assert relayed.doctor()["the running relay"]["status"] == "ok"
+
+
+def test_a_dead_parent_is_passed_over_and_used_again_and_without_any_the_client_is_told(
+    make_testbed: Callable[..., Testbed],
+) -> None:
+    testbed = make_testbed(RELAY)
+    relayed = chain(testbed, ("proxy", "proxy2"))
+    origin = testbed["origin"]
+    assert get(relayed) == (200, True)
+    assert (relayed.served(0), relayed.served(1)) == (1, 0)
+
+    relayed.parents[0].process.kill_tree()
+    assert [get(relayed, https=https) for https in (False, True)] == [(200, True)] * 2
+    assert (relayed.served(0), relayed.served(1)) == (1, 2)
+
+    relayed.parents[1].process.kill_tree()
+    before = origin.mib()["TcpPassiveOpens"]
+    assert [get(relayed, https=https)[0] for https in (False, True) * 3] == [503, 503, *[503, DEAD] * 2]
+    assert origin.mib()["TcpPassiveOpens"] == before, "nothing went past the parents"
+
+    start_proxy(testbed["proxy"])
+    # A request that finds a dead parent has it tried, and the one after that finds it alive.
+    wait_until(lambda: get(relayed) == (200, True), "the parent is used again", timeout=60)
+
+
+def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callable[..., Testbed]) -> None:
+    """connect-timeout of each, once; then they count as dead, and nobody waits for them."""
+    testbed = make_testbed(RELAY)
+    relayed = chain(testbed, ("proxy", "proxy2"))
+    assert get(relayed) == (200, True)
+    with dropped(testbed["core"], "proxy"):
+        assert get(relayed) == (200, True)
+        assert (relayed.served(0), relayed.served(1)) == (1, 1)
+        with dropped(testbed["core"], "proxy2"):
+            statuses = [get(relayed, https=https, wait=60)[0] for https in (False, True) * 2]
+            assert statuses == [503, 503, 503, DEAD]
+
+
+def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callable[..., Testbed]) -> None:
+    """The parent by each uplink as a parent of its own: what docs/relay.md advises. The first subflow decides."""
+    testbed = make_testbed(RELAY)
+    address, uplinks = testbed["proxy"].service_address(), {"eth0": "10.77.1.2", "wlan0": "10.77.2.2"}
+    statements = [
+        line
+        for device, own in uplinks.items()
+        for line in (f"acl by_{device} peername {device}", f"tcp_outgoing_address {own} by_{device}")
+    ]
+    relayed = chain(testbed, peers=[PEER.format(address=address, name=each) for each in uplinks], statements=statements)
+    assert get(relayed) == (200, True)
+    with relayed.carried() as octets:
+        assert get(relayed, "large.bin") == (200, True)
+    assert min(octets.values()) > FILES["large.bin"] / 10, octets
+    with dropped(testbed["core"], "eth0"), relayed.carried() as octets:
+        assert get(relayed, "large.bin", wait=60) == (200, True)
+        assert get(relayed, https=True) == (200, True)
+    assert octets["wlan0"] > FILES["large.bin"]
+    with dropped(testbed["core"], "wlan0"):
+        # That the first uplink is back is found out by a request that is refused.
+        wait_until(lambda: get(relayed, wait=60) == (200, True), "the other uplink is used again", timeout=60)
+
+
+def test_a_name_of_several_addresses_is_followed(make_testbed: Callable[..., Testbed]) -> None:
+    testbed = make_testbed(RELAY)
+    first, second = testbed["proxy"], testbed["proxy2"]
+    name = "proxy.example.net"
+    addresses = [first.service_address(family) for family in (4, 6)]
+    known, mounts = name_server(testbed["core"], "10.77.1.1", {name: addresses})
+    relayed = chain(testbed, ("proxy", "proxy2"), peers=[PEER.format(address=name, name="first")], mounts=mounts)
+    listed = relayed.relay.state / "parents"
+    assert listed.read_text().split() == ["10.77.8.2:3128", "[fd77:8::2]:3128"]
+    before = relayed.node.mib()
+    assert get(relayed) == (200, True)
+
+    known.write_text(f'{{"{name}": ["{second.service_address()}"]}}')
+    relayed.relay.process.signal(signal.SIGHUP)
+    wait_until(lambda: "10.77.11.2:3128" in listed.read_text(), "the new address is listed", timeout=30)
+    # What Squid still remembers of the name stays listed, too.
+    assert listed.read_text().split()[1:] == ["10.77.8.2:3128", "[fd77:8::2]:3128"]
+    wait_until(lambda: get(relayed) == (200, True) and relayed.served(1) > 0, "the new address is used", timeout=60)
+    after = relayed.node.mib()
+    assert after["TcpActiveOpens"] > before["TcpActiveOpens"]
+    syns = after["MPTcpExtMPCapableSYNTX"] - before["MPTcpExtMPCapableSYNTX"]
+    joins = after["MPTcpExtMPJoinSynTx"] - before["MPTcpExtMPJoinSynTx"]
+    # Each connection that it opened was one of Multipath TCP, or a subflow of one; name servers are asked by UDP.
+    assert after["TcpActiveOpens"] - before["TcpActiveOpens"] == syns + joins
+
+
+@pytest.mark.parametrize(("shared", "connections"), [(False, 2), (True, 1)], ids=["shipped", "shared"])
+def test_requests_do_not_share_a_connection_to_the_parent(
+    make_testbed: Callable[..., Testbed], shared: bool, connections: int
+) -> None:
+    """Squid 5 takes the body behind "Transfer-Encoding: identity" for another request, if need be of another client."""
+    relayed = chain(make_testbed(RELAY), more="server_persistent_connections on\n" if shared else "")
+    urls = [relayed.origin.url("small.bin")] * 2
+    before = relayed.node.mib()["MPTcpExtMPCapableSYNTX"]
+    command = ["curl", "-sS", "-x", relayed.relay.url(), "-m", "20"]
+    for url in urls:
+        command += ["-o", "/dev/null", url]
+    relayed.client.run(command)
+    assert relayed.node.mib()["MPTcpExtMPCapableSYNTX"] - before == connections
+
+
+@pytest.mark.parametrize("what", ["right", "no library", "no list"])
+def test_what_is_broken_is_plain_tcp_and_found_out(make_testbed: Callable[..., Testbed], what: str) -> None:
+    testbed = make_testbed(RELAY)
+    broken = testbed["relay"].write("mptcp_listen.so", "no library")
+    relayed = chain(testbed, env={"MPTCP_LISTEN_SHIM": str(broken)} if what == "no library" else None)
+    if what == "no list":
+        (relayed.relay.state / "parents").write_text("")
+    before = testbed["proxy"].mib()["MPTcpExtMPCapableSYNRX"]
+    assert get(relayed, "large.bin") == (200, True)
+    by_mptcp = testbed["proxy"].mib()["MPTcpExtMPCapableSYNRX"] - before
+    assert bool(by_mptcp) == (what == "right")
+    found = relayed.doctor()["the running relay"]
+    assert found["status"] == ("ok" if what == "right" else "fail")
+    said = {
+        "right": "none by plain TCP",
+        "no library": "Squid runs without the preload library",
+        "no list": "its list of parents lacks 10.77.8.2:3128",
+    }
+    assert said[what] in found["text"]
+
+
+def test_connections_by_plain_tcp_are_counted(make_testbed: Callable[..., Testbed]) -> None:
+    """A parent whose kernel has no Multipath TCP."""
+    testbed = make_testbed(RELAY)
+    with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):
+        relayed = chain(testbed)
+        download = relayed.client.popen(["curl", "-s", "--limit-rate", "100k", "-x", relayed.relay.url(), "-o", "/dev/null", relayed.origin.url("large.bin")])  # fmt: skip  # noqa: E501
+        wait_until(lambda: sum(relayed.octets().values()) > 100_000, "it is under way", process=download)
+        found = relayed.doctor()
+        assert (found["the running relay"]["status"], found["the running relay"]["text"]) == (
+            "fail",
+            "1 of 1 connection to parents by plain TCP",
+        )
+        assert found["parent 10.77.8.2:3128"]["text"] == "10.77.8.2:3128: plain TCP"
+
+
+def test_a_relay_without_parents_does_not_start(testbed: Testbed) -> None:
+    node = testbed["proxy"]
+    config = configuration(node)
+    answer = node.run([program("mptcp-proxy"), "run", "--role", "relay", "--config", str(config)], check=False)
+    assert answer.returncode == 78
+    assert "no cache_peer: a relay needs a parent" in answer.stderr
+
+
+ILL = {
+    "uplinks": (["ip", "mptcp", "endpoint", "delete", "id", "4"], ["ip", "mptcp", "endpoint", "delete", "id", "5"]),
+    "path manager": (["ip", "mptcp", "limits", "set", "subflows", "0"],),
+    "routes of uplinks": (["ip", "-4", "rule", "delete", "from", "10.77.2.2"],),
+    "kernel MPTCP": (["sysctl", "-qw", "net.mptcp.enabled=0"],),
+}
+
+
+@pytest.mark.parametrize("check", ILL)
+def test_an_ill_host_is_healed_by_the_remedy(make_testbed: Callable[..., Testbed], check: str) -> None:
+    testbed = make_testbed(RELAY)
+    relayed = chain(testbed)
+    for command in ILL[check]:
+        relayed.node.run(command)
+    found = relayed.doctor()
+    assert found[check]["status"] == "fail"
+    # These paths are emulated: nothing drops what leaves by another uplink than its address's.
+    one_path = check != "routes of uplinks"
+    assert found["parent 10.77.8.2:3128"]["status"] == ("fail" if one_path else "ok")
+    for command in found[check]["remedy"].split("#")[0].split("&&"):
+        if ">>" not in command:
+            relayed.node.run(["sh", "-c", command])
+    found = relayed.doctor()
+    assert found[check]["status"] == "ok"
+    assert found["parent 10.77.8.2:3128"]["text"] == "10.77.8.2:3128: Multipath TCP with 2 subflows"
+    assert [name for name, each in found.items() if each["status"] == "fail"] == []
+
+
+def test_a_reload_takes_new_parents(make_testbed: Callable[..., Testbed]) -> None:
+    testbed = make_testbed(RELAY)
+    relayed = chain(testbed, ("proxy", "proxy2"), peers=[peer(testbed["proxy"])])
+    configuration(relayed.node, peer(testbed["proxy2"]))
+    relayed.relay.process.signal(signal.SIGHUP)
+    wait_until(lambda: get(relayed) == (200, True) and relayed.served(1) > 0, "the new parent is asked", timeout=60)
+    assert "reload accepted" in relayed.relay.process.output()
+    before = testbed["proxy2"].mib()["MPTcpExtMPJoinAckRx"]
+    assert get(relayed, "large.bin") == (200, True)
+    assert testbed["proxy2"].mib()["MPTcpExtMPJoinAckRx"] > before

@@ -1,0 +1,123 @@
+"""The doctor's checks of a relay, fed with what hosts of all kinds would say."""
+
+from __future__ import annotations
+
+import pytest
+
+from mptcp_proxy.doctor import features, kernel, relay
+from mptcp_proxy.doctor.model import Finding, Status
+from mptcp_proxy.doctor.relay import Attempt, Uplink
+from mptcp_proxy.places import Role
+from mptcp_proxy.towards import Towards
+
+OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
+ETH, WLAN = Uplink("10.77.1.2", "eth0", "10.77.1.1"), Uplink("10.77.2.2", "wlan0", "10.77.2.1")
+ETH6 = Uplink("fd77:1::2", "eth0", "fd77:1::1")
+GOOD = Attempt("192.0.2.1:3128", multipath=True, subflows=2)
+ONE = Attempt("192.0.2.1:3128", multipath=True)
+PLAIN = Attempt("192.0.2.1:3128")
+DEAD = Attempt("[2001:db8::1]:3128", "Network is unreachable")
+
+
+def is_as(finding: Finding, status: Status, *words: str) -> None:
+    assert finding.status is status
+    assert all(word in f"{finding.text} {finding.remedy}" for word in words), finding
+    assert finding.status is OK or (finding.why and finding.remedy)
+
+
+@pytest.mark.parametrize(
+    ("subflows", "status", "words"),
+    [
+        (8, OK, "8 additional subflows"),
+        (1, OK, "1 additional subflow"),
+        (0, FAIL, "limits set subflows 8"),
+        (None, WARN, "read"),
+    ],
+)
+def test_the_limit(subflows: int | None, status: Status, words: str) -> None:
+    is_as(relay.limit(subflows), status, words)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "status", "words"),
+    [
+        ([ETH, WLAN], OK, ["2: 10.77.1.2 on eth0, 10.77.2.2 on wlan0"]),
+        (
+            [],
+            FAIL,
+            ["none", "endpoint add 10.77.1.2 dev eth0 subflow && ip mptcp endpoint add 10.77.2.2 dev wlan0 subflow"],
+        ),
+        ([ETH], FAIL, ["10.77.1.2 on eth0", "ip mptcp endpoint add 10.77.2.2 dev wlan0 subflow"]),
+        # Two addresses of one interface are one uplink.
+        ([ETH, ETH6], FAIL, ["two interfaces are needed"]),
+        ([ETH, WLAN, Uplink("10.0.0.9", "")], FAIL, ["no interface has the address of the endpoint 10.0.0.9"]),
+    ],
+)
+def test_uplinks(endpoints: list[Uplink], status: Status, words: list[str]) -> None:
+    is_as(relay.uplinks(endpoints, [ETH, WLAN]), status, *words)
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "words"),
+    [
+        ([(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "wlan0")], OK, ["leave by that uplink"]),
+        (
+            [(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "eth0")],
+            FAIL,
+            # Table 101 is somebody's.
+            [
+                "10.77.2.2 (wlan0) to 192.0.2.1: by eth0",
+                "via 10.77.2.1 dev wlan0 table 102 && ip -4 rule add from 10.77.2.2",
+            ],
+        ),
+        ([(ETH6, "2001:db8::1", "")], FAIL, ["no route", "ip -6 rule add from fd77:1::2 table 102"]),
+        ([(Uplink("10.0.0.9", "usb0"), "192.0.2.1", "eth0")], FAIL, ["via GATEWAY dev usb0"]),
+        ([], WARN, ["nothing to look at"]),
+    ],
+)
+def test_routes(found: list[tuple[Uplink, str, str]], status: Status, words: list[str]) -> None:
+    is_as(relay.routes(found, {101}), status, *words)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "error", "status", "words"),
+    [
+        ([GOOD], "", OK, "192.0.2.1:3128: Multipath TCP with 2 subflows"),
+        ([GOOD, DEAD], "", WARN, "[2001:db8::1]:3128: Network is unreachable"),
+        ([ONE], "", FAIL, "1 subflow"),
+        ([ONE, PLAIN], "", FAIL, "MPTcpExtMPJoin"),
+        ([PLAIN], "", FAIL, "plain TCP"),
+        ([PLAIN, DEAD], "", FAIL, "on the parent: mptcp-proxy doctor   # and is its port"),
+        ([DEAD], "", FAIL, "Network is unreachable"),
+        ([], "Name or service not known", FAIL, "Name or service not known"),
+    ],
+)
+def test_parents(attempts: list[Attempt], error: str, status: Status, words: str) -> None:
+    is_as(relay.parent("p:3128", attempts, error), status, words)
+
+
+@pytest.mark.parametrize(
+    ("listed", "unloaded", "now", "status", "words"),
+    [
+        (["a:1"], 0, Towards(), OK, "0 connections to parents, none by plain TCP"),
+        (["a:1", "b:1"], 0, Towards(several=3, one=1), OK, "4 connections to parents, 3 with two subflows or more"),
+        (["a:1"], 0, Towards(one=2), WARN, "each of one subflow"),
+        (["a:1"], 0, Towards(several=9, plain=1), FAIL, "1 of 10 connections to parents by plain TCP"),
+        ([], 0, Towards(several=9), FAIL, "lacks a:1"),
+        (["a:1"], 2, Towards(), FAIL, "without the preload library (2 of its processes)"),
+    ],
+)
+def test_a_relay_that_runs(listed: list[str], unloaded: int, now: Towards, status: Status, words: str) -> None:
+    (finding,) = relay.running(listed, ["a:1"], unloaded, now)
+    is_as(finding, status, words)
+
+
+def test_a_relay_without_parents() -> None:
+    is_as(relay.no_parent(), FAIL, "cache_peer")
+
+
+def test_words_of_the_roles() -> None:
+    assert "parents" in kernel.mptcp_socket(92, "6.1", Role.RELAY).why
+    assert "clients" in kernel.mptcp_socket(92, "6.1").why
+    assert "connection to a parent" in features.shim({"shim": None}, "/x.so", "", Role.RELAY).text
+    assert "listener" in features.shim({"shim": None}, "/x.so", "").text

@@ -1,0 +1,271 @@
+"""A relay's parents: found in statements, followed by name, written for the preload library."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_proxy import parents as followed
+from mptcp_proxy import shim
+from mptcp_proxy.configuration.access import exposure_problems, open_proxy_problems
+from mptcp_proxy.configuration.listeners import listener_problems, listeners
+from mptcp_proxy.configuration.parents import Parent, parent_problems, parents
+from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
+from mptcp_proxy.parents import Addresses, Follower, goal, render
+from mptcp_proxy.places import Places
+from mptcp_proxy.problem import Problem
+
+REPOSITORY = Path(__file__).parents[3]
+PEER = "cache_peer proxy.example.net parent 3128 0 no-query"
+NEVER = "never_direct allow all"
+
+
+def parse(*texts: str) -> list[Statement]:
+    return list(statements([PhysicalLine("relay.conf", n, text) for n, text in enumerate(texts, 1)], "n"))
+
+
+def problems(*texts: str) -> list[Problem]:
+    return list(parent_problems(parse(*texts), "relay.conf"))
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        (PEER, "proxy.example.net", 3128),
+        ("cache_peer 192.0.2.1 parent 8080 0", "192.0.2.1", 8080),
+        ("cache_peer [2001:db8::1] parent 3128 0 no-query", "2001:db8::1", 3128),
+        ("cache_peer 2001:db8::1 parent 3128 0 no-query", "2001:db8::1", 3128),
+    ],
+)
+def test_parents(text: str, host: str, port: int) -> None:
+    (parent,) = parents(parse(text))
+    assert (parent.host, parent.port) == (host, port)
+    assert str(parent) == (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cache_peer p sibling 3128 0",
+        "cache_peer p parent 0 0",
+        "cache_peer p parent x 0",
+        "cache_peer p parent",
+        "cache_peer 127.0.0.1 parent 8123 0 no-query",
+        "cache_peer ::1 parent 8123 0 no-query",
+        "cache_peer localhost parent 8123 0 no-query",
+        "cache_peerx p parent 3128 0",
+    ],
+)
+def test_what_is_no_parent_elsewhere(text: str) -> None:
+    assert list(parents(parse(text))) == []
+    assert "no cache_peer" in problems(text, NEVER)[0].text
+
+
+def test_a_parent_in_an_if_that_never_holds_is_none() -> None:
+    assert list(parents(parse("if false", PEER, "endif"))) == []
+    assert len(list(parents(parse("if ${process_number} = 1", PEER, "endif")))) == 1
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [NEVER],
+        ["never_direct deny near", NEVER],
+        ["always_direct allow near", NEVER],
+        ["always_direct deny all", NEVER],
+        ["never_direct allow ALL"],
+    ],
+)
+def test_nothing_is_wrong_with_a_relay(rules: list[str]) -> None:
+    assert problems(PEER, *rules) == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ([], "never_direct does not hold"),
+        (["never_direct allow near"], "never_direct does not hold"),
+        (["never_direct deny all", NEVER], "never_direct does not hold"),
+        (["if ${process_number} = 1", NEVER, "endif"], "never_direct does not hold"),
+        (["if false", NEVER, "endif"], "never_direct does not hold"),
+        (["never_direct allow !all"], "never_direct does not hold"),
+        (["always_direct allow all", NEVER], "every request goes past the parents"),
+    ],
+)
+def test_what_goes_past_the_parents_is_found(rules: list[str], said: str) -> None:
+    (problem,) = problems(PEER, *rules)
+    assert said in problem.text
+    assert not problem.warning
+    assert problem.allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cache_peer b sibling 3128 3130", "a sibling is not asked for everything"),
+        ("cache_peer b parent 3128 3130", "without no-query"),
+    ],
+)
+def test_peers_that_are_asked_in_other_ways_are_worth_a_warning(text: str, said: str) -> None:
+    (problem,) = problems(PEER, text, NEVER)
+    assert problem.warning
+    assert said in problem.text
+    assert problem.line == 2
+
+
+def shipped() -> list[Statement]:
+    text = (REPOSITORY / "conf" / "relay-squid.conf").read_text().replace("#cache_peer ", "cache_peer ")
+    return list(statements([PhysicalLine("x", n, line) for n, line in enumerate(text.splitlines(), 1)], "mptcprelay"))
+
+
+def test_the_shipped_configuration_lacks_only_a_parent_and_serves_no_strangers() -> None:
+    said = shipped()
+    own = str(Places("mptcprelay").own_addresses)
+    assert list(parent_problems(said, "x")) == []
+    assert list(open_proxy_problems(said)) == []
+    assert list(exposure_problems(said, own, connects=False)) == []
+    assert list(listener_problems(listeners(said), "x", True, by_mptcp=False)) == []
+    without = [each for each in said if each.directive != "cache_peer"]
+    assert "no cache_peer" in next(parent_problems(without, "x")).text
+
+
+def test_what_knows_addresses_alone_protects_no_proxy_that_looks_names_up() -> None:
+    """ "dst -n": a name whose address is 127.0.0.1 would pass."""
+    own = str(Places("mptcprelay").own_addresses)
+    (problem,) = exposure_problems(shipped(), own)
+    assert "loopback addresses, link-local addresses, this host's own addresses" in problem.text
+
+
+def test_the_shipped_rules_are_those_of_the_proxy() -> None:
+    def rules(name: str) -> list[str]:
+        text = (REPOSITORY / "conf" / name).read_text()
+        return re.findall(r"^(?:http_access|acl clients) .*$", text, re.MULTILINE)
+
+    assert [each for each in rules("squid.conf") if "to_anywhere" not in each] == rules("relay-squid.conf")
+
+
+def test_a_relay_may_be_transparent() -> None:
+    """Its listener is a TCP socket, which tells where a redirected connection was going."""
+    said = parse("http_port 3128 intercept")
+    assert list(listener_problems(listeners(said), "x", True, by_mptcp=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "address", "written"),
+    [
+        (socket.AF_INET, "192.0.2.1", "192.0.2.1:3128"),
+        (socket.AF_INET6, "2001:DB8:0:0::1", "[2001:db8::1]:3128"),
+        (socket.AF_INET6, "fe80::1%eth0", "[fe80::1]:3128"),
+        (socket.AF_INET6, "::ffff:192.0.2.1", "192.0.2.1:3128"),
+    ],
+)
+def test_a_goal_is_written_as_the_library_does(family: int, address: str, written: str) -> None:
+    assert goal(family, address, 3128) == written
+
+
+@given(st.sets(st.integers(0, 1000)), st.sets(st.integers(0, 1000)))
+def test_the_list_has_what_there_is_first_and_never_more_than_is_read(present: set[int], lingering: set[int]) -> None:
+    now, before = {f"[2001:db8:ffff:ffff:ffff:ffff:ffff:{n:x}]:65535" for n in present}, {f"b{n}" for n in lingering}
+    text = render(now, before)
+    listed = text.split()
+    assert set(listed) <= now | before
+    assert len(listed) == min(followed.MOST, len(now | before))
+    assert set(listed[: len(now)]) <= now
+    size = re.search(r"#define LIST_SIZE (\d+)", (Path(shim.__file__).parent / "mptcp_listen.h").read_text())
+    assert size
+    assert len(text) < int(size[1])
+
+
+def test_an_address_that_went_stays_for_a_while() -> None:
+    """Squid may still remember it."""
+    addresses = Addresses(linger=100)
+    addresses.follow(["p"])
+    assert not addresses.complete
+    assert addresses.answered("p", frozenset({"a:1", "b:1"}))
+    assert addresses.complete
+    assert addresses.list(0) == "a:1\nb:1\n"
+    assert addresses.answered("p", frozenset({"c:1"}))
+    assert not addresses.answered("p", frozenset({"c:1"}))
+    assert addresses.list(50) == "c:1\na:1\nb:1\n"
+    assert addresses.list(101) == "c:1\n"
+
+
+def test_parents_that_are_none_any_more_linger_and_others_keep_theirs() -> None:
+    addresses = Addresses(linger=100)
+    addresses.follow(["p", "q"])
+    addresses.answered("p", frozenset({"a:1"}))
+    addresses.answered("q", frozenset({"b:1"}))
+    addresses.list(0)
+    addresses.follow(["q", "r"])
+    assert addresses.list(1) == "b:1\na:1\n"
+    assert not addresses.complete
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
+    monkeypatch.setattr(followed, "_AGAIN", 0.01)
+    return Places("mptcprelay")
+
+
+def until(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_names_are_followed_and_a_server_that_is_silent_takes_nothing_away(
+    places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: dict[str, frozenset[str] | OSError] = {"p": socket.gaierror(-3, "Temporary failure in name resolution")}
+    asked: list[str] = []
+
+    def look_up(host: str, port: int) -> frozenset[str]:
+        asked.append(host)
+        answer = answers[host]
+        if isinstance(answer, OSError):
+            raise answer
+        return frozenset(f"{each}:{port}" for each in answer)
+
+    def parent(host: str) -> Parent:
+        return Parent(parse(PEER)[0], host, 3128)
+
+    follower = Follower(places, look_up)
+    follower.start([parent("p")])
+    assert places.parents.read_text() == ""
+    # Asked again soon, while there is none.
+    until(lambda: len(asked) > 3)
+    answers["p"] = frozenset({"192.0.2.1"})
+    until(lambda: places.parents.read_text() == "192.0.2.1:3128\n")
+    answers["p"] = socket.gaierror(-3, "Temporary failure in name resolution")
+    answers["q"] = frozenset({"192.0.2.2"})
+    follower.follow([parent("p"), parent("q")])
+    until(lambda: places.parents.read_text() == "192.0.2.1:3128\n192.0.2.2:3128\n")
+    said = capsys.readouterr().err
+    assert said.count("no address of parent p: Temporary failure in name resolution\n") == 2
+    assert said.count("parent p is 192.0.2.1:3128\n") == 1
+
+
+def test_addresses_are_looked_up_as_they_are_without_a_name_server() -> None:
+    assert followed.goals("192.0.2.1", 3128) == {"192.0.2.1:3128"}
+    assert followed.goals("2001:db8::1", 3128) == {"[2001:db8::1]:3128"}
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_every_address_is_written_as_the_c_library_does(address: bytes) -> None:
+    """The library compares words: both must write one address in one way."""
+    libc = ctypes.CDLL(None)
+    buffer = ctypes.create_string_buffer(64)
+    libc.inet_ntop.restype = ctypes.c_char_p
+    text = libc.inet_ntop(socket.AF_INET6, address, buffer, 64).decode()
+    if address[:12] != bytes(10) + b"\xff\xff":
+        assert goal(socket.AF_INET6, text, 1) == f"[{text}]:1"

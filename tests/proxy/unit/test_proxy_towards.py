@@ -1,0 +1,38 @@
+"""How connections to parents are carried, in the words of ss."""
+
+from __future__ import annotations
+
+import pytest
+
+from mptcp_proxy.towards import Towards, read_towards
+
+GOALS = ("10.77.8.2:3128", "[fd77:8::2]:3128")
+SQUID = ' users:(("squid",pid=25078,fd=12))'
+INITIAL = "tcp-ulp-mptcp flags:Mmec token:0000(id:0)/ffb60628(id:0) seq:24c44fae8ec8fdc3 sfseq:7a2423 maplen:81e"
+JOINED = "tcp-ulp-mptcp flags:Jjec token:7c95cfd4(id:0)/ffb60628(id:4) seq:24c44fae8ec7fdc3 sfseq:3ce011 maplen:1000"
+FALLEN_BACK = "tcp-ulp-mptcp flags:mf token:0000(id:0)/0(id:0)"
+
+
+def line(remote: str = GOALS[0], inner: str = "", users: str = SQUID, local: str = "10.77.1.2:58012") -> str:
+    return f"0      0      {local}      {remote} {users}\n\t cubic wscale:10,10 rto:204 {inner}   "
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], Towards()),
+        ([line(inner=INITIAL), line(inner=JOINED, local="10.77.2.2%wlan0:48535", users="")], Towards(several=1)),
+        ([line(inner=INITIAL)], Towards(one=1)),
+        ([line(inner=INITIAL), line(inner=INITIAL.replace("ffb60628", "1"))], Towards(one=2)),
+        ([line()], Towards(plain=1)),
+        ([line(inner=FALLEN_BACK)], Towards(plain=1)),
+        ([line(users=' users:(("curl",pid=7,fd=3))')], Towards()),
+        ([line(users="")], Towards(plain=1)),
+        ([line(remote="10.77.8.2:80"), line(remote="10.77.8.20:3128")], Towards()),
+        ([line(remote="[::ffff:10.77.8.2]:3128")], Towards(plain=1)),
+        ([line(remote="[fd77:8::2]:3128", inner=INITIAL)], Towards(one=1)),
+        ([line(remote="[fd77:8::2%eth0]:3128"), line(inner=INITIAL), line(inner=JOINED)], Towards(several=1, plain=1)),
+    ],
+)
+def test_connections_are_counted_by_what_carries_them(lines: list[str], expected: Towards) -> None:
+    assert read_towards("\n".join(lines) + "\n", GOALS, "squid") == expected
