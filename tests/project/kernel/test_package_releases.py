@@ -218,7 +218,8 @@ def test_a_life_from_installation_to_purge(
 
 def test_the_same_sources_give_the_same_bytes_to_everybody(package: Path, package_of_another: Path) -> None:
     assert package_of_another.name == package.name
-    assert contents(package_of_another) == contents(package)
+    one, other = contents(package), contents(package_of_another)
+    assert {name: (one.get(name), other.get(name)) for name in one | other if one.get(name) != other.get(name)} == {}
     assert sha256(package_of_another) == sha256(package)
 
 
