@@ -335,3 +335,14 @@ def test_whatever_is_in_a_file_each_line_is_for_people(replay: Run, capture: byt
     assert out.isprintable() or all(line.isprintable() for line in out.splitlines())
     if as_json:
         assert all(isinstance(each["kind"], str) for each in entries(out))
+
+
+@pytest.mark.parametrize("name", ["cooked-v2", "ethernet"])
+def test_a_capture_of_the_laboratory(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Recorded by test_terminal_live.py on the testbed's proxy: tcpdump -s 160, on all interfaces and on wan0."""
+    throttler = Path(__file__).parents[1]
+    policy = throttler.parents[1] / "conf/policy.yaml"
+    assert main(["replay", str(throttler / f"captures/{name}.pcap"), "--policy", str(policy)]) == 0
+    said = capsys.readouterr()
+    assert said.out == (throttler / f"golden/replay-{name}.txt").read_text()
+    assert said.err == ""

@@ -48,7 +48,7 @@ def _capable(option: Any) -> str:
     if option.flags & 0x20:
         words.append("no join to this address")
     if option.data_length is not None:
-        words.append(f"{option.data_length} bytes of data")
+        words.append(f"{counted(option.data_length, 'byte')} of data")
     return ", ".join(words)
 
 
@@ -67,7 +67,7 @@ def _join_ack(option: Any) -> str:
 def _dss(option: Any) -> str:
     words = ["DSS"]
     if option.flags & 4:
-        words.append(f"{option.data_length} bytes from {option.data_sequence}")
+        words.append(f"{counted(option.data_length, 'byte')} from {option.data_sequence}")
     if option.flags & 1:
         words.append(f"acknowledges {option.data_ack}")
     if option.flags & 16:
