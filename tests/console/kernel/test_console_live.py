@@ -142,6 +142,8 @@ def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
 
 
 def test_the_page_says_what_the_throttler_does(site: Site) -> None:
+    site.browser.show_as("desktop", "light")
+    site.browser.open(f"{site.console.url}/#live")
     site.reload(CAPPED)
     site.browser.until_text("#legend", "cap 5 Mbit/s")
     (connection,) = site.get("/api/connections")["connections"]
