@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, browser
+from browser import DEVICES, THEMES, Browser, browser
 from console_site import Console, console
 
 from mptcp_lab.testbed import Testbed
@@ -119,7 +120,30 @@ def applied_after(site: Site, begun: float) -> float | None:
     return float(events[0]["time"]) if events else None
 
 
+def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
+    """Half a minute with a cap, as much without, and again: docs/console.md shows what was left by this."""
+    wanted = os.environ.get("MPTCP_CONSOLE_SCREENSHOTS")
+    for policy in (CAPPED, UNCAPPED, CAPPED):
+        site.reload(policy)
+        time.sleep(28 if wanted else 3)
+    history = site.get("/api/history?step=1")
+    (rule,) = (each for each in history["rules"] if each["rule"] == "spare-ethernet")
+    assert {5_000_000, None} == set(rule["cap"][-60 if wanted else -8 :])
+    token = site.get("/api/connections")["connections"][0]["token"]
+    pages = {"live": ("#legend", "cap 5 Mbit/s"), f"connection/{token}": ("#connection-events", "in force")}
+    for device, theme in product(DEVICES, THEMES) if wanted else ():
+        site.browser.show_as(device, theme)
+        for page, ready in pages.items():
+            site.browser.open(f"{site.console.url}/#{page}")
+            site.browser.run("document.querySelector('input[name=range][value=\"120\"]').click()")
+            site.browser.until_text(*ready)
+            time.sleep(2)
+            site.browser.screenshot(Path(str(wanted)) / f"real-{page.partition('/')[0]}-{device}-{theme}.png")
+
+
 def test_the_page_says_what_the_throttler_does(site: Site) -> None:
+    site.browser.show_as("desktop", "light")
+    site.browser.open(f"{site.console.url}/#live")
     site.reload(CAPPED)
     site.browser.until_text("#legend", "cap 5 Mbit/s")
     (connection,) = site.get("/api/connections")["connections"]

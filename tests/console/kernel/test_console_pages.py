@@ -91,27 +91,6 @@ def folder(site: Site) -> Path:
     return found
 
 
-def test_the_graph_is_looked_at_when_there_is_something_in_it(site: Site) -> None:
-    """A minute and a half with a cap that goes and comes: what docs/console.md shows."""
-    if "MPTCP_CONSOLE_SCREENSHOTS" not in os.environ:
-        pytest.skip("for the pictures alone, MPTCP_CONSOLE_SCREENSHOTS is set")
-    site.open("live")
-    for capped in (False, True):
-        time.sleep(35)
-        site.world.capped = capped
-        what, kind = ("cap of rule spare-ethernet in force", "applied") if capped else ("no cap in force", "lifted")
-        site.world.tell(
-            kind, f"10.77.1.2:40000 on path ethernet: {what}", token=TOKEN, rule="spare-ethernet", path="ethernet"
-        )
-    time.sleep(30)
-    site.browser.run("document.querySelector('input[name=range][value=\"120\"]').click()")
-    for device in DEVICES:
-        for theme in THEMES:
-            site.browser.show_as(device, theme)
-            time.sleep(2)
-            site.browser.screenshot(folder(site) / f"graph-{device}-{theme}.png")
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_each_page_has_no_serious_fault_and_is_photographed(site: Site, page: str) -> None:
     for device in DEVICES:

@@ -1,12 +1,14 @@
 /**
  * The graph: uPlot, with the caps in it, and a line at the time that is held.
  */
-import uPlot from "../vendor/uplot/uPlot.esm.js";
+import library from "../vendor/uplot/uPlot.esm.js";
 import {colour, pathColour} from "./colours.mjs";
 import {clock, unitOf} from "./format.mjs";
 import {ceiling, pathName} from "./series.mjs";
 import {capText} from "./words.mjs";
 
+/** Its own types are not published beside it. @type {any} */
+const uPlot = library;
 const HEIGHT = 300;
 const LOW = 220;
 const NARROW = 560;

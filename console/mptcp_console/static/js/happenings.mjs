@@ -76,7 +76,7 @@ export class EventsPage {
     const {kind, client, rule, from, to} = this.#wanted();
     if (to !== "" || events.length === 0) return;
     const taken = events.filter(each => (kind === "" || each.kind === kind) && (client === "" || each.client === client)
-      && (rule === "" || each.rule === rule) && (from === "" || each.time >= from)
+      && (rule === "" || each.rule === rule) && (from === "" || each.time >= Number(from))
       && each.serial > (this.#events[0]?.serial ?? 0));
     if (taken.length === 0) return;
     this.#events = [...taken.reverse(), ...this.#events].slice(0, MOST);

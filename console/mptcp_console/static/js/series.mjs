@@ -178,9 +178,12 @@ function ruleKey(each) {
  * @param {Line[]} lines @param {CapLine[]} caps
  */
 export function ceiling(lines, caps) {
-  const highest = (/** @type {{values: (number|null)[]}[]} */ all) => all.reduce(
-    (found, each) => each.values.reduce((most, value) => Math.max(Number(most), value ?? 0), found), 0);
-  const carried = Number(highest(lines));
+  const highest = (/** @type {{values: (number|null)[]}[]} */ all) => {
+    let most = 0;
+    for (const {values} of all) for (const value of values) if (value !== null && value > most) most = value;
+    return most;
+  };
+  const carried = highest(lines);
   const near = caps.map(each => ({values: each.values.map(value => value !== null && value <= 4 * carried ? value : null)}));
-  return Math.max(carried, Number(highest(near)), 1e5) * 1.08;
+  return Math.max(carried, highest(near), 1e5) * 1.08;
 }
