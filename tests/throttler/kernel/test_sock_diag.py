@@ -43,6 +43,9 @@ def test_it_reads_what_ss_shows(testbed: Testbed, require: Any) -> None:
                 got += len(caller.recv(65_536))
             time.sleep(0.5)  # the last acknowledgements; nothing changes afterwards
             found = {each.four_tuple.remote_port: each for each in diagnostics.subflows()}
+            asked = [each.four_tuple for each in found.values()]
+            gone = asked[0]._replace(remote_port=1)
+            details = {each.remote_port: more for each, more in diagnostics.details([*asked, gone]).items()}
             listing = proxy.run(["ss", "-tinH", "state", "established", "sport", "=", f":{PORT}"]).stdout
     diagnostics.close()
     lines = [line for line in listing.replace("\n\t", " ").splitlines() if "bytes_acked" in line]
@@ -63,6 +66,15 @@ def test_it_reads_what_ss_shows(testbed: Testbed, require: Any) -> None:
         assert subflow.tcp.pacing_rate == pytest.approx(shown("pacing_rate"), abs=8)
         assert subflow.tcp.delivery_rate == pytest.approx(shown("delivery_rate"), abs=8)
         assert (subflow.tcp.not_sent, subflow.tcp.unacked, subflow.tcp.sacked) == (0, 0, 0)
+        more = details[port]
+        variance = re.search(r"\brtt:[\d.]+/([\d.]+)", line)
+        assert variance is not None
+        assert more.rtt_variance / 1e3 == pytest.approx(float(variance[1]), abs=0.001)
+        assert (more.congestion_window, more.segments_out) == (shown("cwnd"), shown("segs_out"))
+        retransmitted = re.search(r"\bretrans:\d+/(\d+)", line)
+        assert more.retransmits == (int(retransmitted[1]) if retransmitted else 0)
+        assert more.lost == shown("lost")
+    assert details.keys() == found.keys()
 
 
 CONNECTIONS = 300

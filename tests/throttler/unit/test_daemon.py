@@ -20,6 +20,8 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.daemon import Daemon
 from mptcp_throttler.runtime.decisions import AT_ONCE
 from mptcp_throttler.shaping.model import NO_LIMIT
+from mptcp_throttler.views.answer_models import ErrorAnswer
+from mptcp_throttler.views.status_schema import ANSWERS
 
 PATHS = """\
 version: 1
@@ -48,8 +50,10 @@ class Scene:
         return self.ask(query="status")
 
     def ask(self, **request: object) -> dict[str, Any]:
-        """Return what a child would answer, without one."""
-        shown: dict[str, Any] = json.loads("".join(self.daemon._answer(json.dumps(request).encode())))
+        """Return what a child would answer, without one; it must be what the JSON Schema says."""
+        text = "".join(self.daemon._answer(json.dumps(request).encode()))
+        shown: dict[str, Any] = json.loads(text)
+        (ErrorAnswer if "error" in shown else ANSWERS[str(request["query"])]).model_validate_json(text)
         return shown
 
 

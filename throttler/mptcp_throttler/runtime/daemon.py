@@ -178,7 +178,7 @@ class Daemon:
                 self._sampler,
                 sockets,
                 self._changed,
-                self._captured,
+                self._joined,
                 self._comparison.verify,
             )
             stack.callback(self._observers.close)
@@ -264,12 +264,13 @@ class Daemon:
                 log.debug("%s: token %08x, %s %s", event.kind.value, event.token, event.four_tuple, event.detail)
         self._decisions.decide(tokens)
 
-    def _captured(self, events: Collection[Event]) -> None:
-        """Decide about what packets have shown, and note how long the kernel's entries of joins take."""
-        self._reaction.captured(events, self._tracker.connections)
-        self._changed(events)
-        if not self._decisions.waiting:
-            self._reaction.decided(self._downloads.planner.entries.upserts)
+    def _joined(self, four_tuple: FourTuple, captured: float) -> None:
+        """The last packet of a join was captured: the kernel's entries that it brings about are timed."""
+        known = self._traffic.standing(four_tuple, Direction.DOWN)
+        connection = None if known is None else self._tracker.connections.get(known[0])
+        # One of very many joins at a time is not decided yet: it alone is timed.
+        subflows = [four_tuple] if connection is None else [each.four_tuple for each in connection.subflows]
+        self._reaction.joined(captured, subflows, self._downloads.planner.entries.upserts)
 
     def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
         now = time.time()

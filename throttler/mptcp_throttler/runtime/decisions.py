@@ -84,11 +84,6 @@ class Decisions:
             self._decide(token, now)
         self._changed()
 
-    @property
-    def waiting(self) -> bool:
-        """Whether there are connections about which is yet to be decided."""
-        return bool(self._waiting)
-
     async def decide_all(self) -> None:
         """Decide about every connection, in slices; return when it is done. :meth:`run` need not be running."""
         self._waiting.update(dict.fromkeys(self._connections))

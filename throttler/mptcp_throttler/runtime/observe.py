@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import EventSource, KernelAccess, RouteSource, SegmentSource
 from mptcp_throttler.kernel.ports import InterfaceDownError, KernelError, Sockets
-from mptcp_throttler.mptcp.model import Event, KernelSubflow
+from mptcp_throttler.mptcp.model import Event, FourTuple, KernelSubflow, Segment, unmap
+from mptcp_throttler.mptcp.options import MpJoinAck
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.sampler import Sampler
 
@@ -51,10 +52,10 @@ class Observers:
         sampler: Sampler,
         sockets: Sockets,
         changed: Callable[[Collection[Event]], None],
-        captured: Callable[[Collection[Event]], None],
+        joined: Callable[[FourTuple, float], None],
         interface_returned: Callable[[], Awaitable[object]],
     ) -> None:
-        """*captured* hears of what the tracker learnt from packets, *changed* of all else."""
+        """*changed* hears of what the tracker learnt; then *joined*, when the last packet of a join was captured."""
         self.counters = ObserverCounters()
         self._settings = settings
         self._kernel = kernel
@@ -62,7 +63,7 @@ class Observers:
         self._sampler = sampler
         self._sockets = sockets
         self._changed = changed
-        self._captured = captured
+        self._joined = joined
         self._interface_returned = interface_returned
         self._captures: dict[str, SegmentSource] = {}
         self._events: EventSource | None = None
@@ -197,15 +198,21 @@ class Observers:
 
     def _read_capture(self, capture: SegmentSource) -> None:
         events: list[Event] = []
+        joins: list[Segment] = []
         try:
             for segment in capture.read(_BATCH):
                 self.counters.segments += 1
                 events += self._tracker.segment(segment)
+                if segment.options and type(segment.options[0]) is MpJoinAck:
+                    joins.append(segment)
         except KernelError as error:
             log.warning("%s; capturing again when it is there and up", error)
             self._close_capture(capture.interface)
         if events:
-            self._captured(events)
+            self._changed(events)
+        for join in joins:
+            ends = unmap(join.destination), join.destination_port, unmap(join.source), join.source_port
+            self._joined(FourTuple(*ends), join.time)
         self.ask_soon()
 
     def _read_events(self) -> None:

@@ -1,0 +1,135 @@
+"""The status socket on real connections: bytes by path and rule, what sockets and classes say, explanations, events."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from throttler_site import POLICY, Site, connected, listening, running, until
+
+from mptcp_common.status_client import ask
+from mptcp_lab.testbed.services import Throttler
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+
+SENT = 3_000_000
+ANSWER_SECONDS = 30.0
+SLOW = 30.0
+"""Seconds: for a busy machine."""
+
+
+def asked(throttler: Throttler, query: str, **arguments: object) -> dict[str, Any]:
+    found = ask(throttler.socket, {"query": query} | arguments, ANSWER_SECONDS)
+    assert "error" not in found
+    return found
+
+
+def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> None:
+    """Send *count* bytes, all of which must arrive."""
+    sending = threading.Thread(target=sender.sendall, args=(b"x" * count,))
+    sending.start()
+    got = 0
+    receiver.settimeout(60)
+    while got < count:
+        piece = receiver.recv(1 << 16)
+        assert piece
+        got += len(piece)
+    sending.join()
+
+
+def totals(summary: dict[str, Any]) -> dict[str, int]:
+    found = {f"{each['path']} sent": each["bytes_sent"] for each in summary["paths"]}
+    found |= {f"{each['path']} received": each["bytes_received"] for each in summary["paths"]}
+    return found | {f"{each['rule']} {each['path']}": each["bytes"] for each in summary["rules"]}
+
+
+def test_bytes_are_those_that_were_carried_and_stay_when_connections_are_gone(site: Site) -> None:
+    seen: list[dict[str, int]] = []
+    with running(site) as throttler:
+
+        def read() -> dict[str, Any]:
+            summary = asked(throttler, "summary")
+            seen.append(totals(summary))
+            return summary
+
+        with ExitStack() as stack:
+            listener = stack.enter_context(listening(site))
+            client, proxy = stack.enter_context(connected(site, listener))
+            until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+            transfer(proxy, client, SENT)
+            transfer(client, proxy, SENT // 10)
+            until(lambda: sum(each["bytes_sent"] for each in read()["paths"]) >= SENT, SLOW)
+            summary = read()
+            assert {each["path"]: each["subflows"] for each in summary["paths"]} == {"ethernet": 1, "wifi": 1}
+            until(lambda: sum(each["bytes_received"] for each in read()["paths"]) >= SENT // 10, SLOW)
+            (rule,) = summary["rules"]
+            assert (rule["rule"], rule["path"], rule["capped"], rule["rate"]) == (
+                "spare-ethernet", "ethernet", 1, 5_000_000,
+            )  # fmt: skip
+            (cap,) = summary["classes"]
+            assert (cap["rule"], cap["classid"][:5]) == ("spare-ethernet", "4d50:")
+            listed = site.proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
+            shown = listed.split(f"class htb {cap['classid']} ")[1].split("Sent ")[1].split()
+            assert (cap["bytes"], cap["packets"]) == (int(shown[0]), int(shown[2]))
+        until(lambda: not read()["connections"], SLOW)
+        after = read()
+        sent = sum(each["bytes_sent"] for each in after["paths"])
+        # What goes twice, from one subflow's queue to another's, counts twice.
+        assert SENT <= sent < 2 * SENT
+        assert all(each["subflows"] == 0 for each in after["paths"])
+    for before, later in itertools.pairwise(seen):
+        assert all(later[key] >= count for key, count in before.items()), "a total fell"
+
+
+def test_single_connections_events_and_explanations(site: Site) -> None:
+    with running(site) as throttler, listening(site) as listener, connected(site, listener) as (client, proxy):
+        until(lambda: "applied" in {each["kind"] for each in asked(throttler, "events")["events"]}, SLOW)
+        transfer(proxy, client, 300_000)
+        until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+        found = asked(throttler, "connections", client="10.77.1.2", sort="bytes")
+        (connection,) = found["connections"]
+        ethernet, wifi = connection["subflows"]
+        assert found["total"] == 1
+        assert connection["client"] == "10.77.1.2"
+        assert connection["bytes_sent"] >= 300_000
+        assert 0 < ethernet["rtt"] < 10
+        assert ethernet["segments_out"] > 0
+        assert ethernet["cwnd"] > 0
+        assert ethernet["share"] + wifi["share"] == pytest.approx(1, abs=0.001)
+        assert asked(throttler, "connections", client="10.77.9.9")["total"] == 0
+
+        endpoint = ethernet["remote"]
+        (explained,) = asked(throttler, "explain", endpoint=endpoint)["connections"]
+        capped, free = explained["subflows"]
+        assert (capped["verdict"], capped["cap_state"]) == ("capped at 5 Mbit/s", "in force")
+        assert free["tried"][0]["failed"] == "it is on path wifi, not on ethernet"
+
+        own = asked(throttler, "client", endpoint=wifi["remote"])
+        assert own["multipath"]
+        assert {(each["path"], each["capped"]) for each in own["subflows"]} == {("ethernet", True), ("wifi", False)}
+        assert not asked(throttler, "client", endpoint="10.77.1.2:1")["multipath"]
+
+        other = asked(throttler, "what_if", policy=POLICY.replace("[ethernet]", "[wifi]"))
+        assert {(each["remote"], each["then"]) for each in other["changes"]} == {
+            (ethernet["remote"], "not capped"),
+            (wifi["remote"], "capped at 5 Mbit/s by rule spare-ethernet"),
+        }
+        kinds = [each["kind"] for each in asked(throttler, "events", token=connection["token"])["events"]]
+        assert kinds.count("subflow") >= 2
+        assert kinds.index("connection") < kinds.index("decided") < kinds.index("applied")
+
+
+def test_the_reaction_to_joins_is_measured(site: Site) -> None:
+    site.policy.write_text(POLICY.replace("[ethernet]", "[wifi]"))
+    with running(site) as throttler, listening(site) as listener, ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(connected(site, listener))
+        until(lambda: len(site.entries()) == 5, SLOW)
+        until(lambda: asked(throttler, "summary")["reaction"]["total"] == 5, SLOW)
+        reaction = asked(throttler, "summary")["reaction"]
+        assert reaction["count"] == sorted(reaction["count"])
+        assert 0 < reaction["sum"] < 5 * SLOW

@@ -1,0 +1,139 @@
+"""What the status socket answers to ``summary``, as models: for the JSON Schema and for tests."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from mptcp_throttler.views.answer_models import (
+    Answer,
+    Bytes,
+    Class,
+    Count,
+    DirectionName,
+    Moment,
+    Part,
+    Rate,
+    Reloads,
+    Seconds,
+    Sequence,
+)
+
+
+class SubflowCounts(Part):
+    active: Count
+    syn: Count
+    syn_ack: Annotated[Count, Field(alias="syn-ack")]
+    unproven: Count
+    closing: Count
+    pending: Count
+    """Caps that wait for the end of their transition; of subflows that are active."""
+
+
+class PathTotals(Part):
+    path: str | None
+    """Null for subflows on no path of the policy."""
+    interface: str | None
+    subflows: Count
+    """Active ones, now."""
+    bytes_sent: Bytes
+    """Since the daemon's start, to the client; only grows."""
+    bytes_received: Bytes
+
+
+class RuleTotals(Part):
+    policy: str
+    """Name of the policy's file without its ending."""
+    rule: str
+    path: str | None
+    direction: DirectionName
+    capped: Count
+    """Subflows that have its cap, or are about to."""
+    landing: Count
+    """Those of them that wait for the end of their transition."""
+    rate: Rate | None
+    """Null where the policy in force has no such cap."""
+    ceil: Rate | None
+    bytes: Bytes
+    """Under this cap, since the daemon's start; only grows."""
+    share: Literal["path", "client", "connection"] | None
+
+
+class ClassTotals(Class):
+    rule: str | None
+    """Whose cap it is."""
+    bytes: Bytes | None
+    """As tc counts, headers included, since the class was made; null where the kernel does not say."""
+    packets: Count | None
+    drops: Count | None
+
+
+class Budget(Part):
+    name: str
+    rule: str
+    """The first that feeds it."""
+    client: str | None
+    """Null for all clients together."""
+    used: Bytes
+    volume: Bytes
+    """Of the next step, or of the last one where all are reached."""
+    left: Bytes
+    until: Moment
+    """When it begins anew."""
+
+
+class GuardTotals(Part):
+    relaxed: Count
+    """Connections whose caps are relaxed now."""
+    interventions: Count
+    """Since the daemon's start."""
+
+
+class Loop(Part):
+    longest: Seconds
+    """For which the event loop answered nothing, since the start."""
+    recent: Seconds
+    """The same in the last 10 s."""
+    late: Count
+    """How often above 50 ms."""
+
+
+class Histogram(Part):
+    le: list[float]
+    """Upper ends of the buckets, seconds."""
+    count: list[Count]
+    """How many took at most so long; cumulative, one for each of `le`."""
+    total: Count
+    """How many there were: what Prometheus calls the bucket `+Inf`."""
+    sum: Seconds
+
+
+class SummaryPolicy(Part):
+    file: str
+    since: Moment
+    """When it was taken."""
+    dry_run: bool
+    rules: list[str]
+
+
+class SummaryAnswer(Answer):
+    connections: Count
+    subflows: SubflowCounts
+    clients: Count
+    """Addresses from which connections were opened."""
+    paths: list[PathTotals]
+    rules: list[RuleTotals]
+    classes: list[ClassTotals]
+    """Those first that passed most; at most 256."""
+    budgets: list[Budget]
+    """The fullest first; at most 100."""
+    guard: GuardTotals
+    counters: dict[str, Any]
+    """As in `status`."""
+    loop: Loop
+    reaction: Histogram
+    """From the last packet of a join's handshake, as captured, to the entry that caps it."""
+    reloads: Reloads
+    policy: SummaryPolicy
+    last_event: Sequence
