@@ -9,6 +9,8 @@ import pytest
 
 from mptcp_common.exit_status import CONFIGURATION
 from mptcp_common.trust import THROTTLER_USER
+from mptcp_portal.settings import CHECK_NAME, read_settings
+from mptcp_portal.squid_socket import HEADER
 from mptcp_proxy.places import Places
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.mptcp_pm import keeping
@@ -21,6 +23,7 @@ from mptcp_throttler.shaping.model import Ownership
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = load_settings((ROOT / "conf/throttler.yaml").read_text(), "conf/throttler.yaml")
+PORTAL = read_settings(ROOT / "conf/portal.yaml")
 
 
 def contract() -> dict[str, str]:
@@ -31,6 +34,22 @@ def contract() -> dict[str, str]:
 def squid_ports() -> list[int]:
     text = (ROOT / "conf/squid.conf").read_text()
     return [int(port) for port in re.findall(r"^http_port\s+(?:\S*:)?(\d+)", text, re.MULTILINE)]
+
+
+def squid_peer() -> tuple[str, str]:
+    found = re.search(r"^cache_peer (\S+) parent (\d+) ", (ROOT / "conf/squid.conf").read_text(), re.MULTILINE)
+    assert found
+    return found[1], found[2]
+
+
+def squid_header() -> str:
+    """Return the header that Squid takes out of all requests, and adds to those for the check page."""
+    text = (ROOT / "conf/squid.conf").read_text()
+    (added,) = re.findall(r'^request_header_add (\S+) "%>a %>p" check_page$', text, re.MULTILINE)
+    assert f"\nrequest_header_access {added} deny all\n" in text
+    assert added.lower().encode() == HEADER
+    assert re.search(rf"^acl check_name dstdomain -n {re.escape(CHECK_NAME)}$", text, re.MULTILINE)
+    return str(added)
 
 
 OWNERSHIP = Ownership()
@@ -66,6 +85,11 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("what was replaced", f"{SETTINGS.state_directory}/replaced.json"),
         ("user and group of the throttler", THROTTLER_USER),
         ("exit status for mistakes of files", str(CONFIGURATION)),
+        ("name of the check page", CHECK_NAME),
+        ("portal's end for Squid", str(PORTAL.check)),
+        ("portal's end for Squid", "{}:{}".format(*squid_peer())),
+        ("who asks for the check page", f"{squid_header()}: ADDRESS PORT"),
+        ("page where the portal does not answer", str(Places().check_page_missing)),
         ("outcome of the proxy's last reload", str(Places().reloads)),
     ],
 )

@@ -285,6 +285,8 @@ class OwnSubflow(Part):
 
 class OwnBudget(Part):
     name: str
+    client: str | None
+    """The address of the connection's own client that it is for; null where all share it."""
     used: Bytes
     volume: Bytes
     left: Bytes
