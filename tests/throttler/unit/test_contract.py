@@ -9,7 +9,7 @@ import pytest
 
 from mptcp_common.exit_status import CONFIGURATION
 from mptcp_common.trust import THROTTLER_USER
-from mptcp_proxy.places import Places
+from mptcp_proxy.places import Places, Role
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.mptcp_pm import keeping
 from mptcp_throttler.kernel.netlink import OUR_PORTS
@@ -67,6 +67,8 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("user and group of the throttler", THROTTLER_USER),
         ("exit status for mistakes of files", str(CONFIGURATION)),
         ("outcome of the proxy's last reload", str(Places().reloads)),
+        ("a relay's service name", Role.RELAY.service_name),
+        ("addresses of a relay's parents", str(Places(Role.RELAY.service_name).parents)),
     ],
 )
 def test_the_page_says_what_the_code_does(row: str, value: str) -> None:
@@ -78,6 +80,4 @@ def test_the_shipped_settings_are_the_contracts() -> None:
 
 
 def test_the_squid_service_name_is_the_proxys() -> None:
-    from mptcp_proxy.places import Role
-
     assert contract()["Squid's service name"] == Role.PROXY.service_name
