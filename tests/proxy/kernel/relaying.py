@@ -132,6 +132,8 @@ def chain(
     origin = start_origin(testbed["origin"], FILES, ports=(80,), tls_port=443)
     proxies = tuple(start_proxy(testbed[name]) for name in parents)
     node = testbed["relay"]
+    # As docs/relay.md advises. Kernels before 6.12 have no such thing.
+    node.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
     named = [peer(testbed[name]) for name in parents] if peers is None else peers
     config = configuration(node, *named, *statements, more=more)
     return Chain(testbed, origin, proxies, start_relay(node, config, env=env, mounts=mounts), config)
