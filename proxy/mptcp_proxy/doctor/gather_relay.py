@@ -40,6 +40,7 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
     values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
     yield kernel.mptcp_socket(reading.mptcp_error(), os.uname().release, Role.RELAY)
     yield from (each for each in kernel.mptcp_sysctls(values) if each.check in _SYSCTLS)
+    yield relay.blackhole(reading.sysctl(relay.BLACKHOLE))
     yield relay.limit(_limit())
     yield kernel.congestion_control(values)
     squid = installed()

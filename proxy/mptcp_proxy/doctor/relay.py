@@ -9,9 +9,10 @@ from mptcp_common.units import counted
 
 from ..configuration.parents import EXAMPLE
 from ..towards import Towards
-from .model import Finding, fail, ok, warn
+from .model import Finding, fail, lasting_sysctl, ok, warn
 
 _LIMIT, _UPLINKS, _ROUTES = "path manager", "uplinks", "routes of uplinks"
+_BLACKHOLE, BLACKHOLE = "sysctl blackhole", "net.mptcp.blackhole_timeout"
 _ONE_PATH = "the parents are reached over one uplink, and lost with it"
 _LASTING = "at each boot, see docs/relay.md"
 
@@ -65,6 +66,19 @@ def limit(subflows: int | None) -> Finding:
             "ip mptcp limits set subflows 8   # at each boot: mptcp-relay.service does it",
         )
     return ok(_LIMIT, f"up to {counted(subflows, 'additional subflow')} for each connection")
+
+
+def blackhole(seconds: str | None) -> Finding:
+    """*seconds*: net.mptcp.blackhole_timeout (Linux 6.12, mptcp-sysctl.rst); None where there is no such thing."""
+    if seconds in (None, "0"):
+        return ok(_BLACKHOLE, "the kernel does not give up Multipath TCP because an uplink failed for a moment")
+    return warn(
+        _BLACKHOLE,
+        f"{BLACKHOLE} is {seconds}",
+        "where an uplink comes back just as the kernel tries without Multipath TCP, it blames a firewall, and"
+        f" reaches the parents by plain TCP for {seconds} s, longer the next time",
+        lasting_sysctl(BLACKHOLE, "0"),
+    )
 
 
 def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Finding:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mptcp_lab.testbed import (
+    RELAY,
     TWO_PATHS,
     End,
     Endpoint,
@@ -94,6 +95,21 @@ def test_proxy_with_an_interface_per_path_has_the_path_on_its_own_interface() ->
     assert "ip -4 route add 10.77.3.0/24 via 10.77.19.1 dev wan2" in proxy
     assert "ip -6 rule add iif to-path3 table 103" in core
     assert "ip -6 route add fd77:8::2 via fd77:19::2 dev to-proxy2 table 103" in core
+
+
+def test_a_relay_has_the_paths_and_its_client_the_relay() -> None:
+    assert RELAY.devices("relay") == ("lan0", "eth0", "wlan0")
+    assert RELAY.devices("client") == ("eth0",)
+    assert RELAY.end("relay", "lan0").address(4) == "10.77.48.1"
+    names = {node.name: f"mpx-0-{node.name}" for node in RELAY.nodes}
+    said = [" ".join(step.argv) for step in steps(RELAY, names) if step.node == "client"]
+    assert "ip -4 route add default via 10.77.48.1 dev eth0" in said
+    assert not any("endpoint" in each for each in said)
+    uplinks = [" ".join(step.argv) for step in steps(RELAY, names) if step.node == "relay"]
+    assert "ip mptcp endpoint add 10.77.2.2 dev wlan0 id 4 subflow" in uplinks
+    # It hands nothing on but by Squid.
+    assert not any("forward" in each for each in uplinks)
+    assert RELAY.end("proxy2", "wan0").address(6) == "fd77:11::2"
 
 
 def test_every_path_has_its_own_client_network() -> None:

@@ -54,11 +54,13 @@ def fetch(
     mptcp: bool = False,
     tunnel: bool = False,
     options: Sequence[str] = (),
+    wait: int = 20,
 ) -> Fetched:
-    """Download *url* through *proxy*, with CONNECT if *tunnel*."""
+    """Download *url* through *proxy*, with CONNECT if *tunnel*, within *wait* seconds."""
     with tempfile.NamedTemporaryFile(dir=client.directory) as file:
-        extra = ["-m", "20", "-o", file.name, "-w", "%{http_connect} %{http_code}", *options]
-        answer = client.run(curl(url, proxy, mptcp=mptcp, tunnel=tunnel, options=extra), check=False)
+        extra = ["-m", str(wait), "-o", file.name, "-w", "%{http_connect} %{http_code}", *options]
+        command = curl(url, proxy, mptcp=mptcp, tunnel=tunnel, options=extra)
+        answer = client.run(command, check=False, timeout=wait + 10)
         connect, code = (int(field) for field in answer.stdout.split())
         data = Path(file.name).read_bytes()
     return Fetched(connect if tunnel and connect != 200 else code, hashlib.sha256(data).hexdigest(), len(data))

@@ -39,6 +39,14 @@ def test_the_limit(subflows: int | None, status: Status, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("seconds", "status", "words"),
+    [(None, OK, ""), ("0", OK, ""), ("3600", WARN, "sysctl -w net.mptcp.blackhole_timeout=0")],
+)
+def test_the_kernel_does_not_give_up(seconds: str | None, status: Status, words: str) -> None:
+    is_as(relay.blackhole(seconds), status, words)
+
+
+@pytest.mark.parametrize(
     ("endpoints", "status", "words"),
     [
         ([ETH, WLAN], OK, ["2: 10.77.1.2 on eth0, 10.77.2.2 on wlan0"]),

@@ -11,7 +11,7 @@ from mptcp_common.exit_status import CONFIGURATION
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_portal.settings import CHECK_NAME, read_settings
 from mptcp_portal.squid_socket import HEADER
-from mptcp_proxy.places import Places
+from mptcp_proxy.places import Places, Role
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.mptcp_pm import keeping
 from mptcp_throttler.kernel.netlink import OUR_PORTS
@@ -91,6 +91,8 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("who asks for the check page", f"{squid_header()}: ADDRESS PORT"),
         ("page where the portal does not answer", str(Places().check_page_missing)),
         ("outcome of the proxy's last reload", str(Places().reloads)),
+        ("a relay's service name", Role.RELAY.service_name),
+        ("addresses of a relay's parents", str(Places(Role.RELAY.service_name).parents)),
     ],
 )
 def test_the_page_says_what_the_code_does(row: str, value: str) -> None:
@@ -102,6 +104,4 @@ def test_the_shipped_settings_are_the_contracts() -> None:
 
 
 def test_the_squid_service_name_is_the_proxys() -> None:
-    from mptcp_proxy.places import Role
-
     assert contract()["Squid's service name"] == Role.PROXY.service_name
