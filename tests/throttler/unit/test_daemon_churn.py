@@ -15,7 +15,7 @@ from mptcp_dialogue import Path as Subflow
 from test_daemon import CAPPED, Scene, running
 
 CLIENTS, BATCH = 8, 50
-WARM_UP, COUNT = 2_000, 2_000
+WARM_UP, COUNT = 600, 2_000
 """Connections of two subflows each."""
 OVER = 60.0
 """Seconds after which a connection that ended is forgotten by everybody, its entries included."""
@@ -43,6 +43,8 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
             port = 1024 + number % 60_000
             initial = Subflow(host, f"10.1.0.{client}", port, True, PROXY, "w0")
             join = Subflow(host, f"10.2.0.{client}", port, False, PROXY, "w0")
+            # As of one kind of phone: what is known of an address and its identifiers is remembered, within bounds.
+            join.remote_id = 1
             dialogues.append((host, initial, join))
             for segment in (*initial.handshake(), *join.handshake()):
                 capture.give(segment)
