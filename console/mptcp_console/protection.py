@@ -33,6 +33,8 @@ HEADERS: Final = {
 }
 _PUBLIC: Final = re.compile(r"/login|/static/.*", re.DOTALL)
 """The form, and files that everybody has who has the source."""
+_FORMS: Final = ("/login", "/logout")
+"""A browser that is told to send no referrer says ``Origin: null`` of a form. These need the token, or end a cookie."""
 
 
 class Protection:
@@ -68,7 +70,11 @@ class Protection:
             return PlainTextResponse(
                 "This is not a name of the console. Use its address, or add the name to hosts in console.yaml.\n", 421
             )
-        if scope["method"] not in ("GET", "HEAD") and not _is_from_own_page(headers, hosts[0]):
+        if (
+            scope["method"] not in ("GET", "HEAD")
+            and scope["path"] not in _FORMS
+            and not _is_from_own_page(headers, hosts[0])
+        ):
             return PlainTextResponse("Another site's page may not do this.\n", 403)
         if self._token is None or _PUBLIC.fullmatch(scope["path"]) or self._is_shown(self._token, headers):
             return None

@@ -15,7 +15,7 @@ from mptcp_console.history import Tracks, highest, latest, mean
 
 LONGEST_PAUSE: Final = 15.0
 """Seconds between two summaries; over a longer time nothing is said."""
-SHORTEST: Final = 0.2
+SHORTEST: Final = 0.5
 """Seconds: over less a rate says nothing."""
 
 K = TypeVar("K")

@@ -1,4 +1,4 @@
-"""Asks the throttler, once a second while somebody watches and every five seconds else, for all browsers together.
+"""Asks the throttler for all browsers together: about once a second while somebody watches, else every five seconds.
 
 What it answers is kept as history, and given to whoever waits for the next answer. That it does not answer, answers
 something else, or was started anew is an answer, too: the page says so.
@@ -23,11 +23,14 @@ from mptcp_console.lane import Ask
 from mptcp_console.overviews import overview
 from mptcp_console.rates import Meter, record
 
-WATCHED_SECONDS: Final = 1.0
+WATCHED_SECONDS: Final = 0.8
+"""What happened is shown within a second."""
 UNWATCHED_SECONDS: Final = 5.0
 PATIENCE: Final = 3.0
 """Seconds for an answer; a throttler that is busy with ten thousand connections takes a fraction of one."""
 MOST_WATCHERS: Final = 64
+EVENTS_SECONDS: Final = 1.5
+"""Between two questions for events, where each of them finds some."""
 MOST_EVENTS_ASKED: Final = 10_000
 FIRST_EVENTS: Final = 10_000
 """How far back is asked when the console starts."""
@@ -93,6 +96,8 @@ class Watch:
         self._woken = asyncio.Event()
         self._news = asyncio.Condition()
         self._seen_event = 0
+        self._busy_until = 0.0
+        """Until when no events are asked for."""
         self._pid: int | None = None
         self._meter = Meter()
         self.tracks = Tracks()
@@ -143,7 +148,7 @@ class Watch:
             self._set_state(ODD, problem)
             return
         if self._pid not in (None, summary.get("pid")):
-            self._seen_event = 0
+            self._seen_event, self._busy_until = 0, 0.0
             self._say(f"the throttler was started anew (process {summary.get('pid')})")
         try:
             record(self.tracks, self._meter, summary)
@@ -159,7 +164,11 @@ class Watch:
     async def _take_events(self, summary: Mapping[str, Any]) -> None:
         last = summary.get("last_event") or 0
         if last <= self._seen_event:
+            self._busy_until = 0.0
             return
+        if self._clock() < self._busy_until:
+            return
+        self._busy_until = self._clock() + EVENTS_SECONDS
         after = self._seen_event or max(0, last - FIRST_EVENTS)
         answer = await self._ask({"query": "events", "after": after, "limit": MOST_EVENTS_ASKED})
         for event in answer.get("events", ()):

@@ -39,17 +39,23 @@ class World:
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
     clock: Callable[[], float] = time.time
+    counted: float | None = None
+    """When the bytes were counted; None: when it is asked."""
     asked: list[dict[str, Any]] = field(default_factory=list)
 
     def carry(self, ethernet: int, wifi: int) -> None:
         """Have bytes sent over both paths, and a tenth of them received."""
+        if self.counted is not None:
+            self.counted = self.clock()
         for path, octets in (("ethernet", ethernet), ("wifi", wifi)):
             self.sent[path] += octets
             self.received[path] += octets // 10
 
     def tell(self, kind: str, text: str, **fields: Any) -> None:
         """Add an event."""
-        self.events.append({"seq": len(self.events) + 1, "time": self.clock(), "kind": kind, "text": text, **fields})
+        nothing = dict.fromkeys(("token", "client", "remote", "local", "path", "rule", "direction"))
+        head = {"seq": len(self.events) + 1, "time": self.clock(), "kind": kind}
+        self.events.append(nothing | {"client": ""} | head | {"text": text} | fields)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(request)
@@ -74,7 +80,14 @@ class World:
         }
         return {
             "connections": self.count,
-            "subflows": {"active": 2 * self.count, "pending": 0},
+            "subflows": {
+                "active": 2 * self.count,
+                "syn": 0,
+                "syn-ack": 0,
+                "unproven": 0,
+                "closing": 0,
+                "pending": 0,
+            },
             "clients": max(1, self.count // 2),
             "paths": [
                 {
@@ -88,6 +101,7 @@ class World:
             ],
             "rules": [rule],
             "classes": [],
+            "counted": self.clock() if self.counted is None else self.counted,
             "budgets": [
                 {
                     "name": "month",
@@ -95,17 +109,19 @@ class World:
                     "client": None,
                     "used": 1_200_000_000,
                     "volume": 5_000_000_000,
+                    "left": 3_800_000_000,
                     "until": self.clock() + 8 * 86400,
                 }
             ],
             "guard": {"relaxed": 0, "interventions": 2},
             "counters": {"tracker": {"disagreements": 0}},
             "loop": {"longest": 0.012, "recent": 0.003, "late": 0},
-            "reaction": {"le": [0.001, 0.01, 0.1], "count": [3, 9, 10], "sum": 0.05},
+            "reaction": {"le": [0.001, 0.01, 0.1], "count": [3, 9, 10], "total": 10, "sum": 0.05},
             "reloads": {"accepted": 1, "refused": 0, "last_refused": None},
             "policy": {
                 "file": "/etc/mptcp-throttler/policy.yaml",
                 "since": self.clock() - 600,
+                "dry_run": False,
                 "rules": ["spare-ethernet"],
             },
             "last_event": len(self.events),
@@ -131,6 +147,9 @@ class World:
                 "ceil": self.rate if path == "ethernet" and self.capped else None,
                 "classid": "4d50:10" if path == "ethernet" and self.capped else None,
                 "landing": False,
+                "local_id": 0,
+                "remote_id": 0 if initial else 1,
+                "pacing_limit": None,
                 "reason": REASON if path == "ethernet" and self.capped else "no rule matches",
                 "upload": None,
                 "bytes_sent": 1_000_000 * (number + 1),
@@ -174,6 +193,7 @@ class World:
     def _explain(self, request: dict[str, Any]) -> dict[str, Any]:
         found = self._connections({"token": request.get("token"), "client": request.get("client"), "limit": 20})
         return {
+            "total": found["total"],
             "connections": [
                 {
                     "token": each["token"],
@@ -182,7 +202,7 @@ class World:
                     "subflows": [self._explained(subflow) for subflow in each["subflows"]],
                 }
                 for each in found["connections"]
-            ]
+            ],
         }
 
     def _explained(self, subflow: dict[str, Any]) -> dict[str, Any]:
@@ -191,21 +211,30 @@ class World:
             **{key: subflow[key] for key in ("remote", "local", "path", "interface", "rate", "ceil", "rule", "since")},
             "direction": "down",
             "verdict": "capped at 5 Mbit/s" if capped else "not capped",
+            "reason": subflow["reason"],
             "tried": [
                 {
                     "rule": "office-hours",
+                    "kind": "throttle",
                     "matched": False,
                     "failed": "it is not between 08:00 and 18:00",
                     "until": self.clock() + 3600,
                 },
                 {
                     "rule": "spare-ethernet",
+                    "kind": "throttle",
                     "matched": capped,
-                    "failed": None if capped else "the subflow is not on path ethernet",
+                    "failed": None if capped else "it is on path wifi, not on ethernet",
                     "until": None,
                 },
             ],
-            "stages": [{"stage": "guard", "what": "leaves the cap as it is", "since": subflow["since"]}],
+            "stages": [
+                {
+                    "stage": "budgets",
+                    "what": "budget month: under 5.00 GB used until 1 December",
+                    "since": subflow["since"],
+                }
+            ],
             "cap_state": "in force" if capped else "none",
         }
 
@@ -228,10 +257,12 @@ class World:
                 "remote": first["subflows"][1]["remote"],
                 "path": "wifi",
                 "now": "not capped",
-                "then": "capped at 1 Mbit/s",
+                "direction": "down",
+                "then": "capped at 1 Mbit/s by rule new",
+                "why": "rule new caps path wifi at 1 Mbit/s: 2 subflows active",
             }
         ]
-        return {"changes": changes, "capped_now": self.count, "capped_then": 2 * self.count}
+        return {"errors": [], "changes": changes, "changed": 1, "capped_now": self.count, "capped_then": 2 * self.count}
 
 
 class FakeThrottler:

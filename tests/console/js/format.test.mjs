@@ -16,6 +16,8 @@ test("a cap is shown as it was written", () => {
 });
 
 test("sizes, ages, shares, round-trip times", () => {
+  assert.deepEqual(format.unitOf(54e6), {factor: 1e6, unit: "Mbit/s"});
+  assert.deepEqual(format.unitOf(10), {factor: 1, unit: "bit/s"});
   assert.equal(format.size(12_700_000), "12.7 MB");
   assert.equal(format.size(0), "0 B");
   assert.equal(format.size(1.2e12), "1.20 TB");

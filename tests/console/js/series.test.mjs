@@ -22,11 +22,14 @@ test("moments are put one after the other, and the oldest go", () => {
   assert.deepEqual(series.lines("up"), []);
 });
 
-test("what is missing between two moments stays empty", () => {
+test("what a moment says holds since the one before, and after a long pause nothing is said", () => {
   const series = new Series(60, 1);
   series.push(overview(START));
-  series.push(overview(START + 3));
-  assert.deepEqual(series.lines("down")[0].values, [5e6, null, null, 5e6]);
+  series.push(overview(START + 3, {ethernet: 3e6}));
+  assert.deepEqual(series.lines("down")[0].values, [5e6, 3e6, 3e6, 3e6]);
+  assert.deepEqual(series.caps("down")[0].values, [5e6, 5e6, 5e6, 5e6]);
+  series.push(overview(START + 23));
+  assert.deepEqual(series.lines("down")[0].values.slice(3), [3e6, ...new Array(19).fill(null), 5e6]);
   series.push(overview(START + 5000));
   assert.equal(series.length, 60);
   assert.deepEqual(series.lines("down")[0].values.filter(each => each !== null), [5e6]);

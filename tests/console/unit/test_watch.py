@@ -75,6 +75,18 @@ def test_one_summary_each_time_and_events_only_when_there_are_some(site: Site) -
     assert site.watch.throttler.state == "up"
 
 
+def test_where_events_never_end_they_are_asked_for_less_often_and_none_is_lost(site: Site) -> None:
+    async def looks() -> None:
+        for number in range(20):
+            site.world.tell("applied", str(number))
+            await site.look(WATCHED_SECONDS)
+        await site.look(10)
+
+    run(looks())
+    assert site.texts() == [str(number) for number in range(20)]
+    assert queries(site).count("events") == 11
+
+
 def test_once_a_second_while_watched_however_many_and_every_five_else(site: Site) -> None:
     async def rounds() -> None:
         asking = asyncio.create_task(site.watch.run())
@@ -221,7 +233,7 @@ def test_a_slow_browser_misses_moments_and_holds_nobody_up(site: Site) -> None:
         await anext(stream)
         for number in range(MOST_EVENTS + 20):
             site.world.tell("applied", str(number))
-            await site.look()
+            await site.look(2)
         return parsed(await anext(stream))
 
     moment = run(watch())

@@ -1,12 +1,14 @@
 /**
  * The graph: uPlot, with the caps in it, and a line at the time that is held.
  */
-import uPlot from "../vendor/uplot/uPlot.esm.js";
+import library from "../vendor/uplot/uPlot.esm.js";
 import {colour, pathColour} from "./colours.mjs";
-import {clock, rate} from "./format.mjs";
+import {clock, unitOf} from "./format.mjs";
 import {ceiling, pathName} from "./series.mjs";
 import {capText} from "./words.mjs";
 
+/** Its own types are not published beside it. @type {any} */
+const uPlot = library;
 const HEIGHT = 300;
 const LOW = 220;
 const NARROW = 560;
@@ -73,21 +75,24 @@ export class Chart {
       label: pathName(each.path), stroke: pathColour(each.path), width: 2, spanGaps: false, points: {show: false},
     }));
     const caps = this.#caps.map(each => ({
-      label: `cap by ${each.rule}`, stroke: pathColour(each.path), width: 1.5, dash: [6, 5], spanGaps: false,
+      label: `cap by ${each.rule}`, stroke: pathColour(each.path), fill: `${pathColour(each.path)}1c`, width: 1.5, dash: [6, 5], spanGaps: false,
       points: {show: false}, paths: uPlot.paths.stepped({align: 1}),
     }));
     this.#plot = new uPlot({
       ...this.#size(),
       legend: {show: false},
       cursor: {y: false, drag: {x: false, y: false}, points: {size: 7}},
-      padding: [12, 12, 0, 0],
+      padding: [22, 12, 0, 0],
       scales: {x: {time: true, auto: false}, y: {auto: false}},
       series: [{}, ...lines, ...caps],
       axes: [
         {stroke: ink, font, grid: {show: false}, ticks: {stroke: colour("--grid"), width: 1, size: 5}, space: 70,
           values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map(clock)},
-        {stroke: ink, font, grid, ticks: {show: false}, size: 78, space: 40,
-          values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map(value => value === 0 ? "0" : rate(value))},
+        {stroke: ink, font, grid, ticks: {show: false}, size: 48, space: 40,
+          values: (/** @type {any} */ plot, /** @type {number[]} */ at) => {
+            const {factor} = unitOf(plot.scales.y.max);
+            return at.map(value => String(Number((value / factor).toFixed(3))));
+          }},
       ],
       hooks: {
         draw: [(/** @type {any} */ plot) => this.#decorate(plot)],
@@ -108,6 +113,10 @@ export class Chart {
     context.textAlign = "right";
     context.textBaseline = "bottom";
     const {left, top, width, height} = plot.bbox;
+    context.fillStyle = colour("--muted");
+    context.textAlign = "left";
+    context.fillText(unitOf(plot.scales.y.max).unit, 8 * ratio, top - 6 * ratio);
+    context.textAlign = "right";
     /** @type {number[]} */
     const taken = [];
     for (const each of this.#caps) {

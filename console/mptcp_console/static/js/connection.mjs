@@ -39,7 +39,7 @@ export class ConnectionPage {
       const [explained, found] = await Promise.all([get("explain", {token}), get("connections", {token})]);
       if (token !== this.#token) return;
       const now = explained.time;
-      show(byId("connection-events"), events.events.reverse(), now, "Nothing of it is kept.");
+      show(byId("connection-events"), events.events.reverse(), now, "Nothing of it is kept.", token);
       const why = explained.connections[0];
       const live = found.connections[0];
       if (why === undefined) {
@@ -82,11 +82,12 @@ function update(card, each, live, now) {
   const tried = make("ol", {class: "tried"}, ...each.tried.map(rule => {
     const until = rule.until === null ? "" : `, until ${moment(rule.until, now)}`;
     const text = rule.matched ? "matches" : `${rule.failed ?? "does not match"}${until}`;
-    return make("li", {class: rule.matched ? "matched" : "failed"}, make("strong", {}, rule.rule), ` ${text}`);
+    const kind = rule.kind === "throttle" ? "" : ` (${rule.kind})`;
+    return make("li", {class: rule.matched ? "matched" : "failed"}, make("strong", {}, rule.rule), `${kind} ${text}`);
   }));
   const stages = make("ul", {class: "stages"}, ...each.stages.map(stage =>
     make("li", {}, make("strong", {}, stage.stage), ` ${stage.what}, since ${moment(stage.since, now)}`)));
-  const parts = [make("div", {class: "card-head"}, title), list, make("h3", {}, "Rules that were tried"),
+  const parts = [make("div", {class: "card-head"}, title), make("p", {class: "reason"}, each.reason), list, make("h3", {}, "Rules that were tried"),
     each.tried.length > 0 ? tried : make("p", {class: "help"}, "The policy has no rule.")];
   if (each.stages.length > 0) parts.push(make("h3", {}, "What changed it after that"), stages);
   const fresh = make("div", {}, ...parts);

@@ -89,7 +89,7 @@ function group(each) {
 }
 
 function cells() {
-  const kinds = ["wide", "number wide", "number", "number", "number wide", "number wide", "number wide", ""];
+  const kinds = ["wide", "number wide", "number", "number wide", "number wide", "number wide", "number wide", ""];
   return kinds.map(kind => make("td", {class: kind}));
 }
 

@@ -49,11 +49,11 @@ export function keyed(parent, items, key, create, update) {
     }
     there.delete(name);
     update(element, item);
-    if (element === next) next = next.nextElementSibling;
+    if (element === next) next = element.nextElementSibling;
     else parent.insertBefore(element, next);
   }
   for (const element of there.values()) {
-    if (element === next) next = next.nextElementSibling;
+    if (element === next) next = element.nextElementSibling;
     element.remove();
   }
 }

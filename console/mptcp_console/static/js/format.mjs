@@ -22,6 +22,12 @@ function withUnit(value, units, base) {
   return `${Math.round(value)} ${base}`;
 }
 
+/** The unit in which numbers up to *most* are short. @param {number} most bits/s @returns {{factor: number, unit: string}} */
+export function unitOf(most) {
+  const [factor, unit] = RATES.find(([each]) => most >= Number(each)) ?? [1, "bit/s"];
+  return {factor: Number(factor), unit: String(unit)};
+}
+
 /** A measured rate to three digits. @param {number|null|undefined} bits bits/s @returns {string} */
 export function rate(bits) {
   return bits === null || bits === undefined ? NOTHING : withUnit(bits, RATES, "bit/s");

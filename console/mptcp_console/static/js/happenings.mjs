@@ -9,22 +9,25 @@ import {clock, lastTime, moment} from "./format.mjs";
 
 const MOST = 300;
 
-/** @param {Element} list @param {Happening[]} events the newest first @param {number} now @param {string} none */
-export function show(list, events, now, none) {
-  keyed(list, events, each => String(each.serial), each => row(each), (element, each) => {
+/**
+ * @param {Element} list @param {Happening[]} events the newest first @param {number} now
+ * @param {string} none what stands there without any @param {string} [about] the connection to which no link is needed
+ */
+export function show(list, events, now, none, about) {
+  keyed(list, events, each => String(each.serial), each => row(each, about), (element, each) => {
     setText(/** @type {Element} */ (element.firstElementChild), moment(each.time, now));
   });
   list.querySelector(":scope > .empty")?.remove();
   if (events.length === 0) list.append(make("li", {class: "empty"}, none));
 }
 
-/** @param {Happening} each */
-function row(each) {
+/** @param {Happening} each @param {string} [about] */
+function row(each, about) {
   const time = make("time", {datetime: new Date(each.time * 1000).toISOString()}, clock(each.time));
   const kind = make("span", {class: "kind", "data-kind": each.kind ?? ""}, each.kind ?? "");
   const text = make("span", {class: "what"}, each.text);
   const item = make("li", {}, time, kind, text);
-  if (each.token !== undefined) {
+  if (each.token !== undefined && each.token !== about) {
     item.append(make("a", {href: `#connection/${each.token}`, "aria-label": `Connection ${each.token}`}, each.token));
   }
   return item;
@@ -73,7 +76,7 @@ export class EventsPage {
     const {kind, client, rule, from, to} = this.#wanted();
     if (to !== "" || events.length === 0) return;
     const taken = events.filter(each => (kind === "" || each.kind === kind) && (client === "" || each.client === client)
-      && (rule === "" || each.rule === rule) && (from === "" || each.time >= from)
+      && (rule === "" || each.rule === rule) && (from === "" || each.time >= Number(from))
       && each.serial > (this.#events[0]?.serial ?? 0));
     if (taken.length === 0) return;
     this.#events = [...taken.reverse(), ...this.#events].slice(0, MOST);

@@ -63,6 +63,7 @@ function drawState() {
   const text = troubleText(throttler, lostSince, Date.now() / 1000);
   const trouble = byId("trouble");
   trouble.hidden = text === null;
+  overview.age(text !== null);
   setText(trouble, text ?? "");
 }
 

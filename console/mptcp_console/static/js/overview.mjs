@@ -14,7 +14,7 @@ import {capText, momentText} from "./words.mjs";
 /** @typedef {import("./types.mjs").Overview} Overview */
 
 const FINE = 600;
-const NEARBY = 12;
+const NEARBY = 7;
 const AROUND = 15;
 const TABLE_ROWS = 20;
 const COARSE_RELOAD = 10_000;
@@ -34,6 +34,7 @@ export class OverviewPage {
   #chart = new Chart(this.#graph, index => this.#point(index), index => this.#hold(this.#series.times[index]));
   #loaded = 0;
   #visible = false;
+  #isStale = false;
 
   constructor() {
     for (const input of document.querySelectorAll("input[name=direction]")) {
@@ -91,6 +92,13 @@ export class OverviewPage {
       else if (Date.now() - this.#loaded > COARSE_RELOAD) this.load();
       this.#tiles(moment.now);
     }
+    this.draw();
+  }
+
+  /** @param {boolean} isStale whether what is shown is not what is now */
+  age(isStale) {
+    if (isStale === this.#isStale) return;
+    this.#isStale = isStale;
     this.draw();
   }
 
@@ -188,7 +196,8 @@ export class OverviewPage {
     const time = this.#held ?? times[index] ?? 0;
     const kept = times.length > 0 && time >= times[0] - this.#series.step && time <= Number(times.at(-1)) + 30;
     const paths = kept ? this.#series.at(index, this.#direction) : [];
-    setText(byId("title-moment"), isNow ? "Now" : `At ${clock(time)}`);
+    const now = this.#isStale ? `Last known: ${clock(time)}` : "Now";
+    setText(byId("title-moment"), isNow ? now : `At ${clock(time)}`);
     byId("to-now").hidden = this.#held === null;
     const body = byId("moment").tBodies[0];
     keyed(body, paths, each => String(each.path), each => momentRow(each), (row, each) => {
@@ -251,9 +260,9 @@ export class OverviewPage {
       ["Down", rate(sum("down"))],
       ["Up", rate(sum("up"))],
       ["Connections", now.connections.toLocaleString("en")],
-      ["Active subflows", (now.subflows.active ?? 0).toLocaleString("en")],
+      ["Subflows", (now.subflows.active ?? 0).toLocaleString("en")],
       ["Clients", now.clients.toLocaleString("en")],
-      ["Capped subflows", `${now.capped.toLocaleString("en")}${coming}`],
+      ["Capped", `${now.capped.toLocaleString("en")}${coming}`],
     ]);
   }
 }

@@ -138,9 +138,10 @@ function answerOf(answer) {
   const titles = ["Connection", "Client's end", "Path", "Now", "Then"];
   const rows = changes.map((/** @type {any} */ each) => make("tr", {},
     make("th", {scope: "row"}, make("a", {href: `#connection/${each.token}`}, each.token)), make("td", {}, each.remote),
-    make("td", {}, pathLabel(each.path)), make("td", {}, each.now), make("td", {}, each.then)));
+    make("td", {}, pathLabel(each.path)), make("td", {}, each.now), make("td", {title: each.why}, each.then)));
   const table = make("table", {},
-    make("caption", {}, `${counted(changes.length, "subflow")} would be treated otherwise${changes.length >= 200 ? "; the first 200" : ""}`),
+    make("caption", {}, `${counted(answer.changed, "subflow")} would be treated otherwise${
+      answer.changed > changes.length ? `; the first ${changes.length}` : ""}`),
     make("thead", {}, make("tr", {}, ...titles.map(title => make("th", {scope: "col"}, title)))), make("tbody", {}, ...rows));
   return [head, make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "What would change"}, table)];
 }

@@ -10,6 +10,8 @@
  */
 
 const UNNAMED = "no path";
+/** Seconds, as in the history that the console keeps. */
+const LONGEST_PAUSE = 15;
 
 /** @param {string|null} path @returns {string} */
 export function pathName(path) {
@@ -62,7 +64,7 @@ export class Series {
     return end;
   }
 
-  /** Go on to *now*; seconds between for which nothing came stay empty. @param {Overview} now */
+  /** Go on to *now*; after a long pause the time between stays empty. @param {Overview} now */
   push(now) {
     const second = Math.floor(now.time / this.step) * this.step;
     let last = this.times.at(-1);
@@ -72,6 +74,8 @@ export class Series {
       this.rules.clear();
       last = undefined;
     }
+    // What is said now holds since it was said the last time.
+    const held = last === undefined || second - last > LONGEST_PAUSE ? 1 : Math.max(1, (second - last) / this.step);
     const from = last === undefined ? second : Math.max(last + this.step, second - this.span);
     for (let time = from; time <= second; time += this.step) {
       this.times.push(time);
@@ -81,29 +85,30 @@ export class Series {
         each.capped.push(null);
       }
     }
-    const index = this.times.length - 1;
+    const end = this.times.length;
+    const begin = end - held;
     for (const each of now.paths) {
       const key = pathKey(each);
       let path = this.paths.get(key);
       if (path === undefined) {
-        path = {path: each.path, direction: each.direction, values: new Array(index + 1).fill(null)};
+        path = {path: each.path, direction: each.direction, values: new Array(end).fill(null)};
         this.paths.set(key, path);
       }
-      path.values[index] = each.rate;
+      path.values.fill(each.rate, begin);
     }
     for (const each of now.rules) {
       if (each.rate === null) continue;
       const key = ruleKey(each);
       let rule = this.rules.get(key);
       if (rule === undefined) {
-        const empty = new Array(index + 1).fill(null);
+        const empty = new Array(end).fill(null);
         rule = {
           rule: each.rule, path: each.path, direction: each.direction, share: each.share, cap: empty, capped: [...empty],
         };
         this.rules.set(key, rule);
       }
-      rule.cap[index] = each.rate;
-      rule.capped[index] = each.capped;
+      rule.cap.fill(each.rate, begin);
+      rule.capped.fill(each.capped, begin);
     }
     this.#trim();
   }
@@ -173,9 +178,12 @@ function ruleKey(each) {
  * @param {Line[]} lines @param {CapLine[]} caps
  */
 export function ceiling(lines, caps) {
-  const highest = (/** @type {{values: (number|null)[]}[]} */ all) => all.reduce(
-    (found, each) => each.values.reduce((most, value) => Math.max(Number(most), value ?? 0), found), 0);
-  const carried = Number(highest(lines));
+  const highest = (/** @type {{values: (number|null)[]}[]} */ all) => {
+    let most = 0;
+    for (const {values} of all) for (const value of values) if (value !== null && value > most) most = value;
+    return most;
+  };
+  const carried = highest(lines);
   const near = caps.map(each => ({values: each.values.map(value => value !== null && value <= 4 * carried ? value : null)}));
-  return Math.max(carried, Number(highest(near)), 1e5) * 1.08;
+  return Math.max(carried, highest(near), 1e5) * 1.08;
 }

@@ -18,10 +18,10 @@
  * @typedef {{first: number, step: number, length: number, paths: PathColumn[], rules: RuleColumn[],
  *   refused: number}} Columns
  *
- * @typedef {{rule: string, matched: boolean, failed: string|null, until: number|null}} Tried
+ * @typedef {{rule: string, kind: "throttle"|"budget"|"steer", matched: boolean, failed: string|null, until: number|null}} Tried
  * @typedef {{stage: string, what: string, since: number}} Stage
  * @typedef {{remote: string, local: string, path: string|null, interface: string|null, direction: string,
- *   verdict: string, rate: number|null, ceil: number|null, rule: string|null, since: number, tried: Tried[],
+ *   verdict: string, reason: string, rate: number|null, ceil: number|null, rule: string|null, since: number, tried: Tried[],
  *   stages: Stage[], cap_state: string}} ExplainedSubflow
  * @typedef {{token: string, client: string, since: number, subflows: ExplainedSubflow[]}} Explained
  *

@@ -1,0 +1,137 @@
+"""Debian's headless Chromium, driven by its chromedriver, in whatever network namespace; and axe-core in its pages."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+AXE = Path(__file__).parent / "vendor/axe-core/axe.min.js"
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
+    "--disable-default-apps",
+)  # fmt: skip
+SERIOUS = {"serious", "critical"}
+DEVICES = {"desktop": (1280, 860, 1, False), "phone": (390, 844, 2, True)}
+THEMES = ("light", "dark")
+Theme = Literal["light", "dark"]
+
+
+class Browser:
+    """One Chromium."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def open(self, url: str) -> None:
+        """Load *url* anew, whatever is shown now."""
+        self.driver.get("about:blank")
+        self.driver.get(url)
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str) -> str:
+        """Return the text of an element, shown or not; of one that is not there, nothing."""
+        script = "return document.querySelector(arguments[0])?.textContent ?? ''"
+        return str(self.driver.execute_script(script, selector))  # type: ignore[no-untyped-call]
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
+
+    def until(self, done: Callable[[], Any], what: str, within: float = 60.0) -> Any:
+        """Poll *done*; raise, with what the page shows, where it does not come."""
+        deadline = time.monotonic() + within
+        while not (found := done()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {within:g} s; the page: {self.text('main')[:2000]}")
+            time.sleep(0.05)
+        return found
+
+    def until_text(self, selector: str, text: str, within: float = 60.0) -> None:
+        self.until(lambda: text in self.text(selector), f"{selector} has {text!r}", within)
+
+    def show_as(self, device: str, theme: str) -> None:
+        """Have the screen of *device*, and a system that is light or dark."""
+        width, height, scale, mobile = DEVICES[device]
+        metrics = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": mobile}
+        self._command("Emulation.setDeviceMetricsOverride", metrics)
+        features = [{"name": "prefers-color-scheme", "value": theme}]
+        self._command("Emulation.setEmulatedMedia", {"features": features})
+
+    def screenshot(self, file: Path) -> None:
+        """Write the whole page, however long."""
+        height = self.run("return Math.max(document.documentElement.scrollHeight, innerHeight)")
+        width = self.run("return innerWidth")
+        clip = {"x": 0, "y": 0, "width": width, "height": min(height, 3000), "scale": 1}
+        shot = self._command("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        file.write_bytes(base64.b64decode(shot["data"]))
+
+    def faults(self) -> list[str]:
+        """Return what axe-core finds serious or critical in the page."""
+        self.run(AXE.read_text())
+        script = "axe.run(document, {resultTypes: ['violations']}).then(arguments[0], e => arguments[0](String(e)))"
+        found = self.driver.execute_async_script(script)  # type: ignore[no-untyped-call]
+        assert isinstance(found, dict), found
+        assert len(found["passes"]) > 10, "axe looked at nothing"
+        return [
+            f"{each['impact']} {each['id']}: {each['help']}: {node['target']} {node['failureSummary']}"
+            for each in found["violations"]
+            if each["impact"] in SERIOUS
+            for node in each["nodes"]
+        ]
+
+    def complaints(self) -> list[str]:
+        """Return what the browser has logged since it was asked the last time: refusals by the policy, errors."""
+        entries: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [json.dumps(entry) for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
+
+    def _command(self, name: str, parameters: dict[str, Any]) -> Any:
+        return self.driver.execute_cdp_cmd(name, parameters)
+
+
+@contextmanager
+def browser(
+    directory: Path,
+    prefix: Sequence[str] = (),
+    entered: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[Browser]:
+    """Start Chromium with nothing of earlier ones, by *prefix* in a namespace, which *entered* puts our thread into."""
+    home = directory / "browser"
+    home.mkdir()
+    options = Options()
+    # Where both programs are named, selenium looks for none to download.
+    options.binary_location = _program("chromium")
+    for flag in (*FLAGS, f"--user-data-dir={home / 'profile'}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    starter = home / "chromedriver"
+    starter.write_text(f'#!/bin/sh\nexec {shlex.join([*prefix, _program("chromedriver")])} "$@"\n')
+    starter.chmod(0o755)
+    environment = os.environ | {"HOME": str(home), "TMPDIR": str(home), "SE_OFFLINE": "true"}
+    with entered():
+        driver = webdriver.Chrome(options, Service(str(starter), env=environment))
+        try:
+            yield Browser(driver)
+        finally:
+            driver.quit()
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    assert found is not None, f"the program {name} is not installed"
+    return found

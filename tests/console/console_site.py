@@ -1,0 +1,70 @@
+"""The console as a program: started with its settings, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, build_opener
+
+PORT = 8610
+
+
+@dataclass
+class Console:
+    """A running ``mptcp-console run``."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    def get(self, path: str) -> Any:
+        """Return what *path* is answered with, JSON. Raises OSError."""
+        with build_opener(ProxyHandler({})).open(self.url + path, timeout=20) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def console(
+    directory: Path, status_socket: Path, port: int = PORT, prefix: Sequence[str] = (), settings: str = ""
+) -> Iterator[Console]:
+    """Start the console, by *prefix* in a namespace and as another user; it must end well."""
+    config = directory / f"console-{port}.yaml"
+    config.write_text(f"listen: 127.0.0.1:{port}\nstatus_socket: {status_socket}\n{settings}")
+    log = directory / f"console-{port}.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*prefix, str(Path(sys.executable).parent / "mptcp-console"), "run", "--config", str(config)],
+            stdout=output,
+            stderr=output,
+            env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while b"serving http" not in log.read_bytes():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield Console(process, f"http://127.0.0.1:{port}", log)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        code = process.wait(30)
+    assert "Traceback" not in log.read_text(), log.read_text()
+    assert code in (0, -9), log.read_text()
+
+
+def free_port() -> int:
+    """Return a port of loopback on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,297 @@
+"""Every page in a real Chromium, with a throttler that is not real: looks, accessibility, keyboard, trouble, a crowd.
+
+Screenshots go where MPTCP_CONSOLE_SCREENSHOTS says, else into the test's directory.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from browser import DEVICES, THEMES, Browser, browser
+from console_site import Console, console, free_port
+from fake_throttler import FakeThrottler, World
+from selenium.webdriver.common.keys import Keys
+
+pytestmark = pytest.mark.kernel
+TOKEN = "4f037d87"
+PAGES = ["live", "connections", f"connection/{TOKEN}", "events", "policy", "what-if"]
+READY = {
+    "live": ("#legend", "wifi"),
+    "connections": ("#connections", TOKEN),
+    f"connection/{TOKEN}": ("#explained", "spare-ethernet"),
+    "events": ("#events", "capped at 5 Mbit/s"),
+    "policy": ("#rules", "spare-ethernet"),
+    "what-if": ("#title-what-if", "What if"),
+}
+LOGIN_TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
+
+
+@dataclass
+class Site:
+    world: World
+    throttler: FakeThrottler
+    console: Console
+    browser: Browser
+    directory: Path
+
+    def open(self, page: str) -> None:
+        self.browser.open(f"{self.console.url}/#{page}")
+        self.browser.until_text(*READY[page])
+
+
+def carry(world: World, stop: threading.Event) -> None:
+    """Have the world carry 5 and some 27 Mbit/s; who looks at the graph sees something."""
+    second = 0
+    while not stop.wait(0.5):
+        second += 1
+        ethernet = 4_900_000 if world.capped else 17_000_000
+        world.carry(ethernet // 16, (27_000_000 + 3_000_000 * ((second * 7) % 5 - 2)) // 16)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
+    require("chromium", "chromedriver")  # type: ignore[operator]
+    directory = tmp_path_factory.mktemp("console")
+    world = World(counted=time.time())
+    stop = threading.Event()
+    carrying = threading.Thread(target=carry, args=(world, stop), daemon=True)
+    with ExitStack() as stack:
+        throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
+        running = stack.enter_context(console(directory, throttler.path, free_port()))
+        carrying.start()
+        stack.callback(stop.set)
+        world.tell("connection", "connection opened from 10.77.1.2:40000", token=TOKEN, client="10.77.1.2")
+        world.tell("subflow", "subflow 10.77.2.2:50000: joined", token=TOKEN, client="10.77.1.2", path="wifi")
+        world.tell(
+            "applied", "10.77.1.2:40000 on path ethernet: capped at 5 Mbit/s", token=TOKEN, client="10.77.1.2",
+            path="ethernet", rule="spare-ethernet",
+        )  # fmt: skip
+        yield Site(world, throttler, running, stack.enter_context(browser(directory)), directory)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_complained_of(site: Site) -> Iterator[None]:
+    site.browser.show_as("desktop", "light")
+    site.browser.complaints()
+    yield
+    assert [each for each in site.browser.complaints() if "503" not in each and "ERR_" not in each] == []
+
+
+def folder(site: Site) -> Path:
+    found = Path(os.environ.get("MPTCP_CONSOLE_SCREENSHOTS", site.directory / "screenshots"))
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_page_has_no_serious_fault_and_is_photographed(site: Site, page: str) -> None:
+    for device in DEVICES:
+        for theme in THEMES:
+            site.browser.show_as(device, theme)
+            site.open(page)
+            assert site.browser.faults() == [], (device, theme)
+            width = site.browser.run("return [document.documentElement.scrollWidth, innerWidth]")
+            assert width[0] <= width[1], f"{page} is wider than the screen of a {device}"
+            site.browser.screenshot(folder(site) / f"{page.partition('/')[0]}-{device}-{theme}.png")
+
+
+def test_axe_finds_what_is_wrong(site: Site) -> None:
+    site.open("what-if")
+    site.browser.run("document.querySelector('label[for=what-if-text]').remove()")
+    site.browser.run("document.querySelector('#what-if-text').removeAttribute('placeholder')")
+    assert any("label" in fault for fault in site.browser.faults())
+
+
+def test_a_cap_comes_and_goes_in_graph_table_and_words(site: Site) -> None:
+    site.open("live")
+    site.browser.until_text("#legend", "cap 5 Mbit/s")
+    site.world.capped = False
+    site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
+    site.browser.until_text("#moment tbody", "none")
+    site.world.capped = True
+    site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped again", token=TOKEN, rule="spare-ethernet")
+    site.browser.until_text("#legend", "cap 5 Mbit/s")
+    site.browser.until_text("#nearby", "capped again")
+    site.browser.until_text("#announcer", "capped again")
+
+
+def test_by_keyboard_a_time_is_held_and_what_was_then_is_told(site: Site) -> None:
+    site.open("live")
+    graph = site.browser.find("#graph")
+    site.browser.until(lambda: site.browser.run("return document.querySelector('#graph canvas') !== null"), "a graph")
+    site.browser.until(
+        lambda: int(graph.get_attribute("aria-valuemax") or 0) - int(graph.get_attribute("aria-valuemin") or 0) > 5,
+        "some seconds are known",
+    )
+    graph.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    assert site.browser.text("#title-moment").startswith("At ")
+    told = graph.get_attribute("aria-valuetext") or ""
+    assert "ethernet" in told
+    assert "wifi" in told
+    assert "Mbit/s" in told
+    held = graph.get_attribute("aria-valuenow")
+    time.sleep(2)
+    assert graph.get_attribute("aria-valuenow") == held
+    graph.send_keys(Keys.ESCAPE)
+    assert site.browser.text("#title-moment") == "Now"
+
+
+def test_what_happened_at_a_time_is_found(site: Site) -> None:
+    site.world.tell("guard", "caps relaxed: it got 1.2 Mbit/s in all", token=TOKEN)
+    at = time.time()
+    for _ in range(10):
+        site.world.tell("closed", "another thing", token="00000001")
+    site.open("live")
+    time.sleep(3)
+    site.browser.run(
+        "const field = document.querySelector('#goto-time'); field.value = arguments[0];"
+        "document.querySelector('#goto').requestSubmit()",
+        time.strftime("%H:%M:%S", time.localtime(at)),
+    )
+    site.browser.until_text("#title-nearby", "Events around")
+    site.browser.until_text("#nearby", "caps relaxed: it got 1.2 Mbit/s in all")
+    assert site.browser.find("#to-now").is_displayed()
+
+
+def test_views_are_reached_by_keyboard_and_focus_follows(site: Site) -> None:
+    site.open("live")
+    site.browser.find("nav a[data-view=connections]").send_keys(Keys.ENTER)
+    site.browser.until_text("#connections", TOKEN)
+    assert site.browser.run("return document.activeElement.id") == "title-connections"
+    link = site.browser.find(f'#connections a[href="#connection/{TOKEN}"]')
+    link.send_keys(Keys.ENTER)
+    site.browser.until_text("#explained", "it is not between 08:00 and 18:00")
+    assert site.browser.run("return document.activeElement.id") == "title-connection"
+    site.browser.until_text("#connection-events", "connection opened from")
+    site.browser.driver.back()
+    site.browser.until(lambda: site.browser.find("#view-connections").is_displayed(), "the table again")
+
+
+def test_the_focus_stays_while_the_table_is_renewed(site: Site) -> None:
+    site.open("connections")
+    site.browser.run(f"document.querySelector('#connections a[href=\"#connection/{TOKEN}\"]').focus()")
+    asked = len(site.world.asked)
+    site.browser.until(
+        lambda: len([each for each in site.world.asked[asked:] if each["query"] == "connections"]) >= 2, ""
+    )
+    time.sleep(0.5)
+    assert site.browser.run("return document.activeElement.textContent") == TOKEN
+
+
+def test_light_and_dark_are_chosen_and_kept(site: Site) -> None:
+    site.open("live")
+    before = site.browser.run("return getComputedStyle(document.body).backgroundColor")
+    site.browser.find("#theme").click()
+    after = site.browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert before != after
+    site.open("live")
+    assert site.browser.run("return getComputedStyle(document.body).backgroundColor") == after
+    site.browser.find("#theme").click()
+    site.browser.run("localStorage.clear()")
+
+
+def test_a_policy_is_tried(site: Site) -> None:
+    site.open("what-if")
+    site.browser.find("#what-if-text").send_keys("version: 1")
+    site.browser.find("#what-if button").click()
+    site.browser.until_text("#what-if-result", "it would be refused:policy:1: rules: is required")
+    site.browser.find("#what-if-text").send_keys("\nrules: []")
+    site.browser.find("#what-if button").click()
+    site.browser.until_text("#what-if-result", "capped at 1 Mbit/s")
+    assert "Capped subflows: 3 now, 6 with this policy." in site.browser.text("#what-if-result")
+
+
+def test_names_from_the_throttler_never_become_markup(site: Site) -> None:
+    site.world.tell("fault", "<img src=x onerror=\"document.title='broken into'\"> &amp; <b>bold</b>")
+    site.open("live")
+    site.browser.until_text("#nearby", '<img src=x onerror="document.title')
+    assert site.browser.run("return document.querySelector('#nearby img, #nearby b')") is None
+    assert "broken" not in site.browser.driver.title
+
+
+def test_a_throttler_that_is_down_or_hangs_is_named_and_comes_back(site: Site) -> None:
+    site.open("live")
+    site.throttler.stop()
+    site.browser.until_text("#trouble", "The throttler does not run: nobody listens at")
+    assert site.browser.find("#trouble").is_displayed()
+    site.browser.until_text("#title-moment", "Last known")
+    site.browser.screenshot(folder(site) / "trouble-desktop-light.png")
+    site.world.pid += 1
+    site.world.events.clear()
+    site.throttler.start()
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
+    site.browser.until_text("#nearby", "the throttler was started anew")
+    site.throttler.hangs = True
+    site.browser.until_text("#trouble", "The throttler does not answer within 3 s")
+    site.throttler.hangs = False
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
+
+
+def test_a_console_that_hangs_is_named_and_comes_back(site: Site) -> None:
+    site.open("live")
+    site.console.process.send_signal(signal.SIGSTOP)
+    try:
+        site.browser.until_text("#trouble", "The console does not answer since")
+    finally:
+        site.console.process.send_signal(signal.SIGCONT)
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
+    site.browser.until_text("#state-text", "live")
+
+
+def test_with_ten_thousand_connections_the_page_stays_usable(site: Site) -> None:
+    site.world.count = 10_000
+    try:
+        begun = time.monotonic()
+        site.open("connections")
+        site.browser.until_text("#connections-count", "10,000 connections")
+        took = time.monotonic() - begun
+        assert site.browser.run("return document.querySelectorAll('#connections tbody').length") == 50
+        site.browser.find("#following").click()
+        site.browser.until_text("#page-text", "51\u2013100 of 10,000")
+        site.browser.run(
+            "const field = document.querySelector('#filter-client'); field.value = '10.77.1.77';"
+            "field.dispatchEvent(new Event('input', {bubbles: true}))"
+        )
+        site.browser.until_text("#connections-count", "40 connections")
+        drawing = site.browser.run(
+            "const from = performance.now(); document.querySelector('#connections').getBoundingClientRect();"
+            "return performance.now() - from"
+        )
+        status = Path(f"/proc/{site.console.process.pid}/status").read_text()
+        memory = next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]
+        print(
+            f"10,000 connections: table after {took:.1f} s, layout {drawing:.1f} ms, console {int(memory) // 1024} MB"
+        )
+    finally:
+        site.world.count = 3
+
+
+def test_with_a_token_the_page_is_behind_a_form(site: Site) -> None:
+    (site.directory / "token").write_text(LOGIN_TOKEN)
+    (site.directory / "token").chmod(0o600)
+    with console(site.directory, site.throttler.path, free_port(), settings="token_file: token\n") as guarded:
+        site.browser.open(f"{guarded.url}/")
+        assert site.browser.driver.current_url.endswith("/login")
+        for device in DEVICES:
+            for theme in THEMES:
+                site.browser.show_as(device, theme)
+                assert site.browser.faults() == []
+                site.browser.screenshot(folder(site) / f"login-{device}-{theme}.png")
+        site.browser.find("#token").send_keys("something else", Keys.ENTER)
+        site.browser.until(lambda: site.browser.find("#refused").is_displayed(), "that it was refused is said")
+        site.browser.find("#token").send_keys(LOGIN_TOKEN, Keys.ENTER)
+        site.browser.until_text("#state-text", "live")
+        assert LOGIN_TOKEN not in site.browser.driver.current_url
+        site.browser.until(lambda: site.browser.find("#logout").is_displayed(), "one can log out")
+        site.browser.find("#logout button").click()
+        site.browser.until(lambda: site.browser.driver.current_url.endswith("/login"), "the form again")
+        site.browser.open("about:blank")
+    assert LOGIN_TOKEN not in guarded.log.read_text()

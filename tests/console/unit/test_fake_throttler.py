@@ -1,0 +1,32 @@
+"""The fake throttler answers as the real one does: its answers meet the models that the real ones are held to."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fake_throttler import World
+
+from mptcp_throttler.views.status_schema import ANSWERS
+
+POLICY = "version: 1\nrules: []\n"
+
+
+@pytest.mark.parametrize("capped", [True, False])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"query": "summary"},
+        {"query": "connections", "sort": "rate", "limit": 2},
+        {"query": "explain", "token": "4f037d87"},
+        {"query": "events", "after": 0},
+        {"query": "what_if", "policy": POLICY},
+        {"query": "what_if", "policy": "version: 1\n"},
+    ],
+    ids=lambda request: str(request["query"]),
+)
+def test_the_fakes_answers_are_those_of_the_protocol(request_: dict[str, object], capped: bool) -> None:
+    world = World(capped=capped)
+    world.tell("applied", "a cap", token="4f037d87", client="10.77.1.2", rule="spare-ethernet")
+    answer = world.answer(request_)
+    ANSWERS[str(request_["query"])].model_validate_json(json.dumps(answer))
