@@ -120,13 +120,11 @@ class SummaryPolicy(Part):
 class SummaryAnswer(Answer):
     started: Moment
     """Since when the daemon runs."""
-    counted: Moment
-    """When bytes were counted last."""
     connections: Count
     subflows: SubflowCounts
     clients: Count
     """Addresses from which connections were opened."""
-    counted: Moment | None = None
+    counted: Moment
     """When bytes were last counted."""
     paths: list[PathTotals]
     rules: list[RuleTotals]
