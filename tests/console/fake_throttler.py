@@ -101,6 +101,7 @@ class World:
             ],
             "rules": [rule],
             "classes": [],
+            "started": self.clock() - 3600,
             "counted": self.clock() if self.counted is None else self.counted,
             "budgets": [
                 {

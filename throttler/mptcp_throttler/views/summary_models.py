@@ -120,8 +120,6 @@ class SummaryPolicy(Part):
 class SummaryAnswer(Answer):
     started: Moment
     """Since when the daemon runs."""
-    counted: Moment
-    """When bytes were counted last."""
     connections: Count
     subflows: SubflowCounts
     clients: Count
