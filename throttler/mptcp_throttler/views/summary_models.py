@@ -124,6 +124,8 @@ class SummaryAnswer(Answer):
     subflows: SubflowCounts
     clients: Count
     """Addresses from which connections were opened."""
+    counted: Moment
+    """When bytes were last counted."""
     paths: list[PathTotals]
     rules: list[RuleTotals]
     classes: list[ClassTotals]
