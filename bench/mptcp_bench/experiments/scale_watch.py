@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from mptcp_common.status_client import ask_text
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.services import PROXY_PORT
@@ -21,6 +22,8 @@ _POLL = 0.005
 """Seconds between two looks at the set."""
 _GIVE_UP = 60.0
 """Seconds after which the status socket counts as dead."""
+_WHOLE = b'{"query": "status"}\n'
+"""Asked for at once: the daemon waits 0.2 s for a client that asks for nothing."""
 
 
 class Entries:
@@ -86,6 +89,7 @@ def first_byte_seconds(path: Path, give_up: float = _GIVE_UP) -> float:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
             asked.settimeout(give_up)
             asked.connect(str(path))
+            asked.sendall(_WHOLE)
             if not asked.recv(1):
                 return float("inf")
     except OSError:
@@ -95,10 +99,7 @@ def first_byte_seconds(path: Path, give_up: float = _GIVE_UP) -> float:
 
 def answer(path: Path, give_up: float = _GIVE_UP) -> bytes:
     """Return all that the status socket at *path* says. Raises OSError where there is none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-        asked.settimeout(give_up)
-        asked.connect(str(path))
-        return b"".join(iter(lambda: asked.recv(1 << 16), b""))
+    return ask_text(path, {"query": "status"}, give_up)
 
 
 class Asking(AbstractContextManager["Asking"]):

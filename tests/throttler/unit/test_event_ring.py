@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.policy.model import Direction, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.telemetry import event_ring
-from mptcp_throttler.telemetry.chronicle import Chronicle
+from mptcp_throttler.telemetry.chronicle import MAX_REFUSED, Chronicle
 from mptcp_throttler.telemetry.event_ring import KINDS, LONGEST_DETAIL, MAX_EVENTS, EventRing
 from mptcp_throttler.telemetry.traffic import Traffic
 
@@ -145,6 +145,15 @@ def test_the_tracker_is_told_in_its_words() -> None:
     assert {each.time for each in found} == {5.0}
     assert [each.kind for each in found] == ["connection", "closed", "subflow", "subflow", "closed", "fault", "fault"]
     assert found[-2].detail == "join refused: because"
+
+
+def test_a_flood_of_joins_does_not_drive_out_what_happened() -> None:
+    scene = Scene()
+    flood = [Event(EventKind.JOIN_REFUSED, 60.0 + number / 100, 0, WIFI, "unknown token") for number in range(1_000)]
+    scene.chronicle.tracked(flood)
+    assert len(scene.events) == MAX_REFUSED
+    scene.chronicle.tracked([Event(EventKind.JOIN_REFUSED, 120.0, 0, WIFI, "unknown token")])
+    assert len(scene.events) == MAX_REFUSED + 1
 
 
 def test_all_kinds_are_known() -> None:

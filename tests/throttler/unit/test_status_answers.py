@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
-from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
+from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
 
 from mptcp_common import status_client
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.runtime.queries import MAX_BUDGETS
 from mptcp_throttler.shaping.model import ClassCounters
+from mptcp_throttler.views.summary import MAX_CLASSES
 
 WIFI, LTE = "10.1.0.1", "10.2.0.1"
 
@@ -219,3 +221,24 @@ async def test_budgets_come_the_fullest_first(tmp_path: Path) -> None:
         ]
         assert {(each["name"], each["rule"]) for each in found} == {("volume", "volume")}
         assert found[0]["until"] > scene.ask(query="summary")["time"]
+
+
+@scenario
+async def test_a_summary_is_no_larger_with_more_connections(tmp_path: Path) -> None:
+    policy = PATHS + (
+        "rules:\n"
+        "  - {name: cap, paths: [a], throttle: {rate: 1 Mbit/s, share: connection}}\n"
+        "  - {name: volume, paths: [b], budget: {per: client, period: month,"
+        " steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}}\n"
+    )
+    kernel = FakeKernel()
+    count = MAX_CLASSES + 44
+    for number in range(count):
+        kernel.sockets.connect(number + 1, f"10.1.{number >> 8}.{number & 255}", f"10.2.{number >> 8}.{number & 255}")
+    async with running(tmp_path, policy, kernel) as scene:
+        await until(lambda: len(kernel.traffic_control.classes) == count)
+        found = scene.ask(query="summary")
+        assert found["connections"] == found["clients"] == found["rules"][0]["capped"] == count
+        assert len(found["classes"]) == MAX_CLASSES
+        assert len(found["budgets"]) == MAX_BUDGETS
+        assert (len(found["paths"]), len(found["rules"])) == (2, 1)

@@ -158,6 +158,15 @@ def test_what_closed_long_ago_is_forgotten() -> None:
     assert len(bench.traffic._reported) == 0
 
 
+def test_plain_tcp_that_the_meter_reports_is_forgotten_though_nothing_is_sampled() -> None:
+    bench = Bench()
+    for number in range(1_000):
+        bench.now += 1.0
+        bench.traffic.socket_closed(number, (b"", number, 3128), 1, 1)
+        bench.traffic.socket_closed(10_000 + number, (b"the same port again", 1, 3128), 1, 1)
+    assert len(bench.traffic._reported) <= 4 * (traffic.CLOSED_SECONDS + 1)
+
+
 def test_it_asks_for_a_sweep_no_more_often_than_that_may_cost() -> None:
     bench = Bench()
     assert not bench.traffic.watches_any(), "nobody is there"

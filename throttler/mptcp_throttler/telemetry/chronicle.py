@@ -26,6 +26,9 @@ from mptcp_throttler.telemetry.event_ring import (
 )
 from mptcp_throttler.telemetry.traffic import Traffic
 
+MAX_REFUSED: Final = 20
+"""Refused joins in a minute that are events; the tracker counts them all."""
+
 _KINDS: Final = {
     EventKind.CONNECTION_OPENED: CONNECTION,
     EventKind.CONNECTION_CLOSED: CLOSED,
@@ -43,6 +46,9 @@ class Chronicle:
     def __init__(self, traffic: Traffic) -> None:
         self.ring = EventRing()
         self._traffic = traffic
+        self._minute = 0
+        self._refused = 0
+        """Joins refused in that minute."""
 
     def tracked(self, events: Iterable[Event]) -> None:
         """Take what the tracker reports."""
@@ -50,12 +56,22 @@ class Chronicle:
         for event in events:
             detail = event.detail
             if event.kind is EventKind.JOIN_REFUSED:
+                if self._too_many(event.time):
+                    continue
                 detail = f"join refused: {detail}"
             elif event.kind is EventKind.SUBFLOW_ACTIVE:
                 detail = "active"
             elif event.kind is EventKind.DISAGREEMENT:
                 detail = f"packets and kernel disagree: {detail}"
             add(event.time, _KINDS[event.kind], event.token or None, event.four_tuple, detail=detail)
+
+    def _too_many(self, now: float) -> bool:
+        """Tell whether so many joins were refused lately that one more tells nothing: anybody can send them, and all
+        that happened before would go."""
+        if int(now // 60) != self._minute:
+            self._minute, self._refused = int(now // 60), 0
+        self._refused += 1
+        return self._refused > MAX_REFUSED
 
     def decided(
         self,

@@ -8,7 +8,7 @@ that has closed counts what its last sample had, and what the meter of closed so
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.model import Direction, Verdict
@@ -212,7 +212,12 @@ class Traffic:
         if found is not None:
             found[0].count(acked, received)
         else:
-            self._reported[cookie] = self._reported[end] = acked, received, self._clock()
+            # Of plain TCP, perhaps, which nobody else asks about.
+            now = self._clock()
+            self._forget_old(now)
+            for key in (cookie, end):
+                self._reported.pop(key, None)  # the order is that of time
+                self._reported[key] = acked, received, now
 
     # A consumer of samples
 
@@ -269,14 +274,16 @@ class Traffic:
         key: int | End = end if subflow.cookie is None else subflow.cookie
         report = self._reported.pop(key, None)
         if report is None:
+            self._closed.pop(key, None)
             self._closed[key] = subflow, self._clock()
         else:
             subflow.count(report[0], report[1])
 
     def _forget_old(self, now: float) -> None:
-        for table in (self._closed, self._reported):
-            for key in [key for key, each in table.items() if now - each[-1] > CLOSED_SECONDS]:
-                del table[key]
+        tables: tuple[dict[int | End, Any], ...] = self._closed, self._reported
+        for table in tables:
+            while table and now - next(iter(table.values()))[-1] > CLOSED_SECONDS:
+                del table[next(iter(table))]
 
     def _place(self, path: str | None, interface: str | None) -> list[int]:
         return self.paths.setdefault(PathKey(path, interface), [0, 0])

@@ -1,0 +1,57 @@
+"""Warnings and errors of the log as events: of the event loop and of threads, once, and not those of a child."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from mptcp_throttler.runtime.fault_log import TOLD, faults_told
+
+log = logging.getLogger("mptcp_throttler.somewhere")
+
+
+def told(act: Callable[[], None]) -> list[str]:
+    async def scenario() -> list[str]:
+        found: list[str] = []
+        with faults_told(lambda _, text: found.append(text)):
+            act()
+            for _ in range(3):
+                await asyncio.sleep(0)
+        log.error("afterwards")
+        await asyncio.sleep(0)
+        return found
+
+    return asyncio.run(scenario())
+
+
+def test_warnings_and_errors_are_told_and_nothing_less() -> None:
+    def act() -> None:
+        log.info("well")
+        log.warning("%s is gone", "wan0")
+        log.error("two\nlines")
+        log.warning("told elsewhere", extra=TOLD)
+        logging.getLogger("another").error("not ours")
+
+    assert told(act) == ["wan0 is gone", "two lines"]
+
+
+def test_a_thread_tells_by_the_event_loop() -> None:
+    def act() -> None:
+        thread = threading.Thread(target=log.error, args=("the ledger is full",))
+        thread.start()
+        thread.join()
+
+    assert told(act) == ["the ledger is full"]
+
+
+def test_a_child_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def act() -> None:
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        log.error("in a child")
+
+    assert told(act) == []
