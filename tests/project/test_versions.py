@@ -34,13 +34,19 @@ def test_the_version_is_the_same_everywhere() -> None:
     first_line = (REPOSITORY / "debian/changelog").read_text().splitlines()[0]
     version = pyproject()["project"]["version"]
     assert first_line.startswith(f"mptcp-steering-proxy ({version}) ")
-    sources = [path for half in ("common", "proxy", "throttler") for path in (REPOSITORY / half).rglob("*.py")]
+    packages = pyproject()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    sources = [path for package in packages for path in (REPOSITORY / package).rglob("*.py")]
     said = [
         found for path in sources for found in re.findall(r'^__version__ = "(.*)"$', path.read_text(), re.MULTILINE)
     ]
     assert set(said) == {version}
     assert pyproject("bench")["project"]["version"] == version
     assert f"mptcp-steering-proxy=={version}" in pyproject("bench")["project"]["dependencies"]
+
+
+def test_the_package_finds_each_command_by_its_name() -> None:
+    scripts = pyproject()["project"]["scripts"]
+    assert scripts == {name: f"{name.replace('-', '_')}.cli:main" for name in scripts}
 
 
 def test_the_package_has_the_versions_that_the_tests_run_with() -> None:

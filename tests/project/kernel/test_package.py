@@ -6,17 +6,20 @@ Nothing boots here and no service starts; ``./run deb --test`` does that, in con
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from chroots import Chroot
-from deb_package import NAME, build, foreign, repacked
+from deb_package import NAME, REPOSITORY, build, foreign, repacked
 from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.kernel
 
-UNITS = ("mptcp-proxy", "mptcp-throttler")
+UNITS = {path.stem for path in (REPOSITORY / "systemd").glob("*.service")}
+ENABLED = {"mptcp-proxy", "mptcp-throttler"}
+COMMANDS = sorted(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"])
 HOME = f"/usr/lib/{NAME}"
 
 
@@ -52,15 +55,22 @@ def installed(host: Chroot, package: Path) -> str:
     return host.run("dpkg", "--install", host.give(package)).stdout
 
 
+def enabled(host: Chroot, unit: str) -> bool:
+    (answer,) = host.sh(f"systemctl is-enabled {unit}", check=False).split()
+    assert answer in ("enabled", "disabled"), answer
+    return answer == "enabled"
+
+
 def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package: Path, tmp_path: Path) -> None:
     before = foreign(host.changed())
     said = installed(host, package)
     assert "mptcp-throttler waits for its configuration" in said
-    assert host.sh("systemctl is-enabled mptcp-proxy mptcp-throttler").split() == ["enabled", "enabled"]
+    assert {unit for unit in UNITS if enabled(host, unit)} == ENABLED
     assert host.sh("getent passwd mptcp-throttler").startswith("mptcp-throttler:")
     # What the operator then does, and what the daemons leave.
-    host.sh("cd /etc/mptcp-throttler && for each in throttler policy; do cp $each.yaml.example $each.yaml; done")
     host.sh("sed -i 's/^http_port 3128/http_port 3129/' /etc/mptcp-proxy/squid.conf")
+    host.sh(f"systemctl enable --quiet {' '.join(UNITS)}")
+    host.sh("cd /etc && for each in mptcp-*/*.example; do cp $each ${each%.example}; done")
     # Who may ask for the status.
     host.sh("usermod --append --groups mptcp-throttler nobody")
     host.sh("cd /var && mkdir lib/mptcp-throttler log/mptcpproxy && touch lib/mptcp-throttler/ledger.sqlite")
@@ -68,11 +78,14 @@ def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package:
     # Which the example names.
     host.sh("ip link add wan0 type veth peer name wan1")
     assert "1 rule, no errors" in host.sh("mptcp-throttler check")
+    for command in COMMANDS:
+        assert host.sh(f"{command} check")
     # The next version brings a module and drops one that was compiled.
     module = f"{HOME.lstrip('/')}/pyvenv.cfg"
     later = repacked(package, tmp_path, "9.9", [(module, "home = /usr/bin", "home = /usr/bin/")])
     installed(host, later)
     assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
+    assert all(enabled(host, unit) for unit in UNITS), "what the operator enabled stays so"
     assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf is kept"
     assert host.sh("cat /var/lib/mptcp-throttler/ledger.sqlite", check=True) == ""
 
@@ -99,7 +112,7 @@ def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands
     host.sh(
         "mkdir /tmp/trap && cd /tmp/trap && for each in json argparse pydantic mptcp_proxy; do echo 1/0 >$each.py; done"
     )
-    for command in ("mptcp-proxy check", "mptcp-throttler --version"):
+    for command in ("mptcp-proxy check", *(f"{each} --version" for each in COMMANDS)):
         host.sh(f"cd /tmp/trap && PYTHONPATH=/tmp/trap {command}")
     library = host.sh("PATH= /usr/bin/mptcp-proxy build-shim").strip()
     assert library == f"{HOME}/lib/{Path(library).parents[2].name}/site-packages/mptcp_proxy/mptcp_listen.so"
@@ -109,7 +122,8 @@ def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands
     installed_host: Chroot, package: Path
 ) -> None:
     host = installed_host
-    for command, word in (("mptcp-proxy", "doctor"), ("mptcp-throttler", "quota")):
+    for command in COMMANDS:
+        word = {"mptcp-proxy": "doctor", "mptcp-throttler": "quota"}.get(command, "check")
         # dpkg leaves out manual pages and documents where the machine's own settings say so (path-exclude).
         page = host.sh(
             f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/man/man8/{command}.8.gz | zcat"
@@ -128,6 +142,9 @@ def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands
         for path in host.sh(f"cd {HOME}/lib/python3*/site-packages && ls -d *.dist-info").split()
     ]
     listed = [bill["metadata"]["component"], *bill["components"]]
+    vendored = {path.parent.name for path in REPOSITORY.glob("*/mptcp_*/**/vendor/*/LICENSE")}
+    assert {each["name"] for each in listed if each.get("purl", "").startswith("pkg:npm/")} == vendored
+    listed = [each for each in listed if each["name"] not in vendored]
     assert listed[0]["name"] == NAME
     assert sorted((canonicalize_name(each["name"]), each["version"]) for each in listed) == sorted(
         (canonicalize_name(name), version) for name, version in there
