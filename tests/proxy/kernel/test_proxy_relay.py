@@ -8,13 +8,21 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from proxying import MPTCP_OPTION, captured_syns, curl, fetch, mptcp_listeners
+from proxying import MPTCP_OPTION, captured_syns, curl, fetch, mptcp_listeners, tcp_listeners
 from relaying import DOWNLOAD, FILES, PEER, UPLINKS, Chain, Download, chain, configuration, name_server, peer
 
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
 from mptcp_lab.testbed.services import program, python_command, start_proxy, wait_until
+from mptcp_proxy.process import pid_in
 
 pytestmark = pytest.mark.kernel
+IDLE_TUNNEL = """
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], 3128))
+s.sendall(b"CONNECT 10.77.9.2:443 HTTP/1.1\\r\\nHost: 10.77.9.2:443\\r\\n\\r\\n")
+print(s.recv(99), flush=True)
+time.sleep(600)
+"""
 DEAD = 500
 """What Squid answers to CONNECT when it knows that all parents are dead; 503 is what it answers as it finds out."""
 HASHING_SINK = """
@@ -166,9 +174,12 @@ def test_a_dead_parent_is_passed_over_and_used_again_and_without_any_the_client_
 
     relayed.parents[1].process.kill_tree()
     before = origin.mib()["TcpPassiveOpens"]
-    assert [get(relayed, https=https)[0] for https in (False, True) * 3] == [503, 503, *[503, DEAD] * 2]
+    for https in (False, True) * 3:
+        assert get(relayed, https=https)[0] in ({503, DEAD} if https else {503})
     assert origin.mib()["TcpPassiveOpens"] == before, "nothing went past the parents"
 
+    wait_until(lambda: not tcp_listeners(testbed["proxy"]), "its port is free", timeout=60)
+    wait_until(lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "it is gone", timeout=60)
     start_proxy(testbed["proxy"])
     # A request that finds a dead parent has it tried, and the one after that finds it alive.
     wait_until(lambda: get(relayed) == (200, True), "the parent is used again", timeout=120)
@@ -184,7 +195,8 @@ def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callab
         assert (relayed.served(0), relayed.served(1)) == (1, 1)
         with dropped(testbed["core"], "proxy2"):
             statuses = [get(relayed, https=https)[0] for https in (False, True) * 2]
-            assert statuses == [503, 503, 503, DEAD]
+            assert {*statuses[::2]} == {503}
+            assert {*statuses[1::2]} <= {503, DEAD}
 
 
 def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callable[..., Testbed]) -> None:
@@ -277,8 +289,8 @@ def test_connections_by_plain_tcp_are_counted(make_testbed: Callable[..., Testbe
     testbed = make_testbed(RELAY)
     with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):
         relayed = chain(testbed)
-        download = relayed.client.popen(["curl", "-s", "--limit-rate", "100k", "-x", relayed.relay.url(), "-o", "/dev/null", relayed.origin.url("large.bin")])  # fmt: skip  # noqa: E501
-        wait_until(lambda: sum(relayed.octets().values()) > 100_000, "it is under way", process=download, timeout=60)
+        tunnel = relayed.client.popen(python_command(IDLE_TUNNEL, relayed.node.service_address()), name="tunnel")
+        wait_until(lambda: "200" in tunnel.output(), "the tunnel is open", process=tunnel, timeout=60)
         found = relayed.doctor()
         assert (found["the running relay"]["status"], found["the running relay"]["text"]) == (
             "fail",
