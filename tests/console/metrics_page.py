@@ -17,12 +17,12 @@ from scrapes import kernel_answer, squid_answer, summary_answer
 from mptcp_console.metrics import families
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-_TABLE = re.compile(r"<!-- metrics: (\w+) -->\n(?:(?!<!-- ).)*<!-- end -->", re.DOTALL)
+_TABLE = re.compile(r"<!-- metrics: (\w+) -->\n(?:(?!<!-- ).)*<!-- end of metrics -->", re.DOTALL)
 
 
 def written(page: str) -> str:
     """Return *page* with its tables as they should be."""
-    return _TABLE.sub(lambda found: f"<!-- metrics: {found[1]} -->\n\n{table(found[1])}\n<!-- end -->", page)
+    return _TABLE.sub(lambda found: f"<!-- metrics: {found[1]} -->\n\n{table(found[1])}\n<!-- end of metrics -->", page)
 
 
 def table(prefix: str) -> str:

@@ -95,8 +95,10 @@ class KernelObserver:
         events: list[Event] = []
         for four_tuple in asked:
             subflow, entry = table.subflows.get(four_tuple), found.get(four_tuple)
-            if subflow is None or subflow.state is not SubflowState.ACTIVE:
+            if subflow is None or subflow.state is SubflowState.CLOSED:
                 continue
+            if subflow.state is not SubflowState.ACTIVE and entry is None:
+                continue  # a handshake that is not over, or a SYN that nobody answers
             if entry is not None:
                 events += self.listed(four_tuple, entry, time, time)
             # A frame may be read before the kernel has acted on it.
