@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.command == "build-shim":
         return _build_shim()
     role = Role(chosen.role)
-    service_name = chosen.service_name or role.service_name
+    service_name = role.service_name if chosen.service_name is None else chosen.service_name
     if problem := service_name_problem(service_name):
         complain(problem)
         return FAILED
