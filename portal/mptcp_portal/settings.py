@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from mptcp_common.fields import Parsed, Section, between, editor_schema
+from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, shown
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import parse_document
@@ -22,8 +23,6 @@ DEFAULT_SETTINGS: Final = Path("/etc/mptcp-portal/portal.yaml")
 CHECK_NAME: Final = "check.mptcp.internal"
 """The reserved name of the check page. ICANN has reserved .internal for private use (resolution of 29 July 2024): no
 name server of the public answers for it, no certificate and no HSTS list names it, and nobody can register it."""
-LONGEST_SOCKET_PATH: Final = 107
-"""Bytes of ``sun_path`` in unix(7) without the final zero."""
 
 Network = IPv4Network | IPv6Network
 _HOST_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -86,19 +85,6 @@ def _direct(value: object) -> Network | str:
             if _HOST.fullmatch(bare) and not bare.rpartition(".")[2].isdigit():
                 return bare
     raise ValueError(f'{shown(value)} is neither a network nor a domain; write e.g. "203.0.113.0/24" or "example.net"')
-
-
-def _absolute(value: object) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
-        raise ValueError(f'{shown(value)} is not an absolute path; start it with "/"')
-    return value
-
-
-def _socket(value: object) -> str:
-    path = _absolute(value)
-    if len(path.encode()) > LONGEST_SOCKET_PATH:
-        raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {LONGEST_SOCKET_PATH} bytes")
-    return path
 
 
 def _https(value: object) -> str:
@@ -211,12 +197,12 @@ class CaptiveSection(Section):
     """The captive portal API (RFC 8908): nobody is held captive, and clients learn what is left of their volume."""
 
     listen: Listen = Field(description="An address of this host, and a port.", examples=["192.168.1.10:3182"])
-    certificate: Annotated[str, Parsed(_absolute, _ABSOLUTE)] | None = Field(
+    certificate: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] | None = Field(
         default=None,
         description="Certificate chain (PEM). The API is for HTTPS alone.",
         examples=["/etc/ssl/portal.pem"],
     )
-    key: Annotated[str, Parsed(_absolute, _ABSOLUTE)] | None = Field(
+    key: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] | None = Field(
         default=None, description="Its private key (PEM).", examples=["/etc/ssl/private/portal.pem"]
     )
     behind: list[Annotated[Network | str, Parsed(_direct, _TEXT)]] = Field(
@@ -235,7 +221,7 @@ class CaptiveSection(Section):
 class PortalSection(Section):
     """Settings of mptcp-portal: the check page, the page for new clients, the captive portal API."""
 
-    status_socket: Annotated[str, Parsed(_socket, _ABSOLUTE)] = Field(
+    status_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
         default="/run/mptcp-throttler/status.sock",
         description="Where the throttler answers.",
         examples=["/run/mptcp-throttler/status.sock"],

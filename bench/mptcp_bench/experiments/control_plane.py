@@ -28,12 +28,13 @@ from .aims import Aim, aims_table, backends
 from .findings import Findings
 from .options import count, counts
 
-OPTIONS = {
-    "rate": "connections a second, a list, default 250,500,1000,1500",
-    "seconds": "that each replay takes, default 10; its frames are made before, 1.5 kB of memory for a connection",
-}
 RATES = (250, 500, 1000, 1500)
+"""Connections a second."""
 SECONDS = 10
+OPTIONS = {
+    "rate": f"connections a second, a list, default {','.join(map(str, RATES))}",
+    "seconds": f"that each replay takes, default {SECONDS}; frames are made before, 1.5 kB for a connection",
+}
 AIM_RATE = 1000
 PACE = 0.98
 """What share of the rate asked for a replay must reach."""

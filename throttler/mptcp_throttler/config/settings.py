@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, cast
 from pydantic import Field
 
 from mptcp_common.fields import Parsed, Section, between, editor_schema, one_of
+from mptcp_common.paths import absolute_path, file_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, Severity, in_order, shown
 from mptcp_common.units import SIZE_PATTERN, parse_size
 from mptcp_common.validate import problem_at, validate
@@ -28,8 +29,6 @@ NetfilterChoice = Literal["auto", "iptables", "nftables"]
 GsoChoice = Literal["auto", "keep"]
 LogLevel = Literal["error", "warning", "info", "debug"]
 
-LONGEST_SOCKET_PATH: Final = 107
-"""Bytes of ``sun_path`` in unix(7) without the final zero."""
 SMALLEST_GSO: Final = 2048
 LARGEST_GSO: Final = 65536
 _WORD: Final = 0xFFFFFFFF
@@ -100,26 +99,6 @@ def _number(value: object) -> int | None:
         return None
 
 
-def _absolute_path(value: object) -> str:
-    path = _path(value)
-    if not path.startswith("/"):
-        raise ValueError(f'{shown(value)} is not an absolute path; start it with "/"')
-    return path
-
-
-def _socket_path(value: object) -> str:
-    path = _absolute_path(value)
-    if len(path.encode()) > LONGEST_SOCKET_PATH:
-        raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {LONGEST_SOCKET_PATH} bytes")
-    return path
-
-
-def _path(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValueError(f"{shown(value)} is not a path; write the name of a file")
-    return value
-
-
 def _group(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(_GROUP_NAME, value):
         raise ValueError(f"{shown(value)} is not the name of a group; write e.g. adm")
@@ -164,7 +143,7 @@ class SettingsSection(Section):
         description="The ports that the proxy listens on; other traffic is left alone.",
         examples=[[3128]],
     )
-    policy: Annotated[str, Parsed(_path, _PATH)] = Field(
+    policy: Annotated[str, Parsed(file_path, _PATH)] = Field(
         description="The policy file. A relative path starts at the directory of this file.",
         examples=["policy.yaml"],
     )
@@ -190,7 +169,7 @@ class SettingsSection(Section):
         examples=["0x4d50"],
         json_schema_extra={"default": f"0x{_OURS.htb_major:04x}"},
     )
-    status_socket: Annotated[str, Parsed(_socket_path, _ABSOLUTE)] = Field(
+    status_socket: Annotated[str, Parsed(socket_path, _ABSOLUTE)] = Field(
         default=DEFAULT_SOCKET,
         description="The Unix socket that answers `mptcp-throttler status`.",
         examples=["/run/mptcp-throttler/status.sock"],
@@ -201,12 +180,12 @@ class SettingsSection(Section):
         "mptcp-throttler where its unit starts it. The daemon has to be a member (SupplementaryGroups= in the unit).",
         examples=["adm"],
     )
-    state_directory: Annotated[str, Parsed(_absolute_path, _ABSOLUTE)] = Field(
+    state_directory: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
         default="/run/mptcp-throttler",
         description="Where the throttler notes what it replaced, so as to put it back after a crash.",
         examples=["/run/mptcp-throttler"],
     )
-    ledger: Annotated[str, Parsed(_absolute_path, _ABSOLUTE)] = Field(
+    ledger: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
         default="/var/lib/mptcp-throttler/ledger.sqlite",
         description="The database of what was used of the policy's budgets; it outlives restarts.",
         examples=["/var/lib/mptcp-throttler/ledger.sqlite"],

@@ -1,0 +1,33 @@
+"""Names of files in settings. Pure: whether there is such a file is not asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mptcp_common.problems import shown
+
+LONGEST_SOCKET_PATH: Final = 107
+"""Bytes: ``sun_path`` has 108 with its final zero; unix(7)."""
+
+
+def file_path(value: object) -> str:
+    """Return *value*, which names a file. Raises ValueError, one line."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError(f"{shown(value)} is not a path; write the name of a file")
+    return value
+
+
+def absolute_path(value: object) -> str:
+    """Return *value*, which begins with a slash; ValueError as :func:`file_path`."""
+    path = file_path(value)
+    if not path.startswith("/"):
+        raise ValueError(f'{shown(value)} is not an absolute path; start it with "/"')
+    return path
+
+
+def socket_path(value: object) -> str:
+    """Return *value*, to which a Unix socket can be bound; ValueError as :func:`absolute_path`."""
+    path = absolute_path(value)
+    if len(path.encode()) > LONGEST_SOCKET_PATH:
+        raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {LONGEST_SOCKET_PATH} bytes")
+    return path
