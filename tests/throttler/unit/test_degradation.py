@@ -110,6 +110,21 @@ def test_a_path_that_degrades_relaxes_the_cap_soon(
 
 
 @any_spacing
+@pytest.mark.parametrize("phase", [0.0, 0.25, 0.5, 0.75])
+@pytest.mark.parametrize("rate", [0, 5 * MBIT])
+def test_a_path_on_which_little_waited_relaxes_the_cap_as_soon(
+    spacing: float, urgent: float | None, phase: float, rate: float
+) -> None:
+    """At 30 Mbit/s 100 kB are gone in 27 ms: the connection counts as backlogged only once the path degrades."""
+    wifi = free()
+    wifi.waiting = 100_000
+    scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
+    scene.run(8 + phase * spacing)
+    wifi.rate = rate
+    assert scene.until_relaxed(20) <= reaction(spacing, urgent) + max(0.5, spacing)
+
+
+@any_spacing
 def test_the_cap_comes_back_when_the_path_is_seen_to_be_well(spacing: float, urgent: float | None) -> None:
     wifi, ethernet = free(), capped()
     scene = Scene({1: [ethernet, wifi]}, Guard(retry=30), spacing, urgent)

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
 from mptcp_throttler.policy.model import Guard
-from mptcp_throttler.stages.baseline import HEALTHY, MIN_RATE, MIN_SPAN, WINDOW, Flow, Path, Paths
+from mptcp_throttler.stages.baseline import HEALTHY, MIN_RATE, MIN_SPAN, SLACK, WINDOW, Flow, Path, Paths
 from mptcp_throttler.stages.history import History, Sample, sample_of
 from mptcp_throttler.stages.stage import SLICE, Samples
 
@@ -339,6 +339,10 @@ class DegradationDetector:
         uncapped = _uncapped(connection, candidate)
         return bool(uncapped) and all(each.span >= MIN_SPAN and each.backlogged for each in uncapped)
 
+    def _onset(self, span: float) -> float:
+        """Return how many seconds a degradation may take to show as a backlog, at samples with a *span* of so many."""
+        return max(WINDOW, 2 * span) + SLACK
+
     def _is_proven(self, token: int, now: float) -> bool:
         """Tell whether a path that gives little can give no more."""
         return True
@@ -374,7 +378,9 @@ class DegradationDetector:
         best = max((flow.path for flow in connection.flows if flow.present), key=lambda path: path.baseline)
         span = _span(connection, candidate)
         disturbed = max(best.disturbed, candidate.backlogged_since)
-        if best.well < disturbed and now - max(span, WINDOW) < disturbed + GRACE - WINDOW:
+        # What waits on a path that is well is often too little to count; it grows when the path degrades.
+        well_since = best.well >= max(best.disturbed, candidate.backlogged_since - self._onset(span))
+        if not well_since and now - max(span, WINDOW) < disturbed + GRACE - WINDOW:
             return None
         total = sum(each.rate for each in candidate.histories.values())
         if best.baseline < MIN_RATE or not best.degraded or total >= MAX_TOTAL * best.baseline:

@@ -203,6 +203,9 @@ class UploadDegradationDetector(DegradationDetector):
     def _sample_of(self, now: float, there: KernelSubflow) -> Sample:
         return Sample(now, there.bytes_received, 0, 0, 0)
 
+    def _onset(self, span: float) -> float:
+        return 0.0  # A client wants more for a while before anything shows that it does.
+
     def _is_backlogged(self, token: int, connection: GuardedConnection, candidate: Candidate, now: float) -> bool:
         since = self._demands[token].wanted_since
         uncapped = [candidate.histories[each] for each in connection.uncapped if each in candidate.histories]
