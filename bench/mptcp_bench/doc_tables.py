@@ -2,7 +2,8 @@
 
 ``docs/results/NAME.json`` keeps of a result what pages show: provenance, verdicts and tables, without the single
 values. In a page a table stands between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``; *KEY* is ``aims``,
-``claims`` or the key of a table. ``<!-- table: NAME.KEY: WORDS -->`` has only the rows with these words in them.
+``claims`` or the key of a table. ``<!-- table: NAME.KEY: WORDS -->`` has only the rows with these words in them; a row
+whose first cell is empty has that of the row above.
 ``mptcp-bench report --docs`` writes the pages, and a unit test compares them.
 """
 
@@ -119,10 +120,17 @@ def _table(found: ExperimentResult, key: str, words: str, where: str) -> Table:
         tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), tuple(map(_row, found.aims)))
     if key not in tables:
         raise ResultError(f"{where}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
-    rows = tuple(row for row in tables[key].rows if any(words in cell for cell in row))
+    rows = tuple(row for row in _labelled(tables[key].rows, words) if any(words in cell for cell in row))
     if not rows:
         raise ResultError(f"{where}: no row of {found.experiment}.{key} has {words!r} in it")
     return replace(tables[key], rows=rows)
+
+
+def _labelled(rows: tuple[tuple[str, ...], ...], words: str) -> Iterator[tuple[str, ...]]:
+    label = ""
+    for first, *others in rows:
+        label = first or label
+        yield (label if words else first, *others)
 
 
 def _row(aim: JudgedAim) -> tuple[str, ...]:

@@ -69,6 +69,15 @@ def test_rows_are_chosen_by_words() -> None:
     assert "nftables" not in text
 
 
+def test_a_row_without_a_label_has_that_of_the_row_above() -> None:
+    rows = (("2 ms", "soft", "1.0"), ("", "at once", "0.6"), ("20 ms", "soft", "0.9"), ("", "at once", "0.5"))
+    found = replace(FOUND, tables=(Table("rates", "Rates", ("path", "cap", "kept"), rows),))
+    text = generated(PAGE.replace("aims", "rates: at once"), {"recovery": found}, "p.md")
+    assert "| 2 ms | at once | 0.6 |\n| 20 ms | at once | 0.5 |\n" in text
+    assert "soft" not in text
+    assert "| | at once | 0.6 |" in generated(PAGE.replace("aims", "rates"), {"recovery": found}, "p.md")
+
+
 def test_a_table_of_the_experiments_own() -> None:
     text = generated(PAGE.replace("aims", "rates"), {"recovery": FOUND}, "p.md")
     assert "| path | Mbit/s |\n| --- | --- |\n| eth0 | 5.0 |\n" in text
