@@ -200,7 +200,7 @@ def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
     finally:
         site.console.process.send_signal(signal.SIGCONT)
     site.console.process.kill()
-    site.console.process.wait(30)
+    site.console.process.wait(60)
     assert capped(site) == 1
     site.reload(UNCAPPED)
     wait_until(lambda: capped(site) == 0, "the throttler goes on without a console", timeout=60)
