@@ -316,6 +316,8 @@ def write_throttler_config(
         "interfaces": list(interfaces),
         "listen_ports": [PROXY_PORT],
         "policy": str(host.provide(policy)),
+        # That of the host would have what earlier runs used up of a budget.
+        "ledger": str(host.directory / f"{host.name}-ledger.sqlite"),
         **(settings or {}),
     }
     # JSON is YAML.

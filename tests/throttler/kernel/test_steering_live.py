@@ -17,6 +17,7 @@ from mptcp_lab.testbed.services import (
     start_origin,
     start_throttler,
     wait_until,
+    write_throttler_config,
 )
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
@@ -141,9 +142,8 @@ def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
 def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
     """The ledger cannot be opened: neither sysctls nor a device for uploads are left of the policy that needed it."""
     before = site.sysctls()
-    config = site.config.with_name("no-ledger.yaml")
     (site.testbed.directory / "ledger").mkdir()
-    config.write_text(f"{site.config.read_text()}\nledger: {site.testbed.directory}/ledger\n")
+    config = write_throttler_config(site.node, site.policy, settings={"ledger": f"{site.testbed.directory}/ledger"})
     site.policy.write_text(UNCAPPED)
     throttler = start_throttler(site.node, config)
     site.policy.write_text(STANDBY_AND_BUDGET)
