@@ -5,13 +5,14 @@ It makes this folder importable, too: tests of different components share what l
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-from mptcp_lab.testbed import TWO_PATHS, Testbed, Topology
+from mptcp_lab.testbed import TWO_PATHS, Testbed, Topology, ownership
 from mptcp_lab.testbed.features import fails_when_missing, missing
 from mptcp_lab.testbed.hops import TOLERANCE
 from mptcp_lab.testbed.ownership import NAMESPACES, PREFIX
@@ -20,8 +21,8 @@ Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 NEEDED = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
 
-# How long one example takes is a matter of the machine.
-settings.register_profile("any-machine", deadline=None)
+# How long one example takes, or is drawn, is a matter of the machine.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
 
 
@@ -40,6 +41,14 @@ def _late_packets_are_tolerated() -> Iterator[None]:
     """Tests judge what is done, not when: on a machine whose processors are taken away every run would be void."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TOLERANCE, "1")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _iptables_has_a_lock_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """iptables(8) waits, or fails, while any other on this machine holds the lock, in whatever namespace."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XTABLES_LOCKFILE", str(tmp_path_factory.mktemp("iptables") / "xtables.lock"))
         yield
 
 
@@ -63,6 +72,16 @@ def _testbeds() -> Iterator[MakeTestbed]:
         stack.close()
         left = [str(path) for name in names for path in NAMESPACES.glob(name)]
         assert not left, f"namespaces left behind: {left}"
+
+
+@pytest.fixture
+def dead_runs() -> Iterator[None]:
+    """For who leaves dead runs, and for who cleans up after them: another suite is not to do so meanwhile."""
+    with ownership.registry():
+        lock = (ownership.RUN_DIRECTORY / "dead-runs").open("w")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

@@ -52,8 +52,8 @@ _LINGER = 10.0
 """Seconds for which requests for an address that went are still refused."""
 _ADDRESSES_AGAIN = 30.0
 """Seconds until the addresses are looked at again where that failed."""
-_STOPPED_WHILE_STARTING = 1
-"""How Squid may end when it is told to while a worker is still starting: not a failure of what was asked for."""
+_STOPPED_WHILE_STARTING = (1, *(128 + number for number in _STOP))
+"""How Squid may end when it is told to while it or a worker is still starting: not a failure of what was asked for."""
 _LISTENERS_PATIENCE, _LISTENERS_INTERVAL = 30.0, 1.0
 """Seconds in which Squid opens its ports after a start or a reload, and between two looks whether it has."""
 _READY_INTERVAL = 0.1
@@ -343,7 +343,7 @@ class _Supervisor:
         status = 128 - status if status < 0 else status
         if self._stop_at_latest is not None:
             say(f"Squid has ended ({how})")
-            return 0 if status == _STOPPED_WHILE_STARTING else status
+            return 0 if status in _STOPPED_WHILE_STARTING else status
         say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}", ERROR)
         return status or FAILED
 

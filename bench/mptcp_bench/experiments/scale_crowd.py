@@ -125,7 +125,7 @@ class _Member:
         file = scope.enter_context(path.open("r+b"))
         self._map = scope.enter_context(mmap.mmap(file.fileno(), _COUNTERS.size))
         self.process: Process = node.popen([str(program), role, str(path), *arguments], name=f"crowd-{role}")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         while self.process.output() != "ready\n":
             if not self.process.running or time.monotonic() > deadline:
                 raise TestbedError(f"start the crowd's {role}: it is not ready{self.process.tail()}")

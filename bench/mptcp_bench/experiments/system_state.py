@@ -10,6 +10,10 @@ from pathlib import Path
 
 from mptcp_lab.testbed import LiveNode
 
+SYSCTLS = "find /proc/sys/net/mptcp /proc/sys/net/ipv4 -type f -perm /222 -exec grep -Hs . {} +"
+"""Those that belong to the network namespace. What belongs to the whole kernel the namespace may read at the most
+(ensure_safe_net_sysctl in net/sysctl_net.c, tcp_allowed_congestion_control in net/ipv4/sysctl_net_ipv4.c): whatever
+changes it meanwhile is in another namespace."""
 DUMPS = (
     "ip -d link show",
     "ip route show table all",
@@ -17,7 +21,7 @@ DUMPS = (
     "ip rule show",
     "ip mptcp endpoint show",
     "ip mptcp limits show",
-    "sysctl net.mptcp net.ipv4",
+    SYSCTLS,
     "tc qdisc show",
     "tc class show dev wan0",
     "tc filter show dev wan0",

@@ -39,7 +39,7 @@ def rules(devices: dict[str, str]) -> tuple[Rules, ...]:
 
 
 def _iptables(program: str, devices: dict[str, str]) -> Rules:
-    table = (program, "-t", "mangle")
+    table = (program, "--wait", "-t", "mangle")
     do = [
         (*table, "-A", "FORWARD", "-o", device, "-p", "tcp", "-j", "NFQUEUE", "--queue-num", str(QUEUES[name]))
         for name, device in devices.items()

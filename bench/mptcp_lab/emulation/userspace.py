@@ -117,12 +117,12 @@ def _nftables(devices: dict[str, str], hooks: tuple[str, ...]) -> Rules:
 def _iptables(variant: str, devices: dict[str, str], hooks: tuple[str, ...]) -> Rules:
     programs = (f"iptables{variant}", f"ip6tables{variant}")
     do = [
-        (program, "-A", hook.upper(), "-o", device, "-j", "NFQUEUE", "--queue-num", str(QUEUES[name]))
+        (program, "--wait", "-A", hook.upper(), "-o", device, "-j", "NFQUEUE", "--queue-num", str(QUEUES[name]))
         for program in programs
         for hook in hooks
         for name, device in devices.items()
     ]
-    return Rules(tuple(do), tuple((program, "-F", hook.upper()) for program in programs for hook in hooks))
+    return Rules(tuple(do), tuple((program, "--wait", "-F", hook.upper()) for program in programs for hook in hooks))
 
 
 def rules(devices: dict[str, str], *, sent_too: bool = False) -> tuple[Rules, ...]:

@@ -21,7 +21,7 @@ PIECE = 1 << 20
 """Bytes of a file that are read at a time."""
 CHANGING = 60.0
 """Seconds that a change, or undoing it, may take."""
-ENDING = 10.0
+ENDING = 60.0
 
 
 class SshProgram:
@@ -72,7 +72,7 @@ class SshProgram:
         self._signal(signal.SIGKILL, tree=True)
         self.wait(ENDING)
 
-    def stop(self, grace: float = 5.0) -> int:
+    def stop(self, grace: float = 30.0) -> int:
         """SIGTERM, SIGKILL after *grace* seconds; return the exit code."""
         self._signal(signal.SIGTERM)
         if self._connection.exit_code(self.pid, grace) is None:

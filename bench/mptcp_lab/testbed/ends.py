@@ -72,7 +72,7 @@ class Ends:
         with Receiver(receiver, target) as socket:
             program = sender.popen(send_command(source, target, socket.port, count, PER_SECOND, DATAGRAM), name="send")
             numbers = socket.numbers(program)
-            if program.wait(10) != 0:
+            if program.wait(60) != 0:
                 raise TestbedError(f"{self.device}: send numbered packets: it failed{program.tail()}")
         return numbers
 

@@ -30,7 +30,7 @@ _TRIALS: dict[str, tuple[str, str]] = {
     ),
     "nfqueue": (
         "nft 'add table inet t; add chain inet t c; add rule inet t c queue num 0'"
-        " || iptables-legacy -A FORWARD -j NFQUEUE || iptables -A FORWARD -j NFQUEUE",
+        " || iptables-legacy --wait -A FORWARD -j NFQUEUE || iptables --wait -A FORWARD -j NFQUEUE",
         "NFQUEUE (CONFIG_NFT_QUEUE or CONFIG_NETFILTER_XT_TARGET_NFQUEUE)",
     ),
     "ipset": (
@@ -39,7 +39,7 @@ _TRIALS: dict[str, tuple[str, str]] = {
         "ipset hash:ip,port,ip with skbinfo (CONFIG_IP_SET_HASH_IPPORTIP)",
     ),
     "iptables-legacy": (
-        "iptables-legacy -t mangle -S && ip6tables-legacy -t mangle -S",
+        "iptables-legacy --wait -t mangle -S && ip6tables-legacy --wait -t mangle -S",
         "legacy iptables (CONFIG_IP_NF_IPTABLES_LEGACY, CONFIG_IP_NF_MANGLE)",
     ),
     "nftables": ("nft add table inet t", "nf_tables (CONFIG_NF_TABLES_INET) or the nft program"),

@@ -22,7 +22,7 @@ from .node import LiveNode
 from .process import Process
 
 Kind = Literal["netem", "user space"]
-START = 5.0
+START = 60.0
 """Seconds within which an emulator is ready."""
 
 TOLERANCE = "MPTCP_BENCH_LATE_SHARE"

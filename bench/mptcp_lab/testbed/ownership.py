@@ -150,8 +150,11 @@ def namespace_processes(namespace: str) -> tuple[int, ...]:
     return tuple(pid for pid in map(int, answer.split()) if pid != os.getpid())
 
 
-def delete_namespace(namespace: str, grace: float = 3.0) -> None:
-    """End every process inside *namespace* (TERM, KILL after *grace* seconds), then delete it."""
+def delete_namespace(namespace: str, grace: float = 3.0, patience: float = 60.0) -> None:
+    """End every process inside *namespace* (TERM, KILL after *grace* seconds), then delete it.
+
+    *patience*: seconds until a process is gone that was killed, on a machine that has other things to do.
+    """
     if not (NAMESPACES / namespace).exists():
         return
     sent = signal.SIGTERM
@@ -162,7 +165,7 @@ def delete_namespace(namespace: str, grace: float = 3.0) -> None:
         if now > deadline:
             if sent is signal.SIGKILL:
                 raise TestbedError(f"delete namespace {namespace}: processes {pids} cannot be ended")
-            sent, deadline, signalled = signal.SIGKILL, now + grace, set()
+            sent, deadline, signalled = signal.SIGKILL, now + patience, set()
         for pid in set(pids) - signalled:
             signalled.add(pid)
             with suppress(ProcessLookupError):

@@ -138,7 +138,7 @@ class Receiver:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def numbers(self, sender: Program, silence: float = 0.5) -> list[int]:
+    def numbers(self, sender: Program, silence: float = 2.0) -> list[int]:
         """Return the numbers that came until *sender* had ended and none came for *silence* seconds."""
         self._socket.settimeout(silence)
         numbers: list[int] = []

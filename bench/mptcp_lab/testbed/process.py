@@ -12,6 +12,9 @@ from pathlib import Path
 from ..agent.processes import MountError, kill_tree, with_mounts
 from .commands import TestbedError
 
+KILLED = 60.0
+"""Seconds within which a process is gone that was killed: on a busy machine it waits for a processor even for that."""
+
 
 class Process:
     """A started program. Its output goes to :attr:`log`; :meth:`stop` ends it."""
@@ -82,15 +85,15 @@ class Process:
         """End it as a crash would: SIGKILL, no clean-up of its own."""
         with suppress(ProcessLookupError):
             self._popen.kill()
-        self._popen.wait(10)
+        self._popen.wait(KILLED)
 
     def kill_tree(self) -> None:
         """SIGKILL for it and all that it started and that still is its offspring."""
         if self.running:
             kill_tree(self.pid)
-        self._popen.wait(10)
+        self._popen.wait(KILLED)
 
-    def stop(self, grace: float = 5.0) -> int:
+    def stop(self, grace: float = 30.0) -> int:
         """SIGTERM, SIGKILL after *grace* seconds; return the exit code."""
         if self.running:
             self._popen.send_signal(signal.SIGTERM)
@@ -98,4 +101,4 @@ class Process:
                 self._popen.wait(grace)
             except subprocess.TimeoutExpired:
                 self.kill()
-        return self._popen.wait(10)
+        return self._popen.wait(KILLED)

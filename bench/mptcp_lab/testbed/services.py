@@ -46,6 +46,8 @@ PROXY_PORT = 3128
 STATUS_SOCKET = "status.sock"
 ASKING = 1.0
 """Seconds for which one question whether a program answers goes on."""
+PATIENCE = 60.0
+"""Seconds for what takes one or two on an idle machine."""
 
 _APACHE_MODULES = "/usr/lib/apache2/modules"
 _APACHE_CONFIG = """\
@@ -85,7 +87,9 @@ cat {root}/key.pem {root}/certificate.pem > {root}/tls.pem
 """
 
 
-def wait_until(ready: Callable[[], bool], what: str, *, timeout: float = 15, process: Program | None = None) -> None:
+def wait_until(
+    ready: Callable[[], bool], what: str, *, timeout: float = PATIENCE, process: Program | None = None
+) -> None:
     """Poll *ready*; raise, with the end of the log, after *timeout* seconds or when *process* ends first."""
     deadline = time.monotonic() + timeout
     while not ready():
@@ -249,7 +253,6 @@ def _start_squid(
         lambda: accepts(host, address, PROXY_PORT),
         f"the {role} on {host.name} answers on port {PROXY_PORT}",
         process=process,
-        timeout=30,
     )
     return Proxy(host, process, state, logs)
 
@@ -297,7 +300,6 @@ def start_throttler(host: Host, config: Path = THROTTLER_CONFIG, *, arguments: S
         lambda: _answers(host, ASKING, f"unix:{socket}"),
         f"the throttler on {host.name} answers on its status socket",
         process=process,
-        timeout=30,
     )
     return Throttler(host, process, state, settings)
 
@@ -314,6 +316,8 @@ def write_throttler_config(
         "interfaces": list(interfaces),
         "listen_ports": [PROXY_PORT],
         "policy": str(host.provide(policy)),
+        # That of the host would have what earlier runs used up of a budget.
+        "ledger": str(host.directory / f"{host.name}-ledger.sqlite"),
         **(settings or {}),
     }
     # JSON is YAML.

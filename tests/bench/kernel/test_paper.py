@@ -44,7 +44,7 @@ def _needs(require: Require) -> None:
 
 def bench(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     argv = [program("mptcp-bench"), *arguments]
-    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=240)
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=900)
 
 
 def test_a_figure_is_one_command(tmp_path: Path) -> None:
@@ -101,13 +101,13 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     target = tmp_path / "fig6" / FILE
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while not target.exists():
                 assert process.poll() is None
-                assert time.monotonic() < deadline, "no run within a minute"
+                assert time.monotonic() < deadline, "no run within five minutes"
                 time.sleep(0.05)
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=300)
         finally:
             process.kill()
     assert process.returncode == 130, said

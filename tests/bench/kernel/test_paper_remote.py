@@ -25,13 +25,14 @@ def hosts(make_testbed: Callable[..., Testbed], require: Any) -> SshHosts:
     return start(make_testbed(plain()))
 
 
+@pytest.mark.usefixtures("dead_runs")
 def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Path) -> None:
     """The command line, in a namespace from which the hosts are reached by ssh alone."""
     inventory = ["--inventory", str(hosts.inventory())]
     # What others left on this machine is not this experiment's.
-    hosts.core.run([program("mptcp-bench"), "cleanup", *inventory])
+    hosts.core.run([program("mptcp-bench"), "cleanup", *inventory], timeout=300)
     argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--set", "repetitions=1", *inventory]
-    done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=120)
+    done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     result = load(tmp_path / "fig6" / FILE)
     assert result.complete
@@ -39,10 +40,10 @@ def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Pa
     assert result.provenance.kernel == f"client {release()}, proxy {release()}, origin {release()}"
     assert "wifi.rate" not in result.parameters, "nobody stated what the real links are"
     assert "Real hosts" in result.notes[0]
-    refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False)
+    refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False, timeout=300)
     assert refused.returncode == 1
     assert "real hosts have the links they have" in refused.stderr
-    cleaned = hosts.core.run([program("mptcp-bench"), "cleanup", *inventory])
+    cleaned = hosts.core.run([program("mptcp-bench"), "cleanup", *inventory], timeout=300)
     assert cleaned.stdout == "nothing was left behind\n"
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]

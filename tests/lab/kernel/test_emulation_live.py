@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def connect_time(testbed: Testbed, family: int, source: str, target: tuple[Any, 
     with testbed["client"].entered():
         client = socket.socket(family, socket.SOCK_STREAM)
     with client:
-        client.settimeout(10)
+        client.settimeout(60)
         client.bind((source, 0))
         start = time.monotonic()
         client.connect(target)
@@ -96,7 +96,18 @@ def test_each_path_has_its_own_delay_in_both_families(emulated: Emulated) -> Non
         with listener(testbed["origin"], family, address) as target:
             for device, least, most in (("eth0", 2, 30), ("wlan0", 35, 75)):
                 source = testbed["client"].address(device, version)
-                assert least <= min(connect_time(testbed, family, source, target) for _ in range(3)) <= most
+                assert least <= fastest(testbed, family, source, target, most) <= most
+
+
+def fastest(testbed: Testbed, family: int, source: str, target: tuple[Any, ...], wanted: float) -> float:
+    """Return the milliseconds of the fastest of three attempts; of up to thirty, until one takes no more than *wanted*.
+
+    What a busy machine adds to an attempt is not the path's, and nothing makes one faster than its path.
+    """
+    times: list[float] = []
+    while len(times) < 3 or (min(times) > wanted and len(times) < 30):
+        times.append(connect_time(testbed, family, source, target))
+    return min(times)
 
 
 def test_a_scenario_finds_the_paths_by_name(user_space: None) -> None:
@@ -167,16 +178,18 @@ def path_mtu(node: LiveNode, source: str, target: str) -> int:
         channel.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
         channel.bind((source, 0))
         channel.connect((target, 9))
-        for _ in range(20):
-            # Refused: it was delivered, and nobody listens. Too long (EMSGSIZE): the answer of the hop is here.
-            with suppress(ConnectionRefusedError):
-                try:
-                    channel.send(bytes(1472))
-                except OSError as error:
-                    if error.errno != errno.EMSGSIZE:
-                        raise
-                    break
-            time.sleep(0.02)
+
+        def answered() -> bool:
+            """Refused: it was delivered, and nobody listens. Too long: the answer of the hop is here."""
+            try:
+                channel.send(bytes(1472))
+            except OSError as error:
+                if error.errno not in (errno.EMSGSIZE, errno.ECONNREFUSED):
+                    raise
+                return True
+            return False
+
+        wait_until(answered, "a datagram is answered")
         return channel.getsockopt(socket.IPPROTO_IP, IP_MTU)
 
 
@@ -302,7 +315,7 @@ def test_the_emulator_is_clean_under_the_sanitizers(user_space: None, monkeypatc
         # Not checked for lateness: a sanitized emulator is slow.
         assert all(count.dropped == 0 for count in testbed.emulation.counts()["p"].values())
         emulator = testbed.emulation.processes["p"]
-        assert emulator.stop() == 0, emulator.output()
+        assert emulator.stop(60) == 0, emulator.output()
         assert "ready" in emulator.output().split()
         assert "ERROR" not in emulator.output()
         assert "runtime error" not in emulator.output()

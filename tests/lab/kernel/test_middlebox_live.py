@@ -22,13 +22,13 @@ def exchanged(testbed: Testbed, data: bytes) -> tuple[bytes, str, float]:
         listener = socket.create_server((testbed["proxy"].address("wan0"), 7000))
     with listener, testbed["client"].entered():
         client = socket.socket()
-        client.settimeout(20)
+        client.settimeout(60)
         began = time.monotonic()
         client.connect(listener.getsockname())
         rtt = time.monotonic() - began
         server, address = listener.accept()
         with client, server:
-            server.settimeout(20)
+            server.settimeout(60)
             client.sendall(data)
             client.shutdown(socket.SHUT_WR)
             received = b"".join(iter(lambda: server.recv(65536), b""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -72,7 +73,7 @@ def mptcp_server(testbed: Testbed, payload: bytes) -> Iterator[int]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(60)
 
 
 def receive(testbed: Testbed, address: str, port: int) -> tuple[str, float]:
@@ -83,7 +84,7 @@ def receive(testbed: Testbed, address: str, port: int) -> tuple[str, float]:
     digest = hashlib.sha256()
     started = time.monotonic()
     with client:
-        client.settimeout(20)
+        client.settimeout(60)
         client.connect((address, port))
         while data := client.recv(1 << 16):
             digest.update(data)
@@ -98,7 +99,7 @@ def test_mptcp_uses_both_links_and_neither_beyond_its_rate(testbed: Testbed, fam
     assert digest == hashlib.sha256(payload).hexdigest()
     received = {d: c.received * 8 for d, c in testbed["client"].counters().items()}
     # How full the links get is for the experiments to measure: a busy machine fills them less.
-    assert received["wlan0"] / (received["eth0"] + received["wlan0"]) == pytest.approx(30 / 130, rel=0.5)
+    assert min(received["eth0"], received["wlan0"]) > 8 * MIB
     assert received["eth0"] / seconds <= 1.03 * 100e6
     assert received["wlan0"] / seconds <= 1.03 * 30e6
 
@@ -124,14 +125,14 @@ def test_upload_is_shaped_too(testbed: Testbed, require: Require) -> None:
     data.write_bytes(b"\0" * 2 * MIB)
     with testbed["origin"].entered():
         listener = socket.create_server(("0.0.0.0", 80))
-    listener.settimeout(20)
+    listener.settimeout(60)
     received = 0
 
     def take() -> None:
         nonlocal received
         connection, _ = listener.accept()
         with connection:
-            connection.settimeout(20)
+            connection.settimeout(60)
             while chunk := connection.recv(1 << 16):
                 received += len(chunk)
 
@@ -142,7 +143,7 @@ def test_upload_is_shaped_too(testbed: Testbed, require: Require) -> None:
     started = time.monotonic()
     with sender:
         sender.sendall(data.read_bytes())
-    thread.join(20)
+    thread.join(60)
     seconds = time.monotonic() - started
     listener.close()
     assert received == 2 * MIB
@@ -160,17 +161,17 @@ def test_each_path_has_its_own_interface_on_a_multi_homed_proxy(make_testbed: Ca
             assert digest == hashlib.sha256(payload).hexdigest()
             after = testbed["proxy"].counters()
             for device in ("wan0", "wan1"):
-                assert after[device].sent - before[device].sent > MIB
+                assert after[device].sent - before[device].sent > MIB // 4
                 assert after[device].received > before[device].received
 
 
 def test_three_paths_join(make_testbed: Callable[..., Testbed]) -> None:
     testbed = make_testbed(paths([20_000_000] * 3))
-    payload = b"x" * 6 * MIB
+    payload = b"x" * 12 * MIB
     with mptcp_server(testbed, payload) as port:
         receive(testbed, testbed["proxy"].address("wan0"), port)
     counters = testbed["client"].counters()
-    assert all(counters[device].received > MIB for device in ("eth0", "wlan0", "path3"))
+    assert all(counters[device].received > MIB // 4 for device in ("eth0", "wlan0", "path3"))
 
 
 def test_client_program_speaks_mptcp_and_apache_does_not(testbed: Testbed, require: Require) -> None:
@@ -208,7 +209,7 @@ def test_services_start_and_a_download_through_them_is_multipath(testbed: Testbe
     seen = download(lab_of(testbed), argv, timeout=60)
     assert (seen.octets, seen.sha256) == (4 * MIB, origin.digests["file"])
     assert seen.protocol.complaint(multipath=True) is None
-    assert throttler.process.stop(grace=15) == 0
+    assert throttler.process.stop(grace=60) == 0
     assert seen.protocol.complaint(multipath=False) is not None
     with pytest.raises(TestbedError, match=r"(?s)download by wget: it ended with 8: .*404"):
         download(lab_of(testbed), wget(origin.url("nothing")), timeout=60)
@@ -219,7 +220,13 @@ def test_cubic_is_selected_inside_and_the_host_is_as_before(
 ) -> None:
     host = Path("/proc/sys/net/ipv4")
     names = ("tcp_allowed_congestion_control", "tcp_congestion_control")
-    before = [(host / name).read_text() for name in names]
+
+    def as_they_are() -> list[str]:
+        # Another run may have one more allowed for a moment, under this lock.
+        with ownership.registry():
+            return [(host / name).read_text() for name in names]
+
+    before = as_they_are()
     try:
         congestion.ALLOWED.open("r+").close()
     except PermissionError:
@@ -228,7 +235,7 @@ def test_cubic_is_selected_inside_and_the_host_is_as_before(
     inside = testbed["proxy"].run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
     if "cubic" in congestion.AVAILABLE.read_text().split():
         assert inside == "cubic"
-    assert [(host / name).read_text() for name in names] == before
+    assert as_they_are() == before
 
 
 def test_private_mounts_are_seen_by_the_program_alone(testbed: Testbed) -> None:
@@ -239,7 +246,7 @@ def test_private_mounts_are_seen_by_the_program_alone(testbed: Testbed) -> None:
         name="mounts",
         mounts={"/run/no-such-directory/x": shown, "/dev/shm": TMPFS},
     )
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert process.output() == "done\n"
     assert (shown / "file").read_text() == "here\n"
     assert not Path("/run/no-such-directory").exists()
@@ -267,14 +274,13 @@ def test_scoped_changes_are_undone(testbed: Testbed) -> None:
 
 
 def test_failed_build_names_the_step_and_leaves_nothing() -> None:
-    before = {p.name for p in ownership.NAMESPACES.glob("mpx-*")}
     link = replace(TWO_PATHS.links[3], a=End("origin", "eth0", ("10.77.9.2/24",) * 2))
     broken = replace(TWO_PATHS, name="broken", links=(*TWO_PATHS.links[:3], link))
+    testbed = Testbed(broken)
     with pytest.raises(TestbedError, match=r"(?s)build broken: \[origin\] ip address add 10\.77\.9\.2/24"):
-        Testbed(broken).__enter__()
-    mine = [p.name for p in ownership.NAMESPACES.glob("mpx-*") if p.name not in before]
-    alive = {name for run in ownership.runs() for name in run.namespaces}
-    assert set(mine) <= alive
+        testbed.__enter__()
+    assert not testbed.claimed.namespaces
+    assert testbed.claimed.id not in {run.id for run in ownership.runs()}
 
 
 DRIVER = """
@@ -286,6 +292,7 @@ with Testbed(paths([1000000])) as t:
 """
 
 
+@pytest.mark.usefixtures("dead_runs")
 def test_what_a_killed_run_left_is_found_and_removed() -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -312,6 +319,7 @@ def owned(identifier: str) -> list[tuple[str, ...]]:
     return [run.namespaces for run in ownership.runs() if run.id == identifier and not run.alive]
 
 
+@pytest.mark.usefixtures("dead_runs")
 def test_a_namespace_whose_deletion_failed_stays_owned() -> None:
     testbed = Testbed(paths([1_000_000]))
     testbed.__enter__()
@@ -327,6 +335,7 @@ def test_a_namespace_whose_deletion_failed_stays_owned() -> None:
     assert not testbed.directory.exists()
 
 
+@pytest.mark.usefixtures("dead_runs")
 def test_cleanup_names_what_it_could_not_delete_and_tries_again() -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -347,3 +356,17 @@ def test_cleanup_names_what_it_could_not_delete_and_tries_again() -> None:
     assert identifier not in done.stderr
     assert owned(identifier) == []
     assert not (ownership.NAMESPACES / core).exists()
+
+
+def test_iptables_waits_for_no_other_suite(testbed: Testbed, require: Require) -> None:
+    """While another one holds its lock iptables(8) waits or fails; it is one for the machine, unless told otherwise."""
+    require("iptables-legacy")
+    command = ["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", "-j", "ACCEPT"]
+    lock = Path(os.environ["XTABLES_LOCKFILE"])
+    assert lock != Path("/run/xtables.lock")
+    lock.touch()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(TestbedError, match=r"no end after 1 s|holding the xtables lock"):
+            testbed["proxy"].run(command, timeout=1)
+    testbed["proxy"].run(command)

@@ -151,13 +151,13 @@ def test_packets_are_queued_by_the_device_they_leave_by() -> None:
         ),
     )
     assert [" ".join(command) for command in legacy.do] == [
-        "iptables-legacy -A FORWARD -o lan -j NFQUEUE --queue-num 0",
-        "iptables-legacy -A FORWARD -o wan -j NFQUEUE --queue-num 1",
-        "ip6tables-legacy -A FORWARD -o lan -j NFQUEUE --queue-num 0",
-        "ip6tables-legacy -A FORWARD -o wan -j NFQUEUE --queue-num 1",
+        "iptables-legacy --wait -A FORWARD -o lan -j NFQUEUE --queue-num 0",
+        "iptables-legacy --wait -A FORWARD -o wan -j NFQUEUE --queue-num 1",
+        "ip6tables-legacy --wait -A FORWARD -o lan -j NFQUEUE --queue-num 0",
+        "ip6tables-legacy --wait -A FORWARD -o wan -j NFQUEUE --queue-num 1",
     ]
     assert len(iptables.do) == 4
-    assert userspace.rules({"up": "wan"})[2].do[0][:4] == ("iptables", "-A", "FORWARD", "-o")
+    assert userspace.rules({"up": "wan"})[2].do[0][:4] == ("iptables", "--wait", "-A", "FORWARD")
     assert userspace.rules({"up": "wan"})[2].do[0][-1] == "1"
 
 

@@ -106,7 +106,7 @@ class PortalSite:
             yield throttler
         finally:
             throttler.process.signal(signal.SIGTERM)
-            throttler.process.wait(30)
+            throttler.process.wait(60)
 
     def reload(self, throttler: Throttler, policy: str) -> None:
         self.policy.write_text(policy)

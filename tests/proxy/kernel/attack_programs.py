@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 AT_ONCE = 40
-PATIENCE, LINGER = 20.0, 0.1
+PATIENCE, LINGER = 60.0, 0.1
 """Seconds: for an answer; for more than was asked for."""
 LONGEST = 8.0
-"""Seconds to wait for a request that is unfinished, and that Squid rightly waits to see finished."""
+"""Seconds to wait where there may be no answer: a request is unfinished, and Squid rightly waits to see it finished."""
 
 
 def names(table: str) -> None:
@@ -106,6 +106,11 @@ async def web(answers: str, record: str, port: str) -> None:
             if target.startswith(("answer-", "odd-")):
                 writer.write(known[special])
                 await writer.drain()
+                # It ends what it says, and takes what comes: Squid may have sent the next request already, which a
+                # connection that is closed would answer by RST, and Squid then by 502 (docs/squid-versions.md).
+                writer.write_eof()
+                while await reader.read(65536):
+                    pass
                 writer.close()
                 return
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -175,7 +180,7 @@ async def one(row: dict[str, Any], address: str, port: str, limit: asyncio.Semap
                 enough = len(answers_in(data, heads, False)) >= row["answers"] or (
                     tunnel and b"\r\n\r\n" in data and data.startswith(b"HTTP/1.1 200")
                 )
-                wait = LINGER if enough else min(end - loop.time(), PATIENCE if data else LONGEST)
+                wait = LINGER if enough else min(end - loop.time(), LONGEST if row["silent"] and not data else PATIENCE)
                 try:
                     piece = await asyncio.wait_for(reader.read(262144), max(wait, 0.01))
                 except TimeoutError:

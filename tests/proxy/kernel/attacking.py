@@ -84,19 +84,25 @@ class Scene:
         try:
             yield proxy
         finally:
-            names.stop(10)
-            proxy.process.stop(30)
+            names.stop(60)
+            proxy.process.stop(60)
             wait_until(lambda: not _listens(self.proxy, PROXY_PORT), "the port is free")
 
     def ask(self, rows: Sequence[Row]) -> dict[str, Answer]:
         """Send each row on a connection of its own, many at once."""
         spelt = [
-            {"id": row.id, "data": base64.b64encode(row.data).decode(), "answers": row.answers, "ends": row.ends}
+            {
+                "id": row.id,
+                "data": base64.b64encode(row.data).decode(),
+                "answers": row.answers,
+                "ends": row.ends,
+                "silent": CLOSED in row.status,
+            }
             for row in rows
         ]
         path = self.directory / "rows.json"
         path.write_text(json.dumps(spelt))
-        said = self.client.run(program("ask", path, self.proxy.service_address(), PROXY_PORT), timeout=240)
+        said = self.client.run(program("ask", path, self.proxy.service_address(), PROXY_PORT), timeout=900)
         return {
             name: Answer(tuple(found["statuses"]), base64.b64decode(found["raw"]))
             for name, found in json.loads(said.stdout).items()

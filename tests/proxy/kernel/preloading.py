@@ -62,7 +62,7 @@ class Preloaded:
             ],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=300,
             check=False,
             env={**os.environ, "REPORT": REPORT, **variables},
         )

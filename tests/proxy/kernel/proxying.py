@@ -54,7 +54,7 @@ def fetch(
     mptcp: bool = False,
     tunnel: bool = False,
     options: Sequence[str] = (),
-    wait: int = 20,
+    wait: int = 60,
 ) -> Fetched:
     """Download *url* through *proxy*, with CONNECT if *tunnel*, within *wait* seconds."""
     with tempfile.NamedTemporaryFile(dir=client.directory) as file:
@@ -132,7 +132,7 @@ def captured_syns(node: LiveNode, device: str, at_least: int) -> Iterator[list[t
     yield found
     wait_until(lambda: len(rdpcap(str(path))) >= at_least, f"{at_least} segments captured", process=tcpdump)
     tcpdump.signal(signal.SIGINT)
-    tcpdump.wait(10)
+    tcpdump.wait(60)
     for packet in rdpcap(str(path)):
         segment = packet[TCP]
         if not segment.flags.A:

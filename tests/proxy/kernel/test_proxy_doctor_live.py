@@ -131,7 +131,7 @@ def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
         [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)],
         mounts={"/run/mptcpproxy": proxy.state},
     )
-    assert answer.wait(20) == 0
+    assert answer.wait(60) == 0
     findings = {finding["check"]: finding for finding in json.loads(answer.output())}
     assert findings["port 3128"]["text"] == "the running proxy listens on it by Multipath TCP"
 
@@ -221,4 +221,4 @@ def test_the_throttlers_settings_state_and_path_manager(testbed: Testbed, requir
     assert f"it refused its last reload: {policy}:6: " in findings["throttler"]["text"]
     assert f"{policy}:6: " in findings["throttler settings"]["text"]
     throttler.process.signal(signal.SIGTERM)
-    assert throttler.process.wait(20) == 0
+    assert throttler.process.wait(60) == 0

@@ -40,7 +40,7 @@ def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[...,
         assert "net.mptcp.enabled" in lines[0]
         for told in (f"port {port} takes plain TCP, not Multipath TCP" for port in (3128, 3129)):
             wait_until(lambda told=told: told in proxy.process.output(), told, process=proxy.process)  # type: ignore[misc]
-        assert proxy.process.stop(10) == 0
+        assert proxy.process.stop(60) == 0
 
 
 @pytest.mark.parametrize("loads", [True, False], ids=["library", "no library"])
@@ -62,4 +62,4 @@ def test_a_library_that_was_not_loaded_is_found_out(
     found = {finding["check"]: finding["status"] for finding in json.loads(doctor.stdout)}
     assert found["port 3128"] == ("ok" if loads else "fail")
     assert (told in proxy.process.output()) == (not loads)
-    assert proxy.process.stop(10) == 0
+    assert proxy.process.stop(60) == 0

@@ -42,7 +42,7 @@ CLIENT = """
 import socket, sys
 proxy, port, goal, protocol, tunnel, half = sys.argv[1:]
 connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(protocol))
-connection.settimeout(20)
+connection.settimeout(60)
 connection.connect((proxy, int(port)))
 if tunnel == "tunnel":
     connection.sendall(f"CONNECT {goal} HTTP/1.1\\r\\nHost: {goal}\\r\\n\\r\\n".encode())
@@ -83,7 +83,7 @@ def test_the_answer_is_lost_by_who_closes_half_and_by_nobody_else(
 
     def answered(half: str) -> bool:
         command = python_command(CLIENT, node, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), how, half)
-        return module_testbed["client"].run(command, timeout=60).stdout.strip() == "True"
+        return module_testbed["client"].run(command, timeout=120).stdout.strip() == "True"
 
     assert answered("whole")
     assert not answered("half")

@@ -30,7 +30,7 @@ while True:
 CLIENT = """
 import socket, sys
 def ask(request):
-    with socket.create_connection(("10.77.8.2", 3128), timeout=20) as proxy:
+    with socket.create_connection(("10.77.8.2", 3128), timeout=60) as proxy:
         proxy.sendall(request)
         answer = b""
         while piece := proxy.recv(65536):
@@ -69,4 +69,4 @@ def test_only_a_reset_shows_and_never_to_a_request_with_a_body(
     served = origin.popen(python_command(ORIGIN, str(port), by), name=f"origin-{port}")
     wait_until(lambda: str(port) in origin.run(["ss", "-Htln"]).stdout, "the origin listens", process=served)
     client = testbed["client"]
-    assert client.run(python_command(CLIENT, method, str(port)), timeout=60).stdout.strip() == statuses
+    assert client.run(python_command(CLIENT, method, str(port)), timeout=200).stdout.strip() == statuses

@@ -40,4 +40,4 @@ def test_a_library_that_cannot_be_used_where_it_is_is_copied(
     assert all(has_library(pid) for pid in workers(proxy.process))
     assert "cannot be preloaded" not in proxy.process.output()
     assert (proxy.state / library.name).stat().st_mode & 0o777 == 0o755
-    assert proxy.process.stop(10) == 0
+    assert proxy.process.stop(60) == 0

@@ -18,12 +18,12 @@ SCENE = """
 import struct, threading, time
 listener = socket(); listener.bind(("127.0.0.1", 3128)); listener.listen(2000)
 def connect(kind=262):
-    client = socket(AF_INET, SOCK_STREAM, kind); client.connect(("127.0.0.1", 3128)); client.settimeout(20)
+    client = socket(AF_INET, SOCK_STREAM, kind); client.connect(("127.0.0.1", 3128)); client.settimeout(60)
     client.sendall(b"?")
     server, _ = listener.accept()
     assert server.recv(1) == b"?"
     return client, server
-def told(client, seconds=20):
+def told(client, seconds=60):
     "After how many seconds the writer is told."
     began = time.monotonic()
     while time.monotonic() < began + seconds:
@@ -37,7 +37,7 @@ def sockets():
         except OSError: pass
     return count
 def until(true):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)

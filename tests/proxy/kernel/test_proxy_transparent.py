@@ -41,11 +41,11 @@ def test_workers_have_the_capabilities_that_squid_alone_gives_them(
     before = set(workers(started.process))
     configuration(node, f"workers {number}", f"http_port {PORT} tproxy")
     started.process.signal(signal.SIGHUP)
-    wait_until(lambda: f"*:{PORT}" in mptcp_listeners(node), "the transparent listener is there", timeout=30)
+    wait_until(lambda: f"*:{PORT}" in mptcp_listeners(node), "the transparent listener is there")
     wait_until(lambda: in_force() == {NET_BIND_SERVICE | NET_ADMIN}, "they have what it needs")
     assert set(workers(started.process)) == before, "none of them died of it"
     assert all(has_library(pid) for pid in before)
-    assert started.process.stop(10) == 0
+    assert started.process.stop(60) == 0
 
     started = start_proxy(node, configuration(node, f"workers {number}", f"http_port {PORT} tproxy"))
     wait_until(lambda: in_force() == {NET_BIND_SERVICE | NET_ADMIN}, "they have it from the start")

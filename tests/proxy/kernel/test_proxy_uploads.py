@@ -51,7 +51,7 @@ def test_a_large_upload_to_a_slow_origin_arrives_whole(module_testbed: Testbed, 
     client = module_testbed["client"]
     body = client.directory / "body"
     body.write_bytes(bytes(SIZE))
-    options = ["-m", "60", "-H", "Expect:", "-T", str(body), "-w", " %{http_code}"]
+    options = ["-m", "300", "-H", "Expect:", "-T", str(body), "-w", " %{http_code}"]
     url = "http://10.77.9.2:8081/x"
-    answer = client.run(curl(url, proxy.url(), mptcp=mptcp, tunnel=False, options=options), check=False, timeout=70)
+    answer = client.run(curl(url, proxy.url(), mptcp=mptcp, tunnel=False, options=options), check=False, timeout=310)
     assert answer.stdout == f"{SIZE} 200", answer.stdout[-300:]

@@ -76,7 +76,7 @@ def test_the_client_has_two_subflows(scene: Scene, family: int) -> None:
         "one MPTCP connection of at least two subflows",
         process=download,
     )
-    assert download.wait(20) == 0, download.output()
+    assert download.wait(60) == 0, download.output()
 
 
 def test_one_listener_takes_both_families(scene: Scene) -> None:

@@ -45,7 +45,7 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Pro
     started = start_proxy(node, config)
     wait_until(lambda: len(workers(started.process)) == WORKERS + 1, "workers and coordinator run")
     yield started
-    assert started.process.stop(10) == 0
+    assert started.process.stop(60) == 0
     assert not node.run(["ss", "-Htln"]).stdout
 
 

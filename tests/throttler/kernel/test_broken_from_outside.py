@@ -29,7 +29,7 @@ BOTH = (
     steer: {mode: active-standby, active: wifi, standby: ethernet}
 """
 )
-BACK_WITHIN = 30.0
+BACK_WITHIN = 60.0
 """Seconds, for a comparison every second, on a busy machine."""
 
 

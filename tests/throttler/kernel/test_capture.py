@@ -55,7 +55,7 @@ def test_it_tells_what_this_host_sent(testbed: Testbed) -> None:
     with listener, caller, closing(capture):
         listener.bind(("0.0.0.0", PORT))
         listener.listen()
-        caller.settimeout(5)
+        caller.settimeout(60)
         caller.connect((proxy.address("wan0"), PORT))
         syn, syn_ack = segments(capture, 2)
     assert (syn.flags & TcpFlag.ACK, syn.outgoing) == (0, False)
@@ -70,7 +70,7 @@ def test_the_loopback_interface_gives_each_frame_once(testbed: Testbed) -> None:
     with listener, caller, closing(capture):
         listener.bind(("127.0.0.1", PORT))
         listener.listen()
-        caller.settimeout(5)
+        caller.settimeout(60)
         caller.connect(("127.0.0.1", PORT))
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         caller.close()
@@ -84,6 +84,6 @@ def test_the_loopback_interface_gives_each_frame_once(testbed: Testbed) -> None:
 def segments(capture: Capture, count: int) -> list[Segment]:
     found: list[Segment] = []
     while len(found) < count:
-        assert select.select([capture], [], [], 5)[0], "nothing was captured"
+        assert select.select([capture], [], [], 60)[0], "nothing was captured"
         found += capture.read()
     return found[:count]

@@ -136,7 +136,7 @@ def test_one_line_says_what_is_missing(host: Site, tmp_path: Path, lack: Lack) -
     if lack.runs is not None:
         assert AT_WORK + lack.runs in process.output()
         process.signal(15)
-    assert process.wait(30) == (0 if lack.runs is not None else 1), process.output()
+    assert process.wait(60) == (0 if lack.runs is not None else 1), process.output()
     said = process.output()
     assert sum(lack.line in line for line in said.splitlines()) == 1 or not lack.line, said
     assert "Traceback" not in said
@@ -172,7 +172,7 @@ def test_without_multipath_tcp_it_says_so_and_waits(host: Site, tmp_path: Path) 
     with connection(host):
         until(lambda: len(host.entries()) == 1, timeout=GENEROUS)
     process.signal(15)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_a_second_throttler_in_the_same_network_namespace_is_refused(host: Site, tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_a_second_throttler_in_the_same_network_namespace_is_refused(host: Site,
     for number in range(3):
         elsewhere = {"state_directory": str(other), "status_socket": str(other / "s")}
         second = start(host, Lack("", settings=elsewhere), tmp_path)
-        assert second.wait(10) == 1, number
+        assert second.wait(60) == 1, number
         expected = f"a throttler is running already in this network namespace: process {first.pid}"
         assert expected in second.output()
     assert host.kernel_dump() == before
     first.signal(15)
-    assert first.wait(30) == 0
+    assert first.wait(60) == 0

@@ -115,7 +115,7 @@ def throttler(site: Site) -> Iterator[Throttler]:
     started = next(path for target, path in mounts.items() if target == "/run/mptcp-throttler")
     yield Throttler(site.proxy, process, type(site.policy)(started), config)
     process.signal(signal.SIGTERM)
-    assert process.wait(30) == 0, process.output()
+    assert process.wait(60) == 0, process.output()
     assert "Traceback" not in process.output()
 
 

@@ -241,7 +241,7 @@ def test_a_join_keeps_its_interface_under_a_flood_of_remove_addr(two_interfaces:
                 with site.client.entered():
                     client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
                 with client, flood(wire, wire.frame((address, port), flags="A", options=[REMOVE_ADDR])):
-                    client.settimeout(10)
+                    client.settimeout(60)
                     client.bind((address, port))
                     client.connect(service)
                     proxy, _ = listener.accept()

@@ -39,7 +39,7 @@ def test_a_path_that_fails(make_module_testbed: Callable[..., Testbed], require:
     policy.write_text(POLICY % str(guarded).lower())
     throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
     origin, proxy = start_origin(testbed["origin"], {"big": 400_000_000}), start_proxy(testbed["proxy"])
-    command = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url(), origin.url("big")]
+    command = ["curl", "-s", "-m", "300", "-o", "/dev/null", "-x", proxy.url(), origin.url("big")]
     testbed["client"].popen(mptcp_command(command))
 
     def seen() -> dict[str, Any]:
@@ -64,9 +64,9 @@ def test_a_path_that_fails(make_module_testbed: Callable[..., Testbed], require:
         (connection,) = seen()["connections"]
         assert "its uncapped path from 10.77.2.2 alone once gave" in connection["relaxed"]
         assert "cap of rule cap relaxed" in {s["path"]: s["reason"] for s in connection["subflows"]}["ethernet"]
-    wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again", timeout=30)
+    wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
     throttler.process.signal(signal.SIGTERM)
-    assert throttler.process.wait(10) == 0
+    assert throttler.process.wait(60) == 0
     assert "caps relaxed" in throttler.process.output()
 
 
@@ -80,7 +80,7 @@ def test_a_path_that_fails_under_an_upload(make_module_testbed: Callable[..., Te
     body = testbed.directory / "body"
     with open(body, "wb") as file:
         file.truncate(1_000_000_000)
-    command = ["curl", "-s", "-m", "90", "-o", "/dev/null", "-H", "Expect:", "-x", proxy.url(), "-T", str(body)]
+    command = ["curl", "-s", "-m", "300", "-o", "/dev/null", "-H", "Expect:", "-x", proxy.url(), "-T", str(body)]
     testbed["client"].popen(mptcp_command([*command, sink.url()]))
 
     def seen() -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_a_path_that_fails_under_an_upload(make_module_testbed: Callable[..., Te
     def sent() -> int:
         return int(testbed["client"].counters()["wlan0"].sent)
 
-    wait_until(in_force, "the cap is in force", timeout=30)
+    wait_until(in_force, "the cap is in force")
     before = sent()
     wait_until(lambda: sent() > before + 5_000_000, "Wi-Fi has shown what it takes")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
@@ -104,5 +104,5 @@ def test_a_path_that_fails_under_an_upload(make_module_testbed: Callable[..., Te
         (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]
         assert "upload: cap of rule cap relaxed" in ethernet["upload"]["reason"]
         wait_until(lambda: seen()["counters"]["upload_entries"] == 0, "its entry is gone")
-    wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again", timeout=30)
-    wait_until(in_force, "the cap is in force again", timeout=40)
+    wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
+    wait_until(in_force, "the cap is in force again")

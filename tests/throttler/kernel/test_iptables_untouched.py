@@ -33,7 +33,7 @@ def test_the_nftables_backend_registers_no_table_of_iptables(
     def command(*words: str) -> None:
         argv = [site.node.program("mptcp-throttler"), *words, "--config", str(site.config)]
         done = site.node.popen(argv, name=f"throttler-{words[0]}", mounts=throttler_mounts(site.node))
-        assert done.wait(30) == 0, done.output()
+        assert done.wait(60) == 0, done.output()
         assert registered(site) == "", words
 
     throttler = site.start(CAPPED)
@@ -48,14 +48,14 @@ def test_the_nftables_backend_registers_no_table_of_iptables(
     assert registered(site) == "", "after the stop"
     throttler = site.start(CAPPED)
     throttler.process.signal(signal.SIGKILL)
-    throttler.process.wait(10)
+    throttler.process.wait(60)
     command("cleanup")
     command("cleanup")
     throttler = site.start(CAPPED)
     assert registered(site) == ""
     stopped(throttler)
     doctor = site.node.popen([site.node.program("mptcp-proxy"), "doctor"], name="doctor")
-    doctor.wait(30)
+    doctor.wait(60)
     assert registered(site) == "", "after doctor"
 
 
@@ -67,6 +67,6 @@ def test_the_iptables_backend_registers_the_table_that_it_uses_alone(
     throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n")
     assert registered(site).split() == ["mangle", "mangle"]
     throttler.process.signal(signal.SIGKILL)
-    throttler.process.wait(10)
+    throttler.process.wait(60)
     site.cleanup()
     assert registered(site).split() == ["mangle", "mangle"]

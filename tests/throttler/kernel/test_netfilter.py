@@ -161,7 +161,7 @@ def test_rules_of_others_that_change_meanwhile_are_kept(host: LiveNode, require:
                 await port.prepare()
                 await port.remove()
         finally:
-            assert rival.wait(30) == 0
+            assert rival.wait(60) == 0
             port.close()
 
     with host.entered():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from mptcp_throttler.mptcp.model import FourTuple
@@ -20,6 +20,12 @@ pytestmark = pytest.mark.kernel
 
 IPPROTO_MPTCP = 262
 PORT = 3128
+
+
+def listed(node: LiveNode) -> str:
+    """Return what ss(8) shows, less what changes by the clock alone."""
+    text = node.run(["ss", "-tinH", "state", "established", "sport", "=", f":{PORT}"]).stdout
+    return re.sub(r" last(snd|rcv|ack):\d+", "", text)
 
 
 def test_it_reads_what_ss_shows(testbed: Testbed, require: Any) -> None:
@@ -41,12 +47,18 @@ def test_it_reads_what_ss_shows(testbed: Testbed, require: Any) -> None:
             got = 0
             while got < 100_000:
                 got += len(caller.recv(65_536))
-            time.sleep(0.5)  # the last acknowledgements; nothing changes afterwards
-            found = {each.four_tuple.remote_port: each for each in diagnostics.subflows()}
-            asked = [each.four_tuple for each in found.values()]
-            gone = asked[0]._replace(remote_port=1)
-            details = {each.remote_port: more for each, more in diagnostics.details([*asked, gone]).items()}
-            listing = proxy.run(["ss", "-tinH", "state", "established", "sport", "=", f":{PORT}"]).stdout
+            before, listing = "", listed(proxy)
+            deadline = time.monotonic() + 60
+            # Until the last acknowledgements have come, and nothing changes any more.
+            while listing != before:
+                assert time.monotonic() < deadline
+                time.sleep(0.5)
+                before = listed(proxy)
+                found = {each.four_tuple.remote_port: each for each in diagnostics.subflows()}
+                asked = [each.four_tuple for each in found.values()]
+                gone = asked[0]._replace(remote_port=1)
+                details = {each.remote_port: more for each, more in diagnostics.details([*asked, gone]).items()}
+                listing = listed(proxy)
     diagnostics.close()
     lines = [line for line in listing.replace("\n\t", " ").splitlines() if "bytes_acked" in line]
     assert lines

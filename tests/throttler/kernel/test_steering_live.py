@@ -17,6 +17,7 @@ from mptcp_lab.testbed.services import (
     start_origin,
     start_throttler,
     wait_until,
+    write_throttler_config,
 )
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
@@ -93,7 +94,7 @@ def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: 
         with site.testbed["client"].link_down("wlan0"):
             wait_until(lambda: site.received("eth0") > ethernet + 5_000_000, "the standby takes over")
             wait_until(lambda: site.backups() == [False, True], "the two change places")
-        wait_until(lambda: site.backups() == [True, False], "they are back in their order", timeout=30)
+        wait_until(lambda: site.backups() == [True, False], "they are back in their order")
     stopped(throttler)
     assert site.sysctls() == before
 
@@ -106,7 +107,7 @@ def test_flags_go_with_the_rule(site: Site) -> None:
         site.policy.write_text(UNCAPPED)
         throttler.process.signal(signal.SIGHUP)
         wait_until(lambda: site.backups() == [False, False], "it is regular again")
-        assert site.sysctls() == before
+        wait_until(lambda: site.sysctls() == before, "the sysctls are put back")
     stopped(throttler)
 
 
@@ -119,7 +120,7 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
         wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
         throttler = site.start(BALANCE)
         wait_until(lambda: site.backups() == [False, False], "it is regular again")
-        assert site.sysctls() == before
+        wait_until(lambda: site.sysctls() == before, "the sysctls are put back")
         stopped(throttler)
     site.start(STANDBY).process.kill()
     site.cleanup()
@@ -133,7 +134,7 @@ def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
         (capped,) = [s for s in throttler.status()["connections"][0]["subflows"] if s["classid"]]
         assert capped["path"] == "ethernet"
         assert capped["reason"] == "steered load-balancing by rule b: 50 % of the bytes"
-        assert 10_000_000 < capped["rate"] < 60_000_000
+        assert 1_000_000 < capped["rate"] < 60_000_000
     wait_until(lambda: not throttler.status()["classes"], "the class goes with the connection")
     stopped(throttler)
 
@@ -141,9 +142,8 @@ def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
 def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
     """The ledger cannot be opened: neither sysctls nor a device for uploads are left of the policy that needed it."""
     before = site.sysctls()
-    config = site.config.with_name("no-ledger.yaml")
     (site.testbed.directory / "ledger").mkdir()
-    config.write_text(f"{site.config.read_text()}\nledger: {site.testbed.directory}/ledger\n")
+    config = write_throttler_config(site.node, site.policy, settings={"ledger": f"{site.testbed.directory}/ledger"})
     site.policy.write_text(UNCAPPED)
     throttler = start_throttler(site.node, config)
     site.policy.write_text(STANDBY_AND_BUDGET)

@@ -40,7 +40,7 @@ def capturing(site: Site, capture: Path, interface: str) -> Iterator[None]:
         while last != (last := capture.stat().st_size):
             time.sleep(1)
         process.signal(signal.SIGTERM)
-        assert process.wait(30) == 0, process.output()
+        assert process.wait(60) == 0, process.output()
 
 
 def replayed(site: Site, capture: Path, *arguments: str) -> list[dict[str, Any]]:

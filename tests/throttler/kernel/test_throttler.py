@@ -31,7 +31,7 @@ def test_the_chosen_subflow_is_capped_and_the_other_is_not(site: Site, family: i
                 "ethernet", "spare-ethernet", 5_000_000, classid,
             )  # fmt: skip
             assert (free["path"], free["classid"], free["initial"], free["state"]) == ("wifi", None, False, "active")
-        until(lambda: not site.entries(), timeout=LINGER_SECONDS + 5)
+        until(lambda: not site.entries(), timeout=LINGER_SECONDS + 60)
         until(lambda: not ask(throttler.socket)["connections"])
 
 
@@ -131,7 +131,7 @@ def test_a_forged_join_never_counts(site: Site) -> None:
                 conf.L2socket(iface="wlan0", filter=f"dst host {stranger}", promisc=False) as wire,
             ):
                 opening = TCP(sport=4444, dport=PORT, flags="S", seq=1000, options=[tcp_option(syn)])
-                answer = wire.sr1(frame / opening, timeout=5, verbose=0)
+                answer = wire.sr1(frame / opening, timeout=60, verbose=0)
                 assert answer is not None, "the proxy's kernel answers a join with the right token"
                 proof = [tcp_option(MpJoinAck(hmac=b"x" * 20))]
                 wire.send(

@@ -80,7 +80,7 @@ def test_it_caps_adopts_and_takes_everything_back(site: Site, start: Callable[..
         assert site.entries() == entries
         assert ask(socket_of(site))["paced"]
         second.signal(signal.SIGTERM)
-        assert second.wait(30) == 0, second.output()
+        assert second.wait(60) == 0, second.output()
     assert "Traceback" not in first.output() + second.output()
     assert "WARNING" not in second.output()
 
@@ -95,13 +95,13 @@ def test_it_steers_by_order_and_its_keeper_puts_the_sysctls_back(site: Site, sta
     assert path_manager() == "1"
     with connection(site):
         # Only a path manager in user space can make one subflow backup.
-        until(lambda: any(backups(site)), timeout=30)
+        until(lambda: any(backups(site)))
         process.kill()
-        until(lambda: path_manager() == "0", timeout=30)
+        until(lambda: path_manager() == "0")
     process = start()
     until(answers(site, process), timeout=60)
     process.signal(signal.SIGTERM)
-    assert process.wait(30) == 0, process.output()
+    assert process.wait(60) == 0, process.output()
     assert path_manager() == "0"
 
 
@@ -117,6 +117,6 @@ def test_a_lock_of_iptables_that_it_may_not_read_is_told_in_one_line(site: Site,
     lock = site.testbed.directory / "xtables.lock"
     lock.touch(0o600)
     process = start(XTABLES_LOCKFILE=str(lock))
-    assert process.wait(30) == 1
+    assert process.wait(60) == 1
     (line,) = process.output().splitlines()
     assert f"iptables' lock {lock}: Permission denied; mptcp-throttler.service gives it to its user" in line

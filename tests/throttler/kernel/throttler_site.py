@@ -59,7 +59,7 @@ class Site:
             name=f"throttler-{arguments[0]}-{time.monotonic_ns()}",
             mounts=throttler_mounts(self.proxy),
         )
-        code = process.wait(30)
+        code = process.wait(60)
         return subprocess.CompletedProcess(arguments, code, process.output(), "")
 
     def entries(self) -> dict[str, str]:
@@ -125,7 +125,7 @@ def running(site: Site) -> Iterator[Throttler]:
         yield throttler
     finally:
         throttler.process.signal(signal.SIGTERM)
-        code = throttler.process.wait(10)
+        code = throttler.process.wait(60)
     assert code == 0, throttler.process.output()
     assert "Traceback" not in throttler.process.output()
 
@@ -151,11 +151,11 @@ def connected(
     with ExitStack() as stack:
         with site.client.entered():
             client = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM, protocol))
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect((site.proxy.address("wan0", family), PORT))
         proxy, _ = listener.accept()
         stack.enter_context(proxy)
-        proxy.settimeout(10)
+        proxy.settimeout(60)
         client.sendall(b"?")
         assert proxy.recv(1) == b"?"
         proxy.sendall(b"!")
@@ -174,7 +174,7 @@ def connection(
         yield ends
 
 
-def until(holds: Callable[[], bool], timeout: float = 8) -> None:
+def until(holds: Callable[[], bool], timeout: float = 60) -> None:
     """Wait until *holds*, which must be within *timeout* seconds."""
     deadline = time.monotonic() + timeout
     while not holds():

@@ -66,7 +66,7 @@ class ThrottledSite:
     def curl(self, url: str, *arguments: str, family: int = 4) -> list[str]:
         """Return the command of a client that gets *url* over Multipath TCP through the proxy."""
         return mptcp_command(
-            ["curl", "-s", "-m", "60", "-o", "/dev/null", *arguments, "-x", self.proxy.url(family), url]
+            ["curl", "-s", "-m", "300", "-o", "/dev/null", *arguments, "-x", self.proxy.url(family), url]
         )
 
     @staticmethod
@@ -84,11 +84,11 @@ class ThrottledSite:
         """Run ``mptcp-throttler cleanup``, which must succeed."""
         argv = [self.node.program("mptcp-throttler"), "cleanup", "--config", str(self.config)]
         cleaned = self.node.popen(argv, name="throttler-cleanup", mounts=throttler_mounts(self.node))
-        assert cleaned.wait(30) == 0, cleaned.output()
+        assert cleaned.wait(60) == 0, cleaned.output()
 
 
 def stopped(throttler: Throttler) -> None:
     """Stop *throttler* as systemd would; it must end well."""
     throttler.process.signal(signal.SIGTERM)
-    assert throttler.process.wait(10) == 0, throttler.process.output()
+    assert throttler.process.wait(60) == 0, throttler.process.output()
     assert "Traceback" not in throttler.process.output()

@@ -56,7 +56,7 @@ class Link:
         """
         from mptcp_throttler.views.mptcp_layers import MpCapable, tcp_option
 
-        self._socket.settimeout(5)
+        self._socket.settimeout(60)
         self.send(self.frame(client, flags="S", options=[tcp_option(MpCapable())]))
         while True:
             answer = parse_frame(self._socket.recv(2000), 0.0, "")

@@ -12,7 +12,7 @@ import pytest
 from fake_kernel import FakeKernel
 from mptcp_dialogue import PROXY, Host
 from mptcp_dialogue import Path as Subflow
-from test_daemon import CAPPED, Scene, running
+from test_daemon import CAPPED, Scene, running, until
 
 CLIENTS, BATCH = 8, 50
 WARM_UP, COUNT = 600, 2_000
@@ -49,8 +49,7 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
             for segment in (*initial.handshake(), *join.handshake()):
                 capture.give(segment)
             clock.now = max(clock.now, host.time)
-        await asyncio.sleep(0.01)
-        assert len(scene.daemon._tracker.connections) >= BATCH
+        await until(lambda: len(scene.daemon._tracker.connections) >= BATCH)
         for host, initial, join in dialogues:
             host.time = clock.now
             for segment in (initial.fin(), initial.proxy_fin(), join.fin(), join.proxy_fin()):
