@@ -17,6 +17,7 @@ from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status
 from mptcp_console.application import Console
+from mptcp_console.connections import BoundedHttp
 from mptcp_console.lane import Lane
 from mptcp_console.metrics import Scraper, Sources
 from mptcp_console.settings import Settings
@@ -82,7 +83,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     config = uvicorn.Config(
         Console(watch, Lane(ask), settings).application(metrics(settings)),
         loop="asyncio",
-        http="h11",
+        http=BoundedHttp,
         ws="none",
         lifespan="on",
         log_config=None,
