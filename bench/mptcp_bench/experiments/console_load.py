@@ -58,6 +58,7 @@ OPTIONS = {
     "n": "tunnels held, default 10000",
     "spans": "of ten seconds in each phase, default 6",
     "browsers": "that have the page open, default 10",
+    "reloads": "that cap every tunnel, default 10",
     "pages": "times that Chromium loads the table, default 5; 0: leave it out",
     "refreshes": "of top, default 10",
 }
@@ -83,6 +84,7 @@ class Plan:
     tunnels: int
     spans: int
     browsers: int
+    reloads: int
     pages: int
     refreshes: int
 
@@ -98,6 +100,7 @@ def plan(options: Mapping[str, str], quick: bool) -> Plan:
         tunnels=count(options, "n", 100 if quick else 10_000),
         spans=count(options, "spans", 1 if quick else 6),
         browsers=count(options, "browsers", 3 if quick else 10),
+        reloads=count(options, "reloads", 2 if quick else 10),
         pages=count(options, "pages", 2 if quick else 5, least=0),
         refreshes=count(options, "refreshes", 3 if quick else 10),
     )
@@ -111,7 +114,7 @@ class Found:
     phases: dict[str, Phase] = field(default_factory=dict)
     pushed: Pushed = NOTHING_PUSHED
     reloading: Pushed = NOTHING_PUSHED
-    shown: float = math.inf
+    shown: tuple[float, ...] = ()
     scrapes: tuple[float, ...] = ()
     rows: tuple[tuple[float, int], ...] = ()
     pages: tuple[float, ...] | None = None
@@ -136,7 +139,14 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
         Examination(testbed, asked, console, found).run()
     load = found.load(asked.tunnels)
-    aims = judge(load, browsers=asked.browsers, scrapes=asked.scrapes, pages=asked.pages, refreshes=asked.refreshes)
+    aims = judge(
+        load,
+        browsers=asked.browsers,
+        reloads=asked.reloads,
+        scrapes=asked.scrapes,
+        pages=asked.pages,
+        refreshes=asked.refreshes,
+    )
     data = {"plan": asdict(asked), "load": asdict(load)}
     return Findings((aims_table("Console", aims),), data, aims=tuple(aims))
 
@@ -221,21 +231,28 @@ class Examination:
 
     def _reloaded(self, streams: Streams) -> None:
         """Lift every cap and set it again: what browsers are sent meanwhile, and when they have all caps."""
-        self._say("a reload that caps all")
-        begin = time.monotonic()
+        self._say("reloads that cap all")
+        shown = []
+        before = streams.read()
+        for _ in range(self._plan.reloads):
+            shown.append(self._shown(streams))
+        time.sleep(max(0.0, before.time + SPAN - time.monotonic()))
+        self._found.reloading = before.until(streams.read())
+        self._found.shown = tuple(shown)
+
+    def _shown(self, streams: Streams) -> float:
+        """Return how long after the last entry of a reload a browser has all caps; infinity where it never has."""
+        tunnels, begin = self._plan.tunnels, time.monotonic()
         self._load(UNCAPPED)
         self._entries.gone(CAPPED_WITHIN)
         if math.isinf(streams.told(0, begin, TOLD_WITHIN)):
-            self._say("browsers do not see that no cap is left")
-            return
-        before = streams.read()
+            return math.inf
+        begin = time.monotonic()
         self._load(FULL)
-        self._entries.come(self._plan.tunnels, CAPPED_WITHIN)
+        self._entries.come(tunnels, CAPPED_WITHIN)
         there = time.monotonic()
         # Decisions come before entries: what the console was told of may be ahead of the kernel.
-        self._found.shown = max(0.0, streams.told(self._plan.tunnels, before.time, TOLD_WITHIN) - there)
-        time.sleep(max(0.0, before.time + SPAN - time.monotonic()))
-        self._found.reloading = before.until(streams.read())
+        return max(0.0, streams.told(tunnels, begin, TOLD_WITHIN) - there)
 
     def _load(self, caps: Caps) -> None:
         self._policy.write_text(caps.text())

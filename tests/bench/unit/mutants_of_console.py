@@ -25,7 +25,7 @@ from mptcp_bench.experiments.console_load_judging import (
     judge,
 )
 
-TUNNELS, BROWSERS, SCRAPES, PAGES, REFRESHES = 10_000, 10, 12, 5, 10
+TUNNELS, BROWSERS, RELOADS, SCRAPES, PAGES, REFRESHES = 10_000, 10, 10, 12, 5, 10
 LAG = 0.02
 BOUND = 1.25 * LAG + 0.005
 SOUND = Phase((0.012, LAG, 0.011), 0, TUNNELS, TUNNELS, 0.97, 1.7)
@@ -39,7 +39,7 @@ def load(**change: Any) -> Load:
         phases=dict.fromkeys(PHASES, SOUND),
         pushed=PUSHED,
         reloading=replace(PUSHED, octets=(12_000.0,) * BROWSERS),
-        shown=0.8,
+        shown=(0.8,) * RELOADS,
         scrapes=(0.3,) * SCRAPES,
         rows=(0.4,) * 30,
         largest=40_000.0,
@@ -53,7 +53,9 @@ def load(**change: Any) -> Load:
 
 
 def judged(**change: Any) -> Callable[[], Sequence[Aim]]:
-    return lambda: judge(load(**change), browsers=BROWSERS, scrapes=SCRAPES, pages=PAGES, refreshes=REFRESHES)
+    return lambda: judge(
+        load(**change), browsers=BROWSERS, reloads=RELOADS, scrapes=SCRAPES, pages=PAGES, refreshes=REFRESHES
+    )
 
 
 def in_phases(*names: str, **change: Any) -> Callable[[], Sequence[Aim]]:
@@ -88,8 +90,10 @@ CONSOLE = Judge(
         "updates come late": judged(pushed=replace(PUSHED, updates=one(PUSHED.updates, 0.4))),
         "full lists are pushed": judged(pushed=replace(PUSHED, octets=one(PUSHED.octets, 4e6))),
         "full lists are pushed in a reload": judged(reloading=replace(PUSHED, octets=one(PUSHED.octets, 4e6))),
-        "nothing came in a reload": judged(reloading=Pushed((), ()), shown=math.inf),
-        "caps are shown late": judged(shown=3.1),
+        "nothing came in a reload": judged(reloading=Pushed((), ()), shown=()),
+        "caps are shown late": judged(shown=(1.1,) * RELOADS),
+        "once they are much too late": judged(shown=one((0.8,) * RELOADS, 3.1)),
+        "once they are not shown": judged(shown=one((0.8,) * RELOADS, math.inf)),
         "a scrape lacks the throttler": judged(scrapes=one((0.3,) * SCRAPES, math.inf)),
         "scrapes are slow": judged(scrapes=(0.6,) * SCRAPES),
         "none came": judged(scrapes=()),

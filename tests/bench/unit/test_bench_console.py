@@ -18,8 +18,8 @@ MESSAGE = b'2a\r\nid: 7\nevent: moment\ndata: {"now":{"capped":%d}}\n\n\r\n'
 
 
 def test_plans() -> None:
-    assert plan({}, quick=False) == Plan(10_000, 6, 10, 5, 10)
-    assert plan({"n": "100", "pages": "0"}, quick=True) == Plan(100, 1, 3, 0, 3)
+    assert plan({}, quick=False) == Plan(10_000, 6, 10, 10, 5, 10)
+    assert plan({"n": "100", "pages": "0"}, quick=True) == Plan(100, 1, 3, 2, 0, 3)
     assert plan({}, quick=False).scrapes == 12
     with pytest.raises(OptionError, match="--set browsers=0: allowed are whole numbers from 1 on"):
         plan({"browsers": "0"}, quick=False)
