@@ -7,26 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mptcp_common import __version__, journal
-from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
-from mptcp_common.problems import DocumentError
+from mptcp_common import __version__
+from mptcp_common.commands import add_config, outcome
+from mptcp_common.exit_status import DONE
 from mptcp_console.settings import DEFAULT_SETTINGS, Settings, read_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
     options = _parser().parse_args(arguments)
-    try:
-        settings = _settings(options.config)
-    except DocumentError as error:
-        journal.say(error, journal.ERROR)
-        return CONFIGURATION if options.command == "run" else FAILED
-    if options.command == "check":
-        print(f"{options.config or DEFAULT_SETTINGS}: no errors; {_summary(settings)}")
-        return DONE
-    from mptcp_console.service import serve
-
-    return serve(settings)
+    return outcome("mptcp-console", lambda: int(options.command(options)), is_daemon=options.command is _run)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -35,19 +25,28 @@ def _parser() -> argparse.ArgumentParser:
         prog="mptcp-console", description="Show what the throttler knows and does as a web page; change nothing."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, text in (
-        ("run", "Serve the page in the foreground until SIGTERM."),
-        ("check", "Check the settings and print every problem; nothing is started."),
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, text in (
+        ("run", _run, "Serve the page in the foreground until SIGTERM."),
+        ("check", _check, "Check the settings and print every problem; nothing is started."),
     ):
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument(
-            "--config",
-            type=Path,
-            metavar="FILE",
-            help=f"the settings file (default: {DEFAULT_SETTINGS}; without it everything has its default)",
-        )
+        added = commands.add_parser(name, help=text, description=text)
+        add_config(added, DEFAULT_SETTINGS, is_needed=False)
+        added.set_defaults(command=command)
     return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings = _settings(options.config)
+    from mptcp_console.service import serve
+
+    return serve(settings)
+
+
+def _check(options: argparse.Namespace) -> int:
+    settings = _settings(options.config)
+    print(f"{options.config or DEFAULT_SETTINGS}: no errors; {_summary(settings)}")
+    return DONE
 
 
 def _settings(file: Path | None) -> Settings:

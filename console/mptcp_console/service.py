@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.routing import Route
@@ -17,6 +17,7 @@ from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status
 from mptcp_console.application import Console
+from mptcp_console.connections import REQUEST_SECONDS, BoundedHttp
 from mptcp_console.lane import Lane
 from mptcp_console.metrics import Scraper, Sources
 from mptcp_console.settings import Settings
@@ -27,6 +28,15 @@ MOST_CONNECTIONS: Final = 256
 BACKLOG: Final = 64
 GRACE: Final = 2
 """Seconds that answers under way get when the console ends."""
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Gives a TLS handshake as long as a request; asyncio's own limit is a minute, and uvicorn has no other."""
+
+    async def create_server(self, *arguments: Any, **named: Any) -> asyncio.Server:
+        if named.get("ssl") is not None:
+            named["ssl_handshake_timeout"] = REQUEST_SECONDS
+        return await super().create_server(*arguments, **named)
 
 
 class _Server(uvicorn.Server):
@@ -59,7 +69,8 @@ def serve(settings: Settings) -> int:
         _complain(f"listen on {settings.address} port {settings.port}: {error.strerror}")
         return FAILED
     try:
-        return asyncio.run(_serve(settings, listener))
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            return runner.run(_serve(settings, listener))
     except (OSError, ssl.SSLError) as error:
         # Nothing but certificate and key is read while it starts.
         _complain(f"certificate {settings.certificate}, key {settings.key}: {reason(error)}")
@@ -82,7 +93,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     config = uvicorn.Config(
         Console(watch, Lane(ask), settings).application(metrics(settings)),
         loop="asyncio",
-        http="h11",
+        http=BoundedHttp,
         ws="none",
         lifespan="on",
         log_config=None,

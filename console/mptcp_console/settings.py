@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import stat
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from mptcp_common.endpoints import address_and_port
 from mptcp_common.fields import Parsed, Section, editor_schema
+from mptcp_common.paths import file_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, shown
 from mptcp_common.reasons import reason
 from mptcp_common.validate import problem_at, validate
@@ -46,18 +47,7 @@ class Settings:
 
 
 def _listen(value: object) -> tuple[str, int]:
-    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})", value) if isinstance(value, str) else None
-    try:
-        if found is None:
-            raise ValueError
-        address, port = str(ip_address(found[1] or found[2])), int(found[3])
-    except ValueError:
-        raise ValueError(
-            f"{shown(value)} is not an address and a port; write e.g. {DEFAULT_LISTEN} or [::1]:8610"
-        ) from None
-    if not 1 <= port <= 65535:
-        raise ValueError(f"{shown(value)}: port {port} is out of range; 1 to 65535 is allowed")
-    return address, port
+    return address_and_port(value, DEFAULT_LISTEN, "[::1]:8610")
 
 
 def _squid(value: object) -> str:
@@ -67,17 +57,12 @@ def _squid(value: object) -> str:
     return value
 
 
-def _absolute(value: object) -> Path:
-    path = _file(value)
-    if not path.is_absolute():
-        raise ValueError(f'{shown(value)} is not an absolute path; start it with "/"')
-    return path
+def _socket(value: object) -> Path:
+    return Path(socket_path(value))
 
 
 def _file(value: object) -> Path:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValueError(f"{shown(value)} is not a path; write the name of a file")
-    return Path(value)
+    return Path(file_path(value))
 
 
 def _host_name(value: object) -> str:
@@ -98,7 +83,7 @@ class ConsoleSection(Section):
         examples=[DEFAULT_LISTEN, "[::1]:8610"],
         json_schema_extra={"default": DEFAULT_LISTEN},
     )
-    status_socket: Annotated[Path, Parsed(_absolute, {"type": "string", "pattern": "^/"})] = Field(
+    status_socket: Annotated[Path, Parsed(_socket, {"type": "string", "pattern": "^/"})] = Field(
         default=Path(DEFAULT_SOCKET),
         description="The throttler's status socket.",
         examples=[DEFAULT_SOCKET],

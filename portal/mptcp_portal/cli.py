@@ -6,28 +6,17 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from mptcp_common import __version__, journal
-from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
-from mptcp_common.problems import DocumentError
-from mptcp_common.reasons import reason
+from mptcp_common import __version__
+from mptcp_common.commands import add_config, outcome
+from mptcp_common.exit_status import DONE
 from mptcp_portal.settings import DEFAULT_SETTINGS, read_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
     options = _parser().parse_args(arguments)
-    try:
-        return int(options.command(options))
-    except DocumentError as error:
-        journal.say(error, journal.ERROR)
-        return CONFIGURATION if options.command is _run else FAILED
-    except OSError as error:
-        journal.say(f"mptcp-portal: {reason(error)}", journal.ERROR)
-    except KeyboardInterrupt:
-        journal.say("mptcp-portal: interrupted", journal.ERROR)
-    return FAILED
+    return outcome("mptcp-portal", lambda: int(options.command(options)), is_daemon=options.command is _run)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,13 +31,7 @@ def _parser() -> argparse.ArgumentParser:
         ("check", _check, "Check the settings and print every problem; nothing is served."),
     ):
         added = commands.add_parser(name, help=text, description=text)
-        added.add_argument(
-            "--config",
-            type=Path,
-            default=DEFAULT_SETTINGS,
-            metavar="FILE",
-            help=f"the settings file (default: {DEFAULT_SETTINGS})",
-        )
+        add_config(added, DEFAULT_SETTINGS)
         added.set_defaults(command=command)
     return parser
 

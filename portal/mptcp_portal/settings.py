@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from mptcp_common.endpoints import address_and_port
 from mptcp_common.fields import Parsed, Section, between, editor_schema
 from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem, shown
@@ -27,7 +28,6 @@ name server of the public answers for it, no certificate and no HSTS list names 
 Network = IPv4Network | IPv6Network
 _HOST_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST: Final = re.compile(rf"{_HOST_LABEL}(?:\.{_HOST_LABEL})*", re.ASCII)
-_END: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", re.ASCII)
 _APN: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,98}[A-Za-z0-9])?", re.ASCII)
 _LONGEST_SSID: Final = 32
@@ -46,13 +46,7 @@ class End:
 
 
 def _listen(value: object) -> End:
-    found = _END.fullmatch(value) if isinstance(value, str) else None
-    try:
-        if found is not None and 0 < int(found["port"]) < 65536:
-            return End(str(ip_address(found["v6"] or found["v4"])), int(found["port"]))
-    except ValueError:
-        pass
-    raise ValueError(f'{shown(value)} is not an address and port; write "192.168.1.10:3181" or "[fd00::1]:3181"')
+    return End(*address_and_port(value, "192.168.1.10:3181", "[fd00::1]:3181"))
 
 
 def _loopback(value: object) -> End:

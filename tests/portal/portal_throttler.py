@@ -1,45 +1,11 @@
-"""A throttler's status socket that answers what a test says, one line of JSON there and one document back."""
+"""What a throttler answers the portal, made by hand."""
 
 from __future__ import annotations
 
-import json
-import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-
-
-@contextmanager
-def fake_throttler(path: Path, answer: Answer) -> Iterator[list[dict[str, Any]]]:
-    """Answer at *path* by *answer*; the list is filled with the requests."""
-    asked: list[dict[str, Any]] = []
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen()
-
-    def serve() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            with client:
-                request = json.loads(client.makefile().readline())
-                asked.append(request)
-                client.sendall(json.dumps(answer(request)).encode())
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield asked
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(5)
 
 
 def of_clients(known: Mapping[str, Mapping[str, Any]]) -> Answer:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mutants import Judge, bounds, broken, judged_by, missed
 from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
+from mutants_of_console import CONSOLE
 from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_others import EMULATION, SCALE
 from mutants_of_overshoot import OVERSHOOT
@@ -22,6 +23,7 @@ from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim
 
 JUDGES: dict[str, Judge] = {
+    "console": CONSOLE,
     "control-plane": CONTROL_PLANE,
     "datapath": DATAPATH,
     "emulation": EMULATION,

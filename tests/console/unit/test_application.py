@@ -83,6 +83,7 @@ def test_browsers_are_told_what_not_to_do(client: TestClient, path: str) -> None
     rules = dict(rule.strip().split(" ", 1) for rule in headers["content-security-policy"].split(";"))
     assert rules.pop("default-src") == "'none'"
     assert set(rules) >= {"script-src", "style-src", "connect-src", "base-uri", "frame-ancestors", "form-action"}
+    assert "require-trusted-types-for" in rules
     assert set(rules.values()) <= {"'self'", "'none'", "'script'"}
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "no-referrer"

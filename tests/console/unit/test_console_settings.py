@@ -71,12 +71,13 @@ def test_a_token_that_others_may_read_is_none(tmp_path: Path, mode: int) -> None
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("listen: localhost:8610", 'listen: "localhost:8610" is not an address and a port'),
-        ("listen: 127.0.0.1", "is not an address and a port; write e.g. 127.0.0.1:8610"),
-        ("listen: 127.0.0.1:0", "port 0 is out of range"),
-        ("listen: 127.0.0.1:65536", "port 65536 is out of range"),
-        ("listen: ::1:8610", "write e.g. 127.0.0.1:8610 or [::1]:8610"),
+        ("listen: localhost:8610", 'listen: "localhost:8610" is not an address and port'),
+        ("listen: 127.0.0.1", 'is not an address and port; write "127.0.0.1:8610" or "[::1]:8610"'),
+        ("listen: 127.0.0.1:0", "is not an address and port"),
+        ("listen: 127.0.0.1:65536", "is not an address and port"),
+        ("listen: ::1:8610", "is not an address and port"),
         ("status_socket: run/a.sock", 'start it with "/"'),
+        (f"status_socket: /{'x' * 108}", "too long for a Unix socket"),
         ("token_file: nowhere", "nowhere cannot be read: No such file or directory"),
         ("hosts: [http://a]", "write it without http:// and port"),
         ("certificate: a.pem", "certificate: needs key as well"),

@@ -7,8 +7,10 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from grafana import faults
 from monitoring import (
     ALERT_TESTS,
     ALERTS,
@@ -95,6 +97,40 @@ def test_every_alert_says_how_bad_what_and_what_to_do() -> None:
 def test_names_of_alerts_and_places_of_expressions_are_unique() -> None:
     assert len(alert_expressions()) == len(alerts())
     assert len(shown_expressions()) == sum(len(panel["targets"]) for panel in panels()) + 1
+
+
+def test_grafanas_own_types_have_all_of_the_dashboard() -> None:
+    assert faults(dashboard()) == []
+
+
+def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
+    """Return the dashboard with another value at *place* of a panel, names and numbers between dots."""
+    document = dashboard()
+    found = document["panels"][panel]
+    *way, last = (int(word) if word.isdigit() else word for word in place.split("."))
+    for word in way:
+        found = found[word]
+    found[last] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("titel", "x", ".titel is unknown"),
+        ("options.colourMode", "value", ".options.colourMode is unknown"),
+        ("fieldConfig.defaults.unit", "seconds", "unit is 'seconds'"),
+        ("fieldConfig.defaults.thresholds.mode", "relative", "thresholds.mode is 'relative'"),
+        ("gridPos.w", "wide", "grid_pos.w is 'wide'"),
+        ("targets.0.exrp", "up", ".targets[0].exrp is unknown"),
+        ("id", "one", ".id_val is 'one'"),
+        ("options.colorMode", "loud", "color_mode is 'loud'"),
+        ("type", "gauge", "unknown"),
+    ],
+)
+def test_what_grafanas_types_do_not_have_is_noticed(place: str, value: Any, said: str) -> None:
+    number = next(at for at, panel in enumerate(dashboard()["panels"]) if panel["type"] == "stat")
+    assert any(said in fault for fault in faults(changed(number, place, value)))
 
 
 def test_the_dashboard_uses_variables_that_it_has() -> None:

@@ -95,7 +95,7 @@ def test_once_a_second_while_watched_however_many_and_every_five_else(site: Site
             unwatched, site.rests = site.rests, []
             await until(lambda: len(site.rests) >= 3)
         assert all(rest == pytest.approx(UNWATCHED_SECONDS, abs=0.5) for rest in unwatched)
-        assert site.rests[-1] == pytest.approx(WATCHED_SECONDS, abs=0.5)
+        assert WATCHED_SECONDS - 0.5 <= site.rests[-1] <= 1.0
         asking.cancel()
 
     run(rounds())

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from portal_throttler import MONTH, fake_throttler, of_clients
+from answering_socket import answering
+from portal_throttler import MONTH, of_clients
 from starlette.testclient import TestClient
 
 from mptcp_portal.asking import Asker
@@ -21,7 +22,7 @@ TEXT = "captive_portal: {listen: 10.0.0.1:3182, behind: [127.0.0.1/32], user_por
 
 @pytest.fixture
 def throttler(tmp_path: Path) -> Iterator[Path]:
-    with fake_throttler(tmp_path / "s", of_clients({"10.0.0.7:40000": OWN, "10.0.0.8:40000": OWN | {"budgets": []}})):
+    with answering(tmp_path / "s", of_clients({"10.0.0.7:40000": OWN, "10.0.0.8:40000": OWN | {"budgets": []}})):
         yield tmp_path / "s"
 
 

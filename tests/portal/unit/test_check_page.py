@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from portal_throttler import LTE, MONTH, WIFI, fake_throttler, of_clients
+from answering_socket import answering
+from portal_throttler import LTE, MONTH, WIFI, of_clients
 from starlette.testclient import TestClient
 
 from mptcp_portal.asking import WAITING, Asker
@@ -39,7 +40,7 @@ def served(path: Path, peer: tuple[str, int] = SQUID) -> Iterator[TestClient]:
 
 @pytest.fixture
 def throttler(tmp_path: Path) -> Iterator[Path]:
-    with fake_throttler(tmp_path / "status.sock", of_clients(KNOWN)):
+    with answering(tmp_path / "status.sock", of_clients(KNOWN)):
         yield tmp_path / "status.sock"
 
 
@@ -98,7 +99,7 @@ def test_a_daemon_that_answers_with_all_it_knows_gives_nothing_away(tmp_path: Pa
         "subflows": [WIFI],
         "budgets": [],
     }
-    with fake_throttler(tmp_path / "s", lambda _: everything), served(tmp_path / "s") as client:
+    with answering(tmp_path / "s", lambda _: everything), served(tmp_path / "s") as client:
         found = client.get("/check.json", headers={"MPTCP-Client": MINE})
     assert found.json()["throttler"] == "absent"
     assert "secret" not in found.text
@@ -129,7 +130,7 @@ def test_answers_are_kept_by_nobody_and_load_nothing(throttler: Path) -> None:
 
 def test_names_from_the_policy_are_text_not_html(tmp_path: Path) -> None:
     nasty = {"multipath": True, "subflows": [WIFI | {"path": "<b>x</b>"}, LTE], "budgets": []}
-    with fake_throttler(tmp_path / "s", of_clients({"10.77.1.2:40000": nasty})), served(tmp_path / "s") as client:
+    with answering(tmp_path / "s", of_clients({"10.77.1.2:40000": nasty})), served(tmp_path / "s") as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
     assert "<b>" not in page
     assert "&lt;b&gt;" in page
@@ -141,7 +142,7 @@ def test_a_connection_whose_first_subflow_is_gone_is_found_by_its_token(tmp_path
     async def ask(token: int | None) -> tuple[Throttler, dict[str, Any]]:
         return await Asker(tmp_path / "s", pause=0).client("10.77.1.2:40000", token)
 
-    with fake_throttler(tmp_path / "s", of_clients(known)):
+    with answering(tmp_path / "s", of_clients(known)):
         assert asyncio.run(ask(0xABCD))[1]["subflows"] == [LTE]
         assert asyncio.run(ask(None))[1]["subflows"] == []
 
@@ -154,7 +155,7 @@ def test_a_crowd_does_not_become_a_crowd_of_questions(tmp_path: Path) -> None:
         )
         return [status for status, _ in answers]
 
-    with fake_throttler(tmp_path / "s", of_clients({})) as asked:
+    with answering(tmp_path / "s", of_clients({})) as asked:
         answers = asyncio.run(crowd())
     assert len(asked) == answers.count(Throttler.ANSWERED) == WAITING
     assert answers.count(Throttler.BUSY) == 50 - WAITING
@@ -166,6 +167,6 @@ def test_who_asks_the_same_again_at_once_is_not_a_question(tmp_path: Path) -> No
         for _ in range(2):
             await asker.ask({"query": "client", "endpoint": "10.0.0.1:1"})
 
-    with fake_throttler(tmp_path / "s", of_clients({})) as asked:
+    with answering(tmp_path / "s", of_clients({})) as asked:
         asyncio.run(twice())
     assert len(asked) == 1

@@ -1,14 +1,8 @@
-"""Answers of the status socket made by hand, and a socket that gives them: what the commands for people are shown."""
+"""Answers of the status socket made by hand: what the commands for people are shown."""
 
 from __future__ import annotations
 
-import json
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 NOW = 1_700_000_000.0
@@ -88,34 +82,3 @@ def many(count: int) -> Callable[[Answer], Answer]:
         return page(*(connection(at) for at in range(start, min(count, start + request["limit"]))), total=count)
 
     return answer
-
-
-@contextmanager
-def answering(path: Path, answer: Callable[[Answer], Answer]) -> Iterator[list[tuple[float, Answer]]]:
-    """Have *answer* answer at *path*; yield the requests that came, with their times."""
-    asked: list[tuple[float, Answer]] = []
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    listener.listen()
-
-    def serve() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            with client, client.makefile("rb") as lines:
-                request = json.loads(lines.readline() or b'{"query": "status"}')
-                asked.append((time.monotonic(), request))
-                with suppress(BrokenPipeError):  # who asked has gone
-                    client.sendall(json.dumps(answer(request)).encode())
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield asked
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(60)
-        path.unlink()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from status_answers import answering
+from answering_socket import answering
 
 from mptcp_throttler.cli import main
 from mptcp_throttler.views.event_lines import EventLines

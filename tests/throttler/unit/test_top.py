@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answering_socket import answering
 from hypothesis import given
 from hypothesis import strategies as st
-from status_answers import NOW, answering, capped, connection, many, page, subflow
+from status_answers import NOW, capped, connection, many, page, subflow
 
 from mptcp_throttler.cli import main
 from mptcp_throttler.views import compact

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from status_answers import Answer, answering, many
+from answering_socket import answering
+from status_answers import Answer, many
 
 PATIENCE = 60.0
 """Seconds: a slow machine with two processors, both busy."""

@@ -4,17 +4,12 @@ running daemon takes to answer."""
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mptcp_common import __version__, journal
-from mptcp_common.exit_status import CONFIGURATION, FAILED
-from mptcp_common.problems import DocumentError
-from mptcp_common.reasons import reason
+from mptcp_common import __version__
+from mptcp_common.commands import add_config, outcome
 from mptcp_throttler.cli import asking, daemon, files, offline
-from mptcp_throttler.cli.common import complain
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 
 
@@ -23,20 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     from mptcp_throttler.kernel.ports import KernelError
 
-    try:
-        return int(options.command(options))
-    except DocumentError as error:
-        journal.say(error, journal.ERROR)
-        # Of a daemon: what is in its files will not be better the next time.
-        return CONFIGURATION if options.command is daemon.run else FAILED
-    except BrokenPipeError:
-        # Whoever read has enough. What is in the buffer has nowhere to go, at the interpreter's end either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (KernelError, OSError) as error:
-        complain(reason(error))
-    except KeyboardInterrupt:
-        complain("interrupted")
-    return FAILED
+    return outcome(
+        "mptcp-throttler",
+        lambda: int(options.command(options)),
+        is_daemon=options.command is daemon.run,
+        refusals=(KernelError,),
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,13 +35,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, help_text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text, description=help_text)
-        command.add_argument(
-            "--config",
-            type=Path,
-            default=DEFAULT_SETTINGS,
-            metavar="FILE",
-            help=f"the settings file (default: {DEFAULT_SETTINGS})",
-        )
+        add_config(command, DEFAULT_SETTINGS)
         return command
 
     run = add("run", "Watch and throttle until SIGTERM; SIGHUP reloads the policy.")

@@ -10,30 +10,23 @@ The first subflow of a connection is its initial one; all are active.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from ipaddress import ip_address
 from typing import Annotated
 
 from pydantic import Field
 
+from mptcp_common.endpoints import address_and_port
 from mptcp_common.fields import Parsed, Section, between
-from mptcp_common.problems import DocumentError, shown
+from mptcp_common.problems import DocumentError
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import parse_document
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
 
-_END = re.compile(r"^(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})$")
-
 
 def _parse_end(value: object) -> tuple[bytes, int]:
-    match = _END.match(value) if isinstance(value, str) else None
-    try:
-        if match is not None and 0 < int(match["port"]) < 65536:
-            return ip_address(match["v6"] or match["v4"]).packed, int(match["port"])
-    except ValueError:
-        pass
-    raise ValueError(f'{shown(value)} is not an address and port; write "10.0.0.1:3128" or "[fd00::1]:3128"')
+    address, port = address_and_port(value, "10.0.0.1:3128", "[fd00::1]:3128")
+    return ip_address(address).packed, port
 
 
 _End = Annotated[tuple[bytes, int], Parsed(_parse_end, {"type": "string"})]

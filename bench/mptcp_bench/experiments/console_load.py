@@ -1,0 +1,310 @@
+"""The console beside 10,000 tunnels: what throttler and proxy notice of it, alive, hung and killed; and what it takes.
+
+The crowd of the experiment ``scale`` is held once, every tunnel capped on its first path. The lag of the throttler's
+loop is its own gauge's, over spans of ten seconds: without a console, with one that browsers, a scraper and a page's
+table ask all the time, after it ended, while another one is stopped (SIGSTOP), and after that was killed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from rich.console import Console
+
+from mptcp_common.status_client import ask
+from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, paths
+from mptcp_lab.testbed.features import missing, need
+from mptcp_lab.testbed.services import Throttler, program, start_throttler, wait_until
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
+
+from .aims import aims_table
+from .console_load_browser import browser
+from .console_load_clients import Repeated, Streams, rows, scrape
+from .console_load_judging import (
+    AFTER,
+    BEFORE,
+    HUNG,
+    KILLED,
+    NEVER_ENDED,
+    NO_TABLE,
+    NOTHING_PUSHED,
+    WITH,
+    Ended,
+    Load,
+    Phase,
+    Pushed,
+    Top,
+    judge,
+)
+from .console_load_top import watched
+from .findings import Findings
+from .options import count
+from .scale import SETTLE, window
+from .scale_crowd import Crowd, with_crowd
+from .scale_policy import FULL, UNCAPPED, Caps, settings_file
+from .scale_watch import Entries
+
+OPTIONS = {
+    "n": "tunnels held, default 10000",
+    "spans": "of ten seconds in each phase, default 6",
+    "browsers": "that have the page open, default 10",
+    "reloads": "that cap every tunnel, default 10",
+    "pages": "times that Chromium loads the table, default 5; 0: leave it out",
+    "refreshes": "of top, default 10",
+}
+PORT: Final = 8610
+SPAN: Final = 10.0
+"""Seconds; over which the throttler's gauge has its longest lag."""
+SCRAPE_SECONDS, ROWS_SECONDS, CAPS_SECONDS = 5.0, 2.0, 0.5
+"""Between two: the page asks for its table every two seconds."""
+CAPPED_WITHIN: Final = 120.0
+TOLD_WITHIN: Final = 30.0
+CHROMIUM_WITHIN: Final = 60.0
+NOBODY, STATUS_GROUP = 65534, 54321
+"""As whom the console runs: the second is nobody's group, in place of the throttler's."""
+DESCRIPTORS: Final = 1024
+"""LimitNOFILE of the unit."""
+ENDS_WITHIN: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the options ask for."""
+
+    tunnels: int
+    spans: int
+    browsers: int
+    reloads: int
+    pages: int
+    refreshes: int
+
+    @property
+    def scrapes(self) -> int:
+        """How many there are at least, while the console is watched."""
+        return math.floor(self.spans * SPAN / SCRAPE_SECONDS)
+
+
+def plan(options: Mapping[str, str], quick: bool) -> Plan:
+    """Read *options*. Raises OptionError for one that makes no sense."""
+    return Plan(
+        tunnels=count(options, "n", 100 if quick else 10_000),
+        spans=count(options, "spans", 1 if quick else 6),
+        browsers=count(options, "browsers", 3 if quick else 10),
+        reloads=count(options, "reloads", 2 if quick else 10),
+        pages=count(options, "pages", 2 if quick else 5, least=0),
+        refreshes=count(options, "refreshes", 3 if quick else 10),
+    )
+
+
+@dataclass
+class Found:
+    """What was measured, up to a failure."""
+
+    two_subflows: int = 0
+    phases: dict[str, Phase] = field(default_factory=dict)
+    pushed: Pushed = NOTHING_PUSHED
+    reloading: Pushed = NOTHING_PUSHED
+    shown: tuple[float, ...] = ()
+    scrapes: tuple[float, ...] = ()
+    rows: tuple[tuple[float, int], ...] = ()
+    pages: tuple[float, ...] | None = None
+    top: Top = NO_TABLE
+    resident: float = math.nan
+    ended: Ended = NEVER_ENDED
+    tunnels_ended: int = 0
+
+    def load(self, tunnels: int) -> Load:
+        return Load(
+            tunnels, self.two_subflows, self.phases, self.pushed, self.reloading, self.shown, self.scrapes,
+            tuple(seconds for seconds, _ in self.rows), max((octets for _, octets in self.rows), default=math.nan),
+            self.pages, self.top, self.resident, self.ended, self.tunnels_ended,
+        )  # fmt: skip
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+    """Hold the tunnels, and have the console run, end, hang and be killed; nothing is drawn from *seed*."""
+    asked = plan(options, quick)
+    need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
+    found = Found()
+    with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
+        Examination(testbed, asked, console, found).run()
+    load = found.load(asked.tunnels)
+    aims = judge(
+        load,
+        browsers=asked.browsers,
+        reloads=asked.reloads,
+        scrapes=asked.scrapes,
+        pages=asked.pages,
+        refreshes=asked.refreshes,
+    )
+    data = {"plan": asdict(asked), "load": asdict(load)}
+    return Findings((aims_table("Console", aims),), data, aims=tuple(aims))
+
+
+class Examination:
+    """One crowd, one throttler, and the consoles beside them."""
+
+    def __init__(self, testbed: Testbed, asked: Plan, console: Console, found: Found) -> None:
+        self._testbed, self._plan, self._console, self._found = testbed, asked, console, found
+        self._node = testbed["proxy"]
+        self._crowd = Crowd.built(testbed, asked.tunnels)
+        self._policy = testbed.directory / "policy.yaml"
+        self._policy.write_text(FULL.text())
+        self._throttler = start_throttler(self._node, settings_file(testbed, self._policy))
+        self._entries = Entries(self._node)
+        testbed.scope.callback(self._entries.close)
+
+    def run(self) -> None:
+        found, tunnels = self._found, self._plan.tunnels
+        took = self._crowd.hold(tunnels)
+        self._say(f"{tunnels:,} tunnels stand after {took:.1f} s")
+        found.two_subflows = self._crowd.joined(tunnels).two_subflows
+        self._entries.come(tunnels, CAPPED_WITHIN)
+        ended = self._crowd.client.read().ended
+        found.phases[BEFORE] = self._phase(BEFORE)
+        process = start_console(self._node, self._throttler)
+        with Streams(self._node, PORT, self._plan.browsers) as streams:
+            self._watched(streams)
+            self._reloaded(streams)
+            self._in_chromium()
+            found.resident = peak(process.pid)
+        begin = time.monotonic()
+        code = process.stop(ENDS_WITHIN)
+        found.ended = Ended(time.monotonic() - begin, code)
+        found.phases[AFTER] = self._phase(AFTER)
+        self._say("top")
+        argv = self._throttler.command("top", "--socket", str(self._throttler.socket))
+        found.top = watched(argv, tunnels, self._plan.refreshes, within=30 + 5 * self._plan.refreshes)
+        process = start_console(self._node, self._throttler)
+        with Streams(self._node, PORT, self._plan.browsers):
+            time.sleep(SETTLE)
+            process.signal(signal.SIGSTOP)
+            found.phases[HUNG] = self._phase(HUNG)
+            process.kill()
+            found.phases[KILLED] = self._phase(KILLED)
+        found.tunnels_ended = self._crowd.client.read().ended - ended
+
+    def _say(self, what: str) -> None:
+        self._console.print(what, style="dim", highlight=False)
+
+    def _phase(self, name: str) -> Phase:
+        """Look at throttler and crowd for as long as the plan says, after things have settled."""
+        self._say(f"loop lag, caps and trickle {name}")
+        pid = self._throttler.process.pid
+        lags, windows, late = [], [], None
+        time.sleep(SETTLE)
+        with Repeated(self._node, CAPS_SECONDS, self._entries.count) as caps:
+            for _ in range(self._plan.spans):
+                windows.append(window(self._crowd, pid, SPAN))
+                recent, late = lag(self._throttler)
+                lags.append(recent)
+        return Phase(
+            tuple(lags),
+            late,
+            min(caps.results),
+            max(caps.results),
+            fmean(each.trickled for each in windows),
+            fmean(each.machine for each in windows),
+        )
+
+    def _watched(self, streams: Streams) -> None:
+        """Have a scraper and a page's table ask, beside the browsers, for the length of a phase."""
+        node, tunnels = self._node, self._plan.tunnels
+        time.sleep(SETTLE)
+        with ExitStack() as stack:
+            scrapes = stack.enter_context(Repeated(node, SCRAPE_SECONDS, partial(scrape, PORT, tunnels)))
+            table = stack.enter_context(Repeated(node, ROWS_SECONDS, partial(rows, PORT, tunnels)))
+            before = streams.read()
+            self._found.phases[WITH] = self._phase(WITH)
+            self._found.pushed = before.until(streams.read())
+        self._found.scrapes, self._found.rows = tuple(scrapes.results), tuple(table.results)
+
+    def _reloaded(self, streams: Streams) -> None:
+        """Lift every cap and set it again: what browsers are sent meanwhile, and when they have all caps."""
+        self._say("reloads that cap all")
+        shown = []
+        before = streams.read()
+        for _ in range(self._plan.reloads):
+            shown.append(self._shown(streams))
+        time.sleep(max(0.0, before.time + SPAN - time.monotonic()))
+        self._found.reloading = before.until(streams.read())
+        self._found.shown = tuple(shown)
+
+    def _shown(self, streams: Streams) -> float:
+        """Return how long after the last entry of a reload a browser has all caps; infinity where it never has."""
+        tunnels, begin = self._plan.tunnels, time.monotonic()
+        self._load(UNCAPPED)
+        self._entries.gone(CAPPED_WITHIN)
+        if math.isinf(streams.told(0, begin, TOLD_WITHIN)):
+            return math.inf
+        begin = time.monotonic()
+        self._load(FULL)
+        self._entries.come(tunnels, CAPPED_WITHIN)
+        there = time.monotonic()
+        # Decisions come before entries: what the console was told of may be ahead of the kernel.
+        return max(0.0, streams.told(tunnels, begin, TOLD_WITHIN) - there)
+
+    def _load(self, caps: Caps) -> None:
+        self._policy.write_text(caps.text())
+        self._throttler.process.signal(signal.SIGHUP)
+
+    def _in_chromium(self) -> None:
+        if not self._plan.pages:
+            return
+        if (lack := missing("chromium")) is not None:
+            self._say(f"no Chromium: {lack}")
+            return
+        self._say("the table in Chromium")
+        tunnels, found = self._plan.tunnels, []
+        try:
+            with browser(self._node) as chromium:
+                chromium.watch(f"{tunnels:,} ", min(50, tunnels))
+                for _ in range(self._plan.pages):
+                    found.append(chromium.seconds(f"http://127.0.0.1:{PORT}/#connections", CHROMIUM_WITHIN))
+        except TestbedError as error:
+            self._say(str(error))
+        self._found.pages = tuple(found)
+
+
+def start_console(node: LiveNode, throttler: Throttler) -> Process:
+    """Start the console as its unit does, as far as a namespace can have it: nobody, after everybody else."""
+    os.chown(throttler.socket, 0, STATUS_GROUP)
+    for directory in (node.directory, throttler.socket.parent):
+        directory.chmod(0o755)
+    config = node.write("console.yaml", f"listen: 127.0.0.1:{PORT}\nstatus_socket: {throttler.socket}\n")
+    rights = [f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
+    prefix = ["nice", "-n", "10", "prlimit", f"--nofile={DESCRIPTORS}", "setpriv", *rights, "--bounding-set=-all"]
+    argv = [*prefix, program("mptcp-console"), "run", "--config", str(config)]
+    process = node.popen(argv, name="console")
+    wait_until(lambda: "serving http" in process.output(), "the console serves", timeout=60, process=process)
+    return process
+
+
+def lag(throttler: Throttler) -> tuple[float, int | None]:
+    """Return the loop's longest lag within ten seconds, infinity where it says nothing, and how often it was late."""
+    try:
+        loop = ask(throttler.socket, {"query": "summary"}, 30.0)["loop"]
+        return float(loop["recent"]), int(loop["late"])
+    except (OSError, KeyError, TypeError, ValueError):
+        return math.inf, None
+
+
+def peak(pid: int) -> float:
+    """Return the greatest resident set of *pid* in MB (10^6), proc(5) status; not a number where it has ended."""
+    try:
+        status: Mapping[str, Any] = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        )
+        return int(status["VmHWM"].split()[0]) * 1024 / 1e6
+    except (OSError, KeyError):
+        return math.nan

@@ -1,0 +1,210 @@
+"""Who asks the console in the experiment ``console``: browsers with its stream of events, a page's table, a scraper."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from mptcp_lab.testbed import LiveNode
+
+from .console_load_judging import Pushed
+
+ADDRESS: Final = "127.0.0.1"
+PATIENCE: Final = 20.0
+"""Seconds after which an answer counts as never given."""
+MOMENT: Final = re.compile(rb"event: moment\ndata: (\{.*\})\n\n")
+_POLL: Final = 0.02
+_TAKE: Final = 0.2
+"""Seconds within which a thread sees that it is to end."""
+_CONNECTIONS: Final = re.compile(r"^mptcp_throttler_connections (\S+)$", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One browser."""
+
+    octets: int = 0
+    updates: int = 0
+    rest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What all browsers had received at a time."""
+
+    time: float
+    octets: tuple[int, ...]
+    updates: tuple[int, ...]
+
+    def until(self, later: Reading) -> Pushed:
+        """Return what came between this and *later*, a second."""
+        span = later.time - self.time
+        return Pushed(
+            tuple((b - a) / span for a, b in zip(self.octets, later.octets, strict=True)),
+            tuple((b - a) / span for a, b in zip(self.updates, later.updates, strict=True)),
+        )
+
+
+class _Thread:
+    """Does something in *node*'s namespace, in a thread of its own."""
+
+    def __init__(self, node: LiveNode, name: str) -> None:
+        self._node = node
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        with self._node.entered():
+            self.work()
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+
+class Streams(_Thread):
+    """*count* browsers that have the page open: each reads ``/api/live`` as it comes."""
+
+    def __init__(self, node: LiveNode, port: int, count: int) -> None:
+        super().__init__(node, "streams")
+        self._port = port
+        self._streams = [_Stream() for _ in range(count)]
+        self._capped: list[tuple[float, int]] = []
+        """When the first browser was told of how many caps."""
+
+    def work(self) -> None:
+        with ExitStack() as stack, selectors.DefaultSelector() as selector:
+            for stream in self._streams:
+                client = stack.enter_context(socket.create_connection((ADDRESS, self._port), timeout=PATIENCE))
+                client.sendall(f"GET /api/live HTTP/1.1\r\nHost: {ADDRESS}:{self._port}\r\n\r\n".encode())
+                selector.register(client, selectors.EVENT_READ, stream)
+            while not self._stop.is_set():
+                for key, _ in selector.select(_TAKE):
+                    try:
+                        data = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+                    except ConnectionResetError:
+                        data = b""
+                    if not data:
+                        selector.unregister(key.fileobj)
+                    self._take(key.data, data)
+
+    def _take(self, stream: _Stream, data: bytes) -> None:
+        stream.octets += len(data)
+        stream.rest, found = moments(stream.rest + data)
+        stream.updates += len(found)
+        if stream is self._streams[0]:
+            now = time.monotonic()
+            overviews = (json.loads(each)["now"] for each in found)
+            self._capped += [(now, each["capped"]) for each in overviews if each is not None]
+
+    def read(self) -> Reading:
+        streams = self._streams
+        return Reading(
+            time.monotonic(), tuple(each.octets for each in streams), tuple(each.updates for each in streams)
+        )
+
+    def told(self, capped: int, after: float, within: float) -> float:
+        """Wait until the first browser is told of *capped* caps; return when it was, no sooner than *after*.
+
+        Infinity, where that is not *within* so many seconds from now.
+        """
+        deadline = time.monotonic() + within
+        while True:
+            for when, number in self._capped:
+                if when >= after and number == capped:
+                    return when
+            if time.monotonic() > deadline:
+                return float("inf")
+            time.sleep(_POLL)
+
+
+def moments(text: bytes) -> tuple[bytes, list[bytes]]:
+    """Return what is behind the last whole message of *text*, and the data of all messages, JSON each."""
+    rest, found = 0, []
+    for match in MOMENT.finditer(text):
+        rest = match.end()
+        found.append(match[1])
+    return text[rest:], found
+
+
+class Repeated(_Thread):
+    """Does *call* every *interval* seconds, and keeps what it returns."""
+
+    def __init__(self, node: LiveNode, interval: float, call: Callable[[], Any]) -> None:
+        super().__init__(node, "repeated")
+        self._interval = interval
+        self._call = call
+        self.results: list[Any] = []
+
+    def work(self) -> None:
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            self.results.append(self._call())
+            due = max(due + self._interval, time.monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one request came to."""
+
+    seconds: float
+    status: int
+    body: bytes
+
+
+def get(port: int, path: str) -> Answer:
+    """Ask the console for *path*. Raises OSError or HTTPException where there is no answer."""
+    begin = time.monotonic()
+    connection = http.client.HTTPConnection(ADDRESS, port, timeout=PATIENCE)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    return Answer(time.monotonic() - begin, answer.status, body)
+
+
+def scrape(port: int, tunnels: int) -> float:
+    """Return the seconds for ``/metrics``; infinity where these are not all of a throttler with *tunnels*."""
+    try:
+        answer = get(port, "/metrics")
+    except (OSError, http.client.HTTPException):
+        return float("inf")
+    return answer.seconds if answer.status == 200 and is_whole(answer.body.decode(), tunnels) else float("inf")
+
+
+def is_whole(metrics: str, tunnels: int) -> bool:
+    """Return whether *metrics* tell of a throttler that answers, and has *tunnels*."""
+    found = _CONNECTIONS.search(metrics)
+    return "\nmptcp_throttler_up 1.0\n" in metrics and found is not None and float(found[1]) == tunnels
+
+
+def rows(port: int, tunnels: int, limit: int = 50) -> tuple[float, int]:
+    """Return the seconds for what a page of the table asks for, infinity where it is wrong; and its bytes."""
+    try:
+        answer = get(port, f"/api/connections?sort=rate&limit={limit}&offset=0")
+        document = json.loads(answer.body)
+    except (OSError, http.client.HTTPException, ValueError):
+        return float("inf"), 0
+    right = document.get("total") == tunnels and len(document["connections"]) == min(limit, tunnels)
+    return (answer.seconds if right else float("inf")), len(answer.body)

@@ -1,0 +1,201 @@
+"""The aims of the experiment ``console``, and which of them what was measured meets. Pure.
+
+What could not be measured, because a program was dead or never did it, is infinity, not a number, or an empty list, and
+misses its aim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..statistics import median
+from .aims import Aim
+from .scale_judging import DEAD_MB, PAUSE, TRICKLED
+
+BEFORE, WITH, AFTER = "without a console", "with it", "after it ended"
+HUNG, KILLED = "while it hangs", "after it was killed"
+ALONE = (BEFORE, AFTER)
+"""The phases in which there is no console: what the others are compared with."""
+PHASES = (BEFORE, WITH, AFTER, HUNG, KILLED)
+GROWTH, ALLOWANCE = 1.25, 0.005
+"""Of the loop's longest lag, and seconds beyond that. Each question costs a fork, 8 ms with 10,000 connections, whoever
+asks; the experiment itself asks in every phase. What may be more is a fork that meets another delay."""
+MOVING = 1e-9
+"""Seconds of lag: a gauge that shows less stands still."""
+UPDATES = 0.5
+"""A second, at each browser; the console asks every 0.8 s."""
+PUSHED = 50_000.0
+"""Bytes a second for each browser."""
+SHOWN, SHOWN_LATEST = 1.0, 3.0
+"""Seconds from the last entry in the kernel until browsers have every cap: in the median, and at the latest."""
+SCRAPE, SLOWEST_SCRAPE = 0.5, 2.0
+"""Seconds: in the median, and the least ``scrape_timeout`` that docs/metrics.md allows."""
+ROWS = 100_000.0
+"""Bytes of a page of the table: 2 kB for each of 50 connections with two subflows."""
+EMPTY_ROWS = 1_000.0
+TABLE = 3.0
+"""Seconds until the table stands in a browser; in the terminal the same."""
+REFRESH = 3.0
+"""Seconds between two tables in the terminal, which are asked for once a second."""
+RESIDENT = 100.0
+"""MB."""
+STOP = 10.0
+"""Seconds: TimeoutStopSec of the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What was seen of throttler and crowd over one span of time."""
+
+    lags: tuple[float, ...]
+    """The longest lag of the throttler's loop within each ten seconds, by its gauge; infinity where none was told."""
+    late: int | None
+    """How often it was late since its start, at the end."""
+    fewest: int
+    """Caps in the kernel, in the sample with the fewest."""
+    most: int
+    trickled: float
+    """What the crowd's client received, as a share of what the origin is to send."""
+    machine: float
+    """Cores, of everything."""
+
+    @property
+    def longest(self) -> float:
+        return max(self.lags, default=math.inf)
+
+
+DEAD = Phase((), None, 0, 0, math.nan, math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What the browsers were sent."""
+
+    octets: tuple[float, ...]
+    """Bytes a second, of each."""
+    updates: tuple[float, ...]
+    """A second, of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """``mptcp-throttler top`` in a terminal."""
+
+    first: float
+    """Seconds until the first table."""
+    gaps: tuple[float, ...]
+    """Seconds between two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The console upon SIGTERM."""
+
+    seconds: float
+    code: int | None
+
+
+NOTHING_PUSHED = Pushed((), ())
+NO_TABLE = Top(math.inf, ())
+NEVER_ENDED = Ended(math.inf, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """All that was measured."""
+
+    tunnels: int
+    two_subflows: int
+    phases: dict[str, Phase]
+    pushed: Pushed
+    """With nothing but the trickle going on."""
+    reloading: Pushed
+    """In the seconds around a reload that caps every tunnel."""
+    shown: tuple[float, ...]
+    """Seconds from the last entry of such a reload until a browser has all caps, infinity where it never has."""
+    scrapes: tuple[float, ...]
+    """Seconds; infinity for one that did not have it all."""
+    rows: tuple[float, ...]
+    """Seconds for a page of the table, over HTTP; infinity for a wrong one."""
+    largest: float
+    """Bytes of the largest of them."""
+    pages: tuple[float, ...] | None
+    """Seconds until the table stands in Chromium; None where there is no Chromium."""
+    top: Top
+    resident: float
+    """MB, the console's greatest."""
+    ended: Ended
+    tunnels_ended: int
+    """By themselves."""
+
+
+def judge(load: Load, *, browsers: int, reloads: int, scrapes: int, pages: int, refreshes: int) -> list[Aim]:
+    """Return all aims. *browsers*, *reloads*, *scrapes*, *pages* and *refreshes* are how many there should be.
+
+    Raises ValueError where nothing was held.
+    """
+    if not load.tunnels:
+        raise ValueError("no tunnels were held")
+    aims = [
+        Aim("tunnels with two subflows", load.two_subflows, least=load.tunnels),
+        Aim("tunnels that ended", load.tunnels_ended, most=0),
+        *_phases(load),
+        *_browsers(load, browsers, reloads),
+        Aim("scrapes that had it all", len(_finite(load.scrapes)), least=scrapes),
+        Aim("scrape, median", median(load.scrapes, default=math.inf), " s", most=SCRAPE),
+        Aim("scrape, slowest", max(load.scrapes, default=math.inf), " s", most=SLOWEST_SCRAPE),
+        Aim("a page of the table, over HTTP, median", median(load.rows, default=math.inf), " s", most=TABLE),
+        Aim("a page of the table, largest", load.largest, " bytes", least=EMPTY_ROWS, most=ROWS),
+    ]
+    if load.pages is not None:
+        aims.append(Aim("the table in Chromium, times", len(_finite(load.pages)), least=pages))
+        aims.append(Aim("the table in Chromium, slowest", max(load.pages, default=math.inf), " s", most=TABLE))
+    return [
+        *aims,
+        Aim("top: first table", load.top.first, " s", most=TABLE),
+        Aim("top: refreshes", len(load.top.gaps), least=refreshes),
+        Aim("top: longest between two", max(load.top.gaps, default=math.inf), " s", most=REFRESH),
+        Aim("the console's RSS, greatest", load.resident, " MB", least=DEAD_MB, most=RESIDENT),
+        Aim("the console ends upon SIGTERM", load.ended.seconds, " s", most=STOP),
+        Aim("the console's exit status", math.nan if load.ended.code is None else abs(load.ended.code), most=0),
+    ]
+
+
+def _phases(load: Load) -> list[Aim]:
+    phases = {name: load.phases.get(name, DEAD) for name in PHASES}
+    alone = max(phases[name].longest for name in ALONE)
+    # Without anything to compare with, what the loop may do at all.
+    bound = round(GROWTH * alone + ALLOWANCE, 4) if math.isfinite(alone) else PAUSE
+    aims = []
+    for name, phase in phases.items():
+        most = PAUSE if name in ALONE else bound
+        aims += [
+            Aim(f"{name}: loop lag, longest", phase.longest, " s", least=MOVING, most=most),
+            Aim(f"{name}: loop lag, longest of each ten seconds, median", median(phase.lags, default=math.inf), " s"),
+            Aim(f"{name}: how often above 0.05 s", math.nan if phase.late is None else phase.late),
+            Aim(f"{name}: caps in the kernel, fewest", phase.fewest, least=load.tunnels),
+            Aim(f"{name}: caps in the kernel, most", phase.most, most=load.tunnels),
+            Aim(f"{name}: trickled, of what it should", phase.trickled, least=TRICKLED),
+            Aim(f"{name}: cores, of everything", phase.machine),
+        ]
+    return aims
+
+
+def _browsers(load: Load, browsers: int, reloads: int) -> list[Aim]:
+    return [
+        Aim("browsers with a stream", sum(rate > 0 for rate in load.pushed.updates), least=browsers),
+        Aim("updates a second, where fewest", min(load.pushed.updates, default=0.0), least=UPDATES),
+        Aim("pushed to each, most", max(load.pushed.octets, default=math.inf), " bytes/s", most=PUSHED),
+        Aim("pushed to each in a reload, most", max(load.reloading.octets, default=math.inf), " bytes/s", most=PUSHED),
+        Aim("reloads that were shown", len(_finite(load.shown)), least=reloads),
+        Aim(
+            "all caps in browsers, after the last entry, median", median(load.shown, default=math.inf), " s", most=SHOWN
+        ),
+        Aim("all caps in browsers, latest", max(load.shown, default=math.inf), " s", most=SHOWN_LATEST),
+    ]
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]

@@ -1,0 +1,50 @@
+"""What the daemons' commands share: the option that names the settings file, and what errors come to."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from mptcp_common import journal
+from mptcp_common.exit_status import CONFIGURATION, FAILED
+from mptcp_common.problems import DocumentError
+from mptcp_common.reasons import reason
+
+
+def add_config(command: argparse.ArgumentParser, usual: Path, *, is_needed: bool = True) -> None:
+    """Give *command* ``--config FILE``: *usual* where it is not given; None where that file *is_needed* by nobody."""
+    without = "" if is_needed else "; without it everything has its default"
+    command.add_argument(
+        "--config",
+        type=Path,
+        default=usual if is_needed else None,
+        metavar="FILE",
+        help=f"the settings file (default: {usual}{without})",
+    )
+
+
+def outcome(
+    program: str, command: Callable[[], int], *, is_daemon: bool, refusals: tuple[type[Exception], ...] = ()
+) -> int:
+    """Return the exit status of *command* of *program*; why it failed is a line on stderr.
+
+    *refusals* are errors, beside those of the system, that say in one line what was refused.
+    """
+    said: tuple[type[Exception], ...] = (OSError, *refusals)
+    try:
+        return command()
+    except DocumentError as error:
+        journal.say(error, journal.ERROR)
+        # Of a daemon: what is in its files will not be better the next time.
+        return CONFIGURATION if is_daemon else FAILED
+    except BrokenPipeError:
+        # Whoever read has enough. What is in the buffer has nowhere to go, at the interpreter's end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except said as error:
+        journal.say(f"{program}: {reason(error)}", journal.ERROR)
+    except KeyboardInterrupt:
+        journal.say(f"{program}: interrupted", journal.ERROR)
+    return FAILED

@@ -1,0 +1,26 @@
+"""Addresses with ports, as people write them. Pure."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import Final
+
+from mptcp_common.problems import shown
+
+_ENDPOINT: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})", re.ASCII)
+
+
+def address_and_port(value: object, *examples: str) -> tuple[str, int]:
+    """Return the two parts of *value*, ``ADDR:PORT`` or ``[ADDR]:PORT`` with IPv6.
+
+    :raises ValueError: it is something else; one line, with *examples* of what is allowed
+    """
+    found = _ENDPOINT.fullmatch(value) if isinstance(value, str) else None
+    try:
+        if found is not None and 0 < int(found["port"]) < 65536:
+            return str(ip_address(found["v6"] or found["v4"])), int(found["port"])
+    except ValueError:
+        pass
+    wanted = " or ".join(f'"{each}"' for each in examples)
+    raise ValueError(f"{shown(value)} is not an address and port; write {wanted}")

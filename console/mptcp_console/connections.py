@@ -1,0 +1,69 @@
+"""HTTP connections with bounds on those that ask nothing: on the time in which a request comes, and on their number.
+
+uvicorn ends a connection that is idle after an answer, and waits for a first request, and for the rest of one that has
+begun, as long as the other end likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+REQUEST_SECONDS: Final = 10.0
+"""Within which a request comes whole, with its body: counted from the connection, or from the answer before."""
+MOST_WAITING: Final = 64
+"""Connections without a whole request; of more, the one that has waited longest is ended. No browser has so many."""
+
+
+class BoundedHttp(H11Protocol):
+    """HTTP/1.1 with these bounds."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._deadline: asyncio.TimerHandle | None = None
+        """While a request is to come."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._wait_no_more()
+
+    def _look(self) -> None:
+        """See whether a request is to come."""
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._wait_no_more()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._end)
+            self._make_room()
+
+    def _wait_no_more(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _make_room(self) -> None:
+        waiting = {
+            each: each._deadline.when()
+            for each in self.connections
+            if isinstance(each, BoundedHttp) and each._deadline is not None
+        }
+        if len(waiting) > MOST_WAITING:
+            min(waiting, key=waiting.__getitem__)._end()
+
+    def _end(self) -> None:
+        self._wait_no_more()
+        self.transport.abort()

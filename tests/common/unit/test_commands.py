@@ -1,0 +1,78 @@
+"""What a command's errors come to: one line each, and the status by which systemd knows what a restart cures."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mptcp_common.commands import add_config, outcome
+from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_common.problems import DocumentError, Problem
+
+
+class RefusedError(Exception):
+    """What a program knows beside the system's errors."""
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    def command() -> int:
+        raise error
+
+    return command
+
+
+BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", 1, "is wrong"), Problem("a.yaml", 4, 1, "more", 1, "too")])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "/a"), "prog: /a: No such file or directory\n"),
+        (RefusedError("the kernel has no HTB"), "prog: the kernel has no HTB\n"),
+        (KeyboardInterrupt(), "prog: interrupted\n"),
+        (BROKEN, "a.yaml:3: key: is wrong\na.yaml:4: more: too\n"),
+    ],
+)
+def test_an_error_is_said_in_words(error: BaseException, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome("prog", raising(error), is_daemon=False, refusals=(RefusedError,)) == FAILED
+    assert capsys.readouterr().err == said
+
+
+def test_files_that_a_restart_does_not_cure_end_a_daemon_for_good() -> None:
+    assert outcome("prog", raising(BROKEN), is_daemon=True) == CONFIGURATION
+    assert outcome("prog", raising(OSError(98, "Address already in use")), is_daemon=True) == FAILED
+
+
+def test_what_it_returns_is_kept_and_a_fault_of_ours_is_no_refusal() -> None:
+    assert outcome("prog", lambda: DONE, is_daemon=False) == DONE
+    assert outcome("prog", lambda: 7, is_daemon=True) == 7
+    with pytest.raises(RefusedError):
+        outcome("prog", raising(RefusedError()), is_daemon=False)
+
+
+def test_who_has_read_enough_is_told_nothing() -> None:
+    code = (
+        "import sys\nfrom mptcp_common.commands import outcome\n"
+        "sys.exit(outcome('prog', lambda: print('x' * 1000000) or 0, is_daemon=False))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == FAILED
+
+
+@pytest.mark.parametrize(("is_needed", "usual"), [(True, Path("/etc/x.yaml")), (False, None)])
+def test_the_settings_file_is_named_by_an_option(is_needed: bool, usual: Path | None) -> None:
+    parser = argparse.ArgumentParser()
+    add_config(parser, Path("/etc/x.yaml"), is_needed=is_needed)
+    assert parser.parse_args([]).config == usual
+    assert parser.parse_args(["--config", "a"]).config == Path("a")
+    text = parser.format_help().replace("\n", " ")
+    assert ("without it everything has its default" in " ".join(text.split())) is not is_needed

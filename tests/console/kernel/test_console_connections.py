@@ -1,0 +1,84 @@
+"""Hundreds of connections that ask nothing keep nobody from the page, and come to their end."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from console_site import console, free_port
+from fake_throttler import FakeThrottler, World
+
+from mptcp_console.connections import MOST_WAITING, REQUEST_SECONDS
+
+pytestmark = pytest.mark.kernel
+CROWD = 400
+HALF = b"GET /api/history HTTP/1.1\r\nHost: "
+
+
+CERTIFICATE = (
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost "
+    "-keyout k.pem -out c.pem"
+)
+
+
+def has_ended(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_connections_that_ask_nothing_are_ended_and_the_page_is_there(tmp_path: Path) -> None:
+    port = free_port()
+    with FakeThrottler(tmp_path / "status.sock", World()), console(tmp_path, tmp_path / "status.sock", port) as site:
+        descriptors = Path(f"/proc/{site.process.pid}/fd")
+        before = len(list(descriptors.iterdir()))
+        with ExitStack() as stack:
+            crowd = []
+            for number in range(CROWD):
+                client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+                if number % 2:
+                    client.sendall(HALF)
+                crowd.append(client)
+            begun = time.monotonic()
+            assert site.get("/api/history")["step"]
+            print(f"beside {CROWD} that ask nothing a page took {time.monotonic() - begun:.2f} s")
+            # The first have given way to the last, which have their time.
+            assert all(has_ended(client) for client in crowd[: CROWD - MOST_WAITING - 1])
+            assert all(has_ended(client) for client in crowd)
+            assert time.monotonic() - begun > REQUEST_SECONDS / 2
+        deadline = time.monotonic() + 60
+        while len(list(descriptors.iterdir())) > before + 4:
+            assert time.monotonic() < deadline, "connections are left"
+            time.sleep(0.1)
+        assert site.get("/api/history")["step"]
+
+
+def test_a_handshake_that_never_comes_is_ended(tmp_path: Path, require: Callable[..., None]) -> None:
+    """Defect: asyncio waits a minute for it."""
+    require("openssl")
+    subprocess.run(CERTIFICATE, cwd=tmp_path, shell=True, check=True, capture_output=True)
+    port = free_port()
+    https = "certificate: c.pem\nkey: k.pem\n"
+    with (
+        FakeThrottler(tmp_path / "status.sock", World()),
+        console(tmp_path, tmp_path / "status.sock", port, settings=https),
+        socket.create_connection(("127.0.0.1", port), timeout=50) as client,
+    ):
+        assert has_ended(client)
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=50) as plain,
+            ssl.create_default_context(cafile=tmp_path / "c.pem").wrap_socket(
+                plain, server_hostname="localhost"
+            ) as tls,
+        ):
+            tls.sendall(b"GET /api/history HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert tls.recv(100).startswith(b"HTTP/1.1 200 ")

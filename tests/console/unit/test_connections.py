@@ -1,0 +1,208 @@
+"""Connections that ask nothing, or half a thing, are ended: after a while, and the oldest where there are many."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from mptcp_console.connections import MOST_WAITING, REQUEST_SECONDS, BoundedHttp
+
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
+
+
+class Timer:
+    def __init__(self, when: float, call: Callable[[], None]) -> None:
+        self._when = when
+        self.call = call
+        self.is_cancelled = False
+
+    def when(self) -> float:
+        return self._when
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Clock:
+    """What the connections take for the event loop: time passes when a test says so; tasks go to the real one."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._numbers = count()
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> Timer:
+        timer = Timer(self.now + delay, call)
+        heapq.heappush(self._timers, (timer.when(), next(self._numbers), timer))
+        return timer
+
+    def create_task(self, task: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(task)
+
+    def go_on(self, seconds: float) -> None:
+        self.now += seconds
+        while self._timers and self._timers[0][0] <= self.now:
+            timer = heapq.heappop(self._timers)[2]
+            if not timer.is_cancelled:
+                timer.call()
+
+
+class Wire(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = True
+        self.sent = b""
+        self.protocol: BoundedHttp | None = None
+
+    def write(self, data: Any) -> None:
+        self.sent += data
+
+    def is_closing(self) -> bool:
+        return not self.is_open
+
+    def abort(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            assert self.protocol is not None
+            self.protocol.connection_lost(None)
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class House:
+    """A server without a network."""
+
+    def __init__(self, gate: asyncio.Event | None = None) -> None:
+        self.clock = Clock()
+        self.bodies: list[bytes] = []
+        self._gate = gate
+        self._config = uvicorn.Config(
+            self._app, interface="asgi3", http=BoundedHttp, ws="none", log_config=None, proxy_headers=False
+        )
+        self._config.load()
+        self._state = ServerState()
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        self.bodies.append(body)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        if self._gate is not None:
+            await self._gate.wait()
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    def connected(self) -> tuple[BoundedHttp, Wire]:
+        protocol = BoundedHttp(self._config, self._state, {}, self.clock)
+        wire = Wire()
+        wire.protocol = protocol
+        protocol.connection_made(wire)
+        return protocol, wire
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_one_that_asks_nothing_is_ended() -> None:
+    async def run() -> None:
+        house = House()
+        _, wire = house.connected()
+        house.clock.go_on(REQUEST_SECONDS - 0.1)
+        assert wire.is_open
+        house.clock.go_on(0.1)
+        assert not wire.is_open
+        assert wire.sent == b""
+
+    asyncio.run(run())
+
+
+def test_one_that_asks_by_drops_is_ended() -> None:
+    """Neither the head nor a body that never comes to its end buys time."""
+
+    async def run() -> None:
+        for request in (GET, POST + b"123"):
+            house = House()
+            protocol, wire = house.connected()
+            for number in range(len(request) - 1):
+                protocol.data_received(request[number : number + 1])
+                house.clock.go_on((REQUEST_SECONDS - 0.1) / len(request))
+            assert wire.is_open
+            house.clock.go_on(1)
+            assert not wire.is_open
+            await settle()
+            assert house.bodies == []
+
+    asyncio.run(run())
+
+
+def test_one_that_asks_is_answered_however_long_that_takes() -> None:
+    async def run() -> None:
+        gate = asyncio.Event()
+        house = House(gate)
+        for request in (GET, POST + b"1234"):
+            protocol, wire = house.connected()
+            house.clock.go_on(REQUEST_SECONDS - 1)
+            protocol.data_received(request)
+            await settle()
+            house.clock.go_on(100 * REQUEST_SECONDS)
+            assert wire.is_open
+            gate.set()
+            await settle()
+            assert wire.sent.endswith(b"ok")
+            gate.clear()
+        assert house.bodies == [b"", b"1234"]
+
+    asyncio.run(run())
+
+
+def test_after_an_answer_half_a_request_buys_no_more_time() -> None:
+    """Defect: what came after an answer stopped uvicorn's clock for idle connections, and nothing started another."""
+
+    async def run() -> None:
+        house = House()
+        protocol, wire = house.connected()
+        protocol.data_received(GET)
+        await settle()
+        assert wire.sent.endswith(b"ok")
+        house.clock.go_on(4)
+        protocol.data_received(GET[:10])
+        house.clock.go_on(REQUEST_SECONDS - 4.1)
+        assert wire.is_open
+        house.clock.go_on(0.2)
+        assert not wire.is_open
+
+    asyncio.run(run())
+
+
+def test_of_many_the_oldest_is_ended_and_who_asks_is_not() -> None:
+    async def run() -> None:
+        house = House(asyncio.Event())
+        asking, served = house.connected()
+        asking.data_received(GET)
+        await settle()
+        wires = []
+        for _ in range(MOST_WAITING + 10):
+            wires.append(house.connected()[1])
+            house.clock.go_on(0.01)
+        assert [wire.is_open for wire in wires] == [False] * 10 + [True] * MOST_WAITING
+        assert served.is_open
+
+    asyncio.run(run())

@@ -1,0 +1,307 @@
+"""What the console's tests are worth: each mutant is a console with one part broken, and fails the named test."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_application
+import test_connections
+import test_happenings
+import test_history
+import test_lane
+import test_rates
+import test_watch
+from starlette.responses import Response
+
+from mptcp_console import application, connections, live, overviews, protection, questions, rates, watch
+from mptcp_console.access import Names, Token
+from mptcp_console.happenings import Happenings, Wanted
+from mptcp_console.history import Tracks, _Ring
+from mptcp_console.lane import Lane
+
+CSP = "Content-Security-Policy"
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What is broken, and the test that must notice it, with its parameters."""
+
+    break_it: Callable[[Patch], None]
+    test: Callable[..., None]
+    given: dict[str, Any] = field(default_factory=dict)
+
+
+def policy(old: str, new: str) -> Callable[[Patch], None]:
+    """Break the content security policy."""
+    assert old in protection.POLICY
+    return lambda patch: patch.setitem(protection.HEADERS, CSP, protection.POLICY.replace(old, new))
+
+
+def always(owner: Any, name: str, value: Any) -> Callable[[Patch], None]:
+    """Have a function return *value*, whatever it is asked."""
+    return lambda patch: patch.setattr(owner, name, lambda *_, **__: value)
+
+
+def set_to(owner: Any, name: str, value: Any) -> Callable[[Patch], None]:
+    return lambda patch: patch.setattr(owner, name, value)
+
+
+def cookie_without(word: str) -> Callable[[Patch], None]:
+    real = Response.set_cookie
+
+    def set_cookie(self: Response, *arguments: Any, **named: Any) -> None:
+        real(self, *arguments, **(named | {word: False}))
+
+    return set_to(Response, "set_cookie", set_cookie)
+
+
+def cookies_never_end(patch: Patch) -> None:
+    real = Token.is_cookie
+    patch.setattr(Token, "is_cookie", lambda self, value, now: real(self, value, 0.0))
+
+
+def watchers_stay(patch: Patch) -> None:
+    real = application._Stream.__init__
+    kept: list[Any] = []
+
+    def begin(self: application._Stream, content: Any, end: Any) -> None:
+        kept.append(end)
+        real(self, content, lambda: None)
+
+    patch.setattr(application._Stream, "__init__", begin)
+
+
+async def one_moment(self: live.Live) -> Any:
+    yield "retry: 1000\n\n"
+    yield self._message(0)
+
+
+def the_first_moment_again(patch: Patch) -> None:
+    real = live.Live._message
+    sent: list[str] = []
+
+    def message(self: live.Live, serial: int) -> str:
+        sent.append(real(self, serial))
+        return sent[0]
+
+    patch.setattr(live.Live, "_message", message)
+
+
+def connections_are_pushed(patch: Patch) -> None:
+    def overview(summary: Any, found: Any) -> dict[str, Any]:
+        return overviews.overview(summary, found) | {"list": ["10.77.1.2"] * summary["connections"]}
+
+    patch.setattr(watch, "overview", overview)
+
+
+def bounds_of_policies_are_gone(patch: Patch) -> None:
+    patch.setattr(questions, "LONGEST_POLICY", 1 << 40)
+    patch.setattr(application, "LARGEST_BODY", 1 << 40)
+
+
+def who_begins_waits(patch: Patch) -> None:
+    async def pause(self: watch.Watch, seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    patch.setattr(watch.Watch, "_pause", pause)
+
+
+def tracks_without_end(patch: Patch) -> None:
+    real = Tracks.__init__
+    patch.setattr(Tracks, "__init__", lambda self: real(self, 1 << 40))
+
+
+async def no_turn(self: Lane) -> None:
+    """Ask at once."""
+
+
+ROOT_PAGE = {"path": "/"}
+API = {"path": "/api/history"}
+LONG = {"body": b'{"policy": "' + b"a" * (questions.LONGEST_POLICY + 1) + b'"}'}
+app, seen = test_application, test_watch
+MUTANTS = {
+    # Content security policy.
+    "no policy": Mutant(
+        lambda patch: patch.delitem(protection.HEADERS, CSP), app.test_browsers_are_told_what_not_to_do, ROOT_PAGE
+    ),
+    "scripts within a page are run": Mutant(
+        policy("script-src 'self'", "script-src 'self' 'unsafe-inline'"),
+        app.test_browsers_are_told_what_not_to_do,
+        ROOT_PAGE,
+    ),
+    "all may be loaded": Mutant(
+        policy("default-src 'none'", "default-src *"), app.test_browsers_are_told_what_not_to_do, ROOT_PAGE
+    ),
+    "text may become markup": Mutant(
+        policy("; require-trusted-types-for 'script'", ""), app.test_browsers_are_told_what_not_to_do, ROOT_PAGE
+    ),
+    "others may frame it": Mutant(
+        policy("frame-ancestors 'none'; ", ""), app.test_browsers_are_told_what_not_to_do, ROOT_PAGE
+    ),
+    # Names and other sites.
+    "every name is the console's": Mutant(
+        always(Names, "include", True), app.test_a_name_that_is_not_ours_gets_nothing, API
+    ),
+    "another site's page may ask": Mutant(
+        always(protection, "_is_from_own_page", True),
+        app.test_another_sites_page_asks_nothing,
+        {"headers": {"origin": "http://evil.example"}},
+    ),
+    # The token.
+    "no token is needed": Mutant(
+        always(protection.Protection, "_is_shown", True), app.test_with_a_token_nothing_is_said_without_it, API
+    ),
+    "all is public": Mutant(
+        set_to(protection, "_PUBLIC", re.compile(".*")), app.test_with_a_token_nothing_is_said_without_it, API
+    ),
+    "any token will do": Mutant(
+        always(Token, "is_shown_by", True), app.test_with_a_token_nothing_is_said_without_it, API
+    ),
+    "any token will do in the form": Mutant(
+        always(Token, "is_shown_by", True), app.test_a_browser_logs_in_by_a_form_and_out
+    ),
+    "the cookie is the token": Mutant(
+        always(Token, "cookie", test_application.TOKEN), app.test_a_browser_logs_in_by_a_form_and_out
+    ),
+    "scripts may read the cookie": Mutant(cookie_without("httponly"), app.test_a_browser_logs_in_by_a_form_and_out),
+    "the cookie goes over plain HTTP": Mutant(
+        cookie_without("secure"), app.test_over_https_the_cookie_goes_nowhere_else
+    ),
+    "cookies never end": Mutant(cookies_never_end, app.test_a_cookie_ends),
+    # The stream of events.
+    "who has gone is still watched for": Mutant(
+        watchers_stay, app.test_the_stream_is_one_of_events_and_ends_when_the_browser_goes
+    ),
+    "the stream ends after a moment": Mutant(
+        set_to(live.Live, "stream", one_moment), app.test_the_stream_is_one_of_events_and_ends_when_the_browser_goes
+    ),
+    "the same moment comes again and again": Mutant(
+        the_first_moment_again, seen.test_each_look_is_sent_once_with_the_events_since
+    ),
+    "all that a slow browser missed is sent": Mutant(
+        set_to(live, "MOST_EVENTS", 1 << 40), seen.test_a_slow_browser_misses_moments_and_holds_nobody_up
+    ),
+    "any number may watch": Mutant(
+        set_to(watch, "MOST_WATCHERS", 1 << 40), seen.test_watchers_are_counted_and_bounded
+    ),
+    # A cap is shown within a second.
+    "the throttler is asked too rarely": Mutant(
+        set_to(watch, "WATCHED_SECONDS", 1.5), seen.test_once_a_second_while_watched_however_many_and_every_five_else
+    ),
+    "who begins to look waits for the next round": Mutant(
+        who_begins_waits, seen.test_whoever_begins_to_watch_waits_for_no_pause
+    ),
+    # Aggregation.
+    "the whole table is asked for": Mutant(
+        always(questions, "connections", {"query": "connections", "limit": 10_000}),
+        app.test_a_part_of_the_table_is_asked_for,
+    ),
+    "every connection is pushed": Mutant(
+        connections_are_pushed, seen.test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules
+    ),
+    "every rule is pushed": Mutant(
+        set_to(overviews, "MOST_RULES", 1 << 40),
+        seen.test_a_moment_stays_small_with_ten_thousand_connections_and_many_rules,
+    ),
+    "each browser's question is asked": Mutant(
+        always(Lane, "_fresh", None), test_lane.test_equal_questions_are_asked_once
+    ),
+    "questions follow at once": Mutant(
+        set_to(Lane, "_turn", no_turn), test_lane.test_many_browsers_with_different_questions_ask_once_a_second
+    ),
+    # What-if.
+    "another policy is tried": Mutant(
+        always(questions, "what_if", {"query": "what_if", "policy": "rules: []"}),
+        app.test_a_policy_is_tried_and_nothing_applied,
+    ),
+    "a policy may be as long as it likes": Mutant(
+        bounds_of_policies_are_gone, app.test_what_is_no_policy_is_not_asked, LONG
+    ),
+    # History and events.
+    "nothing is kept": Mutant(
+        always(watch, "record", None), app.test_history_events_and_policy_come_from_memory
+    ),
+    "rates are counts": Mutant(
+        set_to(rates, "_grown", lambda before, after, seconds: after.items()), test_rates.test_rates_are_differences
+    ),
+    "old values show through a gap": Mutant(
+        always(_Ring, "forget", None), test_history.test_a_gap_is_empty_and_an_old_value_does_not_show_through_it
+    ),
+    "memory has no bound": Mutant(
+        tracks_without_end, test_history.test_memory_is_bounded_however_many_rules_there_are
+    ),
+    "events are kept for ever": Mutant(
+        always(Happenings, "forget", None), test_happenings.test_after_an_hour_they_are_forgotten
+    ),
+    "everybody's events are shown": Mutant(
+        always(Wanted, "takes", True), test_happenings.test_they_are_found_by_what_they_are_about, {"name": "token"}
+    ),
+    # Connections that ask nothing.
+    "they stay": Mutant(
+        always(connections.BoundedHttp, "_look", None), test_connections.test_one_that_asks_nothing_is_ended
+    ),
+    "there may be any number": Mutant(
+        always(connections.BoundedHttp, "_make_room", None),
+        test_connections.test_of_many_the_oldest_is_ended_and_who_asks_is_not,
+    ),
+}  # fmt: skip
+
+
+async def soon(done: Callable[[], bool]) -> None:
+    """As the tests' own ``until``, by turns of the event loop in place of seconds."""
+    for _ in range(5000):
+        if done():
+            return
+        await asyncio.sleep(0)
+    raise TimeoutError
+
+
+@pytest.fixture
+def fixtures(tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], dict[str, Any]]]:
+    """Return what makes the fixtures that a test of another module wants."""
+    with ExitStack() as stack:
+
+        def made(test: Callable[..., None]) -> dict[str, Any]:
+            wanted = inspect.signature(test).parameters
+            found: dict[str, Any] = {"tmp_path": tmp_path}
+            if test.__module__ == "test_watch":
+                found["site"] = test_watch.Site()
+            if test.__module__ == "test_application":
+                found["site"] = test_application.Site(tmp_path)
+                found["guarded"] = test_application.Site(tmp_path, token=test_application.TOKEN)
+            if "client" in wanted:
+                found["client"] = stack.enter_context(found["site"].client())
+            if test.__module__ == "test_rates":
+                found["clock"] = test_rates.Clock()
+                found["world"] = test_rates.World(clock=found["clock"])
+            return {name: value for name, value in found.items() if name in wanted}
+
+        yield made
+
+
+TESTS = {f"{mutant.test.__name__}-{sorted(mutant.given)}": mutant for mutant in MUTANTS.values()}
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_what_is_sound_fails_nothing(name: str, fixtures: Callable[..., dict[str, Any]]) -> None:
+    mutant = TESTS[name]
+    mutant.test(**fixtures(mutant.test), **mutant.given)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_mutant_fails(name: str, fixtures: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = MUTANTS[name]
+    for module in (test_application, test_watch):
+        monkeypatch.setattr(module, "until", soon)
+    mutant.break_it(monkeypatch)
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        mutant.test(**fixtures(mutant.test), **mutant.given)
