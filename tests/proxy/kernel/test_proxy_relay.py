@@ -343,7 +343,9 @@ s.connect((sys.argv[1], 3128))
 """
 
 
-def test_where_the_kernel_has_given_up_multipath_tcp_it_is_said_and_healed(make_testbed: Callable[..., Testbed]) -> None:
+def test_where_the_kernel_has_given_up_multipath_tcp_it_is_said_and_healed(
+    make_testbed: Callable[..., Testbed],
+) -> None:
     """As after an uplink that was silent for a few seconds: packets with MPTCP's option (30) vanish, then do not."""
     relayed = chain(make_testbed(RELAY))
     core, node = relayed.testbed["core"], relayed.node
