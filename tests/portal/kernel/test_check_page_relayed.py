@@ -22,11 +22,9 @@ PARENT = (
 def test_behind_a_relay_the_page_shows_the_relays_connection(
     make_testbed: Callable[..., Testbed], require: Any
 ) -> None:
-    require("htb", "bpf-pacing", "squid", "gcc", "netem")
+    require("htb", "bpf-pacing", "squid", "gcc")
     testbed = make_testbed(RELAY)
     site, relay = PortalSite.on(testbed), testbed["relay"]
-    # As far away as LTE is: a join takes as long as a request and its answer.
-    relay.run(["tc", "qdisc", "replace", "dev", "wlan0", "root", "netem", "delay", "80ms"])
     relay.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
     text, found = re.subn(
         r"^#cache_peer .*$", PARENT.format(site.node.service_address()), RELAY_CONFIG.read_text(), flags=re.MULTILINE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -34,8 +34,10 @@ def kernel(client: tuple[Address, int]) -> KernelView:
 
 
 @contextmanager
-def served(path: Path, peer: tuple[str, int] = SQUID) -> Iterator[TestClient]:
-    app = check_app(Asker(path, pause=0), lambda _, theirs: theirs == SQUID, "http://10.0.0.1:3181/", kernel)
+def served(
+    path: Path, peer: tuple[str, int] = SQUID, look: Callable[[tuple[Address, int]], KernelView | None] = kernel
+) -> Iterator[TestClient]:
+    app = check_app(Asker(path, pause=0), lambda _, theirs: theirs == SQUID, "http://10.0.0.1:3181/", look)
     yield TestClient(app, client=peer)
 
 
@@ -189,6 +191,17 @@ def test_answers_are_kept_by_nobody_and_load_nothing(throttler: Path) -> None:
         "http://10.0.0.1:3181/",
     }
     assert not re.search(r"<style|style=|<script>|\\son\w+=", page)
+
+
+@pytest.mark.parametrize(("via", "headline"), [("1.1 relay, 1.1 proxy", "2 subflows"), ("1.1 proxy", "1 subflow so")])
+def test_who_asks_again_by_the_same_connection_need_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, via: str, headline: str
+) -> None:
+    monkeypatch.setattr(own_connection, "INTERVAL", 0.0)
+    views = [KernelView(True, 1, 5), KernelView(True, 1, 5), KernelView(True, 2, 5)]
+    with served(tmp_path / "nobody.sock", look=lambda _: views.pop(0)) as client:
+        found = client.get("/check.json", headers={"MPTCP-Client": MINE, "Via": via}).json()
+    assert headline in found["headline"]
 
 
 NASTY = "<b>x</b>\"'&</script>"
