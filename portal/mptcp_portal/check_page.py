@@ -13,16 +13,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mptcp_portal.asking import Asker
-from mptcp_portal.check_report import KernelView, Report, Transport, carried, limit, report
-from mptcp_portal.netlink import Address
-from mptcp_portal.own_connection import kernel_view
+from mptcp_portal.check_report import Report, Transport, carried, limit, report
+from mptcp_portal.own_connection import KernelQuestion, NewConnections, kernel_view
 from mptcp_portal.pages import SecureHeaders, page, static, statics
-from mptcp_portal.squid_socket import client_end, endpoint
+from mptcp_portal.squid_socket import client_end, endpoint, has_body, is_relayed
 
 FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
 """Says of a connection, by our end and theirs, whether Squid opened it."""
-KernelQuestion = Callable[[tuple[Address, int]], KernelView | None]
 _REFUSED = "This page is for clients of the proxy, through the proxy.\n"
+_NO_BODY = "A request for this page has no body.\n"
 
 
 class ForSquidAlone:
@@ -34,10 +33,13 @@ class ForSquidAlone:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         ours, theirs = scope.get("server"), scope.get("client")
-        if scope["type"] == "http" and ours and theirs and self._from_squid(ours, theirs):
-            await self._app(scope, receive, send)
-        else:
+        if not (scope["type"] == "http" and ours and theirs and self._from_squid(ours, theirs)):
             await PlainTextResponse(_REFUSED, 403)(scope, receive, send)
+        elif has_body(scope["headers"]):
+            # Squid asks for several clients by one connection: no byte of a client's is to be left in it.
+            await PlainTextResponse(_NO_BODY, 400, headers={"connection": "close"})(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 def check_app(
@@ -45,13 +47,16 @@ def check_app(
 ) -> ASGIApp:
     """Return the application. *onboarding_url*: where it says how to use the proxy, for a link; None: nowhere."""
 
+    new_connections = NewConnections(kernel_view)
+
     async def look(request: Request) -> Report | None:
         client = client_end(request.scope["headers"])
         if client is None:
             return None
-        kernel = kernel_view(client)
+        relayed = is_relayed(request.scope["headers"])
+        kernel = await new_connections.view(client) if relayed else kernel_view(client)
         status, answer = await asker.client(endpoint(client), kernel.token if kernel else None)
-        return report(kernel, answer, status)
+        return report(kernel, answer, status, relayed=relayed)
 
     async def as_html(request: Request) -> Response:
         found = await look(request)

@@ -110,9 +110,19 @@ _NO_CAPS: Final = {
 }
 
 
-def report(kernel: KernelView | None, answer: Mapping[str, Any] | None, throttler: Throttler) -> Report:
-    """Return what is to be said. *kernel*: None where it could not be asked; *answer*: the throttler's, if any."""
+def report(
+    kernel: KernelView | None, answer: Mapping[str, Any] | None, throttler: Throttler, *, relayed: bool = False
+) -> Report:
+    """Return what is to be said. *kernel*: None where it could not be asked; *answer*: the throttler's, if any.
+
+    *relayed*: the connection is that of another proxy, behind which the client is.
+    """
     known = answer if throttler is Throttler.ANSWERED and answer is not None else {}
+    found = _report(kernel, known, throttler)
+    return replace(found, lines=(_RELAYED, *found.lines)) if relayed else found
+
+
+def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Throttler) -> Report:
     subflows = tuple(_subflow(each) for each in known.get("subflows", ()))
     budgets = _titled([_budget(each) for each in known.get("budgets", ())], subflows)
     volumes = [_volume(each) for each in budgets]
@@ -140,6 +150,10 @@ def report(kernel: KernelView | None, answer: Mapping[str, Any] | None, throttle
     return Report(Transport.MULTIPATH, headline, lines, throttler, subflows, budgets)
 
 
+_RELAYED: Final = (
+    "Another proxy, a relay for instance, stands between your device and this one: all that is said here is of its "
+    "connection, and it may be used by others, too."
+)
 _WHY_PLAIN: Final = (
     "Your system does not speak Multipath TCP, this program did not ask for it, or something on the way took it out. "
     "Pages load all the same, over one network at a time."

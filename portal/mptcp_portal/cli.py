@@ -44,9 +44,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from mptcp_portal.serving import apps
+    from mptcp_portal.serving import services
 
-    apps(read_settings(options.config))
+    services(read_settings(options.config))
     print(f"{options.config}: no errors")
     return DONE
 

@@ -8,60 +8,46 @@ import pwd
 import signal
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, watchdog_seconds
 from mptcp_portal.asking import Asker
+from mptcp_portal.bounded import MOST_CONNECTIONS, BoundedServer, Bounds
 from mptcp_portal.captive_page import captive_app
 from mptcp_portal.check_page import check_app
 from mptcp_portal.onboarding_page import onboarding_app
 from mptcp_portal.settings import End, Settings
 from mptcp_portal.squid_socket import is_squid
 
-MOST_CONNECTIONS = 512
-"""Of each server: none takes the descriptors of another."""
-FIRST_REQUEST_SECONDS = 20.0
-"""Within which a client that has connected asks for something."""
-KEEP_ALIVE_SECONDS = 75
-"""Longer than Squid keeps an idle connection to its peer (pconn_timeout), or a request might meet its end."""
+_OF_A_PROXY = Bounds(of_one=MOST_CONNECTIONS, keep_alive=75)
+"""Of a server that another server asks for all its clients. Longer than Squid keeps an idle connection to its peer
+(server_idle_pconn_timeout), or a request might meet its end."""
 _STOP_SECONDS = 2
 _IP_FREEBIND, _IPV6_FREEBIND = 15, 78
 """linux/in.h, linux/in6.h."""
 
 
-class _Protocol(H11Protocol):
-    """HTTP/1.1 with bounds: on the connections, and on the time until the first request."""
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What one server serves."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.abort()
-            return
-        self.loop.call_later(FIRST_REQUEST_SECONDS, self._give_up)
-
-    def _give_up(self) -> None:
-        if self.cycle is None:
-            self.transport.abort()
+    end: End
+    app: ASGIApp
+    bounds: Bounds
+    certificate: tuple[str, str] | None = None
+    """And its key."""
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to serve(): there are several servers."""
-        yield
-
-
-def apps(settings: Settings) -> dict[str, tuple[End, ASGIApp, tuple[str, str] | None]]:
-    """Return each server's name with its end, what it serves, and its certificate and key.
+def services(settings: Settings) -> dict[str, Service]:
+    """Return what is served, by the names that people are told.
 
     Raises DocumentError where this host is not as *settings* say.
     """
@@ -75,16 +61,16 @@ def apps(settings: Settings) -> dict[str, tuple[End, ASGIApp, tuple[str, str] | 
     asker = Asker(settings.status_socket)
     onboarding = settings.onboarding
     url = onboarding.url if onboarding else None
-    found: dict[str, tuple[End, ASGIApp, tuple[str, str] | None]] = {
-        "the check page": (settings.check, check_app(asker, partial(is_squid, uid), url), None)
-    }
+    check = check_app(asker, partial(is_squid, uid), url)
+    found = {"the check page": Service(settings.check, check, _OF_A_PROXY)}
     if onboarding is not None:
-        found["the page for new clients"] = (onboarding.listen, onboarding_app(onboarding), None)
+        found["the page for new clients"] = Service(onboarding.listen, onboarding_app(onboarding), Bounds())
     if captive := settings.captive:
         files = (captive.certificate, captive.key) if captive.certificate and captive.key else None
         if files is not None:
             _try_certificate(settings, *files)
-        found["the captive portal API"] = (captive.listen, captive_app(captive, asker), files)
+        bounds = _OF_A_PROXY if captive.behind else Bounds()
+        found["the captive portal API"] = Service(captive.listen, captive_app(captive, asker), bounds, files)
     return found
 
 
@@ -117,33 +103,34 @@ def _listener(end: End) -> socket.socket:
     return listener
 
 
-def _server(app: ASGIApp, files: tuple[str, str] | None) -> uvicorn.Server:
-    certificate, key = files or (None, None)
-    return _Server(
-        uvicorn.Config(
-            app,
-            http=_Protocol,
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            # Who asks is whom the connection comes from, not whom a header names.
-            proxy_headers=False,
-            server_header=False,
-            access_log=False,
-            log_config=None,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=_STOP_SECONDS,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
-        )
+def _server(service: Service) -> uvicorn.Server:
+    certificate, key = service.certificate or (None, None)
+    config = uvicorn.Config(
+        service.app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        # Who asks is whom the connection comes from, not whom a header names.
+        proxy_headers=False,
+        server_header=False,
+        access_log=False,
+        log_config=None,
+        # Warnings are of what clients send: who likes would fill the journal.
+        log_level="error",
+        timeout_keep_alive=service.bounds.keep_alive,
+        timeout_graceful_shutdown=_STOP_SECONDS,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
     )
+    return BoundedServer(config, service.bounds)
 
 
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises DocumentError or OSError where that cannot be."""
-    found = apps(settings)
-    listeners = {name: _listener(end) for name, (end, _, _) in found.items()}
-    servers = {name: _server(app, files) for name, (_, app, files) in found.items()}
+    found = services(settings)
+    listeners = {name: _listener(service.end) for name, service in found.items()}
+    servers = {name: _server(service) for name, service in found.items()}
 
     def stop() -> None:
         for server in servers.values():
@@ -154,7 +141,7 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, stop)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(server.serve([listeners[name]])) for name, server in servers.items()]
-        said = ", ".join(f"{name} on {end}" for name, (end, _, _) in found.items())
+        said = ", ".join(f"{name} on {service.end}" for name, service in found.items())
         print(f"mptcp-portal: {said}", flush=True)
         notify(READY, status(said))
         living = group.create_task(_live())

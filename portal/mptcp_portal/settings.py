@@ -28,6 +28,9 @@ name server of the public answers for it, no certificate and no HSTS list names 
 Network = IPv4Network | IPv6Network
 _HOST_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST: Final = re.compile(rf"{_HOST_LABEL}(?:\.{_HOST_LABEL})*", re.ASCII)
+_PAGE: Final = re.compile(
+    r"https?://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(?::(?P<port>[0-9]{1,5}))?(?:/[A-Za-z0-9._~/-]*)?", re.ASCII
+)
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", re.ASCII)
 _APN: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,98}[A-Za-z0-9])?", re.ASCII)
 _LONGEST_SSID: Final = 32
@@ -59,7 +62,8 @@ def _loopback(value: object) -> End:
 
 
 def _host(value: object) -> str:
-    if isinstance(value, str):
+    # No zone (fe80::1%eth0): it means something on this host alone, and anything may stand in it.
+    if isinstance(value, str) and "%" not in value:
         try:
             return str(ip_address(value))
         except ValueError:
@@ -71,7 +75,7 @@ def _host(value: object) -> str:
 
 def _direct(value: object) -> Network | str:
     """Return a network, or a domain: ``example.net`` is it and everything below it."""
-    if isinstance(value, str):
+    if isinstance(value, str) and "%" not in value:
         try:
             return ip_network(value)
         except ValueError:
@@ -88,9 +92,17 @@ def _https(value: object) -> str:
 
 
 def _url(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"https?://[!-~]{1,200}", value):
-        raise ValueError(f'{shown(value)} is not a web address; write e.g. "http://proxy.example.net/"')
-    return value
+    """Return the address of the page, to which names of files are added, and which stands in lines for a shell."""
+    found = _PAGE.fullmatch(value) if isinstance(value, str) and len(value) <= 200 else None
+    try:
+        if found is not None and 0 < int(found["port"] or 80) < 65536:
+            _host(found["host"].strip("[]"))
+            return found[0]
+    except ValueError:
+        pass
+    raise ValueError(
+        f'{shown(value)} is not a web address without "?" and the like; write e.g. "http://proxy.example.net/"'
+    )
 
 
 def _line(longest: int) -> Parsed:

@@ -38,6 +38,20 @@ def client_end(headers: list[tuple[bytes, bytes]]) -> tuple[Address, int] | None
         return None
 
 
+def is_relayed(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Return whether the request came through a proxy before ours: Via names each (RFC 9110, 7.6.3).
+
+    A client may claim that there was one. Then its own page says so, and nobody else's.
+    """
+    named = b",".join(value for name, value in headers if name == b"via")
+    return sum(bool(each.strip()) for each in named.split(b",")) > 1
+
+
+def has_body(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Return whether something belongs to the request beside its headers."""
+    return any(name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers)
+
+
 def endpoint(client: tuple[Address, int]) -> str:
     """Return *client* as the throttler takes it."""
     address, port = client

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from mptcp_common.journal import WARNING
 from mptcp_common.reasons import reason
 
+from . import given_up
 from .configuration.parents import Parent
 from .installation import write
 from .own_addresses import Lingering
@@ -84,10 +85,16 @@ class Addresses:
 class Follower:
     """Keeps the list up to date, in a thread that ends with the process."""
 
-    def __init__(self, places: Places, look_up: Callable[[str, int], frozenset[str]] = goals) -> None:
+    def __init__(
+        self,
+        places: Places,
+        look_up: Callable[[str, int], frozenset[str]] = goals,
+        look: Callable[[], given_up.GivenUp] = given_up.given_up,
+    ) -> None:
         self._places = places
         self._look_up = look_up
         self._addresses = Addresses()
+        self._kernel = given_up.Watch(look)
         self._parents: tuple[Parent, ...] = ()
         self._said: dict[str, str] = {}
         self._written: str | None = None
@@ -127,6 +134,13 @@ class Follower:
             if self._addresses.answered(str(parent), found):
                 self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
         self._write(self._addresses.list(time.monotonic()))
+        if counts := self._kernel.in_force():
+            # Once for each time that it gives up: the text says which.
+            text = (
+                f"the kernel has given up Multipath TCP for now ({given_up.TIMES} {counts.times}): parents are reached"
+                f" by plain TCP, over one uplink; it tries again at once after: sysctl -w {given_up.SYSCTL}=0"
+            )
+            self._say("", text, WARNING)
 
     def _write(self, text: str) -> None:
         if text == self._written:

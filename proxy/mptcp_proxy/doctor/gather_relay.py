@@ -9,12 +9,13 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mptcp_common.reasons import reason
 
-from .. import shim
+from .. import given_up, shim
 from ..configuration.check import Checked, check
 from ..parents import goals
 from ..places import Places, Role
@@ -40,7 +41,6 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
     values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
     yield kernel.mptcp_socket(reading.mptcp_error(), os.uname().release, Role.RELAY)
     yield from (each for each in kernel.mptcp_sysctls(values) if each.check in _SYSCTLS)
-    yield relay.blackhole(reading.sysctl(relay.BLACKHOLE))
     yield relay.limit(_limit())
     yield kernel.congestion_control(values)
     squid = installed()
@@ -77,11 +77,14 @@ def _uplinks_and_parents(checked: Checked, places: Places) -> Iterator[Finding]:
         if uplink.device and uplink.family == (6 if ":" in address else 4)
     ]
     yield relay.routes(leaving, _tables())
+    attempts = {name: [_attempt(goal) for goal in goals_of] for name, goals_of in found.items()}
+    in_force = any(attempt.given_up for each in attempts.values() for attempt in each)
+    yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.given_up(), in_force)
     if not checked.parents:
         yield relay.no_parent()
     for parent in checked.parents:
         name = str(parent)
-        yield relay.parent(name, [_attempt(goal) for goal in found.get(name, ())], errors.get(name, ""))
+        yield relay.parent(name, attempts.get(name, []), errors.get(name, ""))
     if own := own_processes(places):
         wanted = [goal for each in found.values() for goal in each]
         listed = reading.text(str(places.parents)).split()
@@ -149,6 +152,7 @@ def _unloaded(pids: frozenset[int]) -> int:
 
 def _attempt(goal: str) -> Attempt:
     address, _, port = goal.rpartition(":")
+    watch = given_up.Watch()
     family = socket.AF_INET6 if address.startswith("[") else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:
@@ -157,7 +161,8 @@ def _attempt(goal: str) -> Attempt:
             # A join waits for the parent's first acknowledgement of data (RFC 8684, 3.1). An empty line before a
             # request is no request (RFC 9112, 2.2).
             connection.sendall(b"\r\n")
-            return _subflows(connection, goal)
+            # The counter may be another connection's of the same moment: it is in force then, too.
+            return replace(_subflows(connection, goal), given_up=watch.in_force() is not None)
     except OSError as error:
         return Attempt(goal, reason(error))
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from mptcp_common.units import counted
 
+from .. import given_up
 from ..configuration.parents import EXAMPLE
 from ..towards import Towards
 from .model import Finding, fail, lasting_sysctl, ok, warn
 
 _LIMIT, _UPLINKS, _ROUTES = "path manager", "uplinks", "routes of uplinks"
-_BLACKHOLE, BLACKHOLE = "sysctl blackhole", "net.mptcp.blackhole_timeout"
+_BLACKHOLE = "sysctl blackhole"
 _ONE_PATH = "the parents are reached over one uplink, and lost with it"
 _LASTING = "at each boot, see docs/relay.md"
 
@@ -40,6 +41,8 @@ class Attempt:
     """Why there was none."""
     multipath: bool = False
     subflows: int = 1
+    given_up: bool = False
+    """The kernel did not even ask for Multipath TCP (``mptcp_proxy.given_up``)."""
 
     @property
     def good(self) -> bool:
@@ -68,16 +71,32 @@ def limit(subflows: int | None) -> Finding:
     return ok(_LIMIT, f"up to {counted(subflows, 'additional subflow')} for each connection")
 
 
-def blackhole(seconds: str | None) -> Finding:
-    """*seconds*: net.mptcp.blackhole_timeout (Linux 6.12, mptcp-sysctl.rst); None where there is no such thing."""
+def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> Finding:
+    """*seconds*: net.mptcp.blackhole_timeout (Linux 6.12, mptcp-sysctl.rst); None where there is no such thing.
+
+    *in_force*: the kernel has given up Multipath TCP, and does so now.
+    """
+    key = given_up.SYSCTL
+    counted_text = (
+        f"{given_up.TIMES} {counts.times}, {counted(counts.connections, 'connection')} by plain TCP for it since boot"
+        f" ({given_up.CONNECTIONS})"
+    )
+    if in_force:
+        return fail(
+            _BLACKHOLE,
+            f"the kernel has given up Multipath TCP for now, for {key} = {seconds} s or a multiple: {counted_text}",
+            "it got no answer by Multipath TCP and one without, which a failure of a few seconds is enough for;"
+            f" until that time is over {_ONE_PATH}",
+            f"{lasting_sysctl(key, '0')}   # it tries again at once",
+        )
     if seconds in (None, "0"):
         return ok(_BLACKHOLE, "the kernel does not give up Multipath TCP because an uplink failed for a moment")
     return warn(
         _BLACKHOLE,
-        f"{BLACKHOLE} is {seconds}",
+        f"{key} is {seconds}; not in force now" + (f": {counted_text}" if counts.times else ""),
         "where an uplink comes back just as the kernel tries without Multipath TCP, it blames a firewall, and"
         f" reaches the parents by plain TCP for {seconds} s, longer the next time",
-        lasting_sysctl(BLACKHOLE, "0"),
+        lasting_sysctl(key, "0"),
     )
 
 
@@ -159,6 +178,8 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
         )
     if not answered:
         return fail(check, said, "no request can be handed to it", "on the parent: mptcp-proxy doctor; ss -ltn")
+    if not any(each.multipath for each in answered) and any(each.given_up for each in answered):
+        return fail(check, said, f"see the line {_BLACKHOLE}: {_ONE_PATH}", f"sysctl -w {given_up.SYSCTL}=0")
     if not any(each.multipath for each in answered):
         return fail(
             check,

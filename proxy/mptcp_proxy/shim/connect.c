@@ -92,12 +92,23 @@ static bool names_goal(const char *list, const char *goal)
 	return false;
 }
 
+static void say_once_of_list(int reason)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (!atomic_flag_test_and_set(&said))
+		dprintf(STDERR_FILENO,
+			"mptcp_listen: the list of parents cannot be read, all are reached by plain TCP, over one path: %s: %s"
+			" (said once)\n",
+			parents, strerror(reason));
+}
+
 static bool is_parent(const char *goal)
 {
 	char list[LIST_SIZE];
 
 	if (!read_list(parents, list, sizeof list)) {
-		say_once_of_parent(goal, parents, errno);
+		say_once_of_list(errno);
 		return false;
 	}
 	return names_goal(list, goal);
@@ -119,7 +130,8 @@ int connect(int fd, const struct sockaddr *address, socklen_t length)
 	const char *trouble;
 
 	start();
-	if (parents != NULL && write_goal(address, length, goal) && is_parent(goal) && is_tcp(fd) && is_unconnected(fd) &&
+	/* The file last: a socket of a name server's needs none of it. */
+	if (parents != NULL && write_goal(address, length, goal) && is_tcp(fd) && is_unconnected(fd) && is_parent(goal) &&
 	    (trouble = swap(fd)) != NULL)
 		say_once_of_parent(goal, trouble, errno);
 	errno = saved;

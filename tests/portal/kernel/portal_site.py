@@ -150,6 +150,14 @@ class Connection:
         size = 0 if method == "HEAD" else int(found.get("content-length", "0"))
         return status, found, self._file.read(size)
 
+    def said_to(self, data: bytes) -> bytes:
+        """Send *data*, whatever they are, and a last request; return all that comes until Squid closes."""
+        self._socket.sendall(data + f"GET {CHECK} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        try:
+            return self._file.read()
+        except ConnectionResetError:
+            return b""
+
     def look(self, *headers: str) -> dict[str, Any]:
         """Return what the check page says of this connection."""
         status, _, body = self.get(CHECK + "check.json", *headers)

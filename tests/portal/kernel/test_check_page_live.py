@@ -150,6 +150,9 @@ def test_no_header_makes_a_client_another(portal: PortalSite) -> None:
             f"Forwarded: for={address}:{port}",
             f"MPTCP-Client: {address} {port}\r\nMPTCP-Client: {address} {port}",
             f"MPTCP-Client: {address} {port}\r\n\t",
+            # Squid takes out what Connection names, before it adds its own.
+            f"Connection: MPTCP-Client, keep-alive\r\nMPTCP-Client: {address} {port}",
+            f"Connection: Upgrade\r\nUpgrade: websocket\r\nMPTCP-Client: {address} {port}",
         ]
         own = {thief.end[0], "10.77.4.2"}
         for claim in claims:
@@ -161,6 +164,65 @@ def test_no_header_makes_a_client_another(portal: PortalSite) -> None:
         status, _, body = thief.get(CHECK + "check.json", f"MPTCP-Client : {address} {port}")
         assert (status, address.encode() in body) == (400, False)
         assert {each["address"] for each in mine["subflows"]} == {FIRST, SECOND}
+
+
+OTHERS = {
+    "HTTP/1.0": "GET http://check.mptcp.internal/check.json HTTP/1.0\r\nConnection: keep-alive\r\n{claim}\r\n\r\n",
+    "another Host": "GET http://check.mptcp.internal/check.json HTTP/1.1\r\nHost: x.example\r\n{claim}\r\n\r\n",
+    "capitals": "GET http://CHECK.Mptcp.Internal/check.json HTTP/1.1\r\nHost: x\r\n{claim}\r\n\r\n",
+    "a user": "GET http://a:b@check.mptcp.internal/check.json HTTP/1.1\r\nHost: x\r\n{claim}\r\n\r\n",
+    "HEAD": "HEAD http://check.mptcp.internal/check.json HTTP/1.1\r\nHost: x\r\n{claim}\r\n\r\n",
+    "a tunnel to port 80": "CONNECT check.mptcp.internal:80 HTTP/1.1\r\nHost: x\r\n\r\n{hidden}",
+    "a tunnel to port 443": "CONNECT check.mptcp.internal:443 HTTP/1.1\r\nHost: x\r\n\r\n{hidden}",
+    "a tunnel to the portal": "CONNECT 127.0.0.1:3180 HTTP/1.1\r\nHost: x\r\n\r\n{hidden}",
+    "by the Host alone": "GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\n{claim}\r\n\r\n",
+    "line feeds": "GET http://check.mptcp.internal/check.json HTTP/1.1\nHost: x\n{claim}\n\n",
+    "a lone carriage return": "{get}X: y\r{claim}\r\n\r\n",
+    "a folded line": "{get}X: y\r\n {claim}\r\n\r\n",
+    "a NUL": "{get}MPTCP-Client\0: {end}\r\n\r\n",
+    "a tab": "{get}MPTCP-Client\t: {end}\r\n\r\n",
+    "no name": "{get}: x\r\n{claim}\r\n\r\n",
+    "a body": "{get}Content-Length: {size}\r\n\r\n{hidden}",
+    "a body of chunks": "{get}Transfer-Encoding: chunked\r\n\r\n{hexadecimal}\r\n{hidden}\r\n0\r\n\r\n",
+    "a trailer": "{get}Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n{claim}\r\n\r\n",
+    "a body by two lengths": "{get}Content-Length: 0\r\nContent-Length: {size}\r\n\r\n{hidden}",
+    "length and chunks": "{get}Content-Length: {size}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}",
+    "no coding": "{get}Transfer-Encoding: identity\r\nContent-Length: {size}\r\n\r\n{hidden}",
+    "chunks that are none": "{get}Transfer-Encoding: xchunked\r\nContent-Length: {size}\r\n\r\n{hidden}",
+    "two codings": "{get}Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n{hidden}",
+    "a body that is expected": "{get}Expect: 100-continue\r\nContent-Length: {size}\r\n\r\n{hidden}",
+    "a POST": "POST http://check.mptcp.internal/ HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n{hidden}",
+    "a large header": "{get}X: {large}\r\n{claim}\r\n\r\n",
+}
+
+
+def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
+    """Whatever is sent on a connection, and whatever is hidden in it: nobody gets the answer that is another's."""
+    with portal.throttled(LTE_CAPPED), connection(portal) as victim:
+        victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        end = "{} {}".format(*victim.end)
+        claim = f"MPTCP-Client: {end}"
+        hidden = f"GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\n{claim}\r\n\r\n"
+        values = {
+            "get": "GET http://check.mptcp.internal/check.json HTTP/1.1\r\nHost: x\r\n",
+            "end": end,
+            "claim": claim,
+            "hidden": hidden,
+            "size": len(hidden),
+            "hexadecimal": f"{len(hidden):x}",
+            "large": "x" * 20_000,
+        }
+        for what, text in OTHERS.items():
+            with connection(portal, node="neighbour") as thief:
+                answer = thief.said_to(text.format(**values).encode())
+            assert answer.startswith(b"HTTP/1.1 "), (what, answer)
+            # An error page may repeat what was sent, the first address among it.
+            for own in (SECOND, f'"address":"{FIRST}"'):
+                assert own.encode() not in answer, (what, answer)
+            # Squid asks for all by the same connections: nothing that was sent is left in them.
+            found = victim.look()
+            assert {each["address"] for each in found["subflows"]} <= {FIRST, SECOND}, what
+            assert found["transport"] == "multipath", what
 
 
 def test_nobody_but_squid_is_answered(portal: PortalSite) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,10 +15,12 @@ from answering_socket import answering
 from portal_throttler import LTE, MONTH, WIFI, of_clients
 from starlette.testclient import TestClient
 
+from mptcp_portal import own_connection
 from mptcp_portal.asking import WAITING, Asker
 from mptcp_portal.check_page import check_app
 from mptcp_portal.check_report import KernelView, Throttler
 from mptcp_portal.netlink import Address
+from mptcp_portal.own_connection import NewConnections
 
 SQUID = ("127.0.0.1", 50000)
 MINE, OTHER = "10.77.1.2 40000", "10.77.3.2 40001"
@@ -33,8 +35,10 @@ def kernel(client: tuple[Address, int]) -> KernelView:
 
 
 @contextmanager
-def served(path: Path, peer: tuple[str, int] = SQUID) -> Iterator[TestClient]:
-    app = check_app(Asker(path, pause=0), lambda _, theirs: theirs == SQUID, "http://10.0.0.1:3181/", kernel)
+def served(
+    path: Path, peer: tuple[str, int] = SQUID, look: Callable[[tuple[Address, int]], KernelView | None] = kernel
+) -> Iterator[TestClient]:
+    app = check_app(Asker(path, pause=0), lambda _, theirs: theirs == SQUID, "http://10.0.0.1:3181/", look)
     yield TestClient(app, client=peer)
 
 
@@ -83,6 +87,68 @@ def test_without_squids_word_whom_it_is_for_nothing_is_said(
     assert "LTE" not in answer.text
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [{"Content-Length": "5"}, {"Content-Length": "00"}, {"Transfer-Encoding": "chunked"}, {"Transfer-Encoding": ""}],
+)
+def test_a_request_with_a_body_ends_the_connection(throttler: Path, headers: dict[str, str]) -> None:
+    """It is Squid's, and the next request in it may be another client's."""
+    with served(throttler) as client:
+        answer = client.get("/check.json", headers={"MPTCP-Client": MINE, **headers})
+        assert client.get("/check.json", headers={"MPTCP-Client": MINE, "Content-Length": "0"}).status_code == 200
+    assert (answer.status_code, answer.headers["connection"]) == (400, "close")
+    assert "LTE" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("via", "relayed"),
+    [
+        ([], False),
+        (["1.1 mptcpproxy"], False),
+        (["1.1 mptcpproxy, "], False),
+        (["1.1 mptcprelay, 1.1 mptcpproxy"], True),
+        (["1.1 mptcprelay", "1.1 mptcpproxy"], True),
+    ],
+)
+def test_a_proxy_in_between_is_known_by_via(throttler: Path, via: list[str], relayed: bool) -> None:
+    with served(throttler) as client:
+        page = client.get("/", headers=[("MPTCP-Client", MINE), *(("Via", each) for each in via)]).text
+    assert ("Another proxy" in page) == relayed
+    assert "Multipath TCP with 2 subflows" in page
+
+
+def test_behind_a_relay_a_second_subflow_is_waited_for_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its requests has a connection of its own, whose second subflow comes after the request."""
+    monkeypatch.setattr(own_connection, "INTERVAL", 0.0)
+    subflows: list[KernelView | None] = []
+    looks = 0
+
+    def look(_: tuple[Address, int]) -> KernelView | None:
+        nonlocal looks
+        looks += 1
+        return subflows.pop(0) if len(subflows) > 1 else subflows[0]
+
+    def seen(*found: KernelView | None) -> tuple[KernelView | None, int]:
+        nonlocal looks
+        subflows[:], looks = found, 0
+        return asyncio.run(NewConnections(look).view((ip_address("10.77.1.2"), 1))), looks
+
+    one, two, plain = KernelView(True, 1, 5), KernelView(True, 2, 5), KernelView(False)
+    assert seen(one, one, two) == (two, 3)
+    assert seen(two) == (two, 1)
+    assert seen(one) == (one, own_connection.LOOKS)
+    assert seen(one, plain) == (plain, 2)
+    assert seen(plain) == (plain, 1)
+    assert seen(None) == (None, 1)
+
+    async def crowd() -> None:
+        await asyncio.gather(*(connections.view((ip_address("10.77.1.2"), each)) for each in range(50)))
+
+    connections, subflows[:], looks = NewConnections(look), [one], 0
+    asyncio.run(crowd())
+    assert looks == own_connection.MOST_WAITING * own_connection.LOOKS + 50 - own_connection.MOST_WAITING
+
+
 def test_without_a_throttler_the_page_says_what_the_kernel_knows(tmp_path: Path) -> None:
     with served(tmp_path / "nobody.sock") as client:
         assert "Multipath TCP with 2 subflows so far" in client.get("/", headers={"MPTCP-Client": MINE}).text
@@ -128,12 +194,32 @@ def test_answers_are_kept_by_nobody_and_load_nothing(throttler: Path) -> None:
     assert not re.search(r"<style|style=|<script>|\\son\w+=", page)
 
 
+@pytest.mark.parametrize(("via", "headline"), [("1.1 relay, 1.1 proxy", "2 subflows"), ("1.1 proxy", "1 subflow so")])
+def test_who_asks_again_by_the_same_connection_need_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, via: str, headline: str
+) -> None:
+    monkeypatch.setattr(own_connection, "INTERVAL", 0.0)
+    views = [KernelView(True, 1, 5), KernelView(True, 1, 5), KernelView(True, 2, 5)]
+    with served(tmp_path / "nobody.sock", look=lambda _: views.pop(0)) as client:
+        found = client.get("/check.json", headers={"MPTCP-Client": MINE, "Via": via}).json()
+    assert headline in found["headline"]
+
+
+NASTY = "<b>x</b>\"'&</script>"
+
+
 def test_names_from_the_policy_are_text_not_html(tmp_path: Path) -> None:
-    nasty = {"multipath": True, "subflows": [WIFI | {"path": "<b>x</b>"}, LTE], "budgets": []}
+    """Of paths, rules and budgets."""
+    nasty = {
+        "multipath": True,
+        "subflows": [WIFI | {"path": NASTY}, LTE | {"rule": NASTY}],
+        "budgets": [MONTH | {"name": NASTY}],
+    }
     with answering(tmp_path / "s", of_clients({"10.77.1.2:40000": nasty})), served(tmp_path / "s") as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
     assert "<b>" not in page
-    assert "&lt;b&gt;" in page
+    # Headline, line of the cap, line of the volume, table, label of the volume.
+    assert page.count("&lt;b&gt;x&lt;/b&gt;&#34;&#39;&amp;&lt;/script&gt;") == 5
 
 
 def test_a_connection_whose_first_subflow_is_gone_is_found_by_its_token(tmp_path: Path) -> None:

@@ -133,6 +133,16 @@ def test_the_throttler_alone_decides_where_the_kernel_says_nothing() -> None:
     assert told(None, multipath=False).transport is Transport.TCP
 
 
+@pytest.mark.parametrize(("kernel", "headline"), [(MULTIPATH, "Multipath TCP with 2"), (PLAIN, "Plain TCP")])
+def test_behind_another_proxy_it_is_said_whose_connection_it_is(kernel: KernelView, headline: str) -> None:
+    answer = {"multipath": kernel.multipath, "subflows": [WIFI, LTE], "budgets": [MONTH]}
+    direct, relayed = (report(kernel, answer, Throttler.ANSWERED, relayed=each) for each in (False, True))
+    assert relayed.headline.startswith(headline)
+    assert "Another proxy, a relay for instance" in relayed.lines[0]
+    assert relayed.lines[1:] == direct.lines
+    assert relayed.subflows == direct.subflows
+
+
 def test_programs_get_the_same() -> None:
     found = json.loads(json.dumps(told(MULTIPATH, subflows=[WIFI, LTE], budgets=[MONTH]).as_json(7.0)))
     assert found["schema"] == 1

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_portal.bounded import MOST_CONNECTIONS
 from mptcp_portal.cli import main
-from mptcp_portal.serving import MOST_CONNECTIONS
 
 GOOD = "check: {squid_user: root}\n"
 

@@ -55,6 +55,8 @@ def test_the_schema_beside_it_is_the_models() -> None:
 def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> None:
     assert onboarding().url == "http://192.168.1.10:3181/"
     assert onboarding("url: http://proxy.example.net").url == "http://proxy.example.net/"
+    for url in ("https://proxy.example.net:8443/how/to/", "http://[2001:db8::1]:3181/", "http://192.168.1.10/"):
+        assert onboarding(f"url: '{url}'").url == url
 
 
 @pytest.mark.parametrize(
@@ -69,12 +71,27 @@ def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> Non
         ("onboarding: {listen: 10.0.0.1:3181}", 1, "section proxy"),
         ("proxy: {address: 'a b'}", 1, "not an address or a name"),
         ("proxy: {address: 1.2.3}", 1, "not an address or a name"),
+        # A zone may be anything, and would stand in proxy.pac and in lines for a shell.
+        ("proxy: {address: 'fe80::1%eth0'}", 1, "not an address or a name"),
+        ("proxy: {address: 'fe80::1%x; PROXY 192.0.2.6:1'}", 1, "not an address or a name"),
+        ("proxy: {address: '[fe80::1]'}", 1, "not an address or a name"),
+        ("proxy: {address: 'a\"; alert(1); \"'}", 1, "not an address or a name"),
+        ("proxy: {address: '$(reboot)'}", 1, "not an address or a name"),
+        ("proxy: {address: 'x.example.net:80'}", 1, "not an address or a name"),
         ("proxy: {adress: 10.0.0.1}", 1, 'did you mean "address"'),
         ("proxy: {address: 10.0.0.1, port: 0}", 1, "out of range"),
         (ONBOARDING + "  direct: [example..net]", 4, "neither a network nor a domain"),
         (ONBOARDING + "  direct: [10.0.0.1/8]", 4, "neither a network nor a domain"),
         (ONBOARDING + "  direct_fallback: 1", 4, "write true or false"),
         (ONBOARDING + "  url: ftp://x/", 4, "web address"),
+        (ONBOARDING + "  url: http://me@x/", 4, "web address"),
+        (ONBOARDING + "  url: http://x:99999/", 4, "web address"),
+        (ONBOARDING + "  url: http://x/?a", 4, "web address"),
+        (ONBOARDING + "  url: http://x/$(reboot)/", 4, "web address"),
+        (ONBOARDING + "  url: http://x/';reboot;'/", 4, "web address"),
+        (ONBOARDING + "  url: 'http://[::1%25x;y]/'", 4, "web address"),
+        (ONBOARDING + "  direct: ['fe80::%a;b/64']", 4, "neither a network nor a domain"),
+        (ONBOARDING + "  direct: ['a\"b.example']", 4, "neither a network nor a domain"),
         (ONBOARDING + f"  profile:\n    wifi: {'x' * 33}", 5, "32 bytes"),
         (ONBOARDING + "  profile:\n    apn: 'a b'", 5, "APN"),
         (CAPTIVE, 1, "HTTPS"),

@@ -35,7 +35,7 @@ class Preloaded:
         self,
         code: str,
         *,
-        ports: str = "3128,3129",
+        ports: str | None = "3128,3129",
         congestion: str | None = None,
         parents: str | None = None,
         interpreter: str = sys.executable,
@@ -43,7 +43,9 @@ class Preloaded:
         **variables: str,
     ) -> Any:
         # env(1) sets the variables for the program alone: neither unshare nor the shell shall be preloaded.
-        own = [f"LD_PRELOAD={self.library}", f"MPTCP_LISTEN_PORTS={ports}"]
+        own = [f"LD_PRELOAD={self.library}"]
+        if ports is not None:
+            own.append(f"MPTCP_LISTEN_PORTS={ports}")
         if congestion is not None:
             own.append(f"MPTCP_CONGESTION={congestion}")
         if parents is not None:

@@ -335,6 +335,40 @@ def test_an_ill_host_is_healed_by_the_remedy(make_testbed: Callable[..., Testbed
     assert [name for name, each in found.items() if each["status"] == "fail"] == []
 
 
+WITHOUT_ANSWER = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+s.settimeout(60)
+s.connect((sys.argv[1], 3128))
+"""
+
+
+def test_where_the_kernel_has_given_up_multipath_tcp_it_is_said_and_healed(
+    make_testbed: Callable[..., Testbed],
+) -> None:
+    """As after an uplink that was silent for a few seconds: packets with MPTCP's option (30) vanish, then do not."""
+    relayed = chain(make_testbed(RELAY))
+    core, node = relayed.testbed["core"], relayed.node
+    if not node.run(["sysctl", "-n", "net.mptcp.blackhole_timeout"], check=False).stdout:
+        pytest.skip("NOT TESTED, the kernel is older than 6.12 and never gives up")
+    node.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=3600"])
+    assert relayed.doctor()["sysctl blackhole"]["status"] == "warn"
+    core.run(["nft", "add table inet hole"])
+    core.run(["nft", "add chain inet hole way { type filter hook prerouting priority 0; }"])
+    core.run(["nft", "add rule inet hole way tcp option 30 exists drop"])
+    node.run(python_command(WITHOUT_ANSWER, "10.77.8.2"), timeout=90)
+    core.run(["nft", "delete table inet hole"])
+    found = relayed.doctor()
+    assert found["sysctl blackhole"]["status"] == found["parent 10.77.8.2:3128"]["status"] == "fail"
+    assert "MPTcpExtBlackhole 1" in found["sysctl blackhole"]["text"]
+    assert "sysctl blackhole" in found["parent 10.77.8.2:3128"]["why"]
+    relayed.relay.process.signal(signal.SIGHUP)
+    wait_until(lambda: "given up" in relayed.relay.process.output(), "the relay says so", timeout=90)
+    node.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"])
+    found = relayed.doctor()
+    assert found["sysctl blackhole"]["status"] == found["parent 10.77.8.2:3128"]["status"] == "ok"
+
+
 def test_a_reload_takes_new_parents(make_testbed: Callable[..., Testbed]) -> None:
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"), peers=[peer(testbed["proxy"])])

@@ -88,14 +88,18 @@ first = [there(4000), there(4001)]
 open({str(parents)!r}, "w").write("127.0.0.1:4000\\n")
 then = [there(4000), there(4001)]
 os.unlink({str(parents)!r})
+socket(AF_INET, SOCK_DGRAM).connect(("127.0.0.1", 53))
+print("before", file=sys.stderr, flush=True)
 tell(first=first, then=then, gone=[there(4000), there(4001)])
 """,
         parents=str(parents),
     )
     assert found == {"first": [TCP, MPTCP], "then": [MPTCP, TCP], "gone": [TCP, TCP]}
-    assert preloaded.stderr.count("\n") == 1
+    before, said = preloaded.stderr.splitlines()
+    # A name server is no parent, nor looked for among them.
+    assert before == "before"
     assert (
-        f"no MPTCP to parent 127.0.0.1:4000, it is reached by plain TCP, over one path: {parents}" in preloaded.stderr
+        f"the list of parents cannot be read, all are reached by plain TCP, over one path: {parents}: No such" in said
     )
 
 
@@ -129,6 +133,7 @@ tell(protocol=protocol(s), nonblocking=bool(flags & os.O_NONBLOCK), inheritable=
         ("IPPROTO_IP", "24", 1),  # IP_BIND_ADDRESS_NO_PORT
         ("IPPROTO_TCP", "TCP_NODELAY", 1),
         ("IPPROTO_TCP", "TCP_KEEPIDLE", 60),
+        ("IPPROTO_TCP", "30", 1),  # TCP_FASTOPEN_CONNECT
     ],
 )
 def test_options_that_were_set_are_carried(preloaded: Preloaded, level: str, option: str, value: int) -> None:
@@ -222,6 +227,21 @@ tell(refused=refused, nowhere=error(lambda: closed.connect(("192.0.2.9", 4000)))
     assert found == {"refused": "ECONNREFUSED", "nowhere": "ENETUNREACH", "udp": None, "unix": "ENOENT"}
 
 
+def test_a_connection_that_is_made_leaves_errno_alone(preloaded: Preloaded) -> None:
+    found = preloaded(
+        SERVERS
+        + """
+import ctypes, struct
+libc, s = ctypes.CDLL(None, use_errno=True), socket()
+ctypes.set_errno(99)
+result = libc.connect(s.fileno(), struct.pack("=H", AF_INET) + struct.pack("!H4s8x", 4000, inet_aton("127.0.0.1")), 16)
+tell(result=result, errno=ctypes.get_errno(), protocol=protocol(s))
+""",
+        parents=PARENTS,
+    )
+    assert found == {"result": 0, "errno": 99, "protocol": MPTCP}
+
+
 def test_without_mptcp_the_connection_is_tcp_and_one_line_says_so(preloaded: Preloaded) -> None:
     found = preloaded(
         SERVERS.replace("protocol=262", "protocol=0")
@@ -237,6 +257,99 @@ tell(a=protocol(a), b=protocol(b), name=a.getsockname())
     assert preloaded.stderr.count("\n") == 1
     assert "no MPTCP to parent 127.0.0.1:4000" in preloaded.stderr
     assert "net.mptcp.enabled" in preloaded.stderr
+
+
+FILTERED = """
+import ctypes, struct
+def refuse_mptcp(number):
+    # seccomp(2): load the word of socket(2)'s third argument where that is the system call, and compare.
+    arch = {"x86_64": 41, "aarch64": 198}.get(os.uname().machine)
+    code = [(0x20, 0, 0, 0), (0x15, 0, 3, arch), (0x20, 0, 0, 32), (0x15, 0, 1, 262), (6, 0, 0, 0x50000 | number),
+            (6, 0, 0, 0x7FFF0000)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
+    whole = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(program)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert arch and libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, whole) == 0, ctypes.get_errno()
+"""
+
+
+@pytest.mark.parametrize("error", ["EPROTONOSUPPORT", "EINVAL", "EPERM", "EAFNOSUPPORT"])
+def test_however_the_kernel_refuses_mptcp_the_connection_is_tcp(preloaded: Preloaded, error: str) -> None:
+    """A kernel without it, one without it for IPv6, a container's filter."""
+    found = preloaded(
+        SERVERS.replace("protocol=262", "protocol=0")
+        + FILTERED
+        + f"""
+refuse_mptcp(errno.{error})
+assert error(lambda: socket(AF_INET, SOCK_STREAM, 262)) == "{error}"
+a = socket(); a.settimeout(9); a.setsockopt(SOL_SOCKET, SO_MARK, 7); a.bind(("127.0.0.5", 5005))
+a.connect(("127.0.0.1", 4000)); a.send(b"hello"); b, _ = servers[0].accept()
+tell(protocol=protocol(a), name=a.getsockname(), mark=a.getsockopt(SOL_SOCKET, SO_MARK), got=b.recv(9).decode(),
+     files=len(os.listdir("/proc/self/fd")))
+""",
+        parents=PARENTS,
+    )
+    assert found == {"protocol": TCP, "name": ["127.0.0.5", 5005], "mark": 7, "got": "hello", "files": 9}
+    assert preloaded.stderr.count("\n") == 1
+    assert "no MPTCP to parent 127.0.0.1:4000" in preloaded.stderr
+
+
+@pytest.mark.parametrize(("spare", "protocol"), [(0, TCP), (1, TCP), (2, MPTCP)])
+def test_without_descriptors_to_spare_the_connection_is_tcp_and_none_is_lost(
+    preloaded: Preloaded, spare: int, protocol: int
+) -> None:
+    """A swap takes two for a moment."""
+    found = preloaded(
+        SERVERS
+        + f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+s, held = socket(), []
+while not (told := error(lambda: held.append(os.dup(0)))): pass
+for each in [held.pop() for _ in range({spare})]: os.close(each)
+s.connect(("127.0.0.1", 4000)); left = 0
+while not error(lambda: held.append(os.dup(0))): left += 1
+tell(told=told, protocol=protocol(s), left=left)
+""",
+        parents=PARENTS,
+    )
+    assert found == {"told": "EMFILE", "protocol": protocol, "left": spare}
+
+
+def test_connections_of_several_threads_are_swapped_each(preloaded: Preloaded) -> None:
+    """As in a relay, where no port is listened on by Multipath TCP and no closed connection is kept (late_writes.c)."""
+    found = preloaded(
+        SERVERS
+        + """
+import threading
+before, found = len(os.listdir("/proc/self/fd")), []
+def some():
+    for number in range(6):
+        s = socket(); s.connect(("127.0.0.1", 4000 + number % 2)); found.append(protocol(s) - 256 * (number % 2 == 0))
+        s.close()
+threads = [threading.Thread(target=some) for _ in range(8)]
+for each in threads: each.start()
+for each in threads: each.join()
+tell(found=sorted(set(found)), count=len(found), more=len(os.listdir("/proc/self/fd")) - before)
+""",
+        ports=None,
+        parents=PARENTS,
+    )
+    assert found == {"found": [TCP], "count": 48, "more": 0}
+    assert preloaded.stderr == ""
+
+
+def test_a_failed_connection_may_be_tried_again_by_the_same_socket(preloaded: Preloaded) -> None:
+    found = preloaded(
+        SERVERS.replace("server(4000), ", "")
+        + """
+s = socket(); first = error(lambda: s.connect(("127.0.0.1", 4000))); late = server(4000)
+second = error(lambda: s.connect(("127.0.0.1", 4000)))
+tell(first=first, second=second, protocol=protocol(s))
+""",
+        parents=PARENTS,
+    )
+    assert found == {"first": "ECONNREFUSED", "second": None, "protocol": MPTCP}
 
 
 def test_a_parent_without_mptcp_is_reached_by_tcp(preloaded: Preloaded) -> None:

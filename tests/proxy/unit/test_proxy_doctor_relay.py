@@ -7,6 +7,7 @@ import pytest
 from mptcp_proxy.doctor import features, kernel, relay
 from mptcp_proxy.doctor.model import Finding, Status
 from mptcp_proxy.doctor.relay import Attempt, Uplink
+from mptcp_proxy.given_up import GivenUp
 from mptcp_proxy.places import Role
 from mptcp_proxy.towards import Towards
 
@@ -39,11 +40,30 @@ def test_the_limit(subflows: int | None, status: Status, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "status", "words"),
-    [(None, OK, ""), ("0", OK, ""), ("3600", WARN, "sysctl -w net.mptcp.blackhole_timeout=0")],
-)
-def test_the_kernel_does_not_give_up(seconds: str | None, status: Status, words: str) -> None:
-    is_as(relay.blackhole(seconds), status, words)
+    ("seconds", "counts", "in_force", "status", "words"),
+    [
+        (None, (0, 0), False, OK, []),
+        ("0", (0, 0), False, OK, []),
+        # What was is over.
+        ("0", (2, 30), False, OK, []),
+        ("3600", (0, 0), False, WARN, ["is 3600", "not in force", "sysctl -w net.mptcp.blackhole_timeout=0"]),
+        ("3600", (2, 30), False, WARN, ["not in force", "MPTcpExtBlackhole 2", "30 connections"]),
+        ("3600", (2, 1), True, FAIL, ["has given up Multipath TCP", "3600", "MPTcpExtBlackhole 2", "1 connection by",
+                                      "MPTcpExtMPCapableSYNTXDisabled", "sysctl -w net.mptcp.blackhole_timeout=0"]),
+    ],
+)  # fmt: skip
+def test_whether_the_kernel_has_given_up(
+    seconds: str | None, counts: tuple[int, int], in_force: bool, status: Status, words: list[str]
+) -> None:
+    is_as(relay.blackhole(seconds, GivenUp(*counts), in_force), status, *words)
+
+
+def test_a_parent_is_not_blamed_for_what_the_kernel_has_given_up() -> None:
+    plain = Attempt("192.0.2.1:3128", given_up=True)
+    found = relay.parent("p:3128", [plain])
+    is_as(found, FAIL, "plain TCP", "blackhole_timeout=0")
+    assert "sysctl blackhole" in found.why
+    assert "sysctl blackhole" not in relay.parent("p:3128", [PLAIN]).why
 
 
 @pytest.mark.parametrize(

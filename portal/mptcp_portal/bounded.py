@@ -1,0 +1,134 @@
+"""A web server that nobody can take for themselves: uvicorn, with bounds on connections and on their time.
+
+uvicorn bounds only how long a connection is idle between two requests, and asyncio hands it a connection by TLS when
+the handshake is done. So connections are accepted here, where each counts from its first moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST_CONNECTIONS = 512
+"""Of each server: none takes the descriptors of another."""
+MOST_OF_ONE = 32
+"""Of one address, where clients come by themselves. A browser opens six."""
+REQUEST_SECONDS = 20.0
+"""In which a request has come as a whole, been answered, and its answer been taken; a TLS handshake is part of it."""
+_AGAIN = 0.5
+"""Seconds until the next attempt where no connection could be accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one server allows."""
+
+    of_one: int = MOST_OF_ONE
+    """Connections of one address."""
+    keep_alive: int = 5
+    """Seconds for which a connection may be idle after an answer."""
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1, each request within its time. *ended* is called at the connection's end."""
+
+    def __init__(self, *args: Any, ended: Callable[[], None], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._ended = ended
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._allow(REQUEST_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._ended()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        # Not only until the next request begins, as uvicorn's own timer: one that never ends would stay for good.
+        self._allow(self.timeout_keep_alive + REQUEST_SECONDS)
+        super().on_response_complete()
+
+    def _allow(self, seconds: float) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        # Not close(), which would wait for a client that takes nothing.
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)
+
+
+class BoundedServer(uvicorn.Server):
+    """Serves on the sockets that serve() is given, within *bounds*."""
+
+    def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
+        super().__init__(config)
+        self._bounds = bounds
+        self._held: dict[object, str] = {}
+        """The address of each connection."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to who starts several servers."""
+        yield
+
+    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        for listener in sockets or ():
+            listener.setblocking(False)
+            self._start(self._accept(listener))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await super().shutdown(sockets)
+
+    def _start(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, peer = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError:  # it is gone again, or there is no descriptor, no memory
+                await asyncio.sleep(_AGAIN)
+                continue
+            of_one = sum(address == peer[0] for address in self._held.values())
+            if len(self._held) >= MOST_CONNECTIONS or of_one >= self._bounds.of_one:
+                connection.close()
+            else:
+                key = object()
+                self._held[key] = peer[0]
+                self._start(self._take(connection, partial(self._held.pop, key, None)))
+            # Where the next one waits already, sock_accept() leaves the loop no turn.
+            await asyncio.sleep(0)
+
+    async def _take(self, connection: socket.socket, ended: Callable[[], None]) -> None:
+        config = self.config
+
+        def protocol() -> _Protocol:
+            return _Protocol(config=config, server_state=self.server_state, app_state=self.lifespan.state, ended=ended)
+
+        seconds = REQUEST_SECONDS if config.ssl is not None else None
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                protocol, connection, ssl=config.ssl, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=seconds
+            )
+        except OSError:  # no TLS, or none in time
+            ended()
+        except BaseException:
+            ended()
+            raise

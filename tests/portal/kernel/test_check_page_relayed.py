@@ -1,0 +1,46 @@
+"""The check page for who is behind a relay: it shows the relay's connection, and says that it is the relay's."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from portal_site import LTE_CAPPED, Connection, PortalSite
+
+from mptcp_lab.testbed import RELAY, Testbed
+from mptcp_lab.testbed.services import RELAY_CONFIG, start_relay, wait_until
+
+pytestmark = pytest.mark.kernel
+PARENT = (
+    "cache_peer {} parent 3128 0 no-query no-digest connect-timeout=3 connect-fail-limit=2\nshutdown_lifetime 0 seconds"
+)
+
+
+def test_behind_a_relay_the_page_shows_the_relays_connection(
+    make_testbed: Callable[..., Testbed], require: Any
+) -> None:
+    require("htb", "bpf-pacing", "squid", "gcc")
+    testbed = make_testbed(RELAY)
+    site, relay = PortalSite.on(testbed), testbed["relay"]
+    relay.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
+    text, found = re.subn(
+        r"^#cache_peer .*$", PARENT.format(site.node.service_address()), RELAY_CONFIG.read_text(), flags=re.MULTILINE
+    )
+    assert found == 1
+    start_relay(relay, relay.write("relay.conf", text))
+    site.start_portal()
+    with Connection(testbed["client"], relay.service_address(), socket.IPPROTO_TCP) as phone:
+        wait_until(lambda: phone.get("http://check.mptcp.internal/")[0] == 200, "the chain works", timeout=90)
+        # Each answer is of another connection, whose second subflow comes after the request; the kernel alone is asked.
+        for _ in range(5):
+            said = phone.look("MPTCP-Client: 10.77.8.2 3128")
+            assert (said["transport"], said["throttler"]) == ("multipath", "absent")
+            assert said["headline"] == "Multipath TCP with 2 subflows so far"
+            assert "Another proxy, a relay for instance" in said["lines"][0]
+        with site.throttled(LTE_CAPPED):
+            said = phone.until(lambda said: any(each["capped"] for each in said["subflows"]), "the relay's cap is said")
+            assert {each["address"] for each in said["subflows"]} == {"10.77.1.2", "10.77.2.2"}
+            assert "LTE is held to 5 Mbit/s by rule evening." in said["lines"]

@@ -1,0 +1,162 @@
+"""What one client can hold of the portal's servers: so many connections, for so long, whatever it does with them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from mptcp_portal import bounded
+from mptcp_portal.bounded import BoundedServer, Bounds
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE = b"x" * 300_000
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers without reading the request's body, as the pages do."""
+    body = LARGE if scope["path"] == "/large" else b"small"
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def served(bounds: Bounds, files: tuple[Path, Path] | None = None) -> AsyncIterator[tuple[BoundedServer, int]]:
+    listener = socket.create_server(("", 0))
+    certificate, key = map(str, files) if files else (None, None)
+    config = uvicorn.Config(
+        app, http="h11", ws="none", lifespan="off", log_config=None, timeout_keep_alive=bounds.keep_alive,
+        ssl_certfile=certificate, ssl_keyfile=key, timeout_graceful_shutdown=0,
+    )  # fmt: skip
+    server = BoundedServer(config, bounds)
+    running = asyncio.create_task(server.serve([listener]))
+    try:
+        yield server, listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await running
+
+
+async def one_answer(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    return head + await reader.readexactly(5)
+
+
+async def is_let_in(port: int, address: str = "127.0.0.1") -> bool:
+    with suppress(OSError, asyncio.IncompleteReadError):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+        try:
+            writer.write(GET)
+            return (await one_answer(reader)).startswith(b"HTTP/1.1 200 ")
+        finally:
+            writer.close()
+    return False
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTT",
+        GET + b"GET / HTT",
+        GET + b"\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\nx",
+        b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 50,
+    ],
+    ids=["nothing", "half a request", "half a second request", "an empty line", "a body without end", "takes nothing"],
+)
+def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """The client does its part and then nothing; it is not asked whether it reads."""
+
+    async def hold() -> None:
+        async with served(Bounds(keep_alive=1)) as (server, port):
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            with client:
+                client.sendall(sent)
+                # Who comes after it is let in after it.
+                assert await is_let_in(port)
+                async with asyncio.timeout(30):
+                    while server.server_state.connections:  # noqa: ASYNC110 -- the server tells nobody
+                        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(bounded, "REQUEST_SECONDS", 0.3)
+    asyncio.run(hold())
+
+
+def test_a_client_that_asks_in_time_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        async with served(Bounds(keep_alive=60)) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(5):
+                writer.write(GET)
+                assert (await one_answer(reader)).endswith(b"small")
+                await asyncio.sleep(0.2)
+            writer.close()
+
+    # Of the first request alone; each answer begins the time anew.
+    monkeypatch.setattr(bounded, "REQUEST_SECONDS", 0.5)
+    asyncio.run(ask())
+
+
+def test_one_address_takes_no_more_than_its_share() -> None:
+    async def crowd() -> None:
+        async with served(Bounds(of_one=3)) as (_, port):
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            for reader, writer in held:
+                writer.write(GET)
+                await one_answer(reader)
+            assert not await is_let_in(port)
+            assert await is_let_in(port, "127.0.0.2")
+            held.pop()[1].close()
+            async with asyncio.timeout(30):
+                while not await is_let_in(port):  # noqa: ASYNC110 -- as above
+                    await asyncio.sleep(0.01)
+            for _, writer in held:
+                writer.close()
+
+    asyncio.run(crowd())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    directory = tmp_path_factory.mktemp("certificate")
+    certificate, key = directory / "certificate.pem", directory / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-subj", "/CN=portal", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    return certificate, key
+
+
+def test_a_handshake_that_does_not_come_is_bounded_too(
+    monkeypatch: pytest.MonkeyPatch, files: tuple[Path, Path]
+) -> None:
+    """asyncio knows of a connection by TLS when its handshake is done, and waits a minute for it."""
+    context = ssl.create_default_context(cafile=str(files[0]))
+
+    async def crowd() -> None:
+        async with served(Bounds(of_one=2), files) as (_, port):
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            with pytest.raises((OSError, asyncio.IncompleteReadError)):
+                await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            for reader, _ in held:
+                assert await asyncio.wait_for(reader.read(), 30) == b""
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.write(GET)
+            assert (await one_answer(reader)).endswith(b"small")
+            writer.close()
+
+    monkeypatch.setattr(bounded, "REQUEST_SECONDS", 1.0)
+    asyncio.run(crowd())

@@ -1,0 +1,72 @@
+"""Whether the kernel has given up Multipath TCP: read from its counters, and told once for each time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptcp_proxy import parents
+from mptcp_proxy.given_up import GivenUp, Watch, given_up, read_given_up
+from mptcp_proxy.places import Places
+
+NETSTAT = (
+    "TcpExt: SyncookiesSent TW\nTcpExt: 7 9\n"
+    "MPTcpExt: MPCapableSYNTX MPCapableSYNTXDisabled Blackhole\nMPTcpExt: 5 30 2\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (NETSTAT, GivenUp(2, 30)),
+        ("TcpExt: A\nTcpExt: 1\n", GivenUp()),
+        ("MPTcpExt: MPCapableSYNTX\nMPTcpExt: 5\n", GivenUp()),
+        ("", GivenUp()),
+    ],
+)
+def test_the_counters(text: str, expected: GivenUp) -> None:
+    assert read_given_up(text) == expected
+
+
+@given(st.text(alphabet="MPTcpExt: Blackhole\n", max_size=99))
+def test_no_file_breaks_it(text: str) -> None:
+    assert read_given_up(text) == GivenUp()
+
+
+def test_this_kernel_can_be_asked() -> None:
+    assert given_up().times >= 0
+
+
+def test_it_is_in_force_while_connections_are_opened_so() -> None:
+    counts = [GivenUp(1, 5), GivenUp(1, 5), GivenUp(1, 6), GivenUp(1, 6)]
+    watch = Watch(lambda: counts.pop(0))
+    assert [watch.in_force() for _ in range(3)] == [None, GivenUp(1, 6), None]
+
+
+def test_a_relay_says_so_once_for_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
+    monkeypatch.setattr(parents, "_INTERVAL", 0.001)
+    counts = [GivenUp(), GivenUp(1, 1), GivenUp(1, 2), GivenUp(1, 2), GivenUp(1, 9), GivenUp(2, 12), GivenUp(2, 12)]
+    looked = 0
+
+    def look() -> GivenUp:
+        nonlocal looked
+        looked += 1
+        return counts[min(looked, len(counts)) - 1]
+
+    parents.Follower(Places("mptcprelay"), look=look).start([])
+    deadline = time.monotonic() + 60
+    while looked <= len(counts):  # the last one has been acted on
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    said = [line for line in capsys.readouterr().err.splitlines() if "given up" in line]
+    assert len(said) == 2
+    assert "MPTcpExtBlackhole 1" in said[0]
+    assert "MPTcpExtBlackhole 2" in said[1]
+    assert "sysctl -w net.mptcp.blackhole_timeout=0" in said[0]
