@@ -117,6 +117,35 @@ async def test_bytes_only_grow_whatever_closes(tmp_path: Path) -> None:
 
 
 @scenario
+async def test_what_is_shorter_than_the_time_between_two_sweeps_counts_without_a_budget(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        for number in range(100):
+            kernel.sockets.connect(number + 1, WIFI, LTE, port=40_000 + number)
+            listed(scene, later=0.0)
+            for client, octets in ((WIFI, 30_000), (LTE, 70_000)):
+                known = four_tuple(client, 40_000 + number)
+                kernel.sockets.carry(known, octets, 300)
+                kernel.sockets.disconnect(kernel.meter, known)
+            listed(scene, later=5.0)
+        # And a long one that closes after its last sample.
+        kernel.sockets.connect(1000, WIFI, LTE, port=50_000)
+        kernel.sockets.carry(four_tuple(WIFI, 50_000), 1_000)
+        listed(scene, later=0.0)
+        await sampled(scene)
+        kernel.sockets.carry(four_tuple(WIFI, 50_000), 500)
+        kernel.sockets.disconnect(kernel.meter, four_tuple(WIFI, 50_000))
+        listed(scene, later=5.0)
+        await scene.daemon._closed_sockets.tell()
+        found = scene.ask(query="summary")
+        assert (path_of(found, "a")["bytes_sent"], path_of(found, "a")["bytes_received"]) == (3_001_500, 30_000)
+        assert (path_of(found, "b")["bytes_sent"], path_of(found, "b")["bytes_received"]) == (7_000_000, 30_000)
+        assert [each["bytes"] for each in found["rules"]] == [3_001_500]
+        assert kernel.meter.open
+    assert not kernel.meter.open
+
+
+@scenario
 async def test_rules_of_policies_from_before_keep_their_bytes(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)

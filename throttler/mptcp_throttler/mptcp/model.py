@@ -24,6 +24,10 @@ def unmap(address: bytes) -> bytes:
     return address[12:] if len(address) == 16 and address.startswith(_V4_MAPPED) else address
 
 
+End = tuple[bytes, int, int]
+"""The client's address and port, and our port: what a closed socket still says of its four-tuple."""
+
+
 class FourTuple(NamedTuple):
     """A TCP connection as the proxy sees it: its own end first. Addresses are packed, ports integers."""
 
@@ -209,6 +213,16 @@ class KernelSubflow(NamedTuple):
     def delivered(self) -> int:
         """Bytes that arrived, in order or not."""
         return self.bytes_acked + (0 if self.tcp is None else self.tcp.sacked * self.tcp.mss)
+
+
+class ClosedSocket(NamedTuple):
+    """What one accepted socket carried in its life."""
+
+    cookie: int
+    end: End
+    acked: int
+    """Bytes of payload that the peer acknowledged."""
+    received: int
 
 
 class SocketDetails(NamedTuple):

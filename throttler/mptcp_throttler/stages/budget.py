@@ -15,12 +15,12 @@ from heapq import nlargest
 from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
-from mptcp_throttler.mptcp.model import Connection, FourTuple
+from mptcp_throttler.mptcp.model import Connection, End, FourTuple
 from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.policy.model import Cap, Policy, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.policy.reasons import BEFORE, joined
 from mptcp_throttler.stages.budget_accounts import NOTHING_USED, Accounts, Part, Usage, Volume
-from mptcp_throttler.stages.budget_sockets import End, Metered, MeteredSockets
+from mptcp_throttler.stages.budget_sockets import Metered, MeteredSockets
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples
 
 __all__ = ["NOTHING_USED", "BudgetStage", "Usage"]
