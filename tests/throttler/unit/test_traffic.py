@@ -170,6 +170,20 @@ def test_a_socket_that_lost_its_path_and_closes_much_later_counts() -> None:
     assert bench.path == (2_000, 0)
 
 
+def test_where_nothing_is_open_all_is_counted_that_closed() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 1_000, 0))
+    counted = bench.traffic.counted
+    bench.now += 1.0
+    bench.traffic.closed_told()
+    assert bench.traffic.counted == counted, "a sweep is due"
+    bench.decide(7)
+    bench.now += 1.0
+    bench.traffic.closed_told()
+    assert bench.traffic.counted == bench.now
+
+
 def test_those_that_no_meter_reports_are_bounded() -> None:
     bench = Bench()
     for number in range(traffic.MAX_CLOSED + 100):

@@ -26,9 +26,15 @@ Listener = Callable[[int, End, int, int], None]
 
 
 class ClosedSockets:
-    """Of one daemon. *listeners* hear of each socket once."""
+    """Of one daemon. *listeners* hear of each socket once; then *told* is called, of however many it was."""
 
-    def __init__(self, open_meter: Callable[[], SocketMeter | None], listeners: Sequence[Listener]) -> None:
+    def __init__(
+        self,
+        open_meter: Callable[[], SocketMeter | None],
+        listeners: Sequence[Listener],
+        told: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._told = told
         self._open_meter = open_meter
         self._listeners = tuple(listeners)
         self._meter: SocketMeter | None = None
@@ -58,16 +64,15 @@ class ClosedSockets:
 
     async def tell(self) -> None:
         """Tell of those that have closed since the last time."""
-        if self._meter is None:
-            return
         try:
-            for number, each in enumerate(self._meter.closed(), start=1):
+            for number, each in enumerate(() if self._meter is None else self._meter.closed(), start=1):
                 for listener in self._listeners:
                     listener(*each)
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         except KernelError as error:
             log.error("%s; what sockets carried last is counted later", error)
+        self._told()
 
     async def close(self) -> None:
         """Tell for the last time."""

@@ -99,7 +99,7 @@ class Daemon:
         self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed, listeners)
         self._budgets = Budgets(settings.ledger, self._budget_stage, self._decisions.decide)
         counting = self._budgets.socket_closed, self._traffic.socket_closed
-        self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting)
+        self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting, self._traffic.closed_told)
         self._path_manager = UserspacePathManager(settings.state_directory)
         self._effects = Effects(self._path_manager, self._steering, self._chronicle, self._tracker.connections)
         # The order in which they are prepared; they are closed in the reverse order.

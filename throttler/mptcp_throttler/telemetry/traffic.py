@@ -129,7 +129,7 @@ class Traffic:
         self._reported: dict[int | End, tuple[int, int, float]] = {}
         """What the meter reported of those that still have a verdict."""
         self.counted = clock()
-        """When all sockets were last counted, monotonic seconds."""
+        """When all sockets that there are were last counted, monotonic seconds."""
         self._begun = False
         self._due = 0.0
         self._clock = clock
@@ -221,6 +221,11 @@ class Traffic:
             for key in (cookie, end):
                 self._reported.pop(key, None)  # the order is that of time
                 self._reported[key] = acked, received, now
+
+    def closed_told(self) -> None:
+        """All that closed until now was reported: where nothing is open, nobody sweeps, and this is all there is."""
+        if not self._subflows:
+            self.counted = self._clock()
 
     # A consumer of samples
 
