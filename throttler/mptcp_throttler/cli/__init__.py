@@ -21,8 +21,6 @@ from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
     options = _parser().parse_args(arguments)
-    from mptcp_throttler.kernel.ports import KernelError
-
     try:
         return int(options.command(options))
     except DocumentError as error:
@@ -32,10 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read has enough. What is in the buffer has nowhere to go, at the interpreter's end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (KernelError, OSError) as error:
+    except OSError as error:
         complain(reason(error))
     except KeyboardInterrupt:
         complain("interrupted")
+    except Exception as error:
+        # It comes with half of the throttler, which a command that asks the daemon does not need.
+        from mptcp_throttler.kernel.ports import KernelError
+
+        if not isinstance(error, KernelError):
+            raise
+        complain(reason(error))
     return FAILED
 
 
