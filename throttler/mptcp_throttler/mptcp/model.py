@@ -87,6 +87,9 @@ class Segment:
 class SubflowState(enum.Enum):
     """The state of a subflow. Only ACTIVE counts for a policy."""
 
+    # Members are singletons; the hash of their names is computed in Python each time.
+    __hash__ = object.__hash__
+
     SYN = "syn"
     """The client's SYN was seen, not yet the answer."""
     SYN_ACK = "syn-ack"
@@ -139,6 +142,8 @@ class Connection:
 
 class KernelEventKind(enum.Enum):
     """Path-manager events (``enum mptcp_event_type`` of linux/mptcp_pm.h) the tracker uses."""
+
+    __hash__ = object.__hash__
 
     CREATED = 1
     ESTABLISHED = 2
@@ -241,6 +246,8 @@ class SocketDetails(NamedTuple):
 
 class EventKind(enum.Enum):
     """What the tracker reports."""
+
+    __hash__ = object.__hash__
 
     CONNECTION_OPENED = "connection-opened"
     CONNECTION_CLOSED = "connection-closed"
