@@ -131,6 +131,19 @@ def test_a_socket_is_reported_once_and_others_are_not_taken_for_it() -> None:
     assert bench.path == (1_100, 0)
 
 
+def test_a_report_is_not_taken_for_that_of_the_next_socket_with_the_same_end() -> None:
+    bench = Bench()
+    end = (ONE.remote, ONE.remote_port, ONE.local_port)
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 1_000, 0))
+    bench.traffic.socket_closed(1, end, 1_500, 0)
+    bench.decide(7)
+    bench.decide(8, verdict(ONE))  # so short that it is never sampled, and known to be over before it is reported
+    bench.decide(8)
+    bench.traffic.socket_closed(2, end, 40, 0)
+    assert bench.path == (1_540, 0)
+
+
 def test_a_port_that_is_used_again_begins_anew() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))

@@ -218,9 +218,10 @@ class Traffic:
             # Of plain TCP, perhaps, which nobody else asks about.
             now = self._clock()
             self._forget_old(now)
+            report = acked, received, now
             for key in (cookie, end):
                 self._reported.pop(key, None)  # the order is that of time
-                self._reported[key] = acked, received, now
+                self._reported[key] = report
 
     def closed_told(self) -> None:
         """All that closed until now was reported: where nothing is open, nobody sweeps, and this is all there is."""
@@ -287,6 +288,8 @@ class Traffic:
             if len(self._closed) > MAX_CLOSED:
                 del self._closed[next(iter(self._closed))]
         else:
+            if self._reported.get(end) is report:
+                del self._reported[end]  # it is not that of another socket that has this end soon
             subflow.count(report[0], report[1])
 
     def _forget_old(self, now: float) -> None:
