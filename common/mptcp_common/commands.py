@@ -13,6 +13,8 @@ from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_common.problems import DocumentError
 from mptcp_common.reasons import reason
 
+Errors = tuple[type[Exception], ...]
+
 
 def add_config(command: argparse.ArgumentParser, usual: Path, *, is_needed: bool = True) -> None:
     """Give *command* ``--config FILE``: *usual* where it is not given; None where that file *is_needed* by nobody."""
@@ -27,13 +29,13 @@ def add_config(command: argparse.ArgumentParser, usual: Path, *, is_needed: bool
 
 
 def outcome(
-    program: str, command: Callable[[], int], *, is_daemon: bool, refusals: tuple[type[Exception], ...] = ()
+    program: str, command: Callable[[], int], *, is_daemon: bool, refusals: Callable[[], Errors] = tuple
 ) -> int:
     """Return the exit status of *command* of *program*; why it failed is a line on stderr.
 
-    *refusals* are errors, beside those of the system, that say in one line what was refused.
+    *refusals* gives the errors, beside those of the system, that say in one line what was refused. It is called when one
+    has come: what defines them may take long to import.
     """
-    said: tuple[type[Exception], ...] = (OSError, *refusals)
     try:
         return command()
     except DocumentError as error:
@@ -43,7 +45,7 @@ def outcome(
     except BrokenPipeError:
         # Whoever read has enough. What is in the buffer has nowhere to go, at the interpreter's end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except said as error:
+    except (OSError, *refusals()) as error:
         journal.say(f"{program}: {reason(error)}", journal.ERROR)
     except KeyboardInterrupt:
         journal.say(f"{program}: interrupted", journal.ERROR)

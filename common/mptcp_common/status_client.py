@@ -9,10 +9,9 @@ connection (unix(7)), but after an answer from which the caller can tell the ver
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +31,23 @@ def ask(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECOND
 
 def ask_text(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> bytes:
     """As :func:`ask`, and return the answer as it came: JSON, unless it ended too early."""
-    pieces: list[bytes] = []
+    return b"".join(ask_pieces(path, request, timeout))
+
+
+def ask_pieces(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> Iterator[bytes]:
+    """As :func:`ask_text`, and yield what comes when it comes."""
+    begun = False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout)
         client.connect(str(path))
         try:
             client.sendall(_line(request))
             while piece := client.recv(_PIECE_BYTES):
-                pieces.append(piece)
+                begun = True
+                yield piece
         except (BrokenPipeError, ConnectionResetError):
-            if not pieces:
+            if not begun:
                 raise
-    return b"".join(pieces)
 
 
 async def ask_async(
@@ -52,6 +56,8 @@ async def ask_async(
     timeout: float = PAUSE_SECONDS,  # noqa: ASYNC109 -- of a pause: asyncio.timeout around the call bounds the whole
 ) -> dict[str, Any]:
     """As :func:`ask`, without holding up the event loop."""
+    import asyncio  # who has an event loop has it already; to others it is a tenth of what they do
+
     pieces: list[bytes] = []
     async with asyncio.timeout(timeout) as patience:
         reader, writer = await asyncio.open_unix_connection(str(path))

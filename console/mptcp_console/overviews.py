@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mptcp_console.rates import PathKey
@@ -10,6 +10,7 @@ from mptcp_console.rates import PathKey
 MOST_RULES: Final = 100
 """Of those that cap somebody; of more, those that cap most."""
 MOST_BUDGETS: Final = 20
+"""Accounts of budgets that are shown; more where the policy has more budgets, one of each."""
 
 
 def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[str, Any]:
@@ -43,5 +44,17 @@ def whole(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: summary.get(name) for name in names},
         "rules": summary["rules"],
-        "budgets": summary.get("budgets", [])[:MOST_BUDGETS],
+        "budget_totals": summary.get("budget_totals", []),
+        "budgets": _accounts(summary.get("budgets", [])),
     }
+
+
+def _accounts(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return, of accounts that have the fullest first, the fullest of each budget, then the fullest of the others."""
+    names: set[str] = set()
+    firsts: list[Mapping[str, Any]] = []
+    others: list[Mapping[str, Any]] = []
+    for each in found:
+        (others if each["name"] in names else firsts).append(each)
+        names.add(each["name"])
+    return [*firsts, *others[: max(0, MOST_BUDGETS - len(firsts))]]

@@ -85,15 +85,14 @@ class Meter:
         if base is None or before is None or base["pid"] != summary["pid"] or not 0 <= now - before <= LONGEST_PAUSE:
             self._base, self.paths, self.rules = summary, {}, {}
             return now
-        if not any(summary["subflows"].values()):
-            # Where there is no socket, nothing is counted.
-            self._base, self.paths, self.rules = summary, dict.fromkeys(paths, 0.0), dict.fromkeys(rules, 0.0)
-            return before
         seconds = _counted(summary) - _counted(base)
         if seconds >= SHORTEST:
             self.paths = dict(_grown(path_bytes(base), paths, seconds))
             self.rules = dict(_grown(rule_bytes(base), rules, seconds))
             self._base = summary
+        elif not any(summary["subflows"].values()):
+            # What was there last is over. What it carried may be told in a second, when closed sockets are counted.
+            self.paths, self.rules = dict.fromkeys(paths, 0.0), dict.fromkeys(rules, 0.0)
         return before
 
 

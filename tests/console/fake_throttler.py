@@ -103,6 +103,17 @@ class World:
             "classes": [],
             "started": self.clock() - 3600,
             "counted": self.clock() if self.counted is None else self.counted,
+            "budget_totals": [
+                {
+                    "name": "month",
+                    "per": "path",
+                    "accounts": 1,
+                    "used_up": 0,
+                    "used": 1_200_000_000,
+                    "volume": 5_000_000_000,
+                    "until": self.clock() + 8 * 86400,
+                }
+            ],
             "budgets": [
                 {
                     "name": "month",

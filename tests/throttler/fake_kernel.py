@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_address
+from itertools import count
 
 from fakes import FakeNetfilter, FakeTrafficControl
 
@@ -14,7 +15,7 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError, TrafficControl
 from mptcp_throttler.kernel.routes import Routes
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Segment, SocketDetails, TcpInfo
+from mptcp_throttler.mptcp.model import ClosedSocket, FourTuple, KernelSubflow, Segment, SocketDetails, TcpInfo
 from mptcp_throttler.policy.model import Direction, Network
 from mptcp_throttler.shaping.model import Birth, ClassCounters, SocketLimit
 
@@ -32,14 +33,14 @@ class FakeSockets:
 
     def __init__(self) -> None:
         self.there: dict[FourTuple, KernelSubflow] = {}
+        self._cookies = count(1)
 
     def connect(self, token: int, *clients: str, port: int = 40_000) -> None:
         """Have a connection with a subflow from each of *clients*, the first of which opened it."""
         for index, client in enumerate(clients):
             known = four_tuple(client, port)
-            cookie = len(self.there) + 1
             self.there[known] = KernelSubflow(
-                token, known, index == 0, 0, index, False, cookie=cookie, tcp=IDLE, interface="w0"
+                token, known, index == 0, 0, index, False, cookie=next(self._cookies), tcp=IDLE, interface="w0"
             )
 
     def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
@@ -58,7 +59,31 @@ class FakeSockets:
             bytes_acked=there.bytes_acked + acked, bytes_received=there.bytes_received + received
         )
 
+    def disconnect(self, meter: FakeMeter, known: FourTuple) -> None:
+        """Have a socket close, which *meter* sees."""
+        gone = self.there.pop(known)
+        end = known.remote, known.remote_port, known.local_port
+        meter.waiting.append(ClosedSocket(gone.cookie, end, gone.bytes_acked, gone.bytes_received))
+
     def close(self) -> None: ...
+
+
+class FakeMeter:
+    """Sockets that closed and were not taken out yet."""
+
+    def __init__(self) -> None:
+        self.waiting: list[ClosedSocket] = []
+        self.open = True
+
+    def closed(self) -> list[ClosedSocket]:
+        taken, self.waiting = self.waiting, []
+        return taken
+
+    def check(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        self.open = False
 
 
 class FakePacing:
@@ -138,6 +163,7 @@ class FakeKernel:
         self.upload_netfilter = FakeNetfilter()
         self.sockets = FakeSockets()
         self.pacing = FakePacing(self.sockets)
+        self.meter = FakeMeter()
         self.captures: dict[str, FakeCapture] = {}
         self.class_counters: dict[int, ClassCounters] = {}
 
@@ -163,6 +189,7 @@ class FakeKernel:
             upload_netfilter=lambda _: self.upload_netfilter,
             sockets=lambda _: self.sockets,
             pacing=lambda _: self.pacing,
+            meter=lambda _: self.meter,
             capture=lambda interface, _: self.captures.setdefault(interface, FakeCapture(interface)),
             events=no_events,
             routes=lambda s: Routes(s.interfaces[:1]),

@@ -138,7 +138,7 @@ def _budgets(summary: Answer) -> Iterator[Metric]:
     policy = policy_name(summary)
     fullest: dict[Labels, Answer] = {}
     for each in summary["budgets"]:
-        # The answer has a hundred accounts at most, the fullest first.
+        # Those first that are fullest, and the fullest of each budget among them.
         fullest.setdefault((policy, each["name"]), each)
     for name, key, text in _BUDGETS:
         samples = {

@@ -39,7 +39,7 @@ BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", 1, "is wrong"), Problem("
     ],
 )
 def test_an_error_is_said_in_words(error: BaseException, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome("prog", raising(error), is_daemon=False, refusals=(RefusedError,)) == FAILED
+    assert outcome("prog", raising(error), is_daemon=False, refusals=lambda: (RefusedError,)) == FAILED
     assert capsys.readouterr().err == said
 
 

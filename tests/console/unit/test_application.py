@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from mptcp_console.access import COOKIE, COOKIE_SECONDS
 from mptcp_console.application import LARGEST_BODY, Console
 from mptcp_console.lane import Lane
+from mptcp_console.overviews import MOST_BUDGETS, whole
 from mptcp_console.questions import LONGEST_POLICY
 from mptcp_console.settings import Settings
 from mptcp_console.watch import Watch, asker
@@ -313,8 +314,16 @@ def test_history_events_and_policy_come_from_memory(site: Site, client: TestClie
     policy = client.get("/api/policy").json()
     assert policy["policy"]["rules"] == ["spare-ethernet"]
     assert [each["name"] for each in policy["budgets"]] == ["month"]
+    assert [each["name"] for each in policy["budget_totals"]] == ["month"]
     # The watch itself asks meanwhile.
     assert all(each["query"] in ("summary", "events") and "token" not in each for each in site.world.asked[before:])
+
+
+def test_each_budget_is_shown_however_many_accounts_of_another_are_fuller() -> None:
+    accounts = [{"name": "crowded", "client": f"10.1.0.{number}"} for number in range(MOST_BUDGETS + 5)]
+    calm = {"name": "calm", "client": "10.2.0.1"}
+    found = whole({"rules": [], "budgets": [*accounts, calm]})["budgets"]
+    assert found == [accounts[0], calm, *accounts[1 : MOST_BUDGETS - 1]]
 
 
 def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) -> None:

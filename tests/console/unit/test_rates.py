@@ -128,6 +128,20 @@ def test_where_there_is_no_subflow_nothing_is_carried(world: World, clock: Clock
     assert meter.paths[PathKey("wifi", "down")] == 0
 
 
+def test_what_came_and_went_between_two_summaries_is_in_the_rate(world: World, clock: Clock) -> None:
+    """No subflow is ever there when the throttler is asked; it counts what sockets carried that closed."""
+    meter, nobody = Meter(), {"subflows": {"active": 0, "pending": 0}}
+    meter.take(summary(world) | nobody | {"counted": START})
+    for second in range(1, 4):
+        clock.now += 1
+        world.carry(0, 1_000_000)
+        meter.take(summary(world) | nobody | {"counted": START + second})
+        assert meter.paths[PathKey("wifi", "down")] == 8_000_000
+    clock.now += 1
+    meter.take(summary(world) | nobody | {"counted": START + 4})
+    assert meter.paths[PathKey("wifi", "down")] == 0
+
+
 def test_a_cap_is_there_while_it_caps_somebody(world: World, clock: Clock) -> None:
     tracks, meter = Tracks(), Meter()
     for capped in (False, True, True, False):

@@ -97,7 +97,9 @@ LACKS = {
         refusals=(("bpf", {}, errno.EPERM),),
         runs="iptables",
     ),
-    "libbpf": Lack("load libbpf.so.1: ", files="libbpf.so*", runs="iptables"),
+    "libbpf": Lack(
+        "; what a subflow carries after its last sample is not counted", files="libbpf.so*", runs="iptables"
+    ),
     "types of the kernel": Lack(
         "sockets that send nothing keep their limits until they do", empty="/sys/kernel/btf", runs="iptables"
     ),

@@ -21,6 +21,11 @@ def test_the_event_loop_runs_in_real_time_and_its_workers_do_not(site: Site) -> 
     # What it forks is an ordinary process again.
     assert os.sched_getscheduler(loop) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
 
+    # Theirs is the largest share of ordinary processes among all sessions, not within ours alone.
+    session = Path(f"/proc/{loop}/autogroup")
+    assert os.getsid(loop) == loop
+    assert not session.exists() or session.read_text().strip().endswith(f" nice {NICE}")
+
     def workers() -> list[int]:
         return [int(each.name) for each in Path(f"/proc/{loop}/task").iterdir() if int(each.name) != loop]
 

@@ -90,6 +90,23 @@ def test_bytes_are_those_that_were_carried_and_stay_when_connections_are_gone(si
         assert all(later[key] >= count for key, count in before.items()), "a total fell"
 
 
+def test_short_connections_count_whole_without_a_budget(site: Site) -> None:
+    """Each is over before two sweeps could have seen it."""
+    short, count = 100_000, 20
+    with running(site) as throttler, listening(site) as listener:
+        for _ in range(count):
+            with connected(site, listener) as (client, proxy):
+                until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+                transfer(proxy, client, short)
+            until(lambda: not asked(throttler, "summary")["connections"], SLOW)
+
+        def sent() -> int:
+            return sum(int(each["bytes_sent"]) for each in asked(throttler, "summary")["paths"])
+
+        until(lambda: sent() >= short * count, SLOW)
+        assert sent() < 1.5 * short * count
+
+
 def test_single_connections_events_and_explanations(site: Site) -> None:
     with running(site) as throttler, listening(site) as listener, connected(site, listener) as (client, proxy):
         until(lambda: "applied" in {each["kind"] for each in asked(throttler, "events")["events"]}, SLOW)

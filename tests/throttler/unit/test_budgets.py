@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_kernel import FakeMeter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sampling import observed
 from short_budgets import at, policy
 
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.kernel.sockets.meter import ClosedSocket
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
+from mptcp_throttler.mptcp.model import ClosedSocket, Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.budgets import Budgets
+from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.stages.budget import BudgetStage, Usage
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
@@ -34,20 +35,6 @@ BOOT = BOOT_ID.read_text().strip()
 
 def usage(added: dict[Account, int], counters: dict[int, tuple[int, int]] | None = None, *closed: int) -> Usage:
     return Usage(added, counters or {}, frozenset(closed))
-
-
-class FakeMeter:
-    """Sockets that closed and were not taken out yet."""
-
-    def __init__(self) -> None:
-        self.waiting: list[ClosedSocket] = []
-
-    def closed(self) -> list[ClosedSocket]:
-        taken, self.waiting = self.waiting, []
-        return taken
-
-    def close(self) -> None:
-        """Nothing to do."""
 
 
 class Host:
@@ -66,9 +53,10 @@ class Host:
         """A daemon begins; one from before is not there any more."""
         self.heard.clear()
         self.stage = BudgetStage()
-        self.budgets = Budgets(self.path, (3128,), self.stage, self.heard.extend, lambda: self.now)
-        self.budgets._meter = self.meter  # type: ignore[assignment]
+        self.budgets = Budgets(self.path, self.stage, self.heard.extend, lambda: self.now)
+        self.closed = ClosedSockets(lambda: self.meter, [self.budgets.socket_closed])
         await self.budgets.prepare(self.policy)
+        await self.closed.prepare(self.policy)
         self.stage.set_policy(self.policy)
         await self.budgets.commit(self.policy)
         self.decide()
@@ -92,11 +80,20 @@ class Host:
     async def count(self, seconds: float = 1.0) -> None:
         self.sample()
         self.clock += seconds
+        await self.tick()
+
+    async def tick(self) -> None:
+        await self.closed.tell()
         await self.budgets.tick(self.clock)
+
+    async def stop(self) -> None:
+        """What was counted last is written."""
+        await self.closed.close()
+        await self.budgets.close()
 
     def reconnect(self) -> None:
         """The socket closes, and another has its addresses and ports."""
-        closed = ClosedSocket(self.cookie, FT.remote, FT.remote_port, FT.local_port, self.acked, self.received)
+        closed = ClosedSocket(self.cookie, (FT.remote, FT.remote_port, FT.local_port), self.acked, self.received)
         self.meter.waiting.append(closed)
         self.stage.forget(self.token)
         self.cookie, self.token, self.acked, self.received = self.cookie + 1, self.token + 1, 0, 0
@@ -162,7 +159,7 @@ def test_the_ledger_is_never_touched_by_the_thread_of_the_event_loop(
         await host.count()
         await host.count()
         assert reads == before, "nothing is read while nobody else writes"
-        await host.budgets.close()
+        await host.stop()
 
     reads: dict[str, int] = {}
     used = Ledger.used
@@ -255,7 +252,7 @@ def test_a_write_that_is_cut_short_by_the_end_counts_once(path: Path) -> None:
         go.set()
         host.acked += 1
         host.sample()
-        await host.budgets.close()
+        await host.stop()
 
     assert played(path, play).used() == 1001
 
@@ -268,11 +265,11 @@ def test_many_counters_are_written_less_often_and_closed_sockets_at_once(path: P
         host.stage._sockets.dirty |= dict.fromkeys(range(10**6, 10**6 + 20_000), (0, 0))
         for _ in range(3):
             host.clock += 1
-            await host.budgets.tick(host.clock)
+            await host.tick()
             assert host.used() == 0
         host.reconnect()
         host.clock += 0.1
-        await host.budgets.tick(host.clock)
+        await host.tick()
         assert host.used() == 1000
 
     played(path, play)
@@ -280,7 +277,7 @@ def test_many_counters_are_written_less_often_and_closed_sockets_at_once(path: P
 
 def test_a_policy_without_budgets_opens_nothing(path: Path) -> None:
     async def play() -> None:
-        budgets = Budgets(path, (3128,), BudgetStage(), lambda _: None)
+        budgets = Budgets(path, BudgetStage(), lambda _: None)
         await budgets.prepare(load_policy("version: 1\nrules: []\n", "p"))
         await budgets.close()
 
@@ -307,7 +304,7 @@ def test_no_byte_counts_twice_and_none_is_lost_whatever_happens(
                 await host.start()
             elif step == "stop":
                 host.sample()
-                await host.budgets.close()
+                await host.stop()
                 await host.start()
             elif step == "reconnect":
                 host.reconnect()

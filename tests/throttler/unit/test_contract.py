@@ -77,7 +77,7 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("IFB device for uploads", model.UPLOAD_DEVICE),
         ("BPF program and its map", socket_pacing.NAME),
         ("what was used of budgets", str(SETTINGS.ledger)),
-        ("BPF program and map of budgets", socket_meter.NAME),
+        ("BPF program and map of closed sockets", socket_meter.NAME),
         ("status socket", str(SETTINGS.status_socket)),
         ("keeper of the path manager", f"{SETTINGS.state_directory}/{keeping.NAME}"),
         ("what the sysctls were", f"{SETTINGS.state_directory}/{NOTE}"),

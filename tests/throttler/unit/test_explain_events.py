@@ -36,7 +36,7 @@ def explained(**changes: Any) -> dict[str, Any]:
         "rule": "spare-ethernet",
         "since": NOON - 30,
         "tried": [
-            {"rule": "night", "matched": False, "failed": "between 22:00 and 06:00", "until": NOON + 10 * 3600},
+            {"rule": "night", "matched": False, "failed": "outside its hours, 22:00-06:00", "until": NOON + 10 * 3600},
             {"rule": "few", "matched": False, "failed": "at most 1 active subflow", "until": None},
             {"rule": "spare-ethernet", "matched": True, "failed": None, "until": NOON + 86_400 + 6 * 3600},
         ],
@@ -53,9 +53,9 @@ def test_rules_are_told_in_order_with_what_will_change() -> None:
         "connection 4f037d87 from 10.77.1.2, 1 active subflow, since Thu 2026-11-19 11:00:00",
         "  10.77.1.2:53912, path ethernet by wan0, download: "
         "capped at 5 Mbit/s, rule spare-ethernet, since 11:59:30, in force",
-        "    rule night: does not match: between 22:00 and 06:00; will change at 22:00",
+        "    rule night: does not match: outside its hours, 22:00-06:00",
         "    rule few: does not match: at most 1 active subflow",
-        "    rule spare-ethernet: matches; will change at Sat 2026-11-21 18:00",
+        "    rule spare-ethernet: matches; until Sat 2026-11-21 18:00",
         "    then guard: cap relaxed: its other path is degraded, since 11:59:55",
     ]
 
@@ -82,11 +82,13 @@ def test_a_verdict_in_words(changes: dict[str, Any], words: str) -> None:
 def test_each_question_to_a_rule_is_told() -> None:
     tried = [
         {"rule": "volume", "kind": "budget", "matched": True, "failed": None, "until": None},
+        {"rule": "all", "kind": "throttle", "matched": True, "failed": "lifted: the last", "until": NOON + 60},
         {"rule": "spread", "kind": "steer", "matched": False, "failed": "from 2 active subflows on", "until": None},
     ]
     lines = list(explanation({**explained(tried=tried), "total": 3}, UTC))
-    assert lines[2:4] == [
+    assert lines[2:5] == [
         "    budget of rule volume: matches",
+        "    rule all: matches; lifted: the last; until 12:01",
         "    steering of rule spread: does not match: from 2 active subflows on",
     ]
     assert lines[-1] == "and 2 older connections"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -331,6 +332,62 @@ class TestUnchanged:
             assert kinds(resync.add([mapped.dumped()])) == expected
             assert finished(resync) == []
         assert tracker.connections[host.token].subflows[0].interface == "wlan0"
+
+
+class TestCrowded:
+    """No events arrive, and the packets of a join and of an end are not captured: its connection seems to be full."""
+
+    @staticmethod
+    def crowded() -> tuple[Tracker, list[Path], Path]:
+        """Return a tracker, three subflows that it knows, and one that came when the second of them ended."""
+        tracker, host = Tracker([PORT], LIMITS), Host()
+        tracker.events_arrive = False
+        paths = [host.initial(), host.join(port=11), host.join(port=12)]
+        tracker.resync([path.dumped() for path in paths], 1000.0)
+        return tracker, paths, host.join(port=13)
+
+    @pytest.mark.parametrize("limit", [1, 500])
+    def test_a_subflow_for_which_there_seemed_to_be_no_room_is_known_with_the_same_dump(self, limit: int) -> None:
+        tracker, (first, _, third), new = self.crowded()
+        resync = tracker.begin_resync(1010.0)
+        assert not resync.add([new.dumped(), first.dumped(), third.dumped()])
+        assert kinds(finished(resync, limit)) == [DISAGREE, CLOSED, ACTIVE]
+        there = states(tracker, first.host)
+        assert set(there) == {first.four_tuple, third.four_tuple, new.four_tuple}
+        check_tables(tracker, LIMITS)
+
+    def test_what_has_ended_before_the_dump_is_over_does_not_come_back(self) -> None:
+        tracker, (first, _, third), new = self.crowded()
+        resync = tracker.begin_resync(1010.0)
+        resync.add([new.dumped(), first.dumped(), third.dumped()])
+        tracker.kernel_event(replace(new.kernel(K.SUBFLOW_CLOSED), time=1010.5))
+        assert kinds(finished(resync)) == [DISAGREE, CLOSED]
+
+    def test_the_kernel_is_asked_and_a_dump_is_wanted_where_one_has_ended(self) -> None:
+        tracker, (first, second, third), new = self.crowded()
+        tracker.resync([path.dumped() for path in (first, second, third)], 1005.0)
+        assert not tracker.wants_resync
+        new.host.time = 1010.0
+        for segment in new.handshake():
+            tracker.segment(segment)
+        asked = tracker.questions(1.0)
+        assert set(asked) == {first.four_tuple, second.four_tuple, third.four_tuple}
+        all_there = {path.four_tuple: path.dumped() for path in (first, second, third)}
+        assert not tracker.answer(asked, all_there, 1011.0)
+        assert not tracker.wants_resync, "they are all there: it is really full"
+        del all_there[second.four_tuple]
+        assert kinds(tracker.answer(tracker.questions(2.0), all_there, 1012.0)) == [CLOSED]
+        assert tracker.wants_resync
+        assert kinds(tracker.resync([path.dumped() for path in (first, third, new)], 1013.0)) == [ACTIVE]
+        assert not tracker.wants_resync
+
+    def test_where_events_arrive_nothing_is_asked(self) -> None:
+        tracker, _, new = self.crowded()
+        tracker.events_arrive = True
+        new.host.time = 1010.0
+        for segment in new.handshake():
+            tracker.segment(segment)
+        assert not tracker.questions(1.0)
 
 
 def test_idle_checks_go_round_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:

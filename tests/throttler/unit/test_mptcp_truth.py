@@ -429,8 +429,6 @@ class WireIPv6(Wire):
 
 class WireWithoutEvents(Wire):
     events_arrive = False
-    # A subflow that ended without an event has its place until a dump is over: here it shall not be another's.
-    limits = replace(LIMITS, max_subflows_per_connection=16)
 
 
 CASE = settings(max_examples=80, stateful_step_count=50, deadline=None)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_policy_evaluate import ETHERNET, LTE, NOW, WIFI, connection, policy, subflow
+from test_policy_evaluate import ETHERNET, LTE, NOW, PATHS, WIFI, connection, policy, subflow
 
 from mptcp_throttler.mptcp.model import Subflow
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.explanation import ExplainedPolicy
 from mptcp_throttler.policy.model import Direction, Kind, Policy
+from mptcp_throttler.policy.schedule import is_open
 
 ZONE = ZoneInfo("Europe/Athens")
 
@@ -42,7 +45,7 @@ def test_each_condition_that_fails_is_named_and_nothing_is_tried_after_the_rule_
         ("many", False, "only 2 active subflows (needs 4)"),
         ("few", False, "2 active subflows (at most 1)"),
         ("others", False, "no active subflow comes from its clients"),
-        ("evening", False, "outside its hours"),
+        ("evening", False, "outside its hours, 18:00-24:00; begins 18:00 (Europe/Athens)"),
         ("all", True, None),
     ]
 
@@ -69,6 +72,115 @@ def test_until_when_the_clock_leaves_it_so() -> None:
     assert untils(18) == [datetime(2026, 7, 1, 20, tzinfo=ZONE).timestamp()]
 
 
+@pytest.mark.parametrize(
+    ("when", "now", "words", "until"),
+    [
+        (
+            'days: [mon-fri], hours: ["08:00-18:00"]',
+            "2026-07-03T18:00+03:00",
+            "Mon-Fri 08:00-18:00; begins Mon 08:00",
+            "2026-07-06T08:00+03:00",
+        ),
+        (
+            'days: [mon-fri], hours: ["08:00-18:00"]',
+            "2026-07-06T07:59+03:00",
+            "Mon-Fri 08:00-18:00; begins 08:00",
+            "2026-07-06T08:00+03:00",
+        ),
+        (
+            'days: [fri, sun], hours: ["22:00-02:00"]',
+            "2026-07-04T02:00+03:00",
+            "Fri, Sun 22:00-02:00; begins Sun 22:00",
+            "2026-07-05T22:00+03:00",
+        ),
+        (
+            'hours: ["01:00-02:00", "20:00-24:00"]',
+            "2026-07-04T02:00+03:00",
+            "01:00-02:00, 20:00-24:00; begins 20:00",
+            "2026-07-04T20:00+03:00",
+        ),
+        ("days: [sat-mon]", "2026-07-03T12:00+03:00", "Sat-Mon; begins Sat 00:00", "2026-07-04T00:00+03:00"),
+        (
+            'days: [wed], hours: ["08:00-09:00"]',
+            "2026-07-01T09:00+03:00",
+            "Wed 08:00-09:00; begins Wed 2026-07-08 08:00",
+            "2026-07-08T08:00+03:00",
+        ),
+        # Athens: clocks go forward on 29 March at 3 and back on 25 October at 4.
+        ('hours: ["03:30-05:00"]', "2026-03-29T02:59+02:00", "03:30-05:00; begins 04:00", "2026-03-29T04:00+03:00"),
+        (
+            'days: [sun], hours: ["03:15-03:45"]',
+            "2026-03-29T02:00+02:00",
+            "Sun 03:15-03:45; begins Sun 2026-04-05 03:15",
+            "2026-04-05T03:15+03:00",
+        ),
+        (
+            'hours: ["03:15-03:45"]',
+            "2026-10-25T03:45+03:00",
+            "03:15-03:45; begins 03:15 +02:00",
+            "2026-10-25T03:15+02:00",
+        ),
+    ],
+)
+def test_a_rule_outside_its_hours_says_which_and_when_they_begin_by_the_policys_clock(
+    when: str, now: str, words: str, until: str
+) -> None:
+    subject = policy(f"- {{name: timed, when: {{min_subflows: 1, {when}}}, throttle: {{rate: 5 Mbit/s}}}}\n")
+    flow = subflow(ETHERNET)
+    at = datetime.fromisoformat(now).timestamp()
+    (found,) = ExplainedPolicy(subject).tried(connection(flow), flow, Direction.DOWN, at)
+    assert found.failed == f"outside its hours, {words} (Europe/Athens)"
+    assert found.until == datetime.fromisoformat(until).timestamp()
+
+
+def test_the_clock_is_not_waited_for_where_something_else_is_not_met() -> None:
+    subject = policy("""\
+        - {name: evening, when: {min_subflows: 3, hours: ["08:00-20:00"]}, throttle: {rate: 5 Mbit/s}}
+        """)
+    flow = subflow(ETHERNET)
+    noon = datetime(2026, 7, 1, 12, tzinfo=ZONE).timestamp()
+    (found,) = ExplainedPolicy(subject).tried(connection(flow), flow, Direction.DOWN, noon)
+    assert (found.failed, found.until) == ("only 1 active subflow (needs 3)", None)
+
+
+_minute = st.integers(0, 24 * 60 - 1)
+_days = st.sampled_from(["", "days: [mon-fri], ", "days: [sat, sun], ", "days: [sun], ", "days: [sat-mon, wed], "])
+_zone = st.sampled_from(["UTC", "Europe/Athens", "America/St_Johns", "Australia/Lord_Howe", "Africa/Casablanca"])
+# Where a day later some of these zones change their clocks, and anywhere else.
+_now = st.one_of(
+    st.sampled_from(["2026-03-28T12:00Z", "2026-10-24T12:00Z", "2026-04-04T00:00Z", "2026-03-07T20:00Z"]).map(
+        lambda text: datetime.fromisoformat(text).timestamp()
+    ),
+    st.integers(1_700_000_000, 1_900_000_000).map(float),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(_minute, _minute), min_size=1, max_size=2), _days, _zone, _now)
+def test_until_when_is_what_a_walk_by_minutes_finds(
+    ranges: list[tuple[int, int]], days: str, zone: str, now: float
+) -> None:
+    hours = ", ".join(
+        f'"{one // 60:02}:{one % 60:02}-{other // 60:02}:{other % 60:02}"' for one, other in ranges if one != other
+    )
+    when = f"{days}hours: [{hours}]" if hours else days.rstrip(", ") or "days: [mon]"
+    rule = f"- {{name: timed, when: {{min_subflows: 1, {when}}}, throttle: {{rate: 5 Mbit/s}}}}\n"
+    subject = policy(rule, PATHS.replace("Europe/Athens", zone))
+    flow = subflow(ETHERNET)
+
+    def decided(at: float) -> bool:
+        return is_open(subject.rules[0].windows or (), datetime.fromtimestamp(at, subject.time_zone))
+
+    (found,) = ExplainedPolicy(subject).tried(connection(flow), flow, Direction.DOWN, now)
+    assert found.matched is decided(now)
+    minutes = (now // 60 * 60 + 60 * step for step in range(1, 60 * 24 * 15))
+    expected = next((at for at in minutes if decided(at) is not found.matched), None)
+    assert found.until == expected
+    if not found.matched and expected is not None:
+        begins = datetime.fromtimestamp(expected, ZoneInfo(zone))
+        assert f"; begins {begins:%H:%M}" in re.sub("(begins) [A-Z][a-z]{2} ([0-9-]{10} )?", r"\1 ", found.failed or "")
+
+
 def test_a_cap_that_is_lifted_says_why() -> None:
     subject = policy("- {name: all, when: {min_subflows: 1}, throttle: {rate: 6 Mbit/s}}\n")
     assert tried(subject, subflow(ETHERNET)) == [("all", True, "lifted: the last usable subflow")]
@@ -81,7 +193,8 @@ def test_what_is_anticipated_counts_for_caps() -> None:
         - {name: all, throttle: {rate: 6 Mbit/s}}
         """)
     flows = (subflow(ETHERNET),)
-    assert tried(subject, *flows, expected=2) == [("evening", False, "outside its hours"), ("all", True, None)]
+    words = "outside its hours, 18:00-20:00; begins 18:00 (Europe/Athens)"
+    assert tried(subject, *flows, expected=2) == [("evening", False, words), ("all", True, None)]
     alone = policy('- {name: evening, when: {hours: ["18:00-20:00"]}, throttle: {rate: 5 Mbit/s}}\n')
     (verdict,) = evaluate(alone, connection(*flows), NOW, 2)
     assert verdict.reason == "rule evening does not apply: outside its hours"
@@ -144,7 +257,10 @@ def test_the_explanation_agrees_with_the_verdict(
             assert len(found) == len(subject.rules)
             passed_over = [one for one in found if "it is on" not in (one.failed or "")]
             if passed_over:
-                assert verdict.reason == f"rule {passed_over[0].rule} does not apply: {passed_over[0].failed}"
+                why = passed_over[0].failed or ""
+                if passed_over[0].until is not None:
+                    why = "outside its hours"  # which, and until when, is told to who asks alone
+                assert verdict.reason == f"rule {passed_over[0].rule} does not apply: {why}"
 
 
 def test_an_unknown_direction_tries_nothing() -> None:

@@ -102,6 +102,41 @@ def test_many_watched_are_swept_once_for_everybody() -> None:
     assert [count for count, _, _, _ in second.given] == [990]
 
 
+def test_the_loop_has_its_turn_while_it_is_found_out_what_a_sweep_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look ten thousand subflows up in what was sampled takes milliseconds."""
+    monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
+
+    class Counted(dict[FourTuple, KernelSubflow]):
+        asked = most = 0
+
+        def __contains__(self, key: object) -> bool:
+            self.asked += 1
+            self.most = max(self.most, self.asked)
+            return super().__contains__(key)
+
+    class Indifferent(FakeConsumer):
+        def observe(self, *given: object) -> Iterator[None]:  # type: ignore[override]
+            yield
+
+    count = 20 * module.CHECKED
+    sockets = FakeSockets(count)
+    sampler = sampler_of(sockets, Indifferent([subflow(number) for number in range(count)]))
+    sampler.latest = looked_through = Counted()
+
+    async def scenario() -> None:
+        async def take_turns() -> None:
+            while True:
+                looked_through.asked = 0
+                await asyncio.sleep(0)
+
+        turns = asyncio.create_task(take_turns())
+        await sampler.sweep()
+        turns.cancel()
+
+    run(scenario())
+    assert 0 < looked_through.most <= module.CHECKED
+
+
 def test_few_of_many_are_looked_up() -> None:
     sockets = FakeSockets(1000)
     consumer = FakeConsumer([subflow(1), subflow(5000)])

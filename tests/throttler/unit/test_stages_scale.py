@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import metering
+import pytest
 from sampling import MBIT, Flow, connection_of, observed
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy, Verdict
+from mptcp_throttler.stages import budget_accounts
 from mptcp_throttler.stages.backup_flags import SetBackup
+from mptcp_throttler.stages.baseline import Path
+from mptcp_throttler.stages.budget import MAX_URGENT
 from mptcp_throttler.stages.guard import GuardStage
-from mptcp_throttler.stages.stage import Effect, Samples, Stage
+from mptcp_throttler.stages.stage import SLICE, Effect, Samples, Stage
 from mptcp_throttler.stages.steering import SteeringStage
 
 CONNECTIONS = 10_000
@@ -147,3 +153,65 @@ def test_of_connections_that_are_steered_only_those_on_which_data_flow_are_urgen
     host.sweep()
     assert not host.steering.watched()
     assert not host.steering.release_all()
+
+
+class Calls:
+    """Counts calls: all of them, and the most between two slices of a stage."""
+
+    def __init__(self, of: Callable[..., Any]) -> None:
+        self._of = of
+        self.count = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.count += 1
+        return self._of(*arguments)
+
+    def most_in_a_slice(self, stage: Stage, samples: Samples) -> int:
+        before, most = self.count, 0
+        for _ in stage.observe(samples):
+            most, before = max(most, self.count - before), self.count
+        return max(most, self.count - before)
+
+
+def test_what_clients_paths_give_is_learnt_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(CAP)
+    concluded = Calls(Path.conclude)
+
+    def conclude(path: Path, now: float) -> None:
+        concluded(path, now)
+
+    monkeypatch.setattr(Path, "conclude", conclude)
+    sockets = {flow.four_tuple: flow.socket for flows in host.flows.values() for flow in flows}
+    assert concluded.most_in_a_slice(host.guard, Samples(1.0, sockets, True)) <= SLICE
+    assert concluded.count == ADDRESSES
+
+
+def test_which_accounts_are_near_a_step_is_found_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = 2_000
+    host = metering.Host(metering.policy("- {name: all, budget: {period: month, " + metering.STEPS + "}}\n"))
+    for number in range(clients):
+        host.connect(number, f"10.77.{number >> 8}.{number & 255}")
+    host.sweep()
+    for number in range(clients):
+        host.carry(number, 1_000 + number)
+    asked = Calls(budget_accounts.next_step)
+    monkeypatch.setattr(budget_accounts, "next_step", asked)
+    found = asked.most_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
+    assert asked.count == clients
+    assert found <= 4 * SLICE
+
+
+def test_of_all_that_bring_an_account_near_its_step_those_are_urgent_that_carry_most() -> None:
+    """There are more of them than are looked through in a slice."""
+    clients = 2_000
+    host = metering.Host(metering.policy("- {name: all, budget: {per: path, period: month, " + metering.STEPS + "}}\n"))
+    for number in range(clients):
+        host.connect(number, f"10.77.{number >> 8}.{number & 255}")
+    host.sweep()
+    for number in range(clients):
+        host.carry(number, 100 + number % 1_000)
+    host.sweep()
+    most = sorted((number % 1_000 for number in range(clients)), reverse=True)[:MAX_URGENT]
+    urgent = host.stage.urgent()
+    assert len(urgent) == MAX_URGENT
+    assert sorted((host.sockets[each].bytes_acked - 100 for each in urgent), reverse=True) == most

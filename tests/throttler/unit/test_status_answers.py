@@ -117,6 +117,35 @@ async def test_bytes_only_grow_whatever_closes(tmp_path: Path) -> None:
 
 
 @scenario
+async def test_what_is_shorter_than_the_time_between_two_sweeps_counts_without_a_budget(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        for number in range(100):
+            kernel.sockets.connect(number + 1, WIFI, LTE, port=40_000 + number)
+            listed(scene, later=0.0)
+            for client, octets in ((WIFI, 30_000), (LTE, 70_000)):
+                known = four_tuple(client, 40_000 + number)
+                kernel.sockets.carry(known, octets, 300)
+                kernel.sockets.disconnect(kernel.meter, known)
+            listed(scene, later=5.0)
+        # And a long one that closes after its last sample.
+        kernel.sockets.connect(1000, WIFI, LTE, port=50_000)
+        kernel.sockets.carry(four_tuple(WIFI, 50_000), 1_000)
+        listed(scene, later=0.0)
+        await sampled(scene)
+        kernel.sockets.carry(four_tuple(WIFI, 50_000), 500)
+        kernel.sockets.disconnect(kernel.meter, four_tuple(WIFI, 50_000))
+        listed(scene, later=5.0)
+        await scene.daemon._closed_sockets.tell()
+        found = scene.ask(query="summary")
+        assert (path_of(found, "a")["bytes_sent"], path_of(found, "a")["bytes_received"]) == (3_001_500, 30_000)
+        assert (path_of(found, "b")["bytes_sent"], path_of(found, "b")["bytes_received"]) == (7_000_000, 30_000)
+        assert [each["bytes"] for each in found["rules"]] == [3_001_500]
+        assert kernel.meter.open
+    assert not kernel.meter.open
+
+
+@scenario
 async def test_rules_of_policies_from_before_keep_their_bytes(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
@@ -221,6 +250,52 @@ async def test_budgets_come_the_fullest_first(tmp_path: Path) -> None:
         ]
         assert {(each["name"], each["rule"]) for each in found} == {("volume", "volume")}
         assert found[0]["until"] > scene.ask(query="summary")["time"]
+        (total,) = scene.ask(query="summary")["budget_totals"]
+        assert total == {
+            "name": "volume",
+            "per": "client",
+            "accounts": 2,
+            "used_up": 0,
+            "used": 1_750_000,
+            "volume": 3_000_000,
+            "until": found[0]["until"],
+        }
+
+
+@scenario
+async def test_each_budget_is_in_a_summary_however_many_accounts_are_fuller(tmp_path: Path) -> None:
+    step = "period: month, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]"
+    policy = PATHS + (
+        "rules:\n"
+        f"  - {{name: crowded, paths: [a], budget: {{per: client, {step}}}}}\n"
+        f"  - {{name: calm, paths: [b], budget: {{per: client, {step}}}}}\n"
+        f"  - {{name: shared, when: {{clients: [10.9.0.0/16]}}, budget: {{per: path, {step}}}}}\n"
+    )
+    kernel = FakeKernel()
+    count = MAX_BUDGETS + 50
+    clients = [f"10.1.{number >> 8}.{number & 255}" for number in range(count)]
+    for number, client in enumerate(clients):
+        kernel.sockets.connect(number + 1, client)
+    kernel.sockets.connect(1000, LTE)
+    async with running(tmp_path, policy, kernel) as scene:
+        for number, client in enumerate(clients):
+            kernel.sockets.carry(four_tuple(client), 900_000 + 1_000 * number)
+        kernel.sockets.carry(four_tuple(LTE), 5_000)
+        await sampled(scene)
+        found = scene.ask(query="summary")
+        totals = {each["name"]: each for each in found["budget_totals"]}
+        assert list(totals) == ["crowded", "calm", "shared"]
+        crowded, calm, shared = totals.values()
+        assert (crowded["accounts"], crowded["used_up"], crowded["volume"]) == (count, 50, 1_000_000 * count)
+        assert crowded["used"] == sum(900_000 + 1_000 * number for number in range(count))
+        assert (calm["per"], calm["accounts"], calm["used"]) == ("client", 1, 5_000)
+        assert (shared["per"], shared["accounts"], shared["used"], shared["volume"]) == ("path", 1, 0, 1_000_000)
+        accounts = found["budgets"]
+        assert len(accounts) == MAX_BUDGETS
+        assert [each["name"] for each in accounts[-2:]] == ["calm", "shared"]
+        used = [each["used"] for each in accounts]
+        assert used == sorted(used, reverse=True)
+        assert used[: MAX_BUDGETS - 2] == sorted((900_000 + 1_000 * each for each in range(count)), reverse=True)[:98]
 
 
 @scenario

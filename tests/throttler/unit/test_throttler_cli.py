@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import grp
+import socket
+import subprocess
+import sys
+import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +17,7 @@ import pytest
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_throttler.cli import main
 from mptcp_throttler.config import host
+from mptcp_throttler.kernel.ports import KernelError
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/throttler/golden"
@@ -211,10 +218,80 @@ def test_who_may_not_ask_is_told_who_may(
         raise PermissionError(13, "Permission denied")
 
     path.touch()
-    monkeypatch.setattr("mptcp_throttler.views.ask.ask_text", refused)
+    monkeypatch.setattr("mptcp_throttler.views.ask.ask", refused)
     monkeypatch.setattr("mptcp_throttler.views.ask.ask_head", refused)
     assert main([*command, "--config", str(settings)]) == FAILED
     group = grp.getgrgid(path.stat().st_gid).gr_name
     assert (
         capsys.readouterr().err == f"mptcp-throttler: you may not ask {path}: it answers root and the group {group}\n"
     )
+
+
+ASKING = """
+import sys
+from pathlib import Path
+from mptcp_throttler.cli import main
+code = main(["status", "--json", "--socket", sys.argv[1]])
+sys.stdout.flush()
+heavy = {"asyncio", "pydantic", "ruamel.yaml", "mptcp_throttler.kernel.ports", "mptcp_throttler.policy.model"}
+print(code, sorted(heavy & sys.modules.keys()))
+"""
+
+
+@contextmanager
+def saying(path: Path, *pieces: bytes) -> Iterator[threading.Event]:
+    """A daemon at *path* that answers once: with one piece, and when the event is set with the others."""
+    go = threading.Event()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.makefile("rb").readline()
+                client.sendall(pieces[0])
+                assert go.wait(60)
+                for piece in pieces[1:]:
+                    client.sendall(piece)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield go
+        finally:
+            go.set()
+            thread.join(60)
+
+
+def test_the_whole_status_is_passed_on_as_it_comes_without_loading_what_is_not_needed(tmp_path: Path) -> None:
+    text = b'{"connections": [' + b" " * 200_000 + b"]}"
+    with saying(tmp_path / "s", text[:150_000], text[150_000:]) as go:
+        command = [sys.executable, "-c", ASKING, str(tmp_path / "s")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as asking:
+            assert asking.stdout is not None
+            first = asking.stdout.read(100_000)
+            go.set()
+            rest = asking.stdout.read()
+    assert first + rest == text + b"\n0 []\n"
+
+
+@pytest.mark.parametrize("pieces", [[b'{"connections": [', b"{"], [b"", b""]])
+def test_a_status_that_ends_too_early_is_a_failure(tmp_path: Path, pieces: list[bytes]) -> None:
+    with saying(tmp_path / "s", *pieces) as go:
+        go.set()
+        command = [sys.executable, "-c", ASKING, str(tmp_path / "s")]
+        done = subprocess.run(command, capture_output=True, check=True)
+    assert done.stdout.endswith(b"1 []\n")
+    assert done.stderr.decode() == f"mptcp-throttler: ask {tmp_path / 's'}: the answer ended too early\n"
+
+
+def test_what_the_kernel_refuses_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: object) -> int:
+        raise KernelError("list TCP sockets: no")
+
+    monkeypatch.setattr("mptcp_throttler.cli.asking.top", refused)
+    assert main(["top"]) == FAILED
+    assert capsys.readouterr().err == "mptcp-throttler: list TCP sockets: no\n"

@@ -131,6 +131,19 @@ def test_a_socket_is_reported_once_and_others_are_not_taken_for_it() -> None:
     assert bench.path == (1_100, 0)
 
 
+def test_a_report_is_not_taken_for_that_of_the_next_socket_with_the_same_end() -> None:
+    bench = Bench()
+    end = (ONE.remote, ONE.remote_port, ONE.local_port)
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 1_000, 0))
+    bench.traffic.socket_closed(1, end, 1_500, 0)
+    bench.decide(7)
+    bench.decide(8, verdict(ONE))  # so short that it is never sampled, and known to be over before it is reported
+    bench.decide(8)
+    bench.traffic.socket_closed(2, end, 40, 0)
+    assert bench.path == (1_540, 0)
+
+
 def test_a_port_that_is_used_again_begins_anew() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
@@ -153,9 +166,46 @@ def test_what_closed_long_ago_is_forgotten() -> None:
     bench.traffic.socket_closed(1, (ONE.remote, ONE.remote_port, ONE.local_port), 2_000, 0)
     assert bench.path == (1_000, 0)
     assert len(bench.traffic._closed) == 0
-    bench.now += traffic.CLOSED_SECONDS + 1
+    bench.now += traffic.REPORTED_SECONDS + 1
     bench.sample()
     assert len(bench.traffic._reported) == 0
+
+
+def test_a_socket_that_lost_its_path_and_closes_much_later_counts() -> None:
+    """The tracker knows at once that the subflow has ended; the kernel goes on to send what it had."""
+    bench = Bench()
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 1_000, 0))
+    bench.decide(7)
+    for _ in range(100):
+        bench.sample()
+    bench.traffic.socket_closed(1, (ONE.remote, ONE.remote_port, ONE.local_port), 2_000, 0)
+    assert bench.path == (2_000, 0)
+
+
+def test_where_nothing_is_open_all_is_counted_that_closed() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 1_000, 0))
+    counted = bench.traffic.counted
+    bench.now += 1.0
+    bench.traffic.closed_told()
+    assert bench.traffic.counted == counted, "a sweep is due"
+    bench.decide(7)
+    bench.now += 1.0
+    bench.traffic.closed_told()
+    assert bench.traffic.counted == bench.now
+
+
+def test_those_that_no_meter_reports_are_bounded() -> None:
+    bench = Bench()
+    for number in range(traffic.MAX_CLOSED + 100):
+        bench.decide(number, verdict(four_tuple("10.1.0.1", number)))
+        bench.decide(number)
+    assert len(bench.traffic._closed) == traffic.MAX_CLOSED
+    last = four_tuple("10.1.0.1", traffic.MAX_CLOSED + 99)
+    bench.traffic.socket_closed(1, (last.remote, last.remote_port, last.local_port), 5, 0)
+    assert bench.path == (5, 0)
 
 
 def test_plain_tcp_that_the_meter_reports_is_forgotten_though_nothing_is_sampled() -> None:
@@ -164,7 +214,7 @@ def test_plain_tcp_that_the_meter_reports_is_forgotten_though_nothing_is_sampled
         bench.now += 1.0
         bench.traffic.socket_closed(number, (b"", number, 3128), 1, 1)
         bench.traffic.socket_closed(10_000 + number, (b"the same port again", 1, 3128), 1, 1)
-    assert len(bench.traffic._reported) <= 4 * (traffic.CLOSED_SECONDS + 1)
+    assert len(bench.traffic._reported) <= 4 * (traffic.REPORTED_SECONDS + 1)
 
 
 def test_it_asks_for_a_sweep_no_more_often_than_that_may_cost() -> None:

@@ -16,14 +16,19 @@ from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status (``mptcp_common.exit_status``); why it failed is on stderr."""
     options = _parser().parse_args(arguments)
-    from mptcp_throttler.kernel.ports import KernelError
-
     return outcome(
         "mptcp-throttler",
         lambda: int(options.command(options)),
         is_daemon=options.command is daemon.run,
-        refusals=(KernelError,),
+        refusals=_refusals,
     )
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    # It comes with half of the throttler, which a command that asks the daemon does not need.
+    from mptcp_throttler.kernel.ports import KernelError
+
+    return (KernelError,)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,7 +1,6 @@
 """What the daemon opens in the kernel, as one value: a test gives it fakes in place of these.
 
-Not in it are the path manager in user space and the meter of budgets: their components open them when a policy needs
-them.
+Not in it is the path manager in user space: its component opens it when a policy needs it.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from mptcp_throttler.kernel.notices import Change, LinkNotices, NftablesNotices
 from mptcp_throttler.kernel.ports import (
     EgressTrafficControl,
     Netfilter,
+    SocketMeter,
     SocketPacing,
     Sockets,
     TrafficControl,
@@ -28,6 +28,7 @@ from mptcp_throttler.kernel.ports import (
 from mptcp_throttler.kernel.routes import Routes
 from mptcp_throttler.kernel.scheduling import prefer_event_loop
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+from mptcp_throttler.kernel.sockets.meter import open_socket_meter
 from mptcp_throttler.kernel.sockets.pacing import open_socket_pacing
 from mptcp_throttler.kernel.sysctl import mptcp_missing
 from mptcp_throttler.kernel.tc.class_counters import read_class_counters
@@ -101,6 +102,8 @@ class KernelAccess:
     upload_netfilter: Callable[[Settings], Netfilter]
     sockets: Callable[[Settings], Sockets]
     pacing: Callable[[Settings], SocketPacing | None]
+    meter: Callable[[Settings], SocketMeter | None]
+    """None where this kernel has none."""
     capture: Callable[[str, Settings], SegmentSource]
     events: Callable[[], EventSource]
     routes: Callable[[Settings], RouteSource]
@@ -122,6 +125,7 @@ REAL = KernelAccess(
     upload_netfilter=lambda s: NftablesNetfilter(NftTable.upload(s.ownership, s.interfaces)),
     sockets=lambda s: SocketDiagnostics(s.ownership.listen_ports),
     pacing=lambda s: open_socket_pacing(s.ownership),
+    meter=lambda s: open_socket_meter(s.ownership.listen_ports),
     capture=lambda interface, s: Capture(interface, s.ownership.listen_ports),
     events=PathManagerEvents,
     routes=lambda s: Routes(s.interfaces),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
+from mptcp_throttler.mptcp.model import ClosedSocket, FourTuple, KernelSubflow, SocketDetails
 from mptcp_throttler.policy.model import Network
 from mptcp_throttler.shaping.model import Birth, ClassSpec, SocketLimit, Target
 
@@ -144,3 +144,16 @@ class SocketPacing(Protocol):
 
     def close(self) -> None:
         """End all setting."""
+
+
+class SocketMeter(Protocol):
+    """What sockets carried that the proxy accepted while this was there."""
+
+    def closed(self) -> Iterable[ClosedSocket]:
+        """Return those that have closed, each once. Raises KernelError."""
+
+    def check(self) -> list[str]:
+        """Put right what somebody did to it; return it in words. Raises KernelError."""
+
+    def close(self) -> None:
+        """Meter nothing more."""

@@ -7,18 +7,23 @@ than beside nice -20: of each second the kernel leaves them 50 ms (``kernel.sche
 of nice 0 has 11 ms.
 
 Everything else that we start is an ordinary process or thread again: a worker, or a copy that answers for the status,
-may compute for long, and the loop must not take turns with it.
+may compute for long, and the loop must not take turns with it. But the loop waits where a worker that holds Python's
+lock gets no processor, and who asks waits for the copy. Where the kernel groups processes by session (autogroup), nice
+values count within a session alone, and a session with one process at work gets no more than any other: ours gets the
+share that they mean.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 
 NICE = -20
 """Of workers, which may hold Python's lock while the loop waits for it; of the loop where real time is refused."""
 REAL_TIME_PRIORITY = 1
 """The lowest."""
+_AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def prefer_event_loop() -> None:
@@ -30,6 +35,7 @@ def prefer_event_loop() -> None:
     prefer_worker()
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
+    _prefer_session()
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(REAL_TIME_PRIORITY))
 
@@ -38,3 +44,11 @@ def prefer_worker() -> None:
     """Give the calling thread the largest share of the processor that an ordinary one can have."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
+
+
+def _prefer_session() -> None:
+    """Have our session count as much as our workers do, where it is ours: systemd begins one for each service, a shell
+    has in its own all that is started from its terminal."""
+    if os.getsid(0) == os.getpid():
+        with suppress(OSError):
+            _AUTOGROUP.write_text(str(NICE))

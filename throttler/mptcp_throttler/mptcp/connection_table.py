@@ -110,6 +110,11 @@ class ConnectionTable:
             oldest = connection.oldest_half_open()
             if oldest is None or oldest.initial:
                 self.counters.overflows += 1
+                if not self.events_arrive:
+                    # One of them may have ended without anybody noticing.
+                    connection.crowded = True
+                    for each in connection.subflows:
+                        self.questions.ask(each.four_tuple)
                 return False
             self.counters.half_open_evicted += 1
             self._forget(oldest)

@@ -103,7 +103,11 @@ class KernelObserver:
                 events += self.listed(four_tuple, entry, time, time)
             # A frame may be read before the kernel has acted on it.
             elif subflow.known_to_kernel or subflow.since <= time - table.limits.resync_grace:
+                connection = subflow.connection
                 events += table.apply(subflow, Signal.KERNEL_CLOSED, time, "the kernel has no such subflow")
+                if connection is not None and connection.crowded:
+                    connection.crowded = False
+                    self.want_resync()  # a dump lists the one that had no room
         return events
 
     def _ignore(self) -> list[Event]:

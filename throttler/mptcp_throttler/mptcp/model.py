@@ -24,6 +24,10 @@ def unmap(address: bytes) -> bytes:
     return address[12:] if len(address) == 16 and address.startswith(_V4_MAPPED) else address
 
 
+End = tuple[bytes, int, int]
+"""The client's address and port, and our port: what a closed socket still says of its four-tuple."""
+
+
 class FourTuple(NamedTuple):
     """A TCP connection as the proxy sees it: its own end first. Addresses are packed, ports integers."""
 
@@ -83,6 +87,9 @@ class Segment:
 class SubflowState(enum.Enum):
     """The state of a subflow. Only ACTIVE counts for a policy."""
 
+    # Members are singletons; the hash of their names is computed in Python each time.
+    __hash__ = object.__hash__
+
     SYN = "syn"
     """The client's SYN was seen, not yet the answer."""
     SYN_ACK = "syn-ack"
@@ -135,6 +142,8 @@ class Connection:
 
 class KernelEventKind(enum.Enum):
     """Path-manager events (``enum mptcp_event_type`` of linux/mptcp_pm.h) the tracker uses."""
+
+    __hash__ = object.__hash__
 
     CREATED = 1
     ESTABLISHED = 2
@@ -211,6 +220,16 @@ class KernelSubflow(NamedTuple):
         return self.bytes_acked + (0 if self.tcp is None else self.tcp.sacked * self.tcp.mss)
 
 
+class ClosedSocket(NamedTuple):
+    """What one accepted socket carried in its life."""
+
+    cookie: int
+    end: End
+    acked: int
+    """Bytes of payload that the peer acknowledged."""
+    received: int
+
+
 class SocketDetails(NamedTuple):
     """More of one subflow's socket, for people: nobody decides by it, so that samples do without."""
 
@@ -227,6 +246,8 @@ class SocketDetails(NamedTuple):
 
 class EventKind(enum.Enum):
     """What the tracker reports."""
+
+    __hash__ = object.__hash__
 
     CONNECTION_OPENED = "connection-opened"
     CONNECTION_CLOSED = "connection-closed"

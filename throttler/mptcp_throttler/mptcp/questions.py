@@ -3,7 +3,8 @@
 While path-manager events arrive they bring most answers by themselves. What is asked then is whether the kernel has a
 subflow that only packets have shown, and whether it still has one that was reset: a connection that its client gives up
 (MP_FASTCLOSE) has lost its token before its subflows are closed, and the kernel tells of none of them. Where no events
-arrive, every end and every change on the wire is a question.
+arrive, every end and every change on the wire is a question, and all that a connection has where it has no room for
+one more.
 
 A question costs one look-up of a socket, some 25 microseconds. However many segments claim something of a subflow, it
 is asked about at most three times in a second: at once, and twice more, for the frame may be read before the kernel has

@@ -19,6 +19,7 @@ class ConnectionRecord:
         "_snapshot",
         "client_key",
         "confirmed",
+        "crowded",
         "opened",
         "proxy_key",
         "seen_from_start",
@@ -35,6 +36,8 @@ class ConnectionRecord:
         """True once a subflow was active: from then on readers see it."""
         self.confirmed = False
         """The kernel had a subflow of it."""
+        self.crowded = False
+        """There was no room for a subflow, and the kernel was asked whether it still has the others."""
         self.proxy_key: bytes | None = None
         self.client_key: bytes | None = None
         self.subflows: list[SubflowRecord] = []

@@ -41,6 +41,9 @@ class Resync:
         self._number = self._table.dumps
         self._unassigned: list[KernelSubflow] = []
         """Sockets of another local port whose token is unknown: a later piece may list their connection."""
+        self._crowded_out: list[tuple[KernelSubflow, float]] = []
+        """Sockets for which their connection had no room, and when they were read: one of its subflows may have ended
+        without anybody noticing, and be closed when the dump is over."""
 
     def add(self, piece: Iterable[KernelSubflow], read: float | None = None) -> list[Event]:
         """Take in some of the sockets that the dump lists, in any order, *read* at that time: by default when it began.
@@ -80,7 +83,11 @@ class Resync:
         subflows = iter(list(self._table.subflows.values()))
         while (records := list(islice(subflows, limit))) and not self._is_void():
             yield [event for subflow in records if self._is_missing(subflow) for event in self._close(subflow)]
+        crowded_out, self._crowded_out = iter(self._crowded_out), []
+        while (left := list(islice(crowded_out, limit))) and not self._is_void():
+            yield [event for entry, read in left for event in self._take(entry, read)]
         if not self._is_void():
+            self._crowded_out = []
             self._table.dump_began = None
             self._finished()
 
@@ -93,6 +100,8 @@ class Resync:
         subflow = self._table.subflows.get(four_tuple)
         if subflow is not None:
             subflow.listed = self._number
+        elif entry.token in self._table.tokens:
+            self._crowded_out.append((entry, read))
         return events
 
     def _is_missing(self, subflow: SubflowRecord) -> bool:

@@ -19,6 +19,8 @@ from mptcp_throttler.mptcp.model import EventKind, SubflowState
 class Signal(enum.Enum):
     """What can happen to a subflow. The value is the text that people read."""
 
+    __hash__ = object.__hash__
+
     SYN = "the client's SYN, with MP_CAPABLE or with MP_JOIN and a known token"
     SYN_ACK = "the proxy's SYN/ACK with the matching option"
     PLAIN_ANSWER = "the proxy's SYN/ACK without it: fallback to TCP"

@@ -39,6 +39,9 @@ __all__ = ["CompiledPolicy", "evaluate", "next_change"]
 _REMEMBERED: Final = 4096
 """Answers kept for as many kinds of subflow; a phone has a handful of addresses."""
 
+OUTSIDE_HOURS: Final = "outside its hours"
+"""The condition that the clock alone changes; which hours, and until when, is told to who asks for an explanation."""
+
 _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _PLURAL: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
 
@@ -362,7 +365,7 @@ def failed_condition(rule: _CompiledRule, kind: Kind, situation: _Situation) -> 
         return f"{situation.active} active subflows (at most {rule.most})"
     if rule.client_bit & situation.clients != rule.client_bit:
         return "no active subflow comes from its clients"
-    return "outside its hours"
+    return OUTSIDE_HOURS
 
 
 def _lowest_bit(bits: int) -> int:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
-from mptcp_throttler.policy.evaluate import CompiledPolicy, View, failed_condition
+from mptcp_throttler.policy.evaluate import OUTSIDE_HOURS, CompiledPolicy, View, failed_condition
 from mptcp_throttler.policy.model import Direction, Kind, Rule
-from mptcp_throttler.policy.schedule import next_change
+from mptcp_throttler.policy.schedule import hours_text, moment_text, next_change
 
 
 class Tried(NamedTuple):
@@ -25,7 +25,8 @@ class Tried(NamedTuple):
     failed: str | None
     """The first condition that is not met, in words; of a rule that decided, why its cap is lifted nevertheless."""
     until: float | None
-    """When the clock alone next changes that, seconds since the epoch; None where it never will."""
+    """When the clock alone next changes that, seconds since the epoch; None where it never will, and where the first
+    condition that is not met is another one than the hours."""
 
 
 class ExplainedPolicy(CompiledPolicy):
@@ -52,19 +53,28 @@ class ExplainedPolicy(CompiledPolicy):
                     yield Tried(each.rule.name, kind, False, self._not_caught(each.rule, path_bits), None)
                     continue
                 decides = self._first(kind, situation, direction)[0] is each
-                until = self._until(each.rule, now)
                 if not decides:
                     failed = failed_condition(each, kind, situation)
+                    until = None
+                    if failed == OUTSIDE_HOURS:
+                        failed, until = self._outside(each.rule, now)
                     yield Tried(each.rule.name, kind, False, failed, until)
                     continue
                 lifted = kind is Kind.THROTTLE and each.rule.lift_last and situation.last and each.rule.throttle
-                yield Tried(each.rule.name, kind, True, "lifted: the last usable subflow" if lifted else None, until)
+                failed = "lifted: the last usable subflow" if lifted else None
+                yield Tried(each.rule.name, kind, True, failed, self._until(each.rule, now))
                 break
 
     def _not_caught(self, rule: Rule, path_bits: int) -> str:
         names = [path.name for place, path in enumerate(self.policy.paths) if path_bits >> place & 1]
         where = f"on path {' and '.join(names)}" if names else "on no path of the policy"
         return f"it is {where}, not on {' or '.join(rule.paths or ())}"
+
+    def _outside(self, rule: Rule, now: float) -> tuple[str, float | None]:
+        """Return which hours these are and when they begin next, by the policy's clock; and that moment."""
+        zone, until = self.policy.time_zone, self._until(rule, now)
+        begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
+        return f"{OUTSIDE_HOURS}, {hours_text(rule.windows or ())}{begins} ({zone})", until
 
     def _until(self, rule: Rule, now: float) -> float | None:
         return next_change(replace(self.policy, rules=(rule,)), now)

@@ -73,6 +73,44 @@ def is_open(windows: Iterable[Window], local: datetime) -> bool:
     return False
 
 
+def hours_text(windows: Iterable[Window]) -> str:
+    """Return *windows* as people write them: ``Mon-Fri 08:00-18:00, 20:00-24:00``; days are left out where all are."""
+    by_days: dict[frozenset[int], list[str]] = {}
+    for window in windows:
+        whole = window.start == window.end
+        end = "24:00" if window.end == MIDNIGHT else f"{window.end:%H:%M}"
+        by_days.setdefault(window.days, []).append("" if whole else f"{window.start:%H:%M}-{end}")
+    texts = []
+    for days, hours in by_days.items():
+        # With the whole day in it, no other window of these days makes a difference.
+        of_day = "" if "" in hours else ", ".join(hours)
+        texts.append(f"{_days_text(days)} {of_day}".strip() or "every day")
+    return ", ".join(texts)
+
+
+def _days_text(days: frozenset[int]) -> str:
+    if days == EVERY_DAY:
+        return ""
+    first_days = sorted(day for day in days if (day - 1) % 7 not in days)
+    texts = []
+    for first in first_days:
+        length = next(count for count in range(1, 8) if (first + count) % 7 not in days)
+        last = (first + length - 1) % 7
+        texts.append(DAYS[first].title() if length == 1 else f"{DAYS[first].title()}-{DAYS[last].title()}")
+    return ", ".join(texts)
+
+
+def moment_text(at: float, now: float, zone: tzinfo) -> str:
+    """Return the wall-clock time of *at* as people say it *now*: ``18:00``, ``Mon 08:00``, or with the date where it
+    is a week or more ahead; with the offset from UTC where the clock shows that time twice."""
+    when, today = datetime.fromtimestamp(at, zone), datetime.fromtimestamp(now, zone).date()
+    ahead = (when.date() - today).days
+    weekday = DAYS[when.weekday()].title()
+    day = "" if not ahead else f"{weekday} " if ahead < 7 else f"{weekday} {when:%Y-%m-%d} "
+    twice = when.replace(fold=0).utcoffset() != when.replace(fold=1).utcoffset()
+    return f"{day}{when:%H:%M}" + (f" {when.isoformat()[-6:]}" if twice else "")
+
+
 def may_coincide(one: Iterable[Window], other: Iterable[Window]) -> bool:
     """Return whether there is a moment of the week in which both are open: if so, one at which either opens."""
     one, other = tuple(one), tuple(other)

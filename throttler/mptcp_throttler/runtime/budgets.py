@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,11 @@ from typing import TypeVar
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import prefer_worker
-from mptcp_throttler.kernel.sockets.meter import SocketMeter, open_socket_meter
+from mptcp_throttler.mptcp.model import End
 from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.stages.budget import NOTHING_USED, BudgetStage, Usage
 from mptcp_throttler.stages.budget_periods import Periods
-from mptcp_throttler.stages.budget_sockets import End
 from mptcp_throttler.storage.budget_ledger import BOOT_ID, Ledger, LedgerError
 
 log = logging.getLogger(__name__)
@@ -37,34 +36,27 @@ COUNTERS_PER_SECOND = 4000
 PRUNE_SECONDS = 86_400.0
 KEPT_SECONDS = 400 * 86_400
 """How long what was used is kept: longer than a year of months."""
-_AT_ONCE = 256
-"""Closed sockets that are counted before the event loop has its turn."""
 
 T = TypeVar("T")
 
 
 class Budgets:
-    """One daemon's budgets. *changed* hears whose verdicts are to be made anew, *closed* what sockets carried."""
+    """One daemon's budgets. *changed* hears whose verdicts are to be made anew."""
 
     def __init__(
         self,
         path: Path,
-        listen_ports: Iterable[int],
         stage: BudgetStage,
         changed: Callable[[Collection[int]], None],
         clock: Callable[[], float] = time.time,
-        closed: Callable[[int, End, int, int], None] | None = None,
     ) -> None:
         self._path = path
         self._clock = clock
-        self._ports = tuple(listen_ports)
         self._stage = stage
         self._changed = changed
-        self._closed = closed
         self._thread: ThreadPoolExecutor | None = None
         self._ledger: Ledger | None = None
         """Used in that thread alone."""
-        self._meter: SocketMeter | None = None
         self._boot = ""
         self._waiting = NOTHING_USED
         """What was fetched from the stage and is not written."""
@@ -89,8 +81,6 @@ class Budgets:
             if self._ledger is None:
                 self._drop_thread()
             raise KernelError(str(error)) from error
-        if self._meter is None:
-            self._meter = open_socket_meter(self._ports)
 
     async def commit(self, policy: Policy) -> None:
         """*policy* is in force. What was counted under another one is still written."""
@@ -99,12 +89,10 @@ class Budgets:
         """*policy* stays in force: a ledger that is open stays open."""
 
     async def verify(self) -> None:
-        """Put right what somebody did to the meter. Raises KernelError."""
-        for problem in self._meter.check() if self._meter is not None else ():
-            log.warning("%s; putting it right", problem)
+        """The ledger is nobody else's to change but by ``quota``, which is noticed by itself."""
 
     async def run(self) -> None:
-        """Follow the calendar, count closed sockets and write, until cancelled."""
+        """Follow the calendar and write, until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._ledger is not None:
@@ -113,7 +101,6 @@ class Budgets:
     async def tick(self, now: float) -> None:
         """Do what is due at *now*, monotonic seconds."""
         self._pass_on(self._stage.advance(self._clock(), now))
-        await self._count_closed()
         counters, closed = self._stage.pending
         pause = 0.0 if closed else min(counters / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
         if now - self._written_at < pause:
@@ -133,30 +120,17 @@ class Budgets:
         if self._thread is None:
             return
         try:
-            await self._count_closed()
             await self._write()
         except LedgerError as error:
             raise KernelError(f"{error}; what budgets counted last is lost") from error
         finally:
             await self._call(self._close_ledger)
             self._drop_thread()
-            if self._meter is not None:
-                self._meter.close()
-                self._meter = None
 
-    async def _count_closed(self) -> None:
-        if self._meter is None:
-            return
-        try:
-            for number, each in enumerate(self._meter.closed(), start=1):
-                end = each.remote, each.remote_port, each.local_port
-                self._stage.socket_closed(each.cookie, end, each.acked, each.received)
-                if self._closed is not None:
-                    self._closed(each.cookie, end, each.acked, each.received)
-                if number % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
-        except KernelError as error:
-            log.error("%s; what sockets carried last is counted later", error)
+    def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
+        """Count what a socket has carried in its life; of nobody where no policy has had a budget."""
+        if self._ledger is not None:
+            self._stage.socket_closed(cookie, end, acked, received)
 
     async def _write(self) -> None:
         """Write what there is to write. Raises LedgerError; then it is kept."""

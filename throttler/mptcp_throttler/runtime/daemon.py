@@ -33,6 +33,7 @@ from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.schedule import next_change, open_rules
 from mptcp_throttler.runtime import garbage
 from mptcp_throttler.runtime.budgets import Budgets
+from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.runtime.comparison import Comparison
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.decisions import Decisions, StageSampling
@@ -96,13 +97,9 @@ class Daemon:
         self._uploads.planner.entries.told = partial(self._entries_told, Direction.UP)
         listeners = self._traffic.decided, self._chronicle.decided
         self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed, listeners)
-        self._budgets = Budgets(
-            settings.ledger,
-            settings.ownership.listen_ports,
-            self._budget_stage,
-            self._decisions.decide,
-            closed=self._traffic.socket_closed,
-        )
+        self._budgets = Budgets(settings.ledger, self._budget_stage, self._decisions.decide)
+        counting = self._budgets.socket_closed, self._traffic.socket_closed
+        self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting, self._traffic.closed_told)
         self._path_manager = UserspacePathManager(settings.state_directory)
         self._effects = Effects(self._path_manager, self._steering, self._chronicle, self._tracker.connections)
         # The order in which they are prepared; they are closed in the reverse order.
@@ -111,6 +108,7 @@ class Daemon:
             self._uploads,
             self._path_manager,
             self._budgets,
+            self._closed_sockets,
         )
         self._reloads = Reloads(self._components, self._decisions, read_policy, self._take_new_policy, self._reloaded)
         self._status = StatusServer(settings.status_socket, self._answer, settings.status_group)

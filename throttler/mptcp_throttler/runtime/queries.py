@@ -37,7 +37,7 @@ from mptcp_throttler.telemetry.event_ring import EventRing
 from mptcp_throttler.telemetry.reaction import Reaction
 from mptcp_throttler.telemetry.traffic import Traffic
 from mptcp_throttler.views import snapshot
-from mptcp_throttler.views.budgets import budgets
+from mptcp_throttler.views.budgets import budget_totals, budgets, fullest
 from mptcp_throttler.views.connections import connections
 from mptcp_throttler.views.events import events
 from mptcp_throttler.views.explain import explain
@@ -50,7 +50,7 @@ from mptcp_throttler.views.what_if import Decided, what_if
 log = logging.getLogger(__name__)
 
 MAX_BUDGETS = 100
-"""Accounts in a summary."""
+"""Accounts in a summary; more where the policy has more budgets, one of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,13 @@ class Queries:
         found = summary(self._known, parts.settings.policy.stem)
         relaxed = found.pop("relaxed")
         policy = parts.decisions.policy
+        accounts = self._budgets()
         return {
             "started": parts.started,
             **found,
             "counted": self._now - (time.monotonic() - parts.traffic.counted),
-            "budgets": self._budgets()[:MAX_BUDGETS],
+            "budget_totals": budget_totals(policy, accounts, self._now),
+            "budgets": fullest(accounts, MAX_BUDGETS),
             "guard": {"relaxed": relaxed, "interventions": parts.guard.counters.relaxations},
             "counters": self._counters(),
             "loop": parts.gauge.as_json(),

@@ -15,13 +15,13 @@ from heapq import nlargest
 from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
-from mptcp_throttler.mptcp.model import Connection, FourTuple
+from mptcp_throttler.mptcp.model import Connection, End, FourTuple
 from mptcp_throttler.policy.budget import Account, Counters
 from mptcp_throttler.policy.model import Cap, Policy, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.policy.reasons import BEFORE, joined
 from mptcp_throttler.stages.budget_accounts import NOTHING_USED, Accounts, Part, Usage, Volume
-from mptcp_throttler.stages.budget_sockets import End, Metered, MeteredSockets
-from mptcp_throttler.stages.stage import Effect, Outcome, Samples
+from mptcp_throttler.stages.budget_sockets import Metered, MeteredSockets
+from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples
 
 __all__ = ["NOTHING_USED", "BudgetStage", "Usage"]
 
@@ -158,7 +158,8 @@ class BudgetStage:
         for _ in self._sockets.sample(samples.sockets, samples.complete, samples.time):
             yield Outcome()
         if samples.complete:
-            self._urgent = self._bringing_near(samples.time)
+            for _ in self._bringing_near(samples.time):
+                yield Outcome()
         yield Outcome(
             self._accounts.take_stale(),
             [
@@ -181,11 +182,24 @@ class BudgetStage:
         if before != parts.keys():
             self._subflows[token] = tuple(parts)
 
-    def _bringing_near(self, now: float) -> tuple[FourTuple, ...]:
-        near = {four_tuple for token in self._accounts.near_a_step(now) for four_tuple in self._subflows.get(token, ())}
-        metered = map(self._sockets.metered.get, near)
-        carrying = [each for each in metered if each is not None and each.carried]
-        return tuple(each.four_tuple for each in nlargest(MAX_URGENT, carrying, key=_carried))
+    def _bringing_near(self, now: float) -> Iterator[None]:
+        """Find the subflows that are urgent from now on, and yield after every slice."""
+        tokens: dict[int, None] = {}
+        for number, near in enumerate(self._accounts.near_a_step(now), 1):
+            tokens.update(dict.fromkeys(near))
+            if not number % (4 * SLICE):
+                yield
+        metered: dict[FourTuple, Metered] = {}
+        for number, token in enumerate(tokens, 1):
+            for four_tuple in self._subflows.get(token, ()):
+                found = self._sockets.metered.get(four_tuple)
+                if found is not None and found.carried:
+                    metered[four_tuple] = found
+            if not number % (4 * SLICE):
+                # Those that carry most of all until here: there may be thousands.
+                metered = {each.four_tuple: each for each in nlargest(MAX_URGENT, metered.values(), key=_carried)}
+                yield
+        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, metered.values(), key=_carried))
 
     def _with_cap(self, verdict: Verdict, rule: Rule, volume: Volume, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, where it is the tightest, its cap."""

@@ -258,18 +258,21 @@ class Accounts:
         else:
             self._basis.pop(token, None)
 
-    def near_a_step(self, now: float) -> Iterator[int]:
-        """Yield, after a full sweep at *now*, monotonic, the connections of accounts that are near their next step."""
+    def near_a_step(self, now: float) -> Iterator[Collection[int]]:
+        """Yield, after a full sweep at *now*, monotonic, for each account that the sweep brought something its
+        connections where it is near its next step, else none. It may be left for a while at any point."""
         span = 0.0 if self._swept_at is None else now - self._swept_at
         swept, self._swept, self._swept_at = self._swept, [], now
         for volume in swept:
             octets, volume.swept = volume.swept, 0
             coming = next_step(volume.budget, volume.used)
-            if span <= 0 or coming is None:
-                continue
             # The next sweeps may take as long as this one.
-            if coming.after - volume.used < octets / span * max(NEAR_SECONDS, 3 * span):
-                yield from volume.tokens
+            near = (
+                span > 0
+                and coming is not None
+                and coming.after - volume.used < octets / span * max(NEAR_SECONDS, 3 * span)
+            )
+            yield tuple(volume.tokens) if near else ()
 
     def describe(self, volume: Volume) -> str:
         """Return what reasons say of *volume*."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow
 from mptcp_throttler.policy.budget import Counters
 from mptcp_throttler.stages.budget_accounts import Part, Volume
 from mptcp_throttler.stages.stage import SLICE
@@ -20,9 +20,6 @@ FORGET_SECONDS: Final = 120.0
 """How long the counters of a subflow whose socket is in no sweep are waited for: it may be closing."""
 KEEP_COUNTERS_SECONDS: Final = 600.0
 """Longer: a socket of which the ledger knows and that nobody has seen since is gone."""
-
-End = tuple[bytes, int, int]
-"""The client's address and port, and our port."""
 
 
 class Metered:

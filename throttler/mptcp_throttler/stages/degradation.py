@@ -232,7 +232,9 @@ class DegradationDetector:
             candidate.idle_samples = 0 if present and waiting == present else candidate.idle_samples + 1
             self._record(token, candidate, connection, samples)
             candidates.append((token, candidate))
-        for path in sampled:
+        for number, path in enumerate(sampled, 1):
+            if not number % SLICE:
+                yield ()
             path.conclude(now)
         changed: set[int] = set()
         for number, (token, candidate) in enumerate(candidates, 1):

@@ -133,8 +133,11 @@ class GuardStage:
 
     def reason(self, token: int) -> str | None:
         """Return for people why the caps of connection *token* are relaxed; None while they are in force."""
-        found = [(each, each.relaxation(token)) for each in (self._down, self._up)]
-        return "; ".join([self._told(each, relaxation) for each, relaxation in found if relaxation is not None]) or None
+        down, up = self._down.relaxation(token), self._up.relaxation(token)
+        if down is None and up is None:
+            return None
+        found = (self._down, down), (self._up, up)
+        return "; ".join([self._told(each, relaxation) for each, relaxation in found if relaxation is not None])
 
     def _told(self, detector: DegradationDetector, relaxation: Relaxation) -> str:
         return BEFORE[Direction.UP if detector is self._up else Direction.DOWN] + _reason(relaxation)

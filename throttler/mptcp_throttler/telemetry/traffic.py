@@ -1,8 +1,8 @@
 """How many bytes went over each path and under each cap since the daemon's start, and at what rate each subflow goes.
 
 A subflow's counters are read when the sampler sweeps, and what they have more than before is added to the totals of its
-path and of the cap that it has then. So totals only grow, whatever closes; nothing is counted per packet. Of a subflow
-that has closed counts what its last sample had, and what the meter of closed sockets says, where there is one.
+path and of the cap that it has then. So totals only grow, whatever closes; nothing is counted per packet. What a
+subflow carried after its last sample, or in a life shorter than the time between two, the meter of closed sockets says.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
+from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.model import Direction, Verdict
-from mptcp_throttler.stages.budget_sockets import End
 
 PERIOD_SECONDS = 1.0
 SWEEP_SHARE = 0.03
 """Share of a processor that sweeps for the totals alone may take."""
-CLOSED_SECONDS = 10.0
-"""For which the meter is waited for."""
+CLOSED_SECONDS = 120.0
+"""For which the meter is waited for: a socket that lost its path tries for so long to send what it has."""
+MAX_CLOSED = 16_384
+"""That are waited for: 4 MB. Where there is no meter, all that closed lately."""
+REPORTED_SECONDS = 10.0
+"""For which a report waits for the end of its subflow. Most are of plain TCP."""
 SLICE = 256
 """Subflows counted at a time: some 0.2 ms."""
 MAX_CAPS = 4096
@@ -126,7 +129,7 @@ class Traffic:
         self._reported: dict[int | End, tuple[int, int, float]] = {}
         """What the meter reported of those that still have a verdict."""
         self.counted = clock()
-        """When all sockets were last counted, monotonic seconds."""
+        """When all sockets that there are were last counted, monotonic seconds."""
         self._begun = False
         self._due = 0.0
         self._clock = clock
@@ -215,9 +218,15 @@ class Traffic:
             # Of plain TCP, perhaps, which nobody else asks about.
             now = self._clock()
             self._forget_old(now)
+            report = acked, received, now
             for key in (cookie, end):
                 self._reported.pop(key, None)  # the order is that of time
-                self._reported[key] = acked, received, now
+                self._reported[key] = report
+
+    def closed_told(self) -> None:
+        """All that closed until now was reported: where nothing is open, nobody sweeps, and this is all there is."""
+        if not self._subflows:
+            self.counted = self._clock()
 
     # A consumer of samples
 
@@ -276,13 +285,20 @@ class Traffic:
         if report is None:
             self._closed.pop(key, None)
             self._closed[key] = subflow, self._clock()
+            if len(self._closed) > MAX_CLOSED:
+                del self._closed[next(iter(self._closed))]
         else:
+            if self._reported.get(end) is report:
+                del self._reported[end]  # it is not that of another socket that has this end soon
             subflow.count(report[0], report[1])
 
     def _forget_old(self, now: float) -> None:
-        tables: tuple[dict[int | End, Any], ...] = self._closed, self._reported
-        for table in tables:
-            while table and now - next(iter(table.values()))[-1] > CLOSED_SECONDS:
+        tables: tuple[tuple[dict[int | End, Any], float], ...] = (
+            (self._closed, CLOSED_SECONDS),
+            (self._reported, REPORTED_SECONDS),
+        )
+        for table, seconds in tables:
+            while table and now - next(iter(table.values()))[-1] > seconds:
                 del table[next(iter(table))]
 
     def _place(self, path: str | None, interface: str | None) -> list[int]:

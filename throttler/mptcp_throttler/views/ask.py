@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ RELOAD_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
 
 
-def ask_text(path: Path) -> bytes:
-    """Return the JSON text of the status of the daemon that listens at *path*. Raises OSError where none does."""
-    return status_client.ask_text(path, {"query": "status"})
+def ask_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the JSON text of the status of the daemon that listens at *path*, as it comes. Raises OSError where none
+    does."""
+    return status_client.ask_pieces(path, {"query": "status"})
 
 
 def ask(path: Path) -> dict[str, Any]:

@@ -81,10 +81,12 @@ def _verdict(subflow: Mapping[str, Any], clock: Clock) -> str:
 
 
 def rule_line(rule: Mapping[str, Any], clock: Clock) -> str:
-    """Return ``rule night: does not match: between 22:00 and 06:00; will change at 22:00``."""
-    will = "" if rule.get("until") is None else f"; will change at {clock.at(rule['until'], exact=False)}"
+    """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``.
+
+    What is not met says itself when that changes, by the policy's clock; until when a rule matches is by *clock*.
+    """
     name = f"{_KINDS.get(rule.get('kind', 'throttle'), 'rule')} {rule['rule']}"
     if rule["matched"]:
-        return f"{name}: matches{will}"
-    failed = f": {rule['failed']}" if rule["failed"] else ""
-    return f"{name}: does not match{failed}{will}"
+        until = None if rule.get("until") is None else f"until {clock.at(rule['until'], exact=False)}"
+        return "; ".join(filter(None, (f"{name}: matches", rule["failed"], until)))
+    return f"{name}: does not match: {rule['failed']}"

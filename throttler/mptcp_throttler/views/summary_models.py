@@ -69,7 +69,26 @@ class ClassTotals(Class):
     drops: Count | None
 
 
+class BudgetTotals(Part):
+    """All accounts of one budget together."""
+
+    name: str
+    per: Literal["client", "path"]
+    """Who has an account: each client address, or all together."""
+    accounts: Count
+    """Those of which anything was used; one at the least where all have one together."""
+    used_up: Count
+    """Those that have reached the last step."""
+    used: Bytes
+    """Of all of them, as is the volume."""
+    volume: Bytes
+    until: Moment
+    """When it begins anew."""
+
+
 class Budget(Part):
+    """One account."""
+
     name: str
     rule: str
     """The first that feeds it."""
@@ -130,8 +149,10 @@ class SummaryAnswer(Answer):
     rules: list[RuleTotals]
     classes: list[ClassTotals]
     """Those first that passed most; at most 256."""
+    budget_totals: list[BudgetTotals]
+    """Every budget of the policy, in its order."""
     budgets: list[Budget]
-    """The fullest first; at most 100."""
+    """Accounts, the fullest first; at most 100, the fullest of every budget among them."""
     guard: GuardTotals
     counters: dict[str, Any]
     """As in `status`."""

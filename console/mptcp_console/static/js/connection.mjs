@@ -81,7 +81,7 @@ function update(card, each, live, now) {
   ]);
   const tried = make("ol", {class: "tried"}, ...each.tried.map(rule => {
     const until = rule.until === null ? "" : `, until ${moment(rule.until, now)}`;
-    const text = rule.matched ? "matches" : `${rule.failed ?? "does not match"}${until}`;
+    const text = rule.matched ? `matches${until}` : rule.failed ?? "does not match";
     const kind = rule.kind === "throttle" ? "" : ` (${rule.kind})`;
     return make("li", {class: rule.matched ? "matched" : "failed"}, make("strong", {}, rule.rule), `${kind} ${text}`);
   }));

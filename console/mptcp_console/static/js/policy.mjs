@@ -7,7 +7,7 @@ import {age, cap, counted, moment, percent, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
 
 /** @typedef {import("./types.mjs").Rule} Rule */
-/** @typedef {{name: string, rule: string|null, client: string|null, used: number, volume: number, until: number|null}} Budget */
+/** @typedef {{name: string, client: string|null, used: number, volume: number, until: number|null, accounts?: number, used_up?: number}} Budget */
 
 const SECONDS = 3;
 const SHARED = {path: "all of them", client: "each client", connection: "each connection"};
@@ -64,9 +64,12 @@ function draw(answer) {
     body.append(make("tr", {class: "empty"}, make("td", {colspan: "7"}, "The policy has no rule: nothing is capped.")));
   }
   const budgets = byId("budgets");
-  keyed(budgets, answer.budgets, (/** @type {Budget} */ each) => `${each.name} ${each.client ?? ""}`, budget, updateBudget(now));
+  /** @type {Budget[]} */
+  const totals = answer.budget_totals.filter((/** @type {any} */ each) => each.per === "client").map((/** @type {any} */ each) => ({...each, client: null}));
+  const shown = [...totals, ...answer.budgets];
+  keyed(budgets, shown, (/** @type {Budget} */ each) => `${each.name} ${each.client ?? ""}`, budget, updateBudget(now));
   budgets.querySelector(":scope > .empty")?.remove();
-  if (answer.budgets.length === 0) budgets.append(make("li", {class: "empty"}, "The policy has no budget."));
+  if (shown.length === 0) budgets.append(make("li", {class: "empty"}, "The policy has no budget."));
   const late = answer.loop?.late;
   facts(byId("health"), [
     ["Version", `${answer.version ?? "–"}, process ${answer.pid ?? "–"}`],
@@ -93,7 +96,8 @@ function updateBudget(now) {
     setText(/** @type {Element} */ (head.lastElementChild), text);
     meter.value = Math.min(1, share);
     meter.textContent = text;
-    setText(until, each.until === null ? "" : `until ${moment(each.until, now)}`);
+    const whose = each.accounts === undefined ? [] : [`${counted(each.accounts, "client")}, ${each.used_up} used up`];
+    setText(until, [...whose, ...(each.until === null ? [] : [`until ${moment(each.until, now)}`])].join("; "));
   };
 }
 

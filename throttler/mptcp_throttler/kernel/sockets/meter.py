@@ -10,7 +10,6 @@ import logging
 import socket
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from mptcp_throttler.kernel.bpf_code import (
     Register,
@@ -27,7 +26,7 @@ from mptcp_throttler.kernel.bpf_code import (
 )
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, END, SOCKET_COOKIE, Calls, Lines, SockOps
-from mptcp_throttler.mptcp.model import unmap
+from mptcp_throttler.mptcp.model import ClosedSocket, unmap
 
 log = logging.getLogger(__name__)
 
@@ -42,21 +41,7 @@ _MAP_UPDATE = 2
 _FRAME_KEY, _FRAME_VALUE = -8, -8 - _VALUE.size
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedSocket:
-    """What one accepted socket carried in its life."""
-
-    cookie: int
-    remote: bytes
-    """The peer's address, packed."""
-    remote_port: int
-    local_port: int
-    acked: int
-    """Bytes of payload that the peer acknowledged."""
-    received: int
-
-
-class SocketMeter:
+class BpfSocketMeter:
     """The counters of sockets that were accepted on *listen_ports* and have closed since."""
 
     def __init__(self, listen_ports: Iterable[int]) -> None:
@@ -70,7 +55,7 @@ class SocketMeter:
             remote = remote4 if family == socket.AF_INET else unmap(remote6)
             # In network byte order, in the lower or, on some kernels, the upper half of the word.
             port = socket.ntohs(remote_port & 0xFFFF or remote_port >> 16)
-            yield ClosedSocket(SockOps.key.unpack(key)[0], remote, port, local_port, acked, received)
+            yield ClosedSocket(SockOps.key.unpack(key)[0], (remote, port, local_port), acked, received)
 
     def check(self) -> list[str]:
         """Put right what somebody did to the program; return it in words. Raises KernelError."""
@@ -80,12 +65,12 @@ class SocketMeter:
         self._program.close()
 
 
-def open_socket_meter(listen_ports: Iterable[int]) -> SocketMeter | None:
+def open_socket_meter(listen_ports: Iterable[int]) -> BpfSocketMeter | None:
     """Return the meter, or None, saying why, where this host does not have what it needs."""
     try:
-        return SocketMeter(listen_ports)
+        return BpfSocketMeter(listen_ports)
     except KernelError as error:
-        log.warning("%s; what a subflow carries in its last second is not counted towards budgets", error)
+        log.warning("%s; what a subflow carries after its last sample is not counted", error)
         return None
 
 
