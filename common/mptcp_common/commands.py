@@ -33,8 +33,8 @@ def outcome(
 ) -> int:
     """Return the exit status of *command* of *program*; why it failed is a line on stderr.
 
-    *refusals* gives the errors, beside those of the system, that say in one line what was refused. It is called when one
-    has come: what defines them may take long to import.
+    *refusals* gives the errors, beside those of the system, that say in one line what was refused. It is called when
+    one has come: what defines them may take long to import.
     """
     try:
         return command()

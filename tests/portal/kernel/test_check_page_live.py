@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from portal_site import CAPTIVE_PORT, CHECK, CHECK_PORT, LTE_CAPPED, PATHS, VOLUME, Connection, PortalSite
+from kept_connection import CHECK, Connection
+from portal_site import CAPTIVE_PORT, CHECK_PORT, LTE_CAPPED, PATHS, VOLUME, PortalSite
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Origin, start_origin, wait_until

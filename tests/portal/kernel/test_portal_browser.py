@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_connection import CHECK
 from portal_browser import SCHEMES, SIZES, chromium, complaints, faults, is_wider_than, look_as, screenshot
-from portal_site import CHECK, LTE_CAPPED, PAGE_PORT, PATHS, VOLUME, PortalSite
+from portal_site import LTE_CAPPED, PAGE_PORT, PATHS, VOLUME, PortalSite
 from selenium.webdriver import Remote
 
 from mptcp_lab.testbed import Testbed

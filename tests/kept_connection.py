@@ -1,0 +1,80 @@
+"""A client's one connection to the proxy, kept open, by which it asks for pages: the check page says what it is."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+from mptcp_lab.testbed import LiveNode
+from mptcp_lab.testbed.services import PROXY_PORT, wait_until
+
+CHECK: Final = "http://check.mptcp.internal/"
+
+
+class Connection:
+    """One kept connection of a client to the proxy, by which it asks for pages."""
+
+    def __init__(self, node: LiveNode, proxy: str, protocol: int = socket.IPPROTO_MPTCP) -> None:
+        self._proxy = proxy
+        family = socket.AF_INET6 if ":" in proxy else socket.AF_INET
+        with node.entered():
+            self._socket = socket.socket(family, socket.SOCK_STREAM, protocol)
+        self._socket.settimeout(60)
+        self._socket.connect((proxy, PROXY_PORT))
+        self._file = self._socket.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._socket.close()
+
+    @property
+    def end(self) -> tuple[str, int]:
+        address, port = self._socket.getsockname()[:2]
+        return str(address), int(port)
+
+    def get(self, url: str, *headers: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers by lower-case name, and body."""
+        host = url.split("/")[2]
+        lines = [f"{method} {url} HTTP/1.1", f"Host: {host}", *headers, "", ""]
+        self._socket.sendall("\r\n".join(lines).encode())
+        status = int(self._file.readline().split()[1])
+        found: dict[str, str] = {}
+        while (line := self._file.readline().decode().strip()) != "":
+            name, _, value = line.partition(":")
+            found[name.lower()] = value.strip()
+        size = 0 if method == "HEAD" else int(found.get("content-length", "0"))
+        return status, found, self._file.read(size)
+
+    def said_to(self, data: bytes) -> bytes:
+        """Send *data*, whatever they are, and a last request; return all that comes until Squid closes."""
+        self._socket.sendall(data + f"GET {CHECK} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        try:
+            return self._file.read()
+        except ConnectionResetError:
+            return b""
+
+    def look(self, *headers: str) -> dict[str, Any]:
+        """Return what the check page says of this connection."""
+        status, _, body = self.get(CHECK + "check.json", *headers)
+        assert status == 200, (status, body)
+        found: dict[str, Any] = json.loads(body)
+        return found
+
+    def until(self, true: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        """Ask until what the page says is *true*, and return it."""
+        last: list[dict[str, Any]] = []
+
+        def is_so() -> bool:
+            last[:] = [self.look()]
+            return true(last[0])
+
+        try:
+            wait_until(is_so, what, timeout=60)
+        except Exception as error:
+            raise AssertionError(f"{error}; last: {last}") from None
+        return last[0]
