@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from portal_site import LTE_CAPPED, Connection, PortalSite
+from kept_connection import Connection
+from portal_site import LTE_CAPPED, PortalSite
 
 from mptcp_lab.testbed import RELAY, Testbed
 from mptcp_lab.testbed.services import RELAY_CONFIG, start_relay, wait_until
