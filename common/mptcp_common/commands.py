@@ -45,8 +45,10 @@ def outcome(
     except BrokenPipeError:
         # Whoever read has enough. What is in the buffer has nowhere to go, at the interpreter's end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, *refusals()) as error:
-        journal.say(f"{program}: {reason(error)}", journal.ERROR)
     except KeyboardInterrupt:
         journal.say(f"{program}: interrupted", journal.ERROR)
+    except Exception as error:
+        if not isinstance(error, (OSError, *refusals())):
+            raise
+        journal.say(f"{program}: {reason(error)}", journal.ERROR)
     return FAILED

@@ -40,7 +40,7 @@ class Bounds:
 class _Protocol(H11Protocol):
     """HTTP/1.1, each request within its time. *ended* is called at the connection's end."""
 
-    def __init__(self, *args: Any, ended: Callable[[], None], **more: Any) -> None:
+    def __init__(self, *args: Any, ended: Callable[[], object], **more: Any) -> None:
         super().__init__(*args, **more)
         self._ended = ended
         self._deadline: asyncio.TimerHandle | None = None
@@ -115,7 +115,7 @@ class BoundedServer(uvicorn.Server):
             # Where the next one waits already, sock_accept() leaves the loop no turn.
             await asyncio.sleep(0)
 
-    async def _take(self, connection: socket.socket, ended: Callable[[], None]) -> None:
+    async def _take(self, connection: socket.socket, ended: Callable[[], object]) -> None:
         config = self.config
 
         def protocol() -> _Protocol:
