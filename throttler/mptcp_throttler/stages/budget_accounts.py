@@ -65,7 +65,6 @@ class Volume:
         "swept",
         "tokens",
         "turn",
-        "unwritten",
         "used",
     )
 
@@ -73,8 +72,6 @@ class Volume:
         self.key = key
         self.used = used
         """Bytes."""
-        self.unwritten = 0
-        """Those of them that were not fetched yet."""
         self.swept = 0
         """Those since the last full sweep."""
         self.over = False
@@ -130,7 +127,8 @@ class Accounts:
         self._basis: dict[int, tuple[Volume, ...]] = {}
         """Of each connection, the accounts that its verdicts were made with."""
         self._stale: set[int] = set()
-        self._dirty: list[Volume] = []
+        self._added: dict[Account, int] = {}
+        """Bytes that were not fetched yet."""
         self._swept: list[Volume] = []
         self._swept_at: float | None = None
         self._reached: deque[Volume] = deque(maxlen=MAX_REACHED)
@@ -165,7 +163,7 @@ class Accounts:
         """
         self._known = {account: octets for account, octets in used.items() if account not in self._volumes}
         for account, volume in self._volumes.items():
-            volume.used = used.get(account, 0) + volume.unwritten
+            volume.used = used.get(account, 0) + self._added.get(account, 0)
             self._settle_level(volume)
 
     def used(self) -> dict[Account, int]:
@@ -207,11 +205,9 @@ class Accounts:
 
     def add(self, volume: Volume, octets: int) -> None:
         """Add what a subflow has carried."""
-        if not volume.unwritten:
-            self._dirty.append(volume)
+        self._added[volume.key] = self._added.get(volume.key, 0) + octets
         if not volume.swept:
             self._swept.append(volume)
-        volume.unwritten += octets
         volume.swept += octets
         volume.used += octets
         if volume.used >= volume.turn:
@@ -237,11 +233,7 @@ class Accounts:
 
     def take_added(self) -> dict[Account, int]:
         """Return the bytes that came to each account since the last call."""
-        added: dict[Account, int] = {}
-        for volume in self._dirty:
-            added[volume.key] = added.get(volume.key, 0) + volume.unwritten
-            volume.unwritten = 0
-        self._dirty = []
+        added, self._added = self._added, {}
         return added
 
     def depend(self, token: int, basis: set[Volume]) -> None:

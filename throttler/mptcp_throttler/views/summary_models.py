@@ -144,7 +144,7 @@ class SummaryAnswer(Answer):
     clients: Count
     """Addresses from which connections were opened."""
     counted: Moment
-    """When bytes were last counted."""
+    """When the bytes of all subflows were last counted: a rate is a difference over that time."""
     paths: list[PathTotals]
     rules: list[RuleTotals]
     classes: list[ClassTotals]
