@@ -135,9 +135,15 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Hold the tunnels, and have the console run, end, hang and be killed; nothing is drawn from *seed*."""
     asked = plan(options, quick)
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
-    found = Found()
+    found, failures = Found(), tuple[str, ...]()
     with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
-        Examination(testbed, asked, console, found).run()
+        try:
+            Examination(testbed, asked, console, found).run()
+        except TestbedError as error:
+            # What was measured before must not be lost.
+            if not found.phases:
+                raise
+            failures = (str(error),)
     load = found.load(asked.tunnels)
     aims = judge(
         load,
@@ -148,7 +154,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         refreshes=asked.refreshes,
     )
     data = {"plan": asdict(asked), "load": asdict(load)}
-    return Findings((aims_table("Console", aims),), data, aims=tuple(aims))
+    return Findings((aims_table("Console", aims),), data, failures, aims=tuple(aims))
 
 
 class Examination:
