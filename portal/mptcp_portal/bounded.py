@@ -23,6 +23,10 @@ MOST_OF_ONE = 32
 """Of one address, where clients come by themselves. A browser opens six."""
 REQUEST_SECONDS = 20.0
 """In which a request has come as a whole, been answered, and its answer been taken; a TLS handshake is part of it."""
+_RECEIVED, _SENT, _WRITTEN = 16 << 10, 64 << 10, 16 << 10
+"""Bytes of a connection that the kernel holds, as socket(7) takes them, and that wait here beside one answer. A client
+that asks without end and takes nothing costs no more: asyncio reads 256 KiB at once, and the kernel holds megabytes.
+"""
 _AGAIN = 0.5
 """Seconds until the next attempt where no connection could be accepted."""
 
@@ -40,13 +44,14 @@ class Bounds:
 class _Protocol(H11Protocol):
     """HTTP/1.1, each request within its time. *ended* is called at the connection's end."""
 
-    def __init__(self, *args: Any, ended: Callable[[], None], **more: Any) -> None:
+    def __init__(self, *args: Any, ended: Callable[[], object], **more: Any) -> None:
         super().__init__(*args, **more)
         self._ended = ended
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_WRITTEN)
         self._allow(REQUEST_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -86,6 +91,9 @@ class BoundedServer(uvicorn.Server):
         await super().startup(sockets=[])
         for listener in sockets or ():
             listener.setblocking(False)
+            # Connections have what their listener has.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT)
             self._start(self._accept(listener))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -115,7 +123,7 @@ class BoundedServer(uvicorn.Server):
             # Where the next one waits already, sock_accept() leaves the loop no turn.
             await asyncio.sleep(0)
 
-    async def _take(self, connection: socket.socket, ended: Callable[[], None]) -> None:
+    async def _take(self, connection: socket.socket, ended: Callable[[], object]) -> None:
         config = self.config
 
         def protocol() -> _Protocol:

@@ -130,6 +130,24 @@ def test_one_address_takes_no_more_than_its_share() -> None:
     asyncio.run(crowd())
 
 
+def test_what_a_connection_holds_is_bounded() -> None:
+    """By Linux, twice what is asked for."""
+
+    async def look() -> None:
+        async with served(Bounds()) as (server, port):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await is_let_in(port)
+            (protocol, *_) = server.server_state.connections
+            transport = protocol.transport
+            of_kernel = transport.get_extra_info("socket")
+            assert of_kernel.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 32 << 10
+            assert of_kernel.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 128 << 10
+            assert transport.get_write_buffer_limits()[1] <= 16 << 10
+            writer.close()
+
+    asyncio.run(look())
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     directory = tmp_path_factory.mktemp("certificate")
