@@ -91,9 +91,6 @@ class BoundedServer(uvicorn.Server):
         await super().startup(sockets=[])
         for listener in sockets or ():
             listener.setblocking(False)
-            # Connections have what their listener has.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT)
             self._start(self._accept(listener))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -129,6 +126,8 @@ class BoundedServer(uvicorn.Server):
         def protocol() -> _Protocol:
             return _Protocol(config=config, server_state=self.server_state, app_state=self.lifespan.state, ended=ended)
 
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT)
         seconds = REQUEST_SECONDS if config.ssl is not None else None
         loop = asyncio.get_running_loop()
         try:
