@@ -23,6 +23,10 @@ MOST_OF_ONE = 32
 """Of one address, where clients come by themselves. A browser opens six."""
 REQUEST_SECONDS = 20.0
 """In which a request has come as a whole, been answered, and its answer been taken; a TLS handshake is part of it."""
+_RECEIVED, _SENT, _WRITTEN = 16 << 10, 64 << 10, 16 << 10
+"""Bytes of a connection that the kernel holds, as socket(7) takes them, and that wait here beside one answer. A client
+that asks without end and takes nothing costs no more: asyncio reads 256 KiB at once, and the kernel holds megabytes.
+"""
 _AGAIN = 0.5
 """Seconds until the next attempt where no connection could be accepted."""
 
@@ -47,6 +51,7 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_WRITTEN)
         self._allow(REQUEST_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -121,6 +126,8 @@ class BoundedServer(uvicorn.Server):
         def protocol() -> _Protocol:
             return _Protocol(config=config, server_state=self.server_state, app_state=self.lifespan.state, ended=ended)
 
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT)
         seconds = REQUEST_SECONDS if config.ssl is not None else None
         loop = asyncio.get_running_loop()
         try:

@@ -125,6 +125,19 @@ def test_a_cap_is_said_from_when_it_is_set_until_it_is_lifted(portal: PortalSite
         client.until(lambda said: not any(each["capped"] for each in said["subflows"]), "the cap is gone")
 
 
+@pytest.mark.parametrize("family", [4, 6])
+def test_plain_tcp_is_said_to_be_plain_tcp_whatever_the_rules_are(portal: PortalSite, family: int) -> None:
+    """Beside it a connection of the same client that is Multipath TCP, and has a cap."""
+    with portal.throttled(LTE_CAPPED), connection(portal, family) as other:
+        other.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is seen")
+        with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
+            for _ in range(2):
+                said = client.look()
+                assert (said["transport"], said["throttler"]) == ("tcp", "answered")
+                assert said["subflows"] == []
+                assert "held" not in " ".join(said["lines"])
+
+
 def test_a_volume_is_said_until_it_is_used_up(portal: PortalSite, origin: Origin) -> None:
     with portal.throttled(PATHS + VOLUME % "5 MB"), connection(portal) as client:
         found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")

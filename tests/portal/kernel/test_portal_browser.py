@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from kept_connection import CHECK
 from portal_browser import SCHEMES, SIZES, chromium, complaints, faults, is_wider_than, look_as, screenshot
 from portal_site import LTE_CAPPED, PAGE_PORT, PATHS, VOLUME, PortalSite
+from qr_reader import qr_texts
 from selenium.webdriver import Remote
 
 from mptcp_lab.testbed import Testbed
@@ -23,6 +25,14 @@ PICTURE = (
     b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;"
 )
 """One pixel. The testbed's Apache says no types; of this one browsers know it by its first bytes."""
+DATA = random.Random(8684).randbytes(6_000_000)
+"""What the site's script loads: enough for both paths to be used."""
+SCRIPT = """\
+fetch("data.bin").then((answer) => answer.arrayBuffer()).then((data) => {
+  document.title = "The script loaded " + new Uint8Array(data).reduce((sum, each) => (sum * 31 + each) % 1e9, 0);
+});
+"""
+CAP_AND_VOLUME = LTE_CAPPED + (VOLUME % "5 GB").removeprefix("rules:\n")
 SITE = """\
 <!doctype html><html lang="en"><title>Many files</title><link rel="stylesheet" href="style.css">
 <h1>Many files</h1>{pictures}<script src="script.js"></script></html>
@@ -44,7 +54,8 @@ def origin(site: PortalSite) -> Origin:
     files = {
         "site.html": SITE.format(pictures=pictures).encode(),
         "style.css": b"h1 { color: rgb(1, 2, 3) }",
-        "script.js": b"document.title = 'The script ran'",
+        "script.js": SCRIPT.encode(),
+        "data.bin": DATA,
         "picture.gif": PICTURE,
     }
     for folder in ("htdocs", "htdocs/direct"):
@@ -62,11 +73,36 @@ def pac_flag(site: PortalSite) -> str:
     return f"--proxy-pac-url=http://{site.node.service_address()}:{PAGE_PORT}/proxy.pac"
 
 
+def checksum() -> int:
+    total = 0
+    for each in DATA:
+        total = (total * 31 + each) % 10**9
+    return total
+
+
 def is_whole(browser: Remote) -> bool:
     """Return whether all files of the site are there and did what they are for."""
+    wait_until(lambda: "loaded" in browser.title, "the script has run", timeout=90)
     widths = browser.execute_script("return [...document.images].map(each => each.naturalWidth)")
     colour = browser.execute_script("return getComputedStyle(document.querySelector('h1')).color")
-    return bool((browser.title, widths, colour) == ("The script ran", [1] * PICTURES, "rgb(1, 2, 3)"))
+    return bool((browser.title, widths, colour) == (f"The script loaded {checksum()}", [1] * PICTURES, "rgb(1, 2, 3)"))
+
+
+def shown_code(browser: Remote) -> list[str]:
+    """Return what the QR code of the page says, as the browser paints it."""
+    width = 456
+    grey = browser.execute_script(
+        """
+        const canvas = document.createElement("canvas");
+        canvas.width = canvas.height = arguments[0];
+        const context = canvas.getContext("2d");
+        context.drawImage(document.querySelector("figure img"), 0, 0, canvas.width, canvas.height);
+        const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
+        return Array.from({length: data.length / 4}, (_, at) => data[4 * at]);
+        """,
+        width,
+    )
+    return qr_texts(bytes(grey), width)
 
 
 def access_log(site: PortalSite) -> str:
@@ -96,22 +132,27 @@ def keep(browser: Remote, name: str, directory: Path) -> None:
             screenshot(browser, directory / f"{name}-{size}-{scheme}.png")
 
 
-def judge(browser: Remote) -> None:
-    """Fail where the page is not for everybody: colours, names, order, width."""
+def judge(browser: Remote, status: int = 200) -> None:
+    """Fail where the page is not for everybody: colours, names, order, width. *status*: of the page itself."""
     for size in SIZES:
         for scheme in SCHEMES:
             look_as(browser, size, scheme)
             assert faults(browser) == [], (size, scheme)
             assert not is_wider_than(browser, size), (size, scheme)
-    assert complaints(browser) == []
+    assert [each for each in complaints(browser) if f"status of {status}" not in each] == []
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str) -> None:
     host = origin.host.service_address()
+    before, joined = site.client.counters(), site.node.mib()["MPTcpExtMPJoinAckRx"]
     with chromium(site, proxy_flag(site)) as browser:
         browser.get(f"{scheme}://{host}/site.html")
         assert is_whole(browser)
+    after = site.client.counters()
+    received = {each: after[each].received - before[each].received for each in ("eth0", "wlan0")}
+    assert min(received.values()) > len(DATA) / 20, received
+    assert site.node.mib()["MPTcpExtMPJoinAckRx"] > joined
     log = access_log(site)
     assert log.count("picture.gif") >= PICTURES if scheme == "http" else f"CONNECT {host}:443" in log
 
@@ -138,22 +179,30 @@ def test_the_check_page_follows_what_happens(site: PortalSite, origin: Origin, t
             until_it_says(browser, "Multipath TCP with 2 subflows so far: Wi-Fi and LTE")
             site.reload(throttler, LTE_CAPPED)
             until_it_says(browser, "LTE is held to 5 Mbit/s by rule evening.")
+            site.reload(throttler, CAP_AND_VOLUME)
+            until_it_says(browser, "of 5 GB left")
+            assert "LTE is held to 5 Mbit/s by rule evening." in text_of(browser, "#answer")
+            judge(browser)
+            keep(browser, "check-multipath", tmp_path)
             site.reload(throttler, PATHS + VOLUME % "5 MB")
             until_it_says(browser, "of 5 MB left")
             assert not browser.execute_script("return document.getElementById('volumes').hidden")
-            judge(browser)
-            keep(browser, "check-multipath", tmp_path)
             command = ["mptcpize", "run", "curl", "-s", "-o", "/dev/null", "-x", site.proxy.url(), origin.url("big")]
             site.client.run(command, timeout=90)
             until_it_says(browser, "all of 5 MB used up")
+            until_it_says(browser, "is held to 8 Mbit/s by rule month.")
+            judge(browser)
+            keep(browser, "check-used-up", tmp_path)
     finally:
         site.client.run(add, check=False)
 
 
 def test_the_check_page_without_multipath(site: PortalSite, tmp_path: Path) -> None:
-    with chromium(site, proxy_flag(site), mptcp=False) as browser:
+    """Whatever caps there are: the throttler knows of no subflow of a connection without it."""
+    with site.throttled(LTE_CAPPED), chromium(site, proxy_flag(site), mptcp=False) as browser:
         browser.get(CHECK)
         until_it_says(browser, "Plain TCP over one path")
+        assert "held" not in text_of(browser, "#answer")
         assert "What speaks Multipath TCP" in text_of(browser, "#systems")
         judge(browser)
         keep(browser, "check-plain", tmp_path)
@@ -171,10 +220,22 @@ def test_without_scripts_the_page_asks_again_by_itself(site: PortalSite) -> None
         wait_until(lambda: asked() > first, "it is loaded again", timeout=60)
 
 
+def test_while_the_portal_does_not_run_there_is_a_page_that_says_so_and_waits(site: PortalSite, tmp_path: Path) -> None:
+    assert site.portal is not None
+    site.portal.stop()
+    with chromium(site, proxy_flag(site)) as browser:
+        browser.get(CHECK)
+        assert text_of(browser, "h1") == "The check page does not answer"
+        judge(browser, 503)
+        keep(browser, "check-missing", tmp_path)
+        site.start_portal()
+        wait_until(lambda: "Multipath TCP" in text_of(browser, "#answer"), "the check page comes by itself", timeout=90)
+
+
 def test_the_page_for_new_clients(site: PortalSite, tmp_path: Path) -> None:
     with chromium(site, "--no-proxy-server", mptcp=False) as browser:
         browser.get(f"http://{site.node.service_address()}:{PAGE_PORT}/")
-        assert browser.execute_script("return document.querySelector('figure img').naturalWidth") > 0
+        assert shown_code(browser) == [f"http://{site.node.service_address()}:{PAGE_PORT}/"]
         judge(browser)
         keep(browser, "onboarding", tmp_path)
         browser.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")

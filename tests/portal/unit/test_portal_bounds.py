@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 import uvicorn
+from certificates import self_signed
 from starlette.types import Receive, Scope, Send
 
 from mptcp_portal import bounded
@@ -63,19 +63,19 @@ async def is_let_in(port: int, address: str = "127.0.0.1") -> bool:
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("first", "later"),
     [
-        b"",
-        b"GET / HTT",
-        GET + b"GET / HTT",
-        GET + b"\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\nx",
-        b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 50,
+        (b"", b""),
+        (b"GET / HTT", b""),
+        (GET, b"GET / HTT"),
+        (GET, b"\r\n"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\nx", b"x"),
+        (b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 50, b""),
     ],
     ids=["nothing", "half a request", "half a second request", "an empty line", "a body without end", "takes nothing"],
 )
 def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, sent: bytes
+    monkeypatch: pytest.MonkeyPatch, first: bytes, later: bytes
 ) -> None:
     """The client does its part and then nothing; it is not asked whether it reads."""
 
@@ -85,9 +85,10 @@ def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", port))
             with client:
-                client.sendall(sent)
-                # Who comes after it is let in after it.
+                client.sendall(first)
+                # Who comes after it is let in after it, and answered after it.
                 assert await is_let_in(port)
+                client.sendall(later)
                 async with asyncio.timeout(30):
                     while server.server_state.connections:  # noqa: ASYNC110 -- the server tells nobody
                         await asyncio.sleep(0.01)
@@ -130,14 +131,27 @@ def test_one_address_takes_no_more_than_its_share() -> None:
     asyncio.run(crowd())
 
 
+def test_what_a_connection_holds_is_bounded() -> None:
+    """By Linux, twice what is asked for."""
+
+    async def look() -> None:
+        async with served(Bounds()) as (server, port):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await is_let_in(port)
+            (protocol, *_) = server.server_state.connections
+            transport = protocol.transport
+            of_kernel = transport.get_extra_info("socket")
+            assert of_kernel.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 32 << 10
+            assert of_kernel.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 128 << 10
+            assert transport.get_write_buffer_limits()[1] <= 16 << 10
+            writer.close()
+
+    asyncio.run(look())
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    directory = tmp_path_factory.mktemp("certificate")
-    certificate, key = directory / "certificate.pem", directory / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-subj", "/CN=portal", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
-    return certificate, key
+    return self_signed(tmp_path_factory.mktemp("certificate"))
 
 
 def test_a_handshake_that_does_not_come_is_bounded_too(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from certificates import self_signed
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
-from mptcp_portal.bounded import MOST_CONNECTIONS
+from mptcp_portal.bounded import MOST_CONNECTIONS, MOST_OF_ONE
 from mptcp_portal.cli import main
 
 GOOD = "check: {squid_user: root}\n"
@@ -117,6 +119,46 @@ def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> No
             each.close()
 
 
+def test_all_three_are_served_and_one_client_has_its_share_of_what_clients_ask_themselves(tmp_path: Path) -> None:
+    """Squid asks for all clients, from one address."""
+    certificate, key = self_signed(tmp_path)
+    check, page, captive = (free_port() for _ in range(3))
+    path = tmp_path / "portal.yaml"
+    path.write_text(
+        f"check: {{squid_user: {_own_name()}, listen: 127.0.0.1:{check}}}\nstatus_socket: {tmp_path}/none\n"
+        f"proxy: {{address: 192.0.2.1}}\nonboarding: {{listen: 127.0.0.1:{page}}}\n"
+        f"captive_portal: {{listen: 127.0.0.1:{captive}, certificate: {certificate}, key: {key}}}\n"
+    )
+    command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    held: dict[int, list[socket.socket]] = {check: [], page: [], captive: []}
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        answer = _asked(captive, "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", trusted)
+        assert "content-type: application/captive+json" in answer
+        assert answer.endswith('{"captive":false}')
+        for port, connections in held.items():
+            connections += [socket.create_connection(("127.0.0.1", port)) for _ in range(MOST_OF_ONE)]
+            if port == check:
+                assert not _is_refused(port)
+            else:
+                _wait(lambda port=port: _is_refused(port))
+        # What clients send fills no journal.
+        held[check][0].sendall(b"\x00\r\n\r\n")
+        assert b" 400 " in held[check][0].recv(4096)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stdout.read() == ""
+    finally:
+        process.kill()
+        process.wait()
+        for each in held.values():
+            for connection in each:
+                connection.close()
+
+
 def _is_refused(port: int) -> bool:
     try:
         return not _asked(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
@@ -138,7 +180,8 @@ def _own_name() -> str:
     return pwd.getpwuid(os.getuid()).pw_name
 
 
-def _asked(port: int, head: str) -> str:
-    with socket.create_connection(("127.0.0.1", port), 30) as client:
+def _asked(port: int, head: str, context: ssl.SSLContext | None = None) -> str:
+    with socket.create_connection(("127.0.0.1", port), 30) as plain:
+        client = context.wrap_socket(plain, server_hostname="127.0.0.1") if context else plain
         client.sendall((head + "\r\n").encode())
         return b"".join(iter(lambda: client.recv(65536), b"")).decode()
