@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import random
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
 from rich.console import Console
+from rich.table import Table
 
 from mptcp_lab.agent import processors
 from mptcp_lab.testbed import Testbed, paths
@@ -31,14 +32,16 @@ from .relay_bed import Bed, measured
 from .relay_cells import DIRECT, HELD, OPTIONS, Cell, Plan, Setting, applies, cells, plan_of
 from .relay_judging import Measured, Rounds, judge, machine
 from .relay_results import tables
+from .tables import new_table
 
 __all__ = ["OPTIONS", "run"]
 
+MULTIPATH = {"own": "its listener", "wrapped": "all its sockets, by mptcpize", "": "none"}
 DESCRIPTORS = 20_000
 """That each proxy may have: a tunnel takes two, of the splice relay six."""
 
 
-def run(console: Console, seed: int, quick: bool, options: dict[str, str]) -> Findings:
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Measure what *options* choose of what is installed here."""
     need("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
     plan = plan_of(options, quick)
@@ -46,6 +49,7 @@ def run(console: Console, seed: int, quick: bool, options: dict[str, str]) -> Fi
     multipath = {
         name: bool(PEERS[name].multipath) for name in plan.proxies if name != DIRECT and not PEERS[name].lacking()
     } | {DIRECT: False}
+    versions = {name: PEERS[name].version() for name in multipath if name != DIRECT}
     for line in left_out:
         console.print(f"left out: {line}", style="yellow", highlight=False)
     chosen = cells(plan, multipath)
@@ -65,11 +69,15 @@ def run(console: Console, seed: int, quick: bool, options: dict[str, str]) -> Fi
     data = {
         "measured": [asdict(m) | {"setting": str(m.setting), "cell": str(m.cell), "cost": m.cost} for m in found],
         "left_out": left_out,
+        "versions": versions,
         "runs": plan.runs,
         "processors": str(usage),
     }
     return Findings(
-        (*tables(rounds, seed), aims_table(f"The relay, {plan.runs} rounds", aims)), data, tuple(void), aims=tuple(aims)
+        (*tables(rounds, seed), _proxies(versions), aims_table(f"The relay, {plan.runs} rounds", aims)),
+        data,
+        tuple(void),
+        aims=tuple(aims),
     )
 
 
@@ -79,6 +87,15 @@ def tasks_of(plan: Plan, setting: Setting, cell: Cell) -> list[str]:
         task for task in plan.tasks_of(setting) if cell.proxy == DIRECT or applies(task, PEERS[cell.proxy].tunnels)
     ]
     return [task for task in tasks if cell.proxy != DIRECT or (task not in HELD and task != "connect")]
+
+
+def _proxies(versions: Mapping[str, str]) -> Table:
+    table = new_table(
+        "Proxies: as installed", ("proxy", "version", "Multipath TCP"), ("proxy", "version", "Multipath TCP")
+    )
+    for name, version in versions.items():
+        table.add_row(name, version, MULTIPATH[PEERS[name].multipath])
+    return table
 
 
 def _measure(

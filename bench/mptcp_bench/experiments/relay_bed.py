@@ -1,7 +1,8 @@
 """The testbed of the experiment ``relay``: one proxy at a time, started anew, and clients that ask through it.
 
-The links are as fast as the machine. Client, core, proxy and origin are namespaces; the proxy's processes, and no
-others, are charged for what they do. Memory is that of a proxy which has served nothing before.
+The links are as fast as the machine. Client, core, proxy and origin are namespaces of it; a veth pair delivers in the
+context of the sender, so that a proxy is charged for its packets' way to the client, as all are. Memory is that of a
+proxy which has served nothing before.
 """
 
 from __future__ import annotations

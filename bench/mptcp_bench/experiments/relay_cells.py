@@ -9,9 +9,9 @@ from itertools import product
 from .options import choice, count, positive
 
 DIRECT, OURS, LIMIT = "direct", "ours", "splice"
-PEERS = ("squid", "haproxy", "nginx", "traffic-server", "apache")
+OTHERS = ("squid", "haproxy", "nginx", "traffic-server", "apache")
 """What others have: ours is compared with these."""
-PROXIES = (DIRECT, OURS, *PEERS, LIMIT)
+PROXIES = (DIRECT, OURS, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
 """Subflows of Multipath TCP that a connection has."""
 BULK = ("get", "connect")

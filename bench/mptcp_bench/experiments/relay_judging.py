@@ -18,7 +18,7 @@ from mptcp_lab.testbed import TestbedError
 
 from ..statistics import median, median_interval
 from .aims import Aim
-from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OURS, PEERS, Cell, Setting
+from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, Cell, Setting
 
 WORST = 1.0
 """Of the best peer's processor time."""
@@ -102,7 +102,7 @@ class Rounds:
 
     def best(self, setting: Setting, client: str, task: str) -> str | None:
         """Return the peer that has the least median cost; None where none was measured."""
-        found = {peer: self.costs(setting, Cell(peer, client), task).values() for peer in PEERS}
+        found = {peer: self.costs(setting, Cell(peer, client), task).values() for peer in OTHERS}
         there = {peer: median(list(costs)) for peer, costs in found.items() if costs}
         return min(there, key=lambda peer: there[peer]) if there else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from mutants_of_relay import RUNS, cell_of, measured, sound
 
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.peers import PEERS, Peer
+from mptcp_bench.experiments.peers import PEERS, Order, Peer
 from mptcp_bench.experiments.relay import tasks_of
 from mptcp_bench.experiments.relay_cells import (
     BASE,
@@ -93,6 +94,15 @@ def test_what_is_not_installed_is_named_with_its_package(tmp_path: Path) -> None
     assert Peer("x", "x-server", ("sh", there), lambda order: pytest.fail("started")).lacking() is None
     lacking = Peer("x", "x-server", ("sh", "x-not-there", f"{there}/y"), lambda order: pytest.fail("started")).lacking()
     assert lacking == f"x-not-there and {there}/y not installed (Debian's package x-server)"
+
+
+def test_a_proxy_says_its_version_in_a_line() -> None:
+    def never(order: Order) -> NoReturn:
+        pytest.fail("started")
+
+    assert Peer("x", "x", (), never).version() == ""
+    assert Peer("x", "x", (), never, asked=("printf", "x 1.2\\nmore\\n")).version() == "x 1.2"
+    assert Peer("x", "x", (), never, asked=("sh", "-c", "echo x 1.2 >&2")).version() == "x 1.2"
 
 
 def bucket(nanoseconds: int) -> int:

@@ -61,4 +61,4 @@ def _start(order: Order) -> Program:
     return answers(order, order.host.popen(argv, name="apache"), "Apache")
 
 
-APACHE = Peer("apache", "apache2-bin", ("apache2", f"{MODULES}/mod_proxy_connect.so"), _start)
+APACHE = Peer("apache", "apache2-bin", ("apache2", f"{MODULES}/mod_proxy_connect.so"), _start, asked=("apache2", "-v"))

@@ -31,4 +31,4 @@ def _start(order: Order) -> Program:
     return answers(order, order.host.popen(argv, name="haproxy"), "HAProxy")
 
 
-HAPROXY = Peer("haproxy", "haproxy", ("haproxy",), _start, tunnels=False)
+HAPROXY = Peer("haproxy", "haproxy", ("haproxy",), _start, tunnels=False, asked=("haproxy", "-v"))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptcp_lab.testbed import LiveNode, Program
+from mptcp_lab.testbed.commands import run
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, mptcp_command, wait_until
 
 PORT = PROXY_PORT
@@ -58,11 +59,20 @@ class Peer:
     """Whether it takes CONNECT."""
     multipath: str = "wrapped"
     """How it takes MPTCP: ``own``, ``wrapped`` by mptcpize(8), or not at all: empty."""
+    asked: tuple[str, ...] = ()
+    """The command that says its version, in its first line."""
 
     def lacking(self) -> str | None:
         """Return what of it is not installed, None where all is there."""
         absent = [each for each in self.needs if program(each) is None]
         return f"{' and '.join(absent)} not installed (Debian's package {self.package})" if absent else None
+
+    def version(self) -> str:
+        """Return what it says of itself; empty where there is nothing to ask."""
+        if not self.asked:
+            return ""
+        said = run(self.asked, check=False)
+        return next(iter((said.stdout or said.stderr).strip().splitlines()), "")
 
 
 def program(name: str) -> str | None:

@@ -54,4 +54,4 @@ def _start(order: Order) -> Program:
     return answers(order, order.host.popen(argv, name="nginx"), "nginx")
 
 
-NGINX = Peer("nginx", "nginx", ("nginx",), _start, tunnels=False)
+NGINX = Peer("nginx", "nginx", ("nginx",), _start, tunnels=False, asked=("nginx", "-v"))

@@ -48,5 +48,5 @@ def _start_stock(order: Order) -> Program:
     return answers(order, order.host.popen(argv, name="squid", mounts=mounts), "Squid")
 
 
-OURS = Peer("ours", "squid", ("squid",), _start_ours, multipath="own")
-SQUID = Peer("squid", "squid", ("squid",), _start_stock, multipath="")
+OURS = Peer("ours", "squid", ("squid",), _start_ours, multipath="own", asked=("squid", "-v"))
+SQUID = Peer("squid", "squid", ("squid",), _start_stock, multipath="", asked=("squid", "-v"))

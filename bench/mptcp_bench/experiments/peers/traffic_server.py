@@ -76,4 +76,6 @@ def _start(order: Order) -> Program:
     return answers(order, process, "Traffic Server")
 
 
-TRAFFIC_SERVER = Peer("traffic-server", "trafficserver", ("traffic_server",), _start)
+TRAFFIC_SERVER = Peer(
+    "traffic-server", "trafficserver", ("traffic_server",), _start, asked=("traffic_server", "--version")
+)
