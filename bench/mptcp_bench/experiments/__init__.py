@@ -75,6 +75,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("guard", "The uncapped path fails: with the guard and without it", "guard"),
         Experiment("steering", "Each steering mode: who carries what, and how fast it reacts", "steering"),
         Experiment("middleboxes", "What middleboxes make of Multipath TCP, and what status says of it", "middleboxes"),
+        Experiment("relay", "What carrying a byte and a request costs: ours beside every peer", "relay"),
         Experiment(
             "emulation", "Emulated paths: delay, loss, order, seed and full rate, against what was asked", "emulation"
         ),

@@ -14,6 +14,7 @@ from mutants_of_console import CONSOLE
 from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_others import EMULATION, SCALE
 from mutants_of_overshoot import OVERSHOOT
+from mutants_of_relay import RELAY
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
 from mutants_of_soak import SOAK
 from mutants_of_steering import STEERING
@@ -35,6 +36,7 @@ JUDGES: dict[str, Judge] = {
     "pages": PAGES,
     "reaction": REACTION,
     "recovery": RECOVERY,
+    "relay": RELAY,
     "scale": SCALE,
     "soak": SOAK,
     "starvation": STARVATION,

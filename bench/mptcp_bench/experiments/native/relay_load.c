@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * relay_load: connections to a proxy, or to a web server itself, that ask for something again and again.
+ *
+ *     relay_load COUNTERS tcp|mptcp ADDRESS PORT CONNECTIONS REQUESTS RATE PREAMBLE REQUEST
+ *
+ * Opens CONNECTIONS to ADDRESS and PORT, sends PREAMBLE on each (a CONNECT, or nothing) and awaits an answer without a
+ * body, then sends REQUEST and reads the answer, at most REQUESTS times on each connection (-1: without end), which is
+ * then held as it is. RATE 0: the next request follows the answer at once. Else RATE requests a second are due, evenly,
+ * each on any connection that has nothing to do; what an answer took is counted from when it was due, so that a proxy
+ * that stands still is not spared the requests of that time.
+ *
+ * An answer is 200, with Content-Length (RFC 9112, 6.3). A connection that was closed between two answers is opened
+ * again; everything else is a failure. A body is read and thrown away.
+ *
+ * COUNTERS is a file that holds a `struct counters`, mapped, so that it can be read at any moment. "ready" on stdout: it
+ * works. SIGTERM ends it.
+ */
+
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+
+#define NANOSECONDS 1000000000LL
+#define MAX_CONNECTIONS 4096
+#define MAX_OPENING 50 /* not yet answered for the first time: a listener's queue is short */
+#define HEAD 4096      /* bytes of an answer's head, at the most */
+#define EVENTS 256
+#define PIECE 262144 /* bytes read at once */
+#define STEPS 32     /* of the histogram, for each power of two */
+#define BUCKETS (60 * STEPS)
+
+struct counters {
+	uint64_t octets;   /* of bodies */
+	uint64_t answers;  /* complete */
+	uint64_t failures; /* another status, a head that makes no sense, an end within an answer, no connection */
+	uint64_t opened;   /* connections, those that were opened again among them */
+	uint64_t resting;  /* connections that have had all their answers */
+	uint64_t standing; /* connections on which an answer has begun, those that were opened again not twice */
+	uint64_t dealt;    /* requests of a RATE that were due, and are under way or answered */
+	uint64_t late[BUCKETS]; /* answers by the nanoseconds that they took: see bucket() */
+};
+
+enum state { CLOSED, CONNECTING, PREAMBLE, IDLE, WAITING_HEAD, WAITING_BODY, RESTING };
+
+struct connection {
+	int socket;
+	enum state state;
+	bool first; /* nothing was answered yet */
+	bool stood;
+	bool owing; /* a request that was due was lost with a connection: it goes first */
+	long asked;
+	int64_t due;
+	uint64_t left; /* of the body */
+	size_t got;    /* of the head */
+	char head[HEAD + 1];
+};
+
+static struct counters *counters;
+static struct connection connections[MAX_CONNECTIONS];
+static int idle[MAX_CONNECTIONS];
+static int idle_count, count, opening, unopened;
+static const char *preamble, *request;
+static struct addrinfo *goal;
+static int protocol, events;
+static long requests;
+static double rate;
+static int64_t began;
+static char piece[PIECE];
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static int64_t now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * NANOSECONDS + time.tv_nsec;
+}
+
+/* The first 2 * STEPS buckets are one nanosecond wide, and each STEPS after them twice as wide as those before. */
+static unsigned bucket(uint64_t taken)
+{
+	unsigned shift = 0;
+
+	while (taken >> shift >= 2 * STEPS)
+		shift++;
+	return shift * STEPS + (unsigned)(taken >> shift);
+}
+
+static void open_one(int number)
+{
+	struct connection *one = &connections[number];
+	struct epoll_event event = {.events = EPOLLOUT, .data.u32 = (uint32_t)number};
+	int yes = 1;
+
+	one->socket = socket(goal->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
+	if (one->socket < 0)
+		fail("make a socket");
+	setsockopt(one->socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+	if (connect(one->socket, goal->ai_addr, goal->ai_addrlen) < 0 && errno != EINPROGRESS)
+		fail("connect");
+	if (epoll_ctl(events, EPOLL_CTL_ADD, one->socket, &event) < 0)
+		fail("epoll_ctl");
+	one->state = CONNECTING;
+	one->first = true;
+	opening++;
+	counters->opened++;
+}
+
+static void close_one(int number)
+{
+	struct connection *one = &connections[number];
+
+	close(one->socket);
+	if (one->first)
+		opening--;
+	one->state = CLOSED;
+}
+
+static void failed(int number, const char *why)
+{
+	static bool said;
+
+	if (!said)
+		fprintf(stderr, "%s: %.*s\n", why, (int)strcspn(connections[number].head, "\r\n"), connections[number].head);
+	said = true;
+	counters->failures++;
+	close_one(number);
+	/* Not at once: a proxy that refuses would be asked without a pause. */
+	usleep(1000);
+	open_one(number);
+}
+
+/* A server may close a connection between two answers, though the next request is on its way. */
+static void closed_between(int number)
+{
+	if (connections[number].state == IDLE) {
+		for (int i = 0; i < idle_count; i++)
+			if (idle[i] == number)
+				idle[i--] = idle[--idle_count];
+	} else {
+		connections[number].owing = true;
+	}
+	close_one(number);
+	open_one(number);
+}
+
+static void say(int number, const char *what, enum state next)
+{
+	struct connection *one = &connections[number];
+
+	/* A request is far smaller than an empty send buffer. */
+	if (send(one->socket, what, strlen(what), MSG_NOSIGNAL) != (ssize_t)strlen(what)) {
+		if (what == request && !one->first)
+			closed_between(number);
+		else
+			failed(number, "not sent, after");
+		return;
+	}
+	one->got = 0;
+	one->state = next;
+}
+
+static void ask(int number, int64_t due)
+{
+	connections[number].due = due;
+	connections[number].state = WAITING_HEAD;
+	say(number, request, WAITING_HEAD);
+}
+
+/* The connection has nothing to do. */
+static void rest(int number)
+{
+	struct connection *one = &connections[number];
+
+	if (one->first) {
+		one->first = false;
+		opening--;
+	}
+	if (requests >= 0 && one->asked >= requests) {
+		one->state = RESTING;
+		counters->resting++;
+	} else if (one->owing) {
+		one->owing = false;
+		ask(number, one->due);
+	} else if (rate > 0) {
+		one->state = IDLE;
+		idle[idle_count++] = number;
+	} else {
+		ask(number, now());
+	}
+}
+
+static void connected(int number)
+{
+	struct connection *one = &connections[number];
+	struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)number};
+	int error = 0;
+	socklen_t length = sizeof error;
+
+	if (getsockopt(one->socket, SOL_SOCKET, SO_ERROR, &error, &length) < 0 || error != 0) {
+		failed(number, "not connected, after");
+		return;
+	}
+	if (epoll_ctl(events, EPOLL_CTL_MOD, one->socket, &event) < 0)
+		fail("epoll_ctl");
+	if (*preamble != '\0')
+		say(number, preamble, PREAMBLE);
+	else
+		rest(number);
+}
+
+static void answered(int number)
+{
+	struct connection *one = &connections[number];
+
+	counters->answers++;
+	counters->late[bucket((uint64_t)(now() - one->due))]++;
+	one->asked++;
+	rest(number);
+}
+
+/* The head is there: what has come of the body counts. */
+static void head_read(int number, const char *end)
+{
+	struct connection *one = &connections[number];
+	size_t more = one->got - (size_t)(end - one->head);
+	const char *length;
+
+	if (strncmp(one->head, "HTTP/1.", 7) != 0 || strncmp(one->head + 8, " 200", 4) != 0) {
+		failed(number, "another answer than 200");
+		return;
+	}
+	if (!one->stood) {
+		one->stood = true;
+		counters->standing++;
+	}
+	if (one->state == PREAMBLE) {
+		if (more > 0)
+			failed(number, "more than the answer to CONNECT");
+		else
+			rest(number);
+		return;
+	}
+	length = strcasestr(one->head, "\r\nContent-Length:");
+	if (length == NULL || length >= end || (one->left = strtoull(length + 17, NULL, 10)) < more) {
+		failed(number, "no length, or more than that");
+		return;
+	}
+	counters->octets += more;
+	one->left -= more;
+	one->state = WAITING_BODY;
+	if (one->left == 0)
+		answered(number);
+}
+
+static void readable(int number)
+{
+	struct connection *one = &connections[number];
+	bool body = one->state == WAITING_BODY;
+	char *into = body ? piece : one->head + one->got;
+	size_t room = body ? (one->left < PIECE ? one->left : PIECE) : HEAD - one->got;
+	ssize_t got = recv(one->socket, into, room, 0);
+
+	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (got <= 0) {
+		if (!one->first && (one->state == IDLE || (one->state == WAITING_HEAD && one->got == 0)))
+			closed_between(number);
+		else
+			failed(number, "ended within an answer, after");
+		return;
+	}
+	if (body) {
+		counters->octets += (uint64_t)got;
+		one->left -= (uint64_t)got;
+		if (one->left == 0)
+			answered(number);
+		return;
+	}
+	if (one->state == IDLE || one->state == RESTING) {
+		failed(number, "said unasked"); /* nobody asked for anything */
+		return;
+	}
+	one->got += (size_t)got;
+	one->head[one->got] = '\0';
+	char *end = strstr(one->head, "\r\n\r\n");
+	if (end != NULL)
+		head_read(number, end + 4);
+	else if (one->got == HEAD)
+		failed(number, "a head too long");
+}
+
+static int64_t due_at(uint64_t number)
+{
+	return began + (int64_t)((double)number / rate * NANOSECONDS);
+}
+
+static void map_counters(const char *path)
+{
+	int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	if (file < 0 || ftruncate(file, sizeof *counters) < 0)
+		fail(path);
+	counters = mmap(NULL, sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (counters == MAP_FAILED)
+		fail(path);
+}
+
+static void raise_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		fail("getrlimit");
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+		fail("setrlimit");
+}
+
+int main(int argc, char **argv)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+	struct epoll_event happened[EVENTS];
+	bool started = false;
+
+	if (argc != 10 || (strcmp(argv[2], "tcp") != 0 && strcmp(argv[2], "mptcp") != 0) || atoi(argv[5]) < 1 ||
+	    atoi(argv[5]) > MAX_CONNECTIONS || getaddrinfo(argv[3], argv[4], &hints, &goal) != 0) {
+		fprintf(stderr, "usage: relay_load COUNTERS tcp|mptcp ADDRESS PORT CONNECTIONS REQUESTS RATE PREAMBLE REQUEST\n");
+		return 2;
+	}
+	/* The experiment may be killed. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	raise_limit();
+	map_counters(argv[1]);
+	protocol = strcmp(argv[2], "mptcp") == 0 ? IPPROTO_MPTCP : IPPROTO_TCP;
+	unopened = count = atoi(argv[5]);
+	requests = atol(argv[6]);
+	rate = atof(argv[7]);
+	preamble = argv[8];
+	request = argv[9];
+	events = epoll_create1(EPOLL_CLOEXEC);
+	if (events < 0)
+		fail("epoll_create1");
+	puts("ready");
+	fflush(stdout);
+	for (;;) {
+		struct timespec wait = {0};
+		int64_t until;
+		int what;
+
+		while (unopened > 0 && opening < MAX_OPENING)
+			open_one(--unopened);
+		/* The clock of what is due begins when every connection has been answered once. */
+		if (!started && unopened == 0 && opening == 0) {
+			started = true;
+			began = now();
+		}
+		while (rate > 0 && started && idle_count > 0 && due_at(counters->dealt) <= now()) {
+			int number = idle[--idle_count];
+
+			ask(number, due_at(counters->dealt++));
+		}
+		until = rate > 0 && started && idle_count > 0 ? due_at(counters->dealt) - now() : NANOSECONDS;
+		if (until > 0)
+			wait = (struct timespec){.tv_sec = until / NANOSECONDS, .tv_nsec = until % NANOSECONDS};
+		what = epoll_pwait2(events, happened, EVENTS, &wait, NULL);
+		for (int i = 0; i < what; i++) {
+			int number = (int)happened[i].data.u32;
+
+			if (connections[number].state == CONNECTING)
+				connected(number);
+			else if (connections[number].state != CLOSED)
+				readable(number);
+		}
+	}
+}

@@ -1,0 +1,64 @@
+"""Apache's mod_proxy: one process of the event MPM, with a thread for each request or tunnel under way.
+
+It cannot be held to one thread; with all cores it has a process for each. 2.4 has no MPTCP: mptcpize(8) gives it.
+"""
+
+from __future__ import annotations
+
+from mptcp_lab.testbed import Program
+
+from .model import PORT, Order, Peer, answers
+
+MODULES = "/usr/lib/apache2/modules"
+THREADS = 1000
+"""Of a process: a tunnel holds one, whatever goes through it."""
+_CONFIG = """\
+ServerRoot {directory}
+ServerName proxy.test
+PidFile {directory}/apache.pid
+DefaultRuntimeDir {directory}
+Mutex file:{directory}
+ErrorLog {directory}/error.log
+LoadModule mpm_event_module {modules}/mod_mpm_event.so
+LoadModule authz_core_module {modules}/mod_authz_core.so
+LoadModule proxy_module {modules}/mod_proxy.so
+LoadModule proxy_http_module {modules}/mod_proxy_http.so
+LoadModule proxy_connect_module {modules}/mod_proxy_connect.so
+User www-data
+Group www-data
+ServerLimit {workers}
+StartServers {workers}
+ThreadLimit {threads}
+ThreadsPerChild {threads}
+MaxRequestWorkers {all_threads}
+# TCP_DEFER_ACCEPT: no second subflow is ever accepted, for the third ACK of a join has no data.
+AcceptFilter http none
+Listen 0.0.0.0:{port}
+Listen [::]:{port}
+KeepAlive On
+MaxKeepAliveRequests 0
+KeepAliveTimeout 60
+ProxyRequests On
+ProxyVia Off
+AllowCONNECT 443
+<Proxy *>
+    Require all granted
+</Proxy>
+# Without a worker of its own an origin's connections are not kept (mod_proxy, "Workers").
+<Proxy "http://{origin}">
+    ProxySet enablereuse=on max=1000
+</Proxy>
+"""
+
+
+def _start(order: Order) -> Program:
+    text = _CONFIG.format(
+        port=PORT, directory=order.directory, modules=MODULES, origin=order.origin_host,
+        workers=order.workers, threads=THREADS, all_threads=THREADS * order.workers,
+    )  # fmt: skip
+    config = order.write("apache.conf", text)
+    argv = order.wrapped(["apache2", "-D", "FOREGROUND", "-f", str(config)])
+    return answers(order, order.host.popen(argv, name="apache"), "Apache")
+
+
+APACHE = Peer("apache", "apache2-bin", ("apache2", f"{MODULES}/mod_proxy_connect.so"), _start, asked=("apache2", "-v"))

@@ -1,0 +1,34 @@
+"""HAProxy, which goes to the address that the URL names, and has no CONNECT. 2.6 has no MPTCP: mptcpize(8) gives it."""
+
+from __future__ import annotations
+
+from mptcp_lab.testbed import Program
+
+from .model import PORT, Order, Peer, answers
+
+_CONFIG = """\
+global
+    nbthread {workers}
+    maxconn 5000
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+    http-reuse always
+frontend clients
+    bind :::{port} v4v6
+    default_backend origin
+backend origin
+    server origin {origin}:80
+"""
+
+
+def _start(order: Order) -> Program:
+    text = _CONFIG.format(port=PORT, workers=order.workers, origin=order.origin_host)
+    config = order.write("haproxy.cfg", text)
+    argv = order.wrapped(["haproxy", "-db", "-f", str(config)])
+    return answers(order, order.host.popen(argv, name="haproxy"), "HAProxy")
+
+
+HAPROXY = Peer("haproxy", "haproxy", ("haproxy",), _start, tunnels=False, asked=("haproxy", "-v"))

@@ -1,0 +1,57 @@
+"""nginx, which is no forward proxy: it passes all on to one fixed origin, and has no CONNECT.
+
+1.22 has no MPTCP: mptcpize(8) gives it.
+"""
+
+from __future__ import annotations
+
+from mptcp_lab.testbed import Program
+
+from .model import PORT, Order, Peer, answers
+
+# Without a limit nginx stores what a slow client has not taken yet in a file: others hold the origin back.
+_CONFIG = """\
+daemon off;
+user root;
+worker_processes {workers};
+worker_rlimit_nofile 20000;
+error_log {directory}/error.log;
+pid {directory}/nginx.pid;
+events {{ worker_connections 8000; }}
+http {{
+    access_log off;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    keepalive_requests 1000000000;
+    tcp_nodelay on;
+    upstream origin {{
+        server {origin}:80;
+        keepalive 1000;
+        keepalive_requests 1000000000;
+    }}
+    server {{
+        listen 0.0.0.0:{port};
+        listen [::]:{port};
+        location / {{
+            proxy_pass http://origin;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
+            proxy_max_temp_file_size 0;
+        }}
+    }}
+}}
+"""
+
+
+def _start(order: Order) -> Program:
+    text = _CONFIG.format(port=PORT, workers=order.workers, origin=order.origin_host, directory=order.directory)
+    config = order.write("nginx.conf", text)
+    argv = order.wrapped(["nginx", "-p", str(order.directory), "-e", "error.log", "-c", str(config)])
+    return answers(order, order.host.popen(argv, name="nginx"), "nginx")
+
+
+NGINX = Peer("nginx", "nginx", ("nginx",), _start, tunnels=False, asked=("nginx", "-v"))

@@ -1,0 +1,29 @@
+"""The least that a relay can do, ``native/splice_relay.c``: a limit, not a proxy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mptcp_lab.testbed import LiveNode, Program
+from mptcp_lab.testbed.commands import run
+
+from .model import PORT, Order, Peer, answers
+
+NATIVE = Path(__file__).parent.parent / "native"
+
+
+def built(name: str, host: LiveNode) -> Path:
+    """Return ``native/NAME.c``, compiled below the directory of *host*, once."""
+    program = host.directory / name
+    if not program.exists():
+        flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra"]
+        run(["gcc", *flags, "-o", str(program), str(NATIVE / f"{name}.c")], attempt=f"build {name}")
+    return program
+
+
+def _start(order: Order) -> Program:
+    argv = [str(built("splice_relay", order.host)), str(PORT), order.origin, "80"]
+    return answers(order, order.host.popen(argv, name="splice"), "the splice relay")
+
+
+SPLICE = Peer("splice", "gcc", ("gcc",), _start, multipath="own")

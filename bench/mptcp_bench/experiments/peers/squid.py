@@ -1,0 +1,52 @@
+"""Our proxy, with the squid.conf that it is shipped with, and Debian's Squid without anything of ours."""
+
+from __future__ import annotations
+
+from mptcp_lab.testbed import TMPFS, Program
+from mptcp_lab.testbed.services import SQUID_CONFIG, start_proxy
+
+from .model import PORT, Order, Peer, answers
+
+# What Debian's squid.conf has, but for the cache, which is off, and where its files are. It logs each request.
+_STOCK = """\
+http_port {port}
+acl clients src 10.0.0.0/8 fc00::/7
+acl tunnel_ports port 443
+http_access deny CONNECT !tunnel_ports
+http_access allow clients
+http_access deny all
+cache deny all
+access_log daemon:{directory}/access.log squid
+cache_log {directory}/cache.log
+coredump_dir {directory}
+pid_filename none
+netdb_filename none
+pinger_enable off
+cache_effective_user proxy
+shutdown_lifetime 0 seconds
+workers {workers}
+"""
+
+
+def _start_ours(order: Order) -> Program:
+    config = SQUID_CONFIG
+    if order.workers > 1:
+        config = order.write("squid.conf", f"include {SQUID_CONFIG}\nworkers {order.workers}\n")
+    proxy = start_proxy(order.host, config)
+    # It will be killed, and the next one is not to take the file for that of a proxy which runs.
+    (proxy.state / "squid.pid").unlink(missing_ok=True)
+    return proxy.process
+
+
+def _start_stock(order: Order) -> Program:
+    text = _STOCK.format(port=PORT, directory=order.directory, workers=order.workers)
+    config = order.write("squid.conf", text)
+    order.host.run(["chown", "-R", "proxy", str(order.directory)])
+    # SMP workers meet in /run; two Squids on a host collide on /dev/shm/squid-*.
+    mounts = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
+    argv = ["squid", "--foreground", "-f", str(config), "-n", "stock"]
+    return answers(order, order.host.popen(argv, name="squid", mounts=mounts), "Squid")
+
+
+OURS = Peer("ours", "squid", ("squid",), _start_ours, multipath="own", asked=("squid", "-v"))
+SQUID = Peer("squid", "squid", ("squid",), _start_stock, multipath="", asked=("squid", "-v"))

@@ -1,0 +1,140 @@
+"""What a proxy costs to carry a byte and a request: ours beside every peer, in one run, turn by turn.
+
+Downloads of large files by GET and through tunnels (CONNECT), small requests over kept connections as fast as the
+proxy answers and at half that rate, and idle and busy connections that are held; by TCP clients, and by Multipath TCP
+with one subflow and with two. Each proxy runs alone while it is measured, started anew; the order is drawn for each
+round. The main figure is the processor time of all processes of the proxy. docs/relay-cost.md has the results.
+
+The clients are ``native/relay_load.c``. Of Debian's load generators wrk has neither tunnels nor a rate, ab speaks
+HTTP/1.0, and h2load and hey keep no tunnel for further requests; none counts what an answer took from when it was due.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+
+from rich.console import Console
+from rich.table import Table
+
+from mptcp_lab.agent import processors
+from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed.features import need
+
+from .aims import aims_table
+from .attempts import attempted
+from .findings import Findings
+from .peers import PEERS
+from .relay_bed import Bed, measured
+from .relay_cells import DIRECT, HELD, OPTIONS, Cell, Plan, Setting, applies, cells, plan_of
+from .relay_judging import Measured, Rounds, judge, machine
+from .relay_results import tables
+from .tables import new_table
+
+__all__ = ["OPTIONS", "run"]
+
+MULTIPATH = {"own": "its listener", "wrapped": "all its sockets, by mptcpize", "": "none"}
+DESCRIPTORS = 20_000
+"""That each proxy may have: a tunnel takes two, of the splice relay six."""
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+    """Measure what *options* choose of what is installed here."""
+    need("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
+    plan = plan_of(options, quick)
+    left_out = [f"{name}: {why}" for name in plan.proxies if name != DIRECT and (why := PEERS[name].lacking())]
+    multipath = {
+        name: bool(PEERS[name].multipath) for name in plan.proxies if name != DIRECT and not PEERS[name].lacking()
+    } | {DIRECT: False}
+    versions = {name: PEERS[name].version() for name in multipath if name != DIRECT}
+    for line in left_out:
+        console.print(f"left out: {line}", style="yellow", highlight=False)
+    chosen = cells(plan, multipath)
+    planned = [
+        (setting, cell, task) for setting in plan.settings for cell in chosen for task in tasks_of(plan, setting, cell)
+    ]
+    void: list[str] = []
+    found: list[Measured] = []
+    draw = random.Random(seed)
+    before = processors.read()
+    _allow_descriptors()
+    for setting in plan.settings:
+        found += _measure(console, seed, plan, setting, chosen, draw, void)
+    usage = processors.usage(before, processors.read())
+    rounds = Rounds(found)
+    aims = [*judge(rounds, planned, plan.runs), *machine(usage)]
+    data = {
+        "measured": [asdict(m) | {"setting": str(m.setting), "cell": str(m.cell), "cost": m.cost} for m in found],
+        "left_out": left_out,
+        "versions": versions,
+        "runs": plan.runs,
+        "processors": str(usage),
+    }
+    return Findings(
+        (*tables(rounds, seed), _proxies(versions), aims_table(f"The relay, {plan.runs} rounds", aims)),
+        data,
+        tuple(void),
+        aims=tuple(aims),
+    )
+
+
+def tasks_of(plan: Plan, setting: Setting, cell: Cell) -> list[str]:
+    """Return what is measured of *cell*: what it cannot do is left out."""
+    tasks = [
+        task for task in plan.tasks_of(setting) if cell.proxy == DIRECT or applies(task, PEERS[cell.proxy].tunnels)
+    ]
+    return [task for task in tasks if cell.proxy != DIRECT or (task not in HELD and task != "connect")]
+
+
+def _proxies(versions: Mapping[str, str]) -> Table:
+    table = new_table(
+        "Proxies: as installed", ("proxy", "version", "Multipath TCP"), ("proxy", "version", "Multipath TCP")
+    )
+    for name, version in versions.items():
+        table.add_row(name, version, MULTIPATH[PEERS[name].multipath])
+    return table
+
+
+def _measure(
+    console: Console,
+    seed: int,
+    plan: Plan,
+    setting: Setting,
+    chosen: Sequence[Cell],
+    draw: random.Random,
+    void: list[str],
+) -> list[Measured]:
+    found: list[Measured] = []
+    with Testbed(paths((None, None), offloads=setting.offloads, name="relay"), seed=seed) as testbed:
+        bed = Bed.built(testbed, setting, plan)
+        for number in range(plan.runs):
+            for cell in draw.sample(chosen, len(chosen)):
+                name = f"{setting}, round {number + 1}, {cell}"
+                tasks = tasks_of(plan, setting, cell)
+                if not tasks:
+                    continue
+                there = attempted(partial(measured, bed, cell, tasks, number), name, console, void)
+                if there is not None:
+                    console.print(f"{name}: {', '.join(map(_shown, there))}", style="dim", highlight=False)
+                    found += there
+    return found
+
+
+def _shown(m: Measured) -> str:
+    if m.failures:
+        return f"{m.task}: {m.failures} answers failed ({m.failure})"
+    if m.task == "latency":
+        return f"latency p99 {m.late[2] * 1e6:.0f} µs at {m.offered:.0f}/s"
+    if m.cell.proxy == DIRECT:
+        return f"{m.task} {m.rate:.4g}/s"
+    return f"{m.task} {m.cost:.3g}"
+
+
+def _allow_descriptors() -> None:
+    """Let what is started have as many descriptors as a proxy needs, where this host allows them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -1,0 +1,261 @@
+"""The testbed of the experiment ``relay``: one proxy at a time, started anew, and clients that ask through it.
+
+The links are as fast as the machine. Client, core, proxy and origin are namespaces of it; a veth pair delivers in the
+context of the sender, so that a proxy is charged for its packets' way to the client, as all are. Memory is that of a
+proxy which has served nothing before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+from mptcp_lab.agent.processors import tree_seconds
+from mptcp_lab.testbed import Process, Program, Testbed, TestbedError
+from mptcp_lab.testbed.services import start_origin, wait_until
+
+from .peers import PEERS, PORT, Order
+from .peers.splice import built
+from .relay_cells import BULK, BUSY, CLIENTS, DIRECT, HELD, KEPT, STREAMS, Cell, Plan, Setting
+from .relay_judging import Measured, check, taken
+from .relay_memory import buffers, kernel_memory, user_memory
+
+SMALL, LARGE = "small", "large"
+FILES = {SMALL: 1_000, LARGE: 200_000_000}
+WARM = 0.4
+"""Seconds from when all connections stand until a measurement begins: windows are open."""
+PATIENCE = 30.0
+"""Seconds for connections to be opened."""
+JOINING = 10.0
+"""Seconds for their second subflows."""
+PERCENTS = (50, 90, 99)
+SAMPLES = 5
+"""Of the memory of busy connections."""
+BUCKETS = 60 * 32
+_COUNTERS = struct.Struct(f"={7 + BUCKETS}Q")
+CAPABLE, JOINED = "MPTcpExtMPCapableACKRX", "MPTcpExtMPJoinAckRx"
+
+
+class Counters(NamedTuple):
+    """``struct counters`` of native/relay_load.c."""
+
+    octets: int
+    answers: int
+    failures: int
+    opened: int
+    resting: int
+    standing: int
+    dealt: int
+    late: tuple[int, ...]
+
+    @classmethod
+    def of(cls, data: mmap.mmap | bytes) -> Self:
+        """Read what the program has mapped."""
+        octets, answers, failures, opened, resting, standing, dealt, *late = _COUNTERS.unpack_from(data)
+        return cls(octets, answers, failures, opened, resting, standing, dealt, tuple(late))
+
+
+class Load:
+    """Running clients."""
+
+    def __init__(self, process: Process, data: mmap.mmap) -> None:
+        self.process = process
+        self._data = data
+
+    def read(self) -> Counters:
+        if not self.process.running:
+            raise TestbedError(f"the clients ended with {self.process.returncode}{self.process.tail()}")
+        return Counters.of(self._data)
+
+    def complaint(self) -> str:
+        """Return what they said of the first failure, empty where there was none."""
+        return self.process.output().removeprefix("ready\n").strip()
+
+
+@dataclass(slots=True)
+class Bed:
+    """A built topology with its origin."""
+
+    testbed: Testbed
+    setting: Setting
+    plan: Plan
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    halves: dict[tuple[Cell, int], float] = field(default_factory=dict)
+    """Half of the requests a second that a proxy answered, by round."""
+
+    @classmethod
+    def built(cls, testbed: Testbed, setting: Setting, plan: Plan) -> Self:
+        start_origin(testbed["origin"], FILES)
+        for node in ("client", "proxy", "origin"):
+            built("relay_load" if node == "client" else "splice_relay", testbed[node])
+        return cls(testbed, setting, plan)
+
+    @property
+    def origin(self) -> str:
+        return self.testbed["origin"].service_address(self.setting.family)
+
+    @contextmanager
+    def running(self, cell: Cell) -> Iterator[Program | None]:
+        """Have the proxy of *cell* run; without a proxy, nothing."""
+        if cell.proxy == DIRECT:
+            yield None
+            return
+        host = self.testbed["proxy"]
+        directory = host.directory / f"{cell.proxy}-{next(self.numbers)}"
+        directory.mkdir(mode=0o755)
+        workers = 1 if self.setting.workers == "one" else os.cpu_count() or 1
+        order = Order(host, directory, self.origin, workers, bool(CLIENTS[cell.client]))
+        process = PEERS[cell.proxy].start(order)
+        try:
+            yield process
+        finally:
+            process.kill_tree()
+            wait_until(self._port_free, f"the port of {cell.proxy} is free again")
+
+    def _port_free(self) -> bool:
+        """Say whether nobody listens: the threads of a killed process end one after the other."""
+        return not self.testbed["proxy"].run(["ss", "-tlnH", "sport", "=", f":{PORT}"]).stdout
+
+    @contextmanager
+    def asking(self, cell: Cell, task: str, count: int, requests: int, file: str, rate: float = 0) -> Iterator[Load]:
+        """Have *count* clients of the kind of *cell* ask for *file*, as *task* says, *requests* times each."""
+        client = self.testbed["client"]
+        host = f"[{self.origin}]" if ":" in self.origin else self.origin
+        direct, tunnel = cell.proxy == DIRECT, "connect" in task
+        target = f"/{file}" if direct or tunnel else f"http://{host}/{file}"
+        preamble = f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n" if tunnel and not direct else ""
+        request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        address = self.origin if direct else self.testbed["proxy"].service_address(self.setting.family)
+        path = client.directory / f"load-{next(self.numbers)}"
+        path.write_bytes(bytes(_COUNTERS.size))
+        argv = [
+            str(built("relay_load", client)), str(path), "mptcp" if CLIENTS[cell.client] else "tcp",
+            address, "80" if direct else str(PORT), str(count), str(requests), f"{rate:g}", preamble, request,
+        ]  # fmt: skip
+        with path.open("r+b") as file_, mmap.mmap(file_.fileno(), _COUNTERS.size) as data:
+            process = client.popen(argv, name="load")
+            try:
+                yield Load(process, data)
+            finally:
+                process.kill()
+                path.unlink()
+
+    @contextmanager
+    def subflows(self, cell: Cell) -> Iterator[None]:
+        """Let the clients join as many subflows as those of *cell* have."""
+        limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]
+        if CLIENTS[cell.client] == 1:
+            with self.testbed["client"].changed([*limits, "0"], [*limits, "8"]):
+                yield
+        else:
+            yield
+
+    def transfer(self, cell: Cell, task: str, number: int, process: Program | None) -> Measured:
+        """Measure bulk transfers or small requests through a proxy that runs."""
+        count, file = (STREAMS, LARGE) if task in BULK else (KEPT, SMALL)
+        rate = 0.0
+        if task == "latency":
+            rate = self.halves.get((cell, number), 0.0)
+            if not rate:
+                raise TestbedError(f"{cell}: half of what load is not known: the task requests is measured first")
+        seen = self._seen()
+        with self.subflows(cell), self.asking(cell, task, count, -1, file, rate) as load:
+            self._ready(cell, load, count, seen)
+            began, before, spent = time.monotonic(), load.read(), _processor(process)
+            time.sleep(self.plan.seconds)
+            seconds, after, spent = time.monotonic() - began, load.read(), _processor(process) - spent
+        answers = after.answers - before.answers
+        if task == "requests":
+            self.halves[cell, number] = answers / seconds / 2
+        late = [b - a for a, b in zip(before.late, after.late, strict=True)]
+        return Measured(
+            self.setting, cell, task, number, seconds, spent, after.octets - before.octets, answers, after.failures,
+            taken(late, PERCENTS) if task not in BULK else (), rate, failure=load.complaint(),
+        )  # fmt: skip
+
+    def hold(self, cell: Cell, task: str, number: int) -> Measured:
+        """Measure the memory of connections that a new proxy holds."""
+        with self.subflows(cell), self.running(cell) as process:
+            if process is None:
+                raise TestbedError("without a proxy there is no memory of one")
+            if task == "busy":
+                return self._busy(cell, number, process)
+            count, requests = self.plan.hold, 1 if task == "idle-get" else 0
+            self._settle()
+            user, kernel = user_memory(process.pid), kernel_memory()
+            seen = self._seen()
+            with self.asking(cell, task, count, requests, SMALL) as load:
+                self._ready(cell, load, count, seen)
+                ready = f"{cell}: {count} connections rest"
+                wait_until(lambda: load.read().resting == count, ready, timeout=PATIENCE)
+                self._settle()
+                user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel
+                failures = load.read().failures
+        # Every connection has two ends, one of which is the proxy's; both have the same structures in the kernel.
+        return Measured(
+            self.setting, cell, task, number, failures=failures, user=user / count, kernel=kernel / 2 / count,
+            failure=load.complaint(),
+        )  # fmt: skip
+
+    def _busy(self, cell: Cell, number: int, process: Program) -> Measured:
+        user, kernel = user_memory(process.pid), 0
+        grown = 0
+        seen = self._seen()
+        with self.asking(cell, "busy", BUSY, -1, LARGE) as load:
+            self._ready(cell, load, BUSY, seen)
+            for _ in range(SAMPLES):
+                time.sleep(self.plan.seconds / SAMPLES)
+                grown += user_memory(process.pid) - user
+                kernel += buffers(self.testbed["proxy"].run(["ss", "-tMmH"]).stdout)
+            failures = load.read().failures
+        each = BUSY * SAMPLES
+        return Measured(self.setting, cell, "busy", number, failures=failures, user=grown / each, kernel=kernel / each)
+
+    def _seen(self) -> tuple[int, int]:
+        """Return how many Multipath TCP connections, and joins, the proxy's kernel has taken up to now."""
+        counted = self.testbed["proxy"].mib()
+        return counted.get(CAPABLE, 0), counted.get(JOINED, 0)
+
+    def _ready(self, cell: Cell, load: Load, count: int, before: tuple[int, int]) -> None:
+        """Wait until *count* connections stand, with the subflows of *cell*; TestbedError where they have others."""
+        wait_until(lambda: load.read().standing == count, f"{cell}: {count} connections stand", timeout=PATIENCE)
+        if cell.proxy == DIRECT:
+            time.sleep(WARM)
+            return
+
+        def counted() -> tuple[int, int]:
+            capable, joined = self._seen()
+            return capable - before[0], joined - before[1]
+
+        wanted = count if CLIENTS[cell.client] == 2 else 0
+        deadline = time.monotonic() + JOINING
+        while counted()[1] < wanted and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(WARM)
+        check(cell, count, *counted())
+
+    def _settle(self) -> None:
+        """Wait until the ends of earlier connections are gone from the kernel, and slabs are counted."""
+        time.sleep(1.0)
+
+
+def _processor(process: Program | None) -> float:
+    return 0.0 if process is None else tree_seconds(process.pid)
+
+
+def measured(bed: Bed, cell: Cell, tasks: Sequence[str], number: int) -> list[Measured]:
+    """Measure *tasks* of *cell*: transfers through one proxy, and each memory with a new one."""
+    found = []
+    transfers = [task for task in tasks if task not in HELD]
+    if transfers:
+        with bed.running(cell) as process:
+            found += [bed.transfer(cell, task, number, process) for task in transfers]
+    found += [bed.hold(cell, task, number) for task in tasks if task in HELD and cell.proxy != DIRECT]
+    return found

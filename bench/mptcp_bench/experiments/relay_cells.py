@@ -1,0 +1,131 @@
+"""What the experiment ``relay`` can vary: proxies, their clients, what is asked of them, and where. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from .options import choice, count, positive
+
+DIRECT, OURS, LIMIT = "direct", "ours", "splice"
+OTHERS = ("squid", "haproxy", "nginx", "traffic-server", "apache")
+"""What others have: ours is compared with these."""
+PROXIES = (DIRECT, OURS, *OTHERS, LIMIT)
+CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
+"""Subflows of Multipath TCP that a connection has."""
+BULK = ("get", "connect")
+HELD = ("idle-get", "idle-connect", "busy")
+TASKS = (*BULK, "requests", "latency", *HELD)
+IN_OTHER = (*BULK, "requests")
+OFFLOADS, FAMILIES, WORKERS = ("off", "on"), ("4", "6"), ("one", "all")
+
+RUNS, QUICK_RUNS = 5, 1
+SECONDS, QUICK_SECONDS = 2.0, 0.5
+HOLD, QUICK_HOLD = 700, 100
+"""Idle connections that are held, fewer than the shipped squid.conf gives to one client address."""
+BUSY = 50
+STREAMS, KEPT = 4, 40
+"""Connections of bulk transfers, and of small requests."""
+
+OPTIONS = {
+    "proxies": f"which of {', '.join(PROXIES)}, default all that are installed",
+    "clients": f"which of {', '.join(CLIENTS)} (subflows), default all",
+    "tasks": f"which of {', '.join(TASKS)}, default all; in other settings than the first {', '.join(IN_OTHER)}",
+    "offloads": "off, on or both: segmentation and receive offloads of the links",
+    "family": "4, 6 or both: IPv4, IPv6",
+    "workers": "one, all or both: workers, or threads, of each proxy; all: one for each processor",
+    "runs": f"rounds, default {RUNS}",
+    "seconds": f"for which a transfer is measured, default {SECONDS:g}",
+    "hold": f"idle connections that are held, default {HOLD}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where all of a run goes on."""
+
+    offloads: bool = False
+    family: int = 4
+    workers: str = "one"
+
+    def __str__(self) -> str:
+        offloads = "on" if self.offloads else "off"
+        workers = "one worker" if self.workers == "one" else "a worker for each processor"
+        return f"offloads {offloads}, IPv{self.family}, {workers}"
+
+
+BASE = Setting()
+"""The one that is judged: the others are figures."""
+SETTINGS = (BASE, Setting(offloads=True), Setting(family=6), Setting(workers="all"))
+"""Those that are measured where none is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A proxy and the kind of its clients."""
+
+    proxy: str
+    client: str
+
+    def __str__(self) -> str:
+        return f"{self.proxy}, {self.client}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be measured."""
+
+    settings: tuple[Setting, ...]
+    proxies: tuple[str, ...]
+    clients: tuple[str, ...]
+    tasks: tuple[str, ...] | None
+    """None: those that the setting has."""
+    runs: int
+    seconds: float
+    hold: int
+
+    def tasks_of(self, setting: Setting) -> tuple[str, ...]:
+        if self.tasks is not None:
+            return self.tasks
+        return TASKS if setting == BASE else IN_OTHER
+
+
+def plan_of(options: Mapping[str, str], quick: bool) -> Plan:
+    """Return what *options* choose. Raises OptionError for one that makes no sense."""
+    varied = {"offloads": OFFLOADS, "family": FAMILIES, "workers": WORKERS}
+    settings: Sequence[Setting] = (BASE,) if quick else SETTINGS
+    if set(options) & set(varied):
+        chosen = (choice(options, name, known, known[:1]) for name, known in varied.items())
+        settings = [Setting(o == "on", int(f), w) for o, f, w in product(*chosen)]
+    proxies = choice(options, "proxies", PROXIES)
+    tasks = None
+    if "tasks" in options:
+        wanted = choice(options, "tasks", TASKS)
+        # Half of what load, the requests say.
+        wanted += ["requests"] if "latency" in wanted else []
+        tasks = tuple(task for task in TASKS if task in wanted)
+    return Plan(
+        tuple(settings),
+        # What others are compared with is always there.
+        tuple(proxies) if DIRECT in proxies else (DIRECT, *proxies),
+        tuple(choice(options, "clients", CLIENTS)),
+        tasks,
+        count(options, "runs", QUICK_RUNS if quick else RUNS),
+        positive(options, "seconds", QUICK_SECONDS if quick else SECONDS),
+        count(options, "hold", QUICK_HOLD if quick else HOLD),
+    )
+
+
+def cells(plan: Plan, multipath: Mapping[str, bool]) -> list[Cell]:
+    """Return what is measured of the proxies in *multipath*, which says of each whether MPTCP clients can use it."""
+    return [
+        Cell(proxy, client)
+        for proxy, client in product(plan.proxies, plan.clients if "tcp" in plan.clients else ("tcp", *plan.clients))
+        if proxy in multipath and (client == "tcp" or multipath[proxy]) and (client in plan.clients or proxy == DIRECT)
+    ]
+
+
+def applies(task: str, tunnels: bool) -> bool:
+    """Say whether a proxy that takes CONNECT or not can do *task*."""
+    return tunnels or "connect" not in task

@@ -1,0 +1,213 @@
+"""What a proxy took to carry bytes and requests, and what is asked of ours. Pure.
+
+Processor time is that of all processes of a proxy: it says the same on a busy machine, where rates do not. Rates are
+those of the same round, as ratios to the same without a proxy. Ours is compared round by round with the peer whose
+median over the rounds is the best; where a round of either is missing, it does not count.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from mptcp_lab.agent.processors import Usage
+from mptcp_lab.testbed import TestbedError
+
+from ..statistics import median, median_interval
+from .aims import Aim
+from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, Cell, Setting
+
+WORST = 1.0
+"""Of the best peer's processor time."""
+MULTIPATH = 1.15
+"""What an MPTCP client may cost, as a multiple of a TCP client."""
+RATES = {"get": 0.8, "connect": 0.95}
+"""Of the rate without a proxy."""
+IDLE = 100.0
+"""KB of an idle connection, user and kernel."""
+NAMES = {
+    "get": "GET, s/GB",
+    "connect": "CONNECT, s/GB",
+    "requests": "µs/request",
+    "idle-get": "idle connection, kB",
+    "idle-connect": "idle tunnel, kB",
+    "busy": "busy connection, kB",
+}
+COSTS = ("get", "connect", "requests")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One task of one proxy in one round."""
+
+    setting: Setting
+    cell: Cell
+    task: str
+    round: int
+    seconds: float = 0.0
+    processor: float = 0.0
+    """Seconds of processor time of the proxy."""
+    octets: int = 0
+    answers: int = 0
+    failures: int = 0
+    late: tuple[float, ...] = ()
+    """Seconds that answers took: the 50th, 90th and 99th percentile."""
+    offered: float = 0.0
+    """Requests a second that were due; 0: each followed the answer before it."""
+    user: float = 0.0
+    kernel: float = 0.0
+    """Bytes of each held connection."""
+    failure: str = ""
+    """What was wrong with the first of the failures."""
+
+    @property
+    def cost(self) -> float:
+        """Seconds for a GB, microseconds for a request, or kB of a connection; infinite where nothing came."""
+        if self.task in HELD:
+            return (self.user + self.kernel) / 1e3
+        done, unit = (self.octets, 1e9) if self.task in BULK else (self.answers, 1e6)
+        return self.processor / done * unit if done else inf
+
+    @property
+    def rate(self) -> float:
+        """Bytes of bodies a second, or answers."""
+        done = self.octets if self.task in BULK else self.answers
+        return done / self.seconds if self.seconds else 0.0
+
+
+class Rounds:
+    """All that was measured, to be asked by setting, cell and task."""
+
+    def __init__(self, measured: Iterable[Measured]) -> None:
+        self.all = tuple(measured)
+
+    def of(self, setting: Setting, cell: Cell, task: str) -> dict[int, Measured]:
+        """Return what was measured by round."""
+        return {m.round: m for m in self.all if (m.setting, m.cell, m.task) == (setting, cell, task)}
+
+    def costs(self, setting: Setting, cell: Cell, task: str) -> dict[int, float]:
+        return {number: m.cost for number, m in self.of(setting, cell, task).items()}
+
+    def rates(self, setting: Setting, cell: Cell, task: str) -> dict[int, float]:
+        return {number: m.rate for number, m in self.of(setting, cell, task).items()}
+
+    def of_direct(self, setting: Setting, cell: Cell, task: str) -> list[float]:
+        """Return the rates as ratios to those without a proxy."""
+        # A tunnel, too, is compared with a plain download.
+        plain = self.rates(setting, Cell(DIRECT, "tcp"), "get" if task in BULK else task)
+        return ratios(self.rates(setting, cell, task), plain)
+
+    def best(self, setting: Setting, client: str, task: str) -> str | None:
+        """Return the peer that has the least median cost; None where none was measured."""
+        found = {peer: self.costs(setting, Cell(peer, client), task).values() for peer in OTHERS}
+        there = {peer: median(list(costs)) for peer, costs in found.items() if costs}
+        return min(there, key=lambda peer: there[peer]) if there else None
+
+
+def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> list[float]:
+    """Return the ratio of each round that both have."""
+    return [values[number] / others[number] for number in sorted(values) if others.get(number)]
+
+
+def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: int) -> list[Aim]:
+    """Return the aims after so many *runs* of all that was *planned*; the first setting alone is compared."""
+    least = min((len(rounds.of(*each)) for each in planned), default=0)
+    failures = {ours: sum(m.failures for m in rounds.all if (m.cell.proxy == OURS) is ours) for ours in (True, False)}
+    aims = [
+        Aim("rounds of everything", least, least=runs),
+        Aim("our answers that were wrong or broken off", failures[True], most=0),
+        Aim("others' answers that were wrong or broken off", failures[False]),
+    ]
+    ours = {client: Cell(OURS, client) for client in CLIENTS}
+    for task in COSTS:
+        tcp = rounds.costs(BASE, ours["tcp"], task)
+        best = rounds.best(BASE, "tcp", task)
+        if tcp and best is not None:
+            compared = ratios(tcp, rounds.costs(BASE, Cell(best, "tcp"), task))
+            aims.append(Aim(f"{NAMES[task]}, × the best peer", _median(compared), most=WORST))
+        for client, subflows in CLIENTS.items():
+            there = rounds.costs(BASE, ours[client], task)
+            if subflows and tcp and there:
+                name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP"
+                aims.append(Aim(name, _median(ratios(there, tcp)), most=MULTIPATH))
+        if task in RATES and tcp and rounds.of(BASE, Cell(DIRECT, "tcp"), "get"):
+            share = _median(rounds.of_direct(BASE, ours["tcp"], task))
+            aims.append(Aim(f"{task.upper()}, rate × direct", share, least=RATES[task]))
+    for task in ("idle-get", "idle-connect"):
+        for client in CLIENTS:
+            held = list(rounds.costs(BASE, ours[client], task).values())
+            if held:
+                aims.append(Aim(f"{NAMES[task]}, {client}", _median(held), most=IDLE))
+    return aims
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the median; of nothing, what meets no aim."""
+    return median(values) if values else math.nan
+
+
+def machine(usage: Usage) -> list[Aim]:
+    """Return what the machine did besides, which is no aim."""
+    found = [
+        Aim("machine: processor time stolen, share", usage.stolen),
+        Aim("machine: processor time idle, share", usage.idle),
+    ]
+    if usage.waiting is not None:
+        found.append(Aim("machine: time in which programs waited, share", usage.waiting))
+    return found
+
+
+def check(cell: Cell, connections: int, capable: int, joins: int) -> None:
+    """Raise TestbedError where the proxy's kernel did not see the clients that *cell* names."""
+    subflows = CLIENTS[cell.client]
+    if subflows == 0 and capable:
+        raise TestbedError(f"{cell}: {capable} connections were Multipath TCP")
+    if subflows and capable < connections:
+        raise TestbedError(f"{cell}: {capable} of {connections} connections were Multipath TCP")
+    if subflows == 1 and joins:
+        raise TestbedError(f"{cell}: {joins} second subflows")
+    if subflows == 2 and joins < connections:
+        raise TestbedError(f"{cell}: {joins} of {connections} connections had a second subflow")
+
+
+STEPS = 32
+
+
+def taken(late: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
+    """Return percentiles of the histogram *late* of native/relay_load.c, seconds; infinite where it is empty.
+
+    A value is the middle of its bucket, which is a thirty-second of it wide at the most.
+    """
+    total = sum(late)
+    found = []
+    for percent in percents:
+        wanted, below, value = total * percent / 100, 0, inf
+        for number, count in enumerate(late):
+            below += count
+            if count and below >= wanted:
+                value = _middle(number) / 1e9
+                break
+        found.append(value)
+    return tuple(found)
+
+
+def _middle(number: int) -> float:
+    """Return the nanoseconds in the middle of a bucket."""
+    if number < 2 * STEPS:
+        return number + 0.5
+    shift = number // STEPS - 1
+    return (number - shift * STEPS + 0.5) * (1 << shift)
+
+
+def spread(values: Sequence[float], digits: int, draw: random.Random) -> str:
+    """Return the median of *values* with its interval; nothing for none."""
+    if not values:
+        return "-"
+    text = f"{median(values):.{digits}f}"
+    if len(values) < 2:
+        return text
+    low, high = median_interval(values, draw)
+    return f"{text} ({low:.{digits}f} to {high:.{digits}f})"

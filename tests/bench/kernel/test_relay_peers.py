@@ -1,0 +1,193 @@
+"""The proxies of the experiment relay carry what is asked for, by TCP and Multipath TCP; its clients count right."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mptcp_bench.experiments.peers import PEERS
+from mptcp_bench.experiments.peers.splice import NATIVE
+from mptcp_bench.experiments.relay import tasks_of
+from mptcp_bench.experiments.relay_bed import Bed, Counters, measured
+from mptcp_bench.experiments.relay_cells import BASE, BULK, DIRECT, HELD, TASKS, Cell, Setting, plan_of
+from mptcp_lab.testbed import Testbed, TestbedError, paths
+
+pytestmark = pytest.mark.kernel
+PLAN = plan_of({"runs": "1", "seconds": "0.3", "hold": "20"}, quick=True)
+PROGRAMS = {"haproxy": "haproxy", "nginx": "nginx", "traffic-server": "traffic_server"}
+
+
+@pytest.fixture(scope="module")
+def bed(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Bed:
+    require("root", "mptcp", "mptcp-pm", "squid", "apache2", "mptcpize", "ss", "gcc")
+    return Bed.built(make_module_testbed(paths((None, None), name="relay")), BASE, PLAN)
+
+
+def tasks_found(bed: Bed, cell: Cell, *wanted: str) -> list[str]:
+    """Measure what *cell* can do of what is *wanted*; check it, and return what it was."""
+    tasks = [task for task in tasks_of(PLAN, BASE, cell) if task in wanted]
+    found = measured(bed, cell, tasks, 0)
+    for m in found:
+        # Apache's mod_proxy may ask on a connection that the origin is about to close, and answers with 502.
+        assert m.failures <= (m.answers / 10 if cell.proxy == "apache" else 0), m
+        # What so few idle connections take is less than what the kernel takes and gives back besides.
+        if m.task == "busy":
+            assert m.kernel > 0, m
+        elif m.task not in HELD:
+            assert m.octets > 0, m
+            assert m.answers > 0 or m.task in BULK, m
+    return [m.task for m in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "client", "wanted"),
+    [
+        (name, client, wanted)
+        for name, peer in PEERS.items()
+        for client, wanted in (("tcp", ("connect", "requests")), ("mptcp2", ("get",)))
+        if client == "tcp" or peer.multipath
+    ],
+)
+def test_a_proxy_carries_what_it_is_asked_for(
+    name: str, client: str, wanted: tuple[str, ...], bed: Bed, require: Callable[..., None]
+) -> None:
+    require(*([PROGRAMS[name]] if name in PROGRAMS else []))
+    peer = PEERS[name]
+    assert peer.lacking() is None
+    assert tasks_found(bed, Cell(name, client), *wanted) == [
+        task for task in wanted if peer.tunnels or task != "connect"
+    ]
+
+
+def test_all_that_is_measured_of_a_proxy_and_without_one(bed: Bed) -> None:
+    assert tasks_found(bed, Cell("splice", "mptcp1"), *TASKS) == list(TASKS)
+    assert tasks_found(bed, Cell(DIRECT, "tcp"), *TASKS) == ["get", "requests", "latency"]
+
+
+def test_by_ipv6(bed: Bed) -> None:
+    six = replace(bed, setting=Setting(family=6))
+    assert tasks_found(six, Cell("ours", "mptcp2"), "get", "connect") == ["get", "connect"]
+
+
+def test_clients_of_another_kind_make_a_run_void(bed: Bed) -> None:
+    """Stock Squid takes TCP alone: what its clients asked for as Multipath TCP has become plain TCP."""
+    with pytest.raises(TestbedError, match="squid, mptcp1: 0 of 4 connections were Multipath TCP"):
+        tasks_found(bed, Cell("squid", "mptcp1"), "get")
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
+
+
+@contextmanager
+def server(answers: list[bytes]) -> Iterator[int]:
+    """Have a server give each connection *answers*, one for each request, and close it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    for answer in answers:
+                        if not connection.recv(4096):
+                            break
+                        connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Path:
+    require("gcc")
+    target = tmp_path_factory.mktemp("load") / "relay_load"
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-o", target,
+         NATIVE / "relay_load.c"],
+        check=True,
+    )  # fmt: skip
+    return target
+
+
+def counted(
+    program: Path, answers: list[bytes], enough: Callable[[Counters], bool], *, rate: float = 0, requests: int = -1
+) -> Counters:
+    """Return what the clients count of a server that answers so, once it is *enough*."""
+    file = program.parent / "counters"
+    file.unlink(missing_ok=True)
+    with server(answers) as port:
+        argv = [
+            program, file, "tcp", "127.0.0.1", str(port), "1", str(requests), str(rate), "", "GET / HTTP/1.1\r\n\r\n",
+        ]  # fmt: skip
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                assert process.poll() is None
+                if file.exists() and file.stat().st_size:
+                    found = Counters.of(file.read_bytes())
+                    if enough(found):
+                        return found
+        finally:
+            process.kill()
+            process.wait()
+    pytest.fail("never enough")
+
+
+def test_answers_are_counted_and_closed_connections_opened_again(program: Path) -> None:
+    found = counted(program, [HEAD + b"abcd"] * 3, lambda c: c.answers >= 30)
+    assert found.failures == 0
+    assert found.octets >= 4 * 30
+    assert found.opened >= 30 // 3
+    assert found.standing == 1
+    assert sum(found.late) >= 30
+
+
+def test_a_rate_is_kept(program: Path) -> None:
+    began = time.monotonic()
+    found = counted(program, [HEAD + b"abcd"] * 1000, lambda c: c.answers >= 50, rate=100)
+    assert time.monotonic() - began >= 0.49
+    assert found.failures == 0
+
+
+def test_a_request_that_was_lost_with_its_connection_is_asked_again(program: Path) -> None:
+    """Each second request ends in a closed connection; all that were due are answered but for the one under way."""
+    found = counted(program, [HEAD + b"abcd", b""], lambda c: c.answers >= 20, rate=1000)
+    assert found.failures == 0
+    assert found.dealt - found.answers <= 1
+
+
+def test_connections_rest_when_they_have_had_their_answers(program: Path) -> None:
+    found = counted(program, [HEAD + b"abcd"] * 9, lambda c: c.resting == 1, requests=2)
+    assert (found.answers, found.octets, found.failures) == (2, 8, 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nabcd",
+        HEAD + b"ab",
+        HEAD + b"abcdef",
+        b"HTTP/1.1 200 OK\r\n\r\nabcd",
+        b"HTTP/1.1 200 OK\r\nContent",
+        b"\0" * 5000,
+    ],
+    ids=["another status", "broken off", "too long", "without a length", "half a head", "no HTTP"],
+)
+def test_what_is_no_whole_answer_is_a_failure(program: Path, answer: bytes) -> None:
+    found = counted(program, [answer], lambda c: c.failures >= 3)
+    assert found.answers == 0

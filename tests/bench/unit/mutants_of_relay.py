@@ -1,0 +1,116 @@
+"""A sound result of the experiment relay, and its mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mutants import Judge
+
+from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.relay_cells import BASE, CLIENTS, DIRECT, HELD, OURS, Cell, Setting
+from mptcp_bench.experiments.relay_judging import COSTS, Measured, Rounds, judge, machine
+from mptcp_lab.agent.processors import Usage
+
+RUNS = 3
+SECONDS = 2.0
+GB = 1_000_000_000
+# Seconds of processor time for each task, of a peer and of ours: the peer's are the limit.
+PEER, WORSE_PEER = "haproxy", "squid"
+SPENT = {"get": 1.0, "connect": 0.5, "requests": 1.0}
+RATE = {"get": 0.85, "connect": 0.97, "requests": 0.9}
+KB = 1000.0
+Change = Callable[[Measured], Measured]
+
+
+def cell_of(proxy: str, client: str = "tcp") -> Cell:
+    return Cell(proxy, client)
+
+
+def measured(cell: Cell, task: str, number: int, setting: Setting = BASE) -> Measured:
+    """What a proxy does that meets every aim, if it is ours."""
+    found = Measured(setting, cell, task, number)
+    if task in HELD:
+        return replace(found, user=40 * KB, kernel=10 * KB)
+    spent = SPENT[task] * {OURS: 0.95, PEER: 1.0, WORSE_PEER: 2.0, DIRECT: 0.0}[cell.proxy]
+    spent *= 1.1 if CLIENTS[cell.client] else 1.0
+    done = 1.0 if cell.proxy == DIRECT else RATE[task]
+    return replace(
+        found, seconds=SECONDS, processor=spent * done, octets=round(done * GB), answers=round(done * 10_000)
+    )
+
+
+def planned() -> list[tuple[Setting, Cell, str]]:
+    cells = [cell_of(DIRECT), cell_of(PEER), cell_of(WORSE_PEER), *(cell_of(OURS, client) for client in CLIENTS)]
+    return [
+        (BASE, cell, task)
+        for cell in cells
+        for task in (*COSTS, *HELD)
+        if cell.proxy != DIRECT or task in ("get", "requests")
+    ]
+
+
+def sound() -> Iterator[Measured]:
+    for number in range(RUNS):
+        for setting, cell, task in planned():
+            yield measured(cell, task, number, setting)
+
+
+def judged(
+    change: Change = lambda m: m, keep: Callable[[Measured], bool] = lambda m: True
+) -> Callable[[], Sequence[Aim]]:
+    def aims() -> Sequence[Aim]:
+        rounds = Rounds(change(m) for m in sound() if keep(m))
+        return [*judge(rounds, planned(), RUNS), *machine(Usage(0.01, 0.2, 0.3))]
+
+    return aims
+
+
+def of_ours(task: str, client: str, change: Callable[[Measured], dict[str, Any]]) -> Callable[[], Sequence[Aim]]:
+    """Judge what is sound but for one task of one kind of our clients."""
+    cell = cell_of(OURS, client)
+    return judged(lambda m: replace(m, **change(m)) if (m.cell, m.task) == (cell, task) else m)
+
+
+def dearer(times: float) -> Callable[[Measured], dict[str, Any]]:
+    return lambda m: {"processor": m.processor * times}
+
+
+def slower(times: float) -> Callable[[Measured], dict[str, Any]]:
+    """As dear as before, and less of it."""
+    return lambda m: {"processor": m.processor / times, "octets": round(m.octets / times)}
+
+
+def larger(m: Measured) -> dict[str, Any]:
+    return {"user": 95 * KB}
+
+
+RELAY = Judge(
+    judged(),
+    {
+        "nothing measured": lambda: judge(Rounds(()), planned(), RUNS),
+        "one round of one of them is missing": judged(
+            keep=lambda m: (m.cell, m.task, m.round) != (cell_of(PEER), "get", 1)
+        ),
+        "an answer was broken off": judged(
+            lambda m: replace(m, failures=1) if m.round == 2 and m.cell.proxy == OURS else m
+        ),
+        "dead proxy: no byte comes": of_ours("get", "tcp", lambda m: {"octets": 0, "answers": 0}),
+        "a byte costs more than with the best peer": of_ours("get", "tcp", dearer(1.1)),
+        "a byte in a tunnel does": of_ours("connect", "tcp", dearer(1.1)),
+        "a request does": of_ours("requests", "tcp", dearer(1.1)),
+        "its download is slow": of_ours("get", "tcp", slower(1.1)),
+        "its tunnel is slow": of_ours("connect", "tcp", slower(1.05)),
+        **{
+            f"{client} costs more than TCP: {task}": of_ours(task, client, dearer(1.1))
+            for client in ("mptcp1", "mptcp2")
+            for task in COSTS
+        },
+        **{
+            f"idle connections are large: {task}, {client}": of_ours(task, client, larger)
+            for client in CLIENTS
+            for task in ("idle-get", "idle-connect")
+        },
+    },
+)
