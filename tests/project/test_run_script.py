@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -23,6 +24,7 @@ DIRECTORIES = {
     "/etc/systemd/system": "systemd",
     "/etc/rc": "rc",
     "/var/lib/mptcp-steering-proxy": "state",
+    "/var/lib/dpkg": "dpkg",
 }
 MINE = "systemd/multi-user.target.wants/mine.service"
 ENABLED = ("systemd/multi-user.target.wants/squid.service", "rc2.d/S01squid")
@@ -73,6 +75,7 @@ class Host:
             "systemd/timers.target.wants",
             "rc2.d",
             "bin",
+            "dpkg",
             "checkout/.venv/bin",
         ):
             (root / name).mkdir(parents=True)
@@ -100,11 +103,11 @@ class Host:
         path.write_text(f"{shebang}{text}\n" if shebang else text)
         path.chmod(0o755)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, checkout: str = "checkout") -> subprocess.Popen[str]:
         environment = {"PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "ROOT": str(self.root), "CDPATH": "/usr"}
         # From elsewhere and by a relative name, in a session of its own as on a terminal.
         return subprocess.Popen(
-            ["sh", "checkout/run", *arguments],
+            ["sh", f"{checkout}/run", *arguments],
             cwd=self.root,
             env=environment,
             stdout=subprocess.PIPE,
@@ -199,6 +202,20 @@ def test_a_signal_in_mid_installation_counts_when_dpkg_is_done(
     assert host.end(process)[0] == code
     assert host.has("installed")
     assert not host.has("ran")
+    host.assert_as_before()
+
+
+def test_a_run_of_another_checkout_waits_for_an_installation_under_way(host: Host) -> None:
+    shutil.copytree(host.root / "checkout", host.root / "other")
+    host.touch("hold")
+    first = host.start("demo")
+    host.wait_for("holding")
+    second = host.start("demo", checkout="other")
+    assert second.stderr is not None
+    assert second.stderr.readline() == "run: waiting for another run to finish its set-up\n"
+    assert host.has("sbin/policy-rc.d")
+    host.touch("go")
+    assert [host.end(each)[0] for each in (first, second)] == [0, 0]
     host.assert_as_before()
 
 
