@@ -21,8 +21,8 @@ REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
 
 
 async def until(done: Callable[[], bool]) -> None:
-    """Let others of the event loop go on until *done*, for ten seconds at most."""
-    async with asyncio.timeout(10):
+    """Let others of the event loop go on until *done*, for a minute at most."""
+    async with asyncio.timeout(60):
         while not done():  # noqa: ASYNC110 -- what is waited for tells nobody
             await asyncio.sleep(0)
 

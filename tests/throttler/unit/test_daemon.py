@@ -78,7 +78,7 @@ async def running(tmp_path: Path, policy: str, kernel: FakeKernel | None = None)
 
 
 async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not true():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
 

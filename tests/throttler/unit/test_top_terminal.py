@@ -141,7 +141,7 @@ def test_a_pause_asks_nothing(tmp_path: Path) -> None:
         terminal.wait_for("10000 connections")
         terminal.type(" ")
         terminal.wait_for("PAUSED")
-        time.sleep(1.5)  # one that was under way
+        time.sleep(3)  # one that was under way
         before = len(asked)
         time.sleep(2.5)
         assert len(asked) == before
