@@ -13,16 +13,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 
 from rich.console import Console
 
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
 
+from .attempts import attempted
 from .findings import Findings, Picture
 from .guard_judging import (
     CAP,
@@ -123,11 +125,10 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             for fault, number, guarded in product(faults, range(runs), (True, False)):
                 name = f"{direction}, {rtt} ms, {fault}, {number + 1} of {runs}, guard {'on' if guarded else 'off'}"
                 console.print(name, style="dim", highlight=False)
-                try:
-                    measured.append(measure(setup, Cell(direction, rtt, fault), guarded))
-                except (TestbedError, ValueError) as error:
-                    # What was measured before must not be lost; a run that is not there misses an aim.
-                    console.print(f"  void, because {error}", style="dim", highlight=False)
+                once = partial(measure, setup, Cell(direction, rtt, fault), guarded)
+                # A run that is not there misses an aim.
+                if (seen := attempted(once, name, console, attempts=1)) is not None:
+                    measured.append(seen)
             controls |= {f"{direction}, {rtt} ms, {each.name}": relaxed(setup, each) for each in setup.controls()}
     planned = [Cell(direction, rtt, fault) for rtt, direction, fault in product(rtts, directions, faults)]
     asked = aims(measured, controls, planned, runs)

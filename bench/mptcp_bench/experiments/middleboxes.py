@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -38,6 +37,7 @@ from mptcp_lab.testbed.transfer import observe
 from .aims import aims_table
 from .findings import Findings
 from .middleboxes_judging import PAPER, PLACES, Download, Look, judge
+from .tables import new_table
 
 RATE = 20_000_000
 DELAY = 5_000
@@ -119,9 +119,8 @@ def told(throttler: Throttler) -> tuple[int, int]:
 
 def outcomes(downloads: list[Download]) -> Table:
     """Return what became of each, beside the paper's Table 1."""
-    table = Table(title="What became of the connection", box=box.SIMPLE_HEAD, title_justify="left")
-    for name in ("behaviour", *PLACES, "paper: successful, fallback"):
-        table.add_column(name)
+    columns = ("behaviour", *PLACES, "paper: successful, fallback")
+    table = new_table("What became of the connection", columns, left=columns)
     for behaviour in dict.fromkeys(each.behaviour for each in downloads):
         found = {each.place: each for each in downloads if each.behaviour == behaviour}
         words = [f"{found[place].outcome}, {found[place].seconds:.1f} s" for place in PLACES]

@@ -17,7 +17,7 @@ from itertools import product
 from rich.console import Console
 from rich.table import Table
 
-from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
@@ -38,6 +38,7 @@ from .setup import FILE_SIZE
 from .starvation_judging import UNDER_POLICY, Measured, aims, judge, mean_outcomes, recovered, together
 from .starvation_layouts import LAYOUTS, OTHERS, Layout
 from .tables import new_table
+from .two_paths import dropping
 
 VARIANTS = (UNDER_POLICY, "link")
 """Under the policy; over links as fast as the caps, without one."""
@@ -47,6 +48,8 @@ OPTIONS = {
     "runs": "of each, default 3",
 }
 RUNS, QUICK_RUNS = 3, 1
+SILENT = f'iifname "to-{OTHERS}*" drop; oifname "to-{OTHERS}*" drop'
+"""What nft(8) does, that nothing comes from the other clients and nothing reaches them."""
 CROWDED = 50
 """From so many clients on that vanish, they are one program."""
 WARM, MEASURED = 4.0, 8.0
@@ -120,7 +123,7 @@ class _Site:
             begin, vanished_at = counters.now, None
             if self.layout.vanishing:
                 vanished_at = begin
-                with _silent(self.testbed["core"]):
+                with dropping(self.testbed["core"], SILENT):
                     begin += CROWD_GIVEN_UP if self.crowd else GIVEN_UP
                     counters.wait(begin + MEASURED + 0.5)
                     process.kill()
@@ -150,15 +153,6 @@ class _Site:
         listing = self.testbed["client"].run(["ss", "-tnH", "state", "established", "dport", "=", f":{PROXY_PORT}"])
         ends = [line.split()[2].rpartition(":")[0] for line in listing.stdout.splitlines()]
         return {end.partition("%")[0].strip("[]").removeprefix("::ffff:") for end in ends}
-
-
-@contextmanager
-def _silent(core: LiveNode) -> Iterator[None]:
-    """Let nothing through from and to the other clients."""
-    drop = f'iifname "to-{OTHERS}*" drop; oifname "to-{OTHERS}*" drop;'
-    table = f"table inet silence {{ chain forward {{ type filter hook forward priority -10; {drop} }}; }}"
-    with core.changed(["nft", table], ["nft", "delete", "table", "inet", "silence"]):
-        yield
 
 
 def table_of(measured: Sequence[Measured]) -> Table:

@@ -21,11 +21,12 @@ from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
 
+from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.agent.processors import usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Host, Lab
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, mptcp_command, start_origin, start_proxy
-from mptcp_lab.testbed.transfer import processors_of
+from mptcp_lab.testbed.transfer import Added, processors_of
 
 from ..statistics import percentile
 from .conversion_analysis import Body, Exchange, exchanges
@@ -205,13 +206,15 @@ def measure(lab: Lab, proxy: Proxy, origin: Origin, workload: Workload, *, multi
         if workload.origin_rate is not None:
             stack.enter_context(_slow_origin(lab, workload.origin_rate))
         packets = stack.enter_context(captured(lab.proxy, tuple(devices), expression))
-        before, processors = (lab.client.mib(), lab.proxy.mib()), processors_of(lab.proxy)
+        added, processors = Added(lab.client, lab.proxy), processors_of(lab.proxy)
         url = f"{origin.url(file)}?{label}-[1-{workload.requests}]"
         _send(lab.client, proxy.url(), url, workload, multipath=multipath)
-        after, used = (lab.client.mib(), lab.proxy.mib()), usage(processors, processors_of(lab.proxy))
+        counters, used = added.read(), usage(processors, processors_of(lab.proxy))
     client, server = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ip_address(address).packed)
     follow(packets, client, server)
-    _check_counters(*zip(before, after, strict=True))
+    for name, value in (counted for side in counters for counted in side.items()):
+        if fallbacks({name: value}):
+            raise TestbedError(f"{value} connections fell back to plain TCP ({name})")
     measured = exchanges(client.connections, server.connections, wanted)
     _check_protocol(measured, multipath=multipath)
     return Conversions(measured, used.idle)
@@ -244,15 +247,6 @@ def _send(client: Host, proxy: str, url: str, workload: Workload, *, multipath: 
         said = done.stderr.strip().splitlines()
         why = said[-1] if said else f"answers {', '.join(sorted(set(answers))) or 'none'}"
         raise TestbedError(f"{good} of {workload.requests} requests were answered in full: {shlex.join(argv)}: {why}")
-
-
-def _check_counters(*sides: tuple[Mapping[str, int], Mapping[str, int]]) -> None:
-    """Raise where a kernel counted a fallback meanwhile (RFC 8684, 3.7)."""
-    for before, after in sides:
-        for name, value in after.items():
-            fell = name.startswith("MPTcpExt") and ("Fallback" in name or "InfiniteMap" in name)
-            if fell and value > before.get(name, 0):
-                raise TestbedError(f"{value - before.get(name, 0)} connections fell back to plain TCP ({name})")
 
 
 def _check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:

@@ -21,7 +21,7 @@ PIECE = 1 << 20
 """Bytes of a file that are read at a time."""
 CHANGING = 60.0
 """Seconds that a change, or undoing it, may take."""
-ENDING = 10.0
+ENDING = 60.0
 
 
 class SshProgram:
