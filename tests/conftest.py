@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from mptcp_lab.testbed import TWO_PATHS, Testbed, Topology, ownership
 from mptcp_lab.testbed.features import fails_when_missing, missing
@@ -21,8 +21,8 @@ Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 NEEDED = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
 
-# How long one example takes is a matter of the machine.
-settings.register_profile("any-machine", deadline=None)
+# How long one example takes, or is drawn, is a matter of the machine.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
 
 

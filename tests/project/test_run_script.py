@@ -28,7 +28,7 @@ MINE = "systemd/multi-user.target.wants/mine.service"
 ENABLED = ("systemd/multi-user.target.wants/squid.service", "rc2.d/S01squid")
 TIMERS = ("systemd/timers.target.wants/mine.timer", "systemd/timers.target.wants/logrotate.timer")
 """That was enabled before; that of a dependency, which its installation enables."""
-DEADLINE = 20
+DEADLINE = 60
 
 PROGRAMS = {
     "id": "echo 0",

@@ -62,7 +62,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 def test_this_host() -> None:
     before = read()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while (after := read()).ticks == before.ticks and time.monotonic() < deadline:
         pass
     used = usage(before, after)

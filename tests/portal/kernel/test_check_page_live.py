@@ -32,7 +32,7 @@ def origin(site: PortalSite) -> Origin:
 def portal(site: PortalSite) -> PortalSite:
     site.start_portal()
     with connection(site) as client:
-        wait_until(lambda: client.get(CHECK)[0] == 200, "Squid has found the portal", timeout=60)
+        wait_until(lambda: client.get(CHECK)[0] == 200, "Squid has found the portal")
     return site
 
 
@@ -51,7 +51,7 @@ def test_where_the_portal_does_not_run_squid_says_so_and_all_else_works(site: Po
         status, _, body = client.get(origin.url("page"))
         assert (status, len(body)) == (200, 1000)
         site.start_portal()
-        wait_until(lambda: client.get(CHECK)[0] == 200, "the check page is there", timeout=60)
+        wait_until(lambda: client.get(CHECK)[0] == 200, "the check page is there")
     assert site.portal is not None
     site.portal.stop()
 

@@ -122,7 +122,7 @@ def test_who_reloads_is_told_how_it_ended(places: Places, refused: str) -> None:
     before = signal.signal(signal.SIGHUP, lambda *_: asked.set())
 
     def supervisor() -> None:
-        assert asked.wait(10)
+        assert asked.wait(60)
         reported.reload_ends(refused)
 
     thread = threading.Thread(target=supervisor)
