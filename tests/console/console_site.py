@@ -28,7 +28,7 @@ class Console:
 
     def get(self, path: str) -> Any:
         """Return what *path* is answered with, JSON. Raises OSError."""
-        with build_opener(ProxyHandler({})).open(self.url + path, timeout=20) as answer:
+        with build_opener(ProxyHandler({})).open(self.url + path, timeout=60) as answer:
             return json.load(answer)
 
 

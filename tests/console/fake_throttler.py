@@ -308,7 +308,7 @@ class FakeThrottler:
                     client, _ = listener.accept()
                 except TimeoutError:
                     continue
-                client.settimeout(2)
+                client.settimeout(60)
                 if self.hangs:
                     held.append(client)
                     continue

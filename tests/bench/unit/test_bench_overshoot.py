@@ -70,7 +70,7 @@ def test_what_the_poller_cannot_do_is_raised_by_who_stops_it() -> None:
 
     poller = Poller(iter([0, 2_000_000]).__next__, refused, 0.0, 1.0)
     poller.start(time.monotonic())
-    poller._thread.join(5)  # type: ignore[union-attr]
+    poller._thread.join(60)  # type: ignore[union-attr]
     with pytest.raises(TestbedError, match="no such device"):
         poller.stop()
 

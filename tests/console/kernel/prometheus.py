@@ -24,7 +24,7 @@ JOB = "mptcp-proxy"
 
 def http_get(node: LiveNode, url: str) -> bytes:
     """Return what *url* has, asked from within the namespace of *node*."""
-    with node.entered(), urlopen(url, timeout=20) as answer:
+    with node.entered(), urlopen(url, timeout=60) as answer:
         body: bytes = answer.read()
     return body
 

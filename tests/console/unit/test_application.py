@@ -337,7 +337,7 @@ def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) 
             "type": "http", "method": "GET", "path": "/api/live", "query_string": b"", "root_path": "",
             "headers": [(b"host", b"localhost")], "asgi": {"version": "3.0", "spec_version": "2.3"},
         }  # fmt: skip
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await site.watch.look()
             stream = asyncio.create_task(site.app(scope, receive, send))
             await until(lambda: len(sent) == 3)

@@ -20,7 +20,7 @@ CLIENT = """
 import json, socket, sys, time
 proxy, port, origin, protocol = sys.argv[1:]
 connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(protocol))
-connection.settimeout(30)
+connection.settimeout(60)
 connection.connect((proxy, int(port)))
 connection.sendall(f"GET http://{origin}/file HTTP/1.1\\r\\nHost: {origin}\\r\\nConnection: close\\r\\n\\r\\n".encode())
 got = b""

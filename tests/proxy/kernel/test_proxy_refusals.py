@@ -97,7 +97,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         ["unshare", "--mount", "--net", "sh", "-c", SANDBOX, "sh", program("mptcp-proxy"), *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 
@@ -146,7 +146,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
         ["setpriv", "--reuid=65534", "--clear-groups", program("mptcp-proxy"), "check", "--config", str(secret)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert answer.returncode == 1
@@ -197,7 +197,7 @@ def test_without_squid(tmp_path: Path) -> None:
         ["unshare", "--mount", *hidden, program("mptcp-proxy"), "run", "--config", str(config)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     said = [line for line in answer.stderr.splitlines() if "warning: " not in line]

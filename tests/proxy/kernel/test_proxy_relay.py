@@ -236,7 +236,7 @@ def test_a_name_of_several_addresses_is_followed(make_testbed: Callable[..., Tes
 
     known.write_text(f'{{"{name}": ["{second.service_address()}"]}}')
     relayed.relay.process.signal(signal.SIGHUP)
-    wait_until(lambda: "10.77.11.2:3128" in listed.read_text(), "the new address is listed", timeout=30)
+    wait_until(lambda: "10.77.11.2:3128" in listed.read_text(), "the new address is listed")
     # What Squid still remembers of the name stays listed, too.
     assert listed.read_text().split()[1:] == ["10.77.8.2:3128", "[fd77:8::2]:3128"]
     wait_until(lambda: get(relayed) == (200, True) and relayed.served(1) > 0, "the new address is used", timeout=120)

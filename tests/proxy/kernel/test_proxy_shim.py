@@ -41,7 +41,7 @@ held = socket(); held.bind(("", 3128)); held.listen()
 successor = socket(); successor.bind(("", 3128)); successor.listen()
 held.close()
 client = socket(AF_INET, SOCK_STREAM, 262); client.connect(("127.0.0.1", 3128))
-successor.settimeout(20)
+successor.settimeout(60)
 tell(protocols=[protocol(successor), protocol(successor.accept()[0])])
 """)
     assert found["protocols"] == [MPTCP, MPTCP]

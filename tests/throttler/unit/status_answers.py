@@ -117,5 +117,5 @@ def answering(path: Path, answer: Callable[[Answer], Answer]) -> Iterator[list[t
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(60)
         path.unlink()

@@ -229,7 +229,7 @@ def test_a_keeper_that_was_killed_is_started_anew(host: FakeHost, monkeypatch: p
         for _ in range(20):
             await asyncio.sleep(0)
         host.starts = True
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await host.started.wait()
             await asyncio.sleep(0)
         watching.cancel()

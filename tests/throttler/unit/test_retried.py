@@ -58,7 +58,7 @@ def with_a_running_reconciler(scenario: Callable[[Bench], Awaitable[None]]) -> N
         bench = Bench()
         await bench.reconciler.prepare()
         running = asyncio.create_task(bench.reconciler.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await scenario(bench)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):

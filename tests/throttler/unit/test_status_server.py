@@ -295,7 +295,7 @@ def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
         server = StatusServer(tmp_path / "s", lambda line: iter([f"{len(line)}"]))
         await server.open()
         client = connected(tmp_path / "s")
-        client.settimeout(20)
+        client.settimeout(60)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             await asyncio.to_thread(client.sendall, b" " * MANY)
         found = await asyncio.to_thread(client.recv, 100)
