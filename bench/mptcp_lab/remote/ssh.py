@@ -72,7 +72,7 @@ class SshProgram:
         self._signal(signal.SIGKILL, tree=True)
         self.wait(ENDING)
 
-    def stop(self, grace: float = 5.0) -> int:
+    def stop(self, grace: float = 30.0) -> int:
         """SIGTERM, SIGKILL after *grace* seconds; return the exit code."""
         self._signal(signal.SIGTERM)
         if self._connection.exit_code(self.pid, grace) is None:

@@ -93,7 +93,7 @@ class Process:
             kill_tree(self.pid)
         self._popen.wait(KILLED)
 
-    def stop(self, grace: float = 5.0) -> int:
+    def stop(self, grace: float = 30.0) -> int:
         """SIGTERM, SIGKILL after *grace* seconds; return the exit code."""
         if self.running:
             self._popen.send_signal(signal.SIGTERM)
