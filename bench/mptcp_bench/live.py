@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -40,13 +41,6 @@ def sparkline(values: Sequence[float], top: float) -> str:
     """Return *values* as block characters, *top* being a full one."""
     last = len(_BLOCKS) - 1
     return "".join(_BLOCKS[max(0, min(last, round(value / top * last)))] for value in values)
-
-
-def bar(share: float, width: int) -> str:
-    """Return a bar of *width* characters filled to *share*, in eighths."""
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
 
 
 class View(AbstractContextManager["View"]):
@@ -119,7 +113,7 @@ class View(AbstractContextManager["View"]):
             table.add_row(
                 Text(path.label, style=f"bold {path.color}"),
                 Text(f"{rate / 1e6:6.1f} Mbit/s", style=path.color),
-                Text(bar(rate / top, BAR), style=path.color),
+                Bar(top, 0, rate, width=BAR, color=path.color),
                 Text(past, style=path.color),
             )
         elapsed = f"{time.monotonic() - self._started:4.1f} s" if self._started else ""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from mptcp_bench import live, plot, provenance
 from mptcp_bench.demo.parts import PATHS, parts
@@ -33,11 +35,34 @@ def test_the_cap_is_what_the_policy_says(tmp_path: Path) -> None:
     assert ethernet_cap() > 0
 
 
-def test_blocks_and_bars_stay_within_their_width() -> None:
+def test_blocks_stay_within_their_height() -> None:
     assert live.sparkline([0, 50, 100, 200, -1], 100) == " ▄██ "
-    assert live.bar(0.5, 4) == "██  "
-    assert live.bar(7.0, 4) == "████"
-    assert live.bar(0.03, 4) == "▏   "
+
+
+class Recorded:
+    """What a recorder shows: half of Ethernet's link, nothing over Wi-Fi."""
+
+    def current(self) -> dict[str, float]:
+        return {"eth0": PATHS[0].rate / 2, "wlan0": 0.0}
+
+    def latest(self, count: int) -> tuple[Sample, ...]:
+        return tuple(Sample(0.1 * i, {"eth0": PATHS[0].rate // 160 * i, "wlan0": 0}) for i in range(count))
+
+
+def test_each_path_is_shown_with_its_rate_a_bar_and_what_was() -> None:
+    console = Console(file=StringIO(), width=90, height=20, force_terminal=True, color_system=None)
+    view = live.View(console, Recorded(), PATHS)  # type: ignore[arg-type]
+    with view:
+        view.begin("a download")
+        view.refresh()
+    shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    ethernet, wifi = (
+        next(line for line in shown if f"{path.rate / 2e6 * n:6.1f} Mbit/s" in line)
+        for path, n in zip(PATHS, (1, 0), strict=True)
+    )
+    assert "█" * (live.BAR // 2) + " " * (live.BAR // 2) in ethernet
+    assert "▄" * 10 in ethernet
+    assert "█" not in wifi
 
 
 def test_picture_is_a_png(tmp_path: Path) -> None:
