@@ -22,7 +22,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, mptcp_command,
 
 pytestmark = pytest.mark.kernel
 SIZES = (1024, 300_000)
-LONG = 5.0
+LONG = 20.0
 """Seconds: no interval of a working proxy is longer, however busy the machine."""
 NEEDED = ("squid", "apache2", "curl", "mptcpize", "tcpdump", "gcc")
 

@@ -70,7 +70,7 @@ def test_a_figure_is_one_command(tmp_path: Path) -> None:
     assert came is not None
     assert came.mean == 1, "the cap came into force"
     for run in result.runs:
-        assert run.values["rtt_wifi"] > 2 * run.values["rtt_ethernet"]
+        assert run.values["rtt_wifi"] > run.values["rtt_ethernet"]
         assert 0 <= run.values["idle"] <= 1
     pictures = list((tmp_path / "fig6").glob("*.png")) + list((tmp_path / "fig6").glob("*.svg"))
     assert len(pictures) == 2
