@@ -106,7 +106,7 @@ def test_without_the_rules_rows_get_something_else(scene: Scene, name: str) -> N
     config = scene.proxy.directory / "weaker.conf"
     config.write_text("\n".join([*weaker, f"dns_nameservers {ORIGIN}", *QUICK, ""]))
     with scene.serving(config):
-        failed = set(scene.try_all(CORPORA[name]).failed)
+        failed = set(scene.try_all(CORPORA[name], patient=False).failed)
     for line, (_, rows) in mutants.items():
         assert failed >= rows, line
 
@@ -120,6 +120,6 @@ def test_with_debians_own_settings_many_get_something_else(scene: Scene) -> None
     logs = ["access_log stdio:/var/log/${service_name}/access.log", "pinger_enable off", "netdb_filename none"]
     config.write_text("\n".join([*kept, *places, *logs, f"dns_nameservers {ORIGIN}", *QUICK, ""]))
     with scene.serving(config):
-        outcome = scene.try_all(open_proxy.ROWS)
+        outcome = scene.try_all(open_proxy.ROWS, patient=False)
     assert len(outcome.failed) > 50
     assert outcome.trespassed
