@@ -61,8 +61,8 @@ class ExplainedPolicy(CompiledPolicy):
                     yield Tried(each.rule.name, kind, False, failed, until)
                     continue
                 lifted = kind is Kind.THROTTLE and each.rule.lift_last and situation.last and each.rule.throttle
-                failed = "lifted: the last usable subflow" if lifted else None
-                yield Tried(each.rule.name, kind, True, failed, self._until(each.rule, now))
+                why = "lifted: the last usable subflow" if lifted else None
+                yield Tried(each.rule.name, kind, True, why, self._until(each.rule, now))
                 break
 
     def _not_caught(self, rule: Rule, path_bits: int) -> str:

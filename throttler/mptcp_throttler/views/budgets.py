@@ -43,7 +43,7 @@ def budgets(policy: Policy, used: Mapping[Account, int], now: float) -> list[dic
 
 def budget_totals(policy: Policy, accounts: Sequence[Row], now: float) -> list[dict[str, Any]]:
     """Return each budget of *policy* in all: what its *accounts* come to, none of which may be missing."""
-    found = {
+    found: dict[str, dict[str, Any]] = {
         budget.name: {
             "name": budget.name,
             "per": "client" if budget.per_client else "path",
