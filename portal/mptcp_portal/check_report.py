@@ -193,12 +193,14 @@ def _titled(budgets: list[Budget], subflows: tuple[Subflow, ...]) -> tuple[Budge
 
 
 def _volume(budget: Budget) -> str:
-    until = f" until {_date(budget.until)}" if budget.until is not None else ""
-    until += ", shared with others" if budget.shared else ""
+    date = _date(budget.until) if budget.until is not None else ""
+    shared = ", shared with others" if budget.shared else ""
     if budget.left <= 0:
-        return f"{budget.title}: all of {_amount(budget.volume, budget.volume)} used up{until}."
-    unit = _unit(budget.volume)
-    return f"{budget.title}: {_number(budget.left, unit[0])} of {_amount(budget.volume, budget.volume)} left{until}."
+        anew = f"; it begins anew on {date}" if date else ""
+        return f"{budget.title}: all of {_amount(budget.volume, budget.volume)} used up{shared}{anew}."
+    left = _number(budget.left, _unit(budget.volume)[0])
+    until = f" until {date}" if date else ""
+    return f"{budget.title}: {left} of {_amount(budget.volume, budget.volume)} left{until}{shared}."
 
 
 def _unit(size: int) -> tuple[int, str]:

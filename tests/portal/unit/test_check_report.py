@@ -88,6 +88,8 @@ def test_a_volume_says_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         (line,) = told(PLAIN, budgets=[MONTH | {"until": 1_796_083_200.0}]).lines[1:]
         assert line == "month: 1.2 of 5 GB left until 1 December, 00:00."
+        (line,) = told(PLAIN, budgets=[MONTH | {"until": 1_796_083_200.0, "left": 0, "shared": True}]).lines[1:]
+        assert line == "month: all of 5 GB used up, shared with others; it begins anew on 1 December, 00:00."
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -228,7 +228,14 @@ def test_a_name_of_several_addresses_is_followed(make_testbed: Callable[..., Tes
     name = "proxy.example.net"
     addresses = [first.service_address(family) for family in (4, 6)]
     known, mounts = name_server(testbed["core"], "10.77.1.1", {name: addresses})
-    relayed = chain(testbed, ("proxy", "proxy2"), peers=[PEER.format(address=name, name="first")], mounts=mounts)
+    # Squid remembers an answer for a minute at the least, whatever the name server says: this sets that, too.
+    relayed = chain(
+        testbed,
+        ("proxy", "proxy2"),
+        peers=[PEER.format(address=name, name="first")],
+        more="negative_dns_ttl 1 second\n",
+        mounts=mounts,
+    )
     listed = relayed.relay.state / "parents"
     assert listed.read_text().split() == ["10.77.8.2:3128", "[fd77:8::2]:3128"]
     before = relayed.node.mib()
