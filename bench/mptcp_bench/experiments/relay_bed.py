@@ -119,7 +119,8 @@ class Bed:
             yield process
         finally:
             process.kill_tree()
-            wait_until(self._port_free, f"the port of {cell.proxy} is free again", timeout=ENDING)
+        # Not where something was raised: Ctrl-C is to end the run, whatever a slow end would raise besides.
+        wait_until(self._port_free, f"the port of {cell.proxy} is free again", timeout=ENDING)
 
     def _port_free(self) -> bool:
         """Say whether nobody listens: the threads of a killed process end one after the other."""
