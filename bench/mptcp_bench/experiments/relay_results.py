@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import product
 
 from rich.table import Table
 
-from .relay_cells import BULK, HELD, Cell, Setting
+from .relay_cells import BULK, CLIENTS, HELD, PROXIES, Cell, Setting
 from .relay_judging import Measured, Rounds, spread
 from .tables import new_table
 
@@ -34,7 +35,8 @@ def tables(rounds: Rounds, seed: int) -> list[Table]:
     """Return the tables of all settings that were measured."""
     found = []
     for setting in dict.fromkeys(m.setting for m in rounds.all):
-        cells = list(dict.fromkeys(m.cell for m in rounds.all if m.setting == setting))
+        there = {m.cell for m in rounds.all if m.setting == setting}
+        cells = [cell for cell in (Cell(*each) for each in product(PROXIES, CLIENTS)) if cell in there]
         tasks = {m.task for m in rounds.all if m.setting == setting}
         parts: tuple[tuple[str, set[str], Sequence[str], Callable[..., list[str]]], ...] = (
             ("Cost", {*BULK, "requests"}, COSTS, _costs),

@@ -86,6 +86,13 @@ def marked(mark: str) -> tuple[int, ...]:
 
 def kill_tree(pid: int) -> None:
     """SIGKILL for *pid* and all its offspring."""
+    # First nobody may go on: a parent replaces a child that was killed before it, and that one would be nobody's.
+    stopped: set[int] = set()
+    while found := {pid, *descendants(pid)} - stopped:
+        for each in found:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGSTOP)
+        stopped |= found
     for victim in (*descendants(pid), pid):
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)

@@ -176,6 +176,12 @@ def test_connections_rest_when_they_have_had_their_answers(program: Path) -> Non
     assert (found.answers, found.octets, found.failures) == (2, 8, 0)
 
 
+def test_connections_that_are_closed_while_they_rest_are_opened_again(program: Path) -> None:
+    found = counted(program, [HEAD + b"abcd"], lambda c: c.opened >= 5, requests=1)
+    assert found.failures == 0
+    assert found.resting <= 1
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from mptcp_lab.agent.files import write_file
-from mptcp_lab.agent.processes import TMPFS, MountError, mount_script, nearest_existing
+from mptcp_lab.agent.processes import TMPFS, MountError, kill_tree, marked, mount_script, nearest_existing
 from mptcp_lab.testbed.commands import TestbedError, run
 
 
@@ -68,3 +70,35 @@ def test_files_depend_on_their_name_alone(tmp_path: Path) -> None:
     assert hashlib.sha256(first).hexdigest() == digest
     assert write_file(tmp_path / "b", size) != digest
     assert write_file(tmp_path / "a", size) == digest
+
+
+RESPAWNING = """
+import os, signal, time
+def child():
+    while True:
+        time.sleep(1)
+for _ in range(60):
+    if os.fork() == 0:
+        child()
+print("ready", flush=True)
+while True:
+    os.wait()
+    if os.fork() == 0:
+        child()
+"""
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_children_that_are_replaced_when_they_are_killed_are_killed_too(number: int) -> None:
+    """As nginx and Apache do; the one that came after the others would have gone on listening, nobody's child."""
+    mark = f"MPTCP_TEST_TREE={os.getpid()}-{number}"
+    environment = {**os.environ, **dict([mark.split("=")])}
+    parent = subprocess.Popen(
+        ["python3", "-I", "-c", RESPAWNING], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "ready\n"
+    kill_tree(parent.pid)
+    parent.wait()
+    parent.stdout.read()  # ends when nobody has it open: each of them is gone
+    assert marked(mark) == ()

@@ -165,6 +165,10 @@ static void closed_between(int number)
 		for (int i = 0; i < idle_count; i++)
 			if (idle[i] == number)
 				idle[i--] = idle[--idle_count];
+	} else if (connections[number].state == RESTING) {
+		/* It is to be held: all its answers are asked for anew. */
+		connections[number].asked = 0;
+		counters->resting--;
 	} else {
 		connections[number].owing = true;
 	}
@@ -292,7 +296,8 @@ static void readable(int number)
 	if (got < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (got <= 0) {
-		if (!one->first && (one->state == IDLE || (one->state == WAITING_HEAD && one->got == 0)))
+		if (!one->first &&
+		    (one->state == IDLE || one->state == RESTING || (one->state == WAITING_HEAD && one->got == 0)))
 			closed_between(number);
 		else
 			failed(number, "ended within an answer, after");

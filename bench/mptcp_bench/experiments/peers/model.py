@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptcp_lab.testbed import LiveNode, Program
+from mptcp_lab.testbed import LiveNode, Program, TestbedError
 from mptcp_lab.testbed.commands import run
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, mptcp_command, wait_until
 
@@ -85,7 +85,12 @@ def program(name: str) -> str | None:
 def answers(order: Order, process: Program, name: str) -> Program:
     """Return *process* once it takes connections on ``PORT``. Raises TestbedError, with the end of its log."""
     address = order.host.service_address()
-    wait_until(
-        lambda: accepts(order.host, address, PORT), f"{name} answers on port {PORT}", process=process, timeout=30
-    )
+    try:
+        wait_until(
+            lambda: accepts(order.host, address, PORT), f"{name} answers on port {PORT}", process=process, timeout=30
+        )
+    except TestbedError:
+        # The next one is to have the port.
+        process.kill_tree()
+        raise
     return process
