@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+from deb_package import KINDLY
 
 CACHE: Final = Path("/var/cache/mptcp-steering-proxy")
 """Keeps each release's root file system and the packages that were fetched; whoever wants newer ones removes it."""
@@ -21,7 +23,7 @@ _PRIVILEGES: Final = (
 )
 _ENVIRONMENT: Final = (
     *("env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-    *("LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"),
+    *("LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "TERM=xterm"),
 )
 
 
@@ -56,6 +58,9 @@ class Container:
         """The container has it as /shared."""
         self.shared.mkdir()
         subprocess.run(["tar", "--extract", "--file", str(_base(release)), "--directory", str(self.root)], check=True)
+        # As Debian's installer writes them. A Squid that cannot look up its host's name waits minutes for name servers.
+        (self.root / "etc/hostname").write_text("proxy\n")
+        (self.root / "etc/hosts").write_text("127.0.0.1 localhost\n127.0.1.1 proxy.example.net proxy\n")
         self._archives = CACHE / f"{release}-archives"
         (self._archives / "partial").mkdir(parents=True, exist_ok=True)
         self._nspawn: subprocess.Popen[bytes] | None = None
@@ -64,7 +69,7 @@ class Container:
     def _command(self, *more: str) -> list[str]:
         mounts = [f"--bind={self._archives}:/var/cache/apt/archives", f"--bind={self.shared}:/shared"]
         named = ["--quiet", "--register=no", "--keep-unit", f"--directory={self.root}", "--hostname=proxy"]
-        return ["chrt", "--idle", "0", "systemd-nspawn", *named, *mounts, *more]
+        return [*KINDLY, "systemd-nspawn", *named, *mounts, *more]
 
     def outside(self, script: str) -> str:
         """Run *script* in the container while it is not booted, with this machine's network."""
@@ -75,11 +80,15 @@ class Container:
         assert done.returncode == 0, f"{script}\n" + "\n".join(done.stdout.splitlines()[-60:])
         return done.stdout
 
-    def boot(self, namespace: str) -> None:
-        """Boot it in the network namespace *namespace*; return when nothing is starting any more."""
+    def boot(self, namespace: str, others: Mapping[str, str] | None = None) -> None:
+        """Boot it in the network namespace *namespace*; return when nothing is starting any more.
+
+        *others*: network namespaces that its services may enter, by the files as which the container has them.
+        """
         log = (self.directory / "console").open("ab")
-        network = f"--network-namespace-path=/run/netns/{namespace}"
-        command = self._command("--boot", "--console=pipe", "--kill-signal=SIGRTMIN+4", network, *_PRIVILEGES)
+        networks = [f"--network-namespace-path=/run/netns/{namespace}"]
+        networks += [f"--bind=/run/netns/{other}:{file}" for file, other in (others or {}).items()]
+        command = self._command("--boot", "--console=pipe", "--kill-signal=SIGRTMIN+4", *networks, *_PRIVILEGES)
         self._nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         until(lambda: self._found() and Path(f"/proc/{self._init}/comm").read_text() == "systemd\n", "systemd")
         until(lambda: self.sh("systemctl is-system-running", check=False).strip() in ("running", "degraded"), "boot")
@@ -95,11 +104,15 @@ class Container:
                 return True
         return False
 
+    def inside(self, argv: Sequence[str]) -> list[str]:
+        """Return the argv that runs *argv* in the booted container."""
+        entered = ["nsenter", f"--target={self._init}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
+        return [*entered, *_ENVIRONMENT, *argv]
+
     def run(self, argv: Sequence[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in the booted container."""
-        entered = ["nsenter", f"--target={self._init}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
         done = subprocess.run(
-            [*entered, *_ENVIRONMENT, *argv],
+            self.inside(argv),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -13,6 +13,8 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 NAME: Final = "mptcp-steering-proxy"
+KINDLY: Final = ("nice", "--adjustment=10")
+"""Before what takes long, on a machine that has other things to do; idle scheduling would starve it beside them."""
 BUILD_PATIENCE: Final = 1800
 """Seconds for a build on a machine that has other things to do."""
 
@@ -47,7 +49,7 @@ def build(directory: Path) -> Path:
     """
     if ready := os.environ.get("MPTCP_PACKAGE"):
         return Path(ready).resolve()
-    command = ["chrt", "--idle", "0", "sh", str(REPOSITORY / "debian/package"), str(directory)]
+    command = [*KINDLY, "sh", str(REPOSITORY / "debian/package"), str(directory)]
     subprocess.run(command, check=True, timeout=BUILD_PATIENCE)
     (package,) = directory.glob(f"{NAME}_*.deb")
     return package

@@ -6,6 +6,8 @@ Nothing boots here and no service starts; ``./run deb --test`` does that, in con
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +109,21 @@ def test_a_squid_that_somebody_uses_is_left_as_it_is(host: Chroot, package: Path
     assert host.sh("systemctl is-enabled squid.service").strip() == "enabled"
 
 
+def test_an_upgrade_stops_no_unit_and_a_removal_every_one(package: Path) -> None:
+    """What maintainer scripts do where systemd runs: an upgrade has those units start anew that run."""
+    script = {
+        name: subprocess.check_output(["dpkg-deb", "--info", str(package), name], text=True)
+        for name in ("preinst", "prerm", "postinst")
+    }
+    assert "deb-systemd-invoke stop" not in script["preinst"]
+    stopped = re.findall(
+        r"mptcp-\w+(?=\.service)", "".join(re.findall(r"deb-systemd-invoke stop (.*)", script["prerm"]))
+    )
+    assert sorted(stopped) == sorted(UNITS)
+    for unit in UNITS - ENABLED:
+        assert f"deb-systemd-invoke try-restart '{unit}.service'" in script["postinst"]
+
+
 def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands(installed_host: Chroot) -> None:
     host = installed_host
     host.sh(
@@ -129,11 +146,8 @@ def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands
             f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/man/man8/{command}.8.gz | zcat"
         )
         assert f"{command} {word}" in page.replace("\\-", "-")
-        function = f"_shtab_{command.replace('-', '_')}"
-        host.sh(f"echo '. /usr/share/bash-completion/completions/{command}' >/tmp/complete")
-        host.sh(f"echo 'COMP_WORDS=({command} {word[:2]}) COMP_CWORD=1; {function}; echo $COMPREPLY' >>/tmp/complete")
-        completed = host.sh("bash /tmp/complete")
-        assert completed.strip() == word
+        assert bash_completes(host, command, word[:2]) == word
+    assert bash_completes(host, "mptcp-throttler", "check", "--policy", "/etc/debian_ver") == "/etc/debian_version"
     bill = json.loads(
         host.sh(f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/doc/{NAME}/sbom.cdx.json")
     )
@@ -150,3 +164,14 @@ def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands
         (canonicalize_name(name), version) for name, version in there
     )
     assert [each["name"] for each in listed if not each.get("licenses")] == []
+
+
+def bash_completes(host: Chroot, command: str, *words: str) -> str:
+    """Return what becomes of the last of *words*."""
+    script = f"""
+    . /usr/share/bash-completion/completions/{command}
+    COMP_WORDS=({command} {" ".join(words)}) COMP_CWORD={len(words)}
+    _shtab_{command.replace("-", "_")}
+    echo $COMPREPLY
+    """
+    return host.run("bash", "-c", script).stdout.strip()

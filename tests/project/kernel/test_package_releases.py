@@ -5,21 +5,22 @@ Too long for every run of the tests: ``sudo ./run deb --test [RELEASE]`` starts 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import pytest
+from confinement import assert_nobody_has_more_than_needed, exposures
 from containers import Container, until
 from deb_package import (
     BUILD_DIFFERENTLY,
     BUILD_PATIENCE,
+    KINDLY,
     NAME,
     build,
     contents,
@@ -28,9 +29,26 @@ from deb_package import (
     repacked,
     sha256,
 )
+from installed_services import (
+    RELAYED,
+    SIZE,
+    Site,
+    capped_client,
+    check_page_is_for_the_proxys_clients_alone,
+    check_page_is_missed,
+    console_shows_the_cap,
+    console_shows_throttler_and_squid,
+    download_is_throttled,
+    new_clients_are_served,
+    relay_takes_both_uplinks,
+    topology,
+)
+from operator_steps import OPERATORS_OWN, TOKEN, configure, configure_throttler
+from typing_shells import SHELLS, TypingShell
+from unit_exposure import MOST
 
 from mptcp_lab.testbed import LiveNode, Testbed
-from mptcp_lab.testbed.services import PROXY_PORT, Origin, accepts, mptcp_command, start_origin
+from mptcp_lab.testbed.services import start_origin
 
 RELEASES = os.environ.get("MPTCP_PACKAGE_RELEASES", "").split()
 pytestmark = [
@@ -38,7 +56,20 @@ pytestmark = [
     pytest.mark.skipif(not RELEASES, reason="NOT TESTED: sudo ./run deb --test boots containers and takes minutes"),
 ]
 
-UNITS = ("mptcp-proxy.service", "mptcp-throttler.service")
+UNITS = tuple(MOST)
+ENABLED = ("mptcp-proxy", "mptcp-throttler")
+"""By the package itself; the others are for who wants them."""
+COMPLETIONS: Final = {
+    "mptcp-console ch": "mptcp-console check",
+    "mptcp-portal ch": "mptcp-portal check",
+    "mptcp-proxy doctor --role rel": "mptcp-proxy doctor --role relay",
+    "mptcp-throttler sta": "mptcp-throttler status",
+    "mptcp-throttler check --pol": "mptcp-throttler check --policy",
+    "mptcp-proxy check --config /etc/mptcp-proxy/squ": "mptcp-proxy check --config /etc/mptcp-proxy/squid.conf",
+    "mptcp-throttler explain --js": "mptcp-throttler explain --json",
+    "mptcp-throttler replay /etc/debian_ver": "mptcp-throttler replay /etc/debian_version",
+}
+"""What is typed, and what the TAB key makes of it."""
 BUILD = """
 apt-get update --quiet
 apt-get install --yes --quiet --no-install-recommends dpkg-dev lintian
@@ -46,9 +77,6 @@ cd /shared/source
 apt-get build-dep --yes --quiet --no-install-recommends .
 PIP_CERT=/shared/trusted.pem sh debian/package /shared/made
 """
-SIZE = 40_000_000
-CAP = 5_000_000
-"""Bits/s, of conf/policy.yaml, on path ethernet."""
 # What systemd, dpkg's tools and Debian's own packages leave on a host that ran for a while.
 OTHERS = (
     "etc/hosts",
@@ -72,15 +100,6 @@ OTHERS = (
 @pytest.fixture(scope="module", params=RELEASES)
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def container(release: str, module_testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    # It needs the testbed for as long as it runs.
-    assert module_testbed
-    made = Container(release, tmp_path_factory.mktemp(release))
-    yield made
-    made.off()
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +132,7 @@ def package_of_another(builder: Container | None, package: Path) -> Iterator[Pat
         directory = Path(name)
         copy_sources(directory / "source")
         if builder is None:
-            command = ["chrt", "--idle", "0", "sh", "-euc", BUILD_DIFFERENTLY, "sh", str(directory)]
+            command = [*KINDLY, "sh", "-euc", BUILD_DIFFERENTLY, "sh", str(directory)]
             subprocess.run(command, check=True, timeout=BUILD_PATIENCE)
         else:
             inside = f"/shared/{directory.name}"
@@ -123,51 +142,29 @@ def package_of_another(builder: Container | None, package: Path) -> Iterator[Pat
 
 
 @pytest.fixture(scope="module")
-def origin(module_testbed: Testbed) -> Origin:
-    return start_origin(module_testbed["origin"], {"file": SIZE})
-
-
-def throttled(testbed: Testbed, origin: Origin, container: Container) -> None:
-    """Download over both paths: a subflow has a cap in mid-download, and its path carried the smaller part."""
-    client = testbed["client"]
-    address = testbed["proxy"].service_address()
-    until(lambda: accepts(client, address, PROXY_PORT), "the proxy listens")
-    before, began = client.counters(), time.monotonic()
-    proxy = f"http://{address}:{PROXY_PORT}"
-    command = ["curl", "-sS", "-m", "120", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", "-x", proxy]
-    download = client.popen(mptcp_command([*command, origin.url("file")]), name="curl")
-    seen: dict[str, Any] = {}
-
-    def capped() -> bool:
-        answer = container.run(["mptcp-throttler", "status", "--json"], check=False)
-        if answer.returncode == 0:
-            seen.update(json.loads(answer.stdout))
-        subflows = [each for connection in seen.get("connections", ()) for each in connection["subflows"]]
-        return len(subflows) == 2 and any(each["classid"] for each in subflows)
-
-    until(lambda: capped() or not download.running, "a capped subflow")
-    assert capped(), f"none was seen: {download.output()}\n{seen}\n{container.sh('journalctl --no-pager --lines 60')}"
-    assert download.wait(150) == 0, download.output()
-    assert download.output().split() == ["200", str(SIZE)]
-    took, after = time.monotonic() - began, client.counters()
-    ethernet, wifi = (after[device].received - before[device].received for device in ("eth0", "wlan0"))
-    # Whatever came before the cap, and its repayment, are judged elsewhere: here, that it is there at all.
-    assert ethernet < wifi / 2, f"ethernet {ethernet}, wifi {wifi} bytes in {took:.1f} s under a cap of {CAP} bits/s"
-    assert ethernet > 0
+def site(
+    release: str, make_module_testbed: Callable[..., Testbed], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    testbed = make_module_testbed(topology())
+    origin = start_origin(testbed["origin"], {"file": SIZE, "relayed": RELAYED})
+    # Kernels before 6.12 have no such thing.
+    testbed["relay"].run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
+    container = Container(release, tmp_path_factory.mktemp(release))
+    yield Site(container, testbed, origin)
+    container.off()
 
 
 def test_a_life_from_installation_to_purge(
-    container: Container, package: Path, module_testbed: Testbed, origin: Origin, tmp_path: Path
+    site: Site, package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node = module_testbed["proxy"]
+    container, node = site.container, site.testbed["proxy"]
     later = repacked(package, tmp_path, "9.9", [("etc/mptcp-proxy/squid.conf", "dns_timeout 10", "dns_timeout 11")])
     first, second = (f"/shared/{each.name}" for each in (package, later))
     for each in (package, later):
         shutil.copy(each, container.shared)
-    # From here on there is no network but the testbed's.
-    container.outside(f"apt-get update --quiet && apt-get install --yes --quiet --download-only {first}")
+    container.outside(f"apt-get update --quiet && apt-get install --yes --quiet {' '.join(SHELLS)} bash-completion")
     kernel = kernel_state(node)
-    container.boot(node.namespace)
+    boot_with_downloads(site, first)
     before = container.files()
 
     said = container.sh(f"apt-get install --yes --quiet {first}")
@@ -179,38 +176,51 @@ def test_a_life_from_installation_to_purge(
         assert (left_out in told) == (container.release != "bookworm"), told
     assert container.sh("systemctl is-enabled squid.service", check=False).strip() == "disabled"
     assert not container.active("squid")
-    assert container.sh("systemctl is-enabled mptcp-proxy mptcp-throttler").split() == ["enabled", "enabled"]
-    assert not container.active("mptcp-throttler")
-    assert "ConditionResult=no" in container.sh("systemctl show -p ConditionResult mptcp-throttler")
-    assert container.sh("systemctl --failed --no-legend").strip() == ""
+    assert enabled(container) == set(ENABLED)
+    assert {unit for unit in UNITS if container.active(unit)} == {"mptcp-proxy"}
+    tab_completes(container)
 
-    # The examples name the testbed's interface and networks.
-    container.sh("cd /etc/mptcp-throttler && for each in throttler policy; do cp $each.yaml.example $each.yaml; done")
-    container.sh("systemctl start mptcp-throttler")
-    throttled(module_testbed, origin, container)
+    # Who enables everything at once: what has no configuration waits for it.
+    container.sh("systemctl enable --now mptcp-console mptcp-portal mptcp-relay")
+    for unit in ("mptcp-throttler", "mptcp-portal", "mptcp-relay"):
+        assert not container.active(unit)
+        assert "ConditionResult=no" in container.sh(f"systemctl show -p ConditionResult {unit}"), unit
+    assert failed(container) == ""
+    console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=0)
+    check_page_is_missed(site)
+
+    configure(site)
+    assert failed(container) == ""
+    with capsys.disabled():
+        print(f"\n{container.release}: {exposures(container)}")
+    assert_nobody_has_more_than_needed(container)
+    all_serve(site)
 
     # An operator's line stays through an upgrade that brings another squid.conf: dpkg asks.
     container.sh("echo '# by the operator' >>/etc/mptcp-proxy/squid.conf")
     processes = main_processes(container)
     container.sh(f"apt-get install --yes --quiet -o Dpkg::Options::=--force-confold {second}")
-    until(lambda: all(container.active(unit) for unit in UNITS), "both are active after the upgrade")
-    assert not set(main_processes(container)) & set(processes), "both run what was installed"
+    until(lambda: all(container.active(unit) for unit in UNITS), "all are active after the upgrade")
+    assert not set(main_processes(container)) & set(processes), "all run what was installed"
     assert "# by the operator" in container.sh("cat /etc/mptcp-proxy/squid.conf")
-    throttled(module_testbed, origin, container)
+    all_serve(site)
 
     container.off()
-    container.boot(node.namespace)
-    until(lambda: all(container.active(unit) for unit in UNITS), "both are active after the reboot")
+    site.boot()
+    until(lambda: all(container.active(unit) for unit in UNITS), "all are active after the reboot")
     assert not container.active("squid")
-    throttled(module_testbed, origin, container)
+    all_serve(site)
 
     # A daemon that was killed leaves its caps in the kernel; the removal takes them out.
     container.sh("systemctl kill --signal=KILL mptcp-throttler; systemctl stop mptcp-throttler")
     container.sh(f"apt-get remove --yes --quiet {NAME}")
     assert kernel_state(node) == kernel
     assert not any(container.active(unit) for unit in UNITS)
+    assert processes_of_ours(container) == ""
+    assert [line for line in failed(container).splitlines() if "mptcp-throttler" not in line] == []
     container.sh(f"apt-get purge --yes --quiet {NAME} && apt-get autoremove --purge --yes --quiet")
-    container.sh("systemctl daemon-reload")
+    # What the operator alone has made.
+    container.sh(f"rm -r {' '.join(OPERATORS_OWN)}; systemctl daemon-reload; systemctl reset-failed")
     # A dependency that Debian counts as important stays.
     of_others = {name.lstrip("/") for name in container.sh("cat /var/lib/dpkg/info/*.list").splitlines()}
     left = foreign(sorted(container.files() - before - of_others))
@@ -220,11 +230,83 @@ def test_a_life_from_installation_to_purge(
     )
 
 
+@pytest.mark.skipif(
+    "MPTCP_PACKAGE_BEFORE" not in os.environ, reason="NOT TESTED: MPTCP_PACKAGE_BEFORE names no package"
+)
+def test_an_upgrade_from_an_earlier_package(
+    site: Site, package: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """As its users have it: with proxy and throttler in use. What is new comes, and waits to be enabled."""
+    site.container.off()
+    container = Container(site.container.release, tmp_path)
+    request.addfinalizer(container.off)
+    site, given = replace(site, container=container), Path(os.environ["MPTCP_PACKAGE_BEFORE"])
+    earlier = repacked(given, tmp_path, "0.0.1", [])
+    first, second = (f"/shared/{each.name}" for each in (earlier, package))
+    for each in (earlier, package):
+        shutil.copy(each, container.shared)
+    boot_with_downloads(site, first)
+    container.sh(f"apt-get install --yes --quiet {first}")
+    configure_throttler(container)
+    download_is_throttled(site)
+    container.sh(f"apt-get install --yes --quiet {second}")
+    until(lambda: all(container.active(unit) for unit in ENABLED), "both are active after the upgrade")
+    assert {unit for unit in UNITS if container.active(unit)} == set(ENABLED)
+    assert enabled(container) == set(ENABLED)
+    assert failed(container) == ""
+    download_is_throttled(site)
+    container.sh("systemctl enable --now mptcp-console")
+    console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=1)
+
+
 def test_the_same_sources_give_the_same_bytes_to_everybody(package: Path, package_of_another: Path) -> None:
     assert package_of_another.name == package.name
     one, other = contents(package), contents(package_of_another)
     assert {name: (one.get(name), other.get(name)) for name in one | other if one.get(name) != other.get(name)} == {}
     assert sha256(package_of_another) == sha256(package)
+
+
+def tab_completes(container: Container) -> None:
+    """In either shell the TAB key knows commands, options and their values."""
+    for shell in SHELLS:
+        with TypingShell(container, shell) as typing:
+            for typed, line in COMPLETIONS.items():
+                assert typing.completed(typed)[0] == line, shell
+            shown = typing.completed("mptcp-throttler ", tabs=2)[1]
+            for command in ("check", "events", "explain", "quota", "replay", "status", "top"):
+                assert command in shown, shell
+
+
+def all_serve(site: Site) -> None:
+    download_is_throttled(site)
+    with capped_client(site):
+        console_shows_the_cap(site, f"http://{site.address}:8610", TOKEN)
+    check_page_is_for_the_proxys_clients_alone(site)
+    new_clients_are_served(site)
+    relay_takes_both_uplinks(site)
+    assert "Traceback" not in site.container.sh("journalctl --no-pager --boot")
+    restarts = site.container.sh(f"systemctl show --value -p NRestarts {' '.join(UNITS)}").split()
+    assert restarts == ["0"] * len(UNITS)
+
+
+def boot_with_downloads(site: Site, package: str) -> None:
+    """Boot the container with all that *package* depends on: from then on it has no network but the testbed's."""
+    site.container.outside(f"apt-get update --quiet && apt-get install --yes --quiet --download-only {package}")
+    site.boot()
+
+
+def enabled(container: Container) -> set[str]:
+    said = container.sh(f"systemctl is-enabled {' '.join(UNITS)}", check=False).split()
+    assert set(said) <= {"enabled", "disabled"}, said
+    return {unit for unit, state in zip(UNITS, said, strict=True) if state == "enabled"}
+
+
+def failed(container: Container) -> str:
+    return container.sh("systemctl --failed --no-legend").strip()
+
+
+def processes_of_ours(container: Container) -> str:
+    return container.sh("ps -eo args= | grep '[m]ptcp-\\|[s]quid'", check=False)
 
 
 def main_processes(container: Container) -> list[str]:

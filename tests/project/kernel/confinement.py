@@ -1,0 +1,59 @@
+"""What the units' processes may do as they run: users, capabilities, and how exposed systemd finds them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from containers import Container
+from unit_exposure import MOST, exposure
+
+CAPABILITIES: Final = {
+    "chown": 0,
+    "dac_override": 1,
+    "kill": 5,
+    "setgid": 6,
+    "setuid": 7,
+    "net_bind_service": 10,
+    "net_admin": 12,
+    "net_raw": 13,
+    "sys_nice": 23,
+    "perfmon": 38,
+    "bpf": 39,
+}
+"""linux/capability.h"""
+_OF_SQUID: Final = ("chown", "dac_override", "kill", "setgid", "setuid", "net_bind_service", "net_admin")
+NEEDED: Final = {
+    "mptcp-proxy": _OF_SQUID,
+    "mptcp-relay": _OF_SQUID,
+    "mptcp-throttler": ("net_admin", "net_raw", "sys_nice", "perfmon", "bpf"),
+}
+"""Capabilities of a unit's processes; the others have none."""
+
+
+def exposures(container: Container) -> dict[str, float]:
+    """Return how exposed each unit is as it runs, by this release's own systemd-analyze."""
+    found = {unit: exposure(container.sh(f"systemd-analyze security --no-pager {unit}.service")) for unit in MOST}
+    assert {unit: figure for unit, figure in found.items() if figure > MOST[unit]} == {}
+    return found
+
+
+def assert_nobody_has_more_than_needed(container: Container) -> None:
+    group = container.sh("getent group mptcp-throttler").split(":")[2]
+    for unit in MOST:
+        pid = container.sh(f"systemctl show --value -p MainPID {unit}").strip()
+        lines = container.sh(f"cat /proc/{pid}/status").splitlines()
+        status = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
+        assert status["NoNewPrivs"] == ["1"], unit
+        assert status["Seccomp"] == ["2"], unit
+        (bounding,) = status["CapBnd"]
+        assert int(bounding, 16) == sum(1 << CAPABILITIES[name] for name in NEEDED.get(unit, ())), unit
+        if unit in ("mptcp-console", "mptcp-portal"):
+            # systemd.exec(5), DynamicUser=
+            assert all(61184 <= int(uid) <= 65519 for uid in status["Uid"]), unit
+            assert group in status["Groups"], unit
+        if unit == "mptcp-throttler":
+            assert "0" not in status["Uid"]
+    # Whom clients talk to: Squid, as a user who is nobody else.
+    for name in ("mptcpproxy", "mptcprelay"):
+        users = container.sh(f"ps -eo euser:32=,args= | grep '[s]quid.*{name}'").splitlines()
+        assert [line for line in users if line.split()[0] == "proxy"], users

@@ -1,0 +1,231 @@
+"""What the package's services do for those around them, on a host that boots: proxy, throttler, console, portal, relay.
+
+The relay stands for a box at home: its unit is given a network of its own, with two uplinks to the proxy and one client
+that speaks plain TCP. All else of it is as shipped.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from containers import Container, until
+from kept_connection import CHECK, Connection
+from prometheus_client.parser import text_string_to_metric_families
+
+from mptcp_lab.testbed import End, Link, LiveNode, Node, Testbed, Topology
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, accepts, mptcp_command
+from mptcp_lab.testbed.topologies import MBIT, TWO_PATHS, with_second_client
+
+SIZE: Final = 40_000_000
+RELAYED: Final = 10_000_000
+CAP: Final = 5_000_000
+"""Bits/s, of conf/policy.yaml, on path ethernet."""
+RELAY_NETWORK: Final = "/relay-network"
+"""The relay's network namespace, as the container has it."""
+LAN: Final = "10.77.48.1"
+"""The relay, for its client."""
+UPLINKS: Final = ("eth0", "wlan0")
+PAGE_PORT, CAPTIVE_PORT = 3181, 3182
+"""Of the portal's, as conf/portal.yaml has them."""
+CHECK_PORT: Final = 3180
+
+
+def topology() -> Topology:
+    """Return two paths to a proxy, and a relay with two uplinks of its own, which has a client."""
+    both = with_second_client(TWO_PATHS, "relay", (40 * MBIT, 20 * MBIT))
+    lan = Link(End("relay", "lan0", (f"{LAN}/24",)), End("laptop", "eth0", ("10.77.48.2/24",)))
+    return replace(both, name="two-paths-and-relay", nodes=(*both.nodes, Node("laptop")), links=(lan, *both.links))
+
+
+@dataclass(frozen=True)
+class Site:
+    """The container that is the proxy's host, and the hosts around it."""
+
+    container: Container
+    testbed: Testbed
+    origin: Origin
+
+    @property
+    def address(self) -> str:
+        return self.testbed["proxy"].service_address()
+
+    def boot(self) -> None:
+        namespaces = {name: self.testbed[name].namespace for name in ("proxy", "relay")}
+        self.container.boot(namespaces["proxy"], {RELAY_NETWORK: namespaces["relay"]})
+
+
+def fetch(node: LiveNode, url: str, *options: str) -> tuple[int, str]:
+    """Return status and body of *url*, as *node* gets it."""
+    command = ["curl", "-sSg", "-m", "120", "--noproxy", "*", "-w", "\n%{http_code}", *options, url]
+    done = node.run(command, check=False, timeout=150)
+    assert done.returncode == 0, f"{url}: {done.stderr}"
+    body, _, status = done.stdout.rpartition("\n")
+    return int(status), body
+
+
+def download_is_throttled(site: Site) -> None:
+    """Download over both paths: a subflow has a cap in mid-download, and its path carried the smaller part."""
+    client, container = site.testbed["client"], site.container
+    until(lambda: accepts(client, site.address, PROXY_PORT), "the proxy listens")
+    before, began = client.counters(), time.monotonic()
+    proxy = f"http://{site.address}:{PROXY_PORT}"
+    command = ["curl", "-sS", "-m", "120", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", "-x", proxy]
+    download = client.popen(mptcp_command([*command, site.origin.url("file")]), name="curl")
+    seen: dict[str, Any] = {}
+
+    def capped() -> bool:
+        answer = container.run(["mptcp-throttler", "status", "--json"], check=False)
+        if answer.returncode == 0:
+            seen.update(json.loads(answer.stdout))
+        return any(
+            len(each["subflows"]) == 2 and any(subflow["classid"] for subflow in each["subflows"])
+            for each in seen.get("connections", ())
+        )
+
+    until(lambda: capped() or not download.running, "a capped subflow")
+    assert capped(), f"none was seen: {download.output()}\n{seen}\n{container.sh('journalctl --no-pager --lines 60')}"
+    assert download.wait(150) == 0, download.output()
+    assert download.output().split() == ["200", str(SIZE)]
+    took, after = time.monotonic() - began, client.counters()
+    ethernet, wifi = (after[device].received - before[device].received for device in ("eth0", "wlan0"))
+    # Whatever came before the cap, and its repayment, are judged elsewhere: here, that it is there at all.
+    assert ethernet < wifi / 2, f"ethernet {ethernet}, wifi {wifi} bytes in {took:.1f} s under a cap of {CAP} bits/s"
+    assert ethernet > 0
+
+
+def check_page_is_missed(site: Site) -> None:
+    """While no portal runs Squid says so."""
+    with Connection(site.testbed["client"], site.address) as client:
+        status, _, body = client.get(CHECK)
+    assert status == 503
+    assert "The check page does not answer" in body.decode()
+
+
+@contextmanager
+def capped_client(site: Site) -> Iterator[None]:
+    """Have a client whose own check page says that Ethernet is capped: in words, and for programs."""
+    with Connection(site.testbed["client"], site.address) as client:
+        # The first request after the portal's start has Squid find it.
+        until(lambda: client.get(CHECK)[0] == 200, "the check page is there")
+        # The cap may come first: of who had two paths before, a second subflow is expected.
+        said = client.until(
+            lambda said: len(said["subflows"]) == 2 and any(each["capped"] for each in said["subflows"]),
+            "two paths and the cap are seen",
+        )
+        assert (said["transport"], said["throttler"]) == ("multipath", "answered")
+        limits = {each["path"]: each["limit"] for each in said["subflows"]}
+        assert limits == {"ethernet": "5 Mbit/s", "wifi": "none"}, said
+        page = client.get(CHECK)[2].decode()
+        assert "Multipath TCP with 2 subflows so far" in page, page
+        assert "ethernet is held to 5 Mbit/s by rule spare-ethernet." in page, page
+        yield
+
+
+def check_page_is_for_the_proxys_clients_alone(site: Site) -> None:
+    with Connection(site.testbed["client"], site.address, socket.IPPROTO_TCP) as client:
+        assert client.look()["transport"] == "tcp"
+    assert fetch(site.testbed["proxy"], f"http://127.0.0.1:{CHECK_PORT}/", "-H", "MPTCP-Client: 10.77.1.2 1")[0] == 403
+
+
+def new_clients_are_served(site: Site) -> None:
+    """The pages that conf/portal.yaml has as examples: onboarding, its scripts and profile, captive portal by HTTPS."""
+    client, pages = site.testbed["client"], f"http://{site.address}:{PAGE_PORT}"
+    status, page = fetch(client, f"{pages}/")
+    assert status == 200
+    assert site.address in page
+    assert "Proxy at home" in page
+    scripts = [fetch(client, f"{pages}/{name}") for name in ("proxy.pac", "wpad.dat")]
+    assert scripts[0] == scripts[1]
+    status, script = scripts[0]
+    assert status == 200
+    assert f"PROXY {site.address}:{PROXY_PORT}" in script
+    assert "[3405803776, 24]" in script, "203.0.113.0/24, which the example lists"
+    assert fetch(client, f"{pages}/proxy.mobileconfig")[0] == 200
+    status, answer = fetch(client, f"https://{site.address}:{CAPTIVE_PORT}/captive-portal", "--insecure")
+    assert status == 200
+    assert json.loads(answer)["captive"] is False
+
+
+def metrics(node: LiveNode, console: str, *options: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Return what Prometheus would read, by name and labels."""
+    status, text = fetch(node, f"{console}/metrics", *options)
+    assert status == 200
+    samples = (each for family in text_string_to_metric_families(text) for each in family.samples)
+    return {(each.name, frozenset(each.labels.items())): each.value for each in samples}
+
+
+def console_shows_throttler_and_squid(site: Site, console: str, *, throttler: int) -> None:
+    """Without settings of its own, for this host: there is a page, and of whom it asks Squid and kernel answer.
+
+    *throttler*: whether that does, too; 1 or 0.
+    """
+    node = site.testbed["proxy"]
+    assert "MPTCP console" in fetch(node, f"{console}/")[1]
+    found = metrics(node, console)
+    assert found["mptcp_throttler_up", frozenset()] == throttler
+    assert found["squid_up", frozenset()] == 1
+    assert ("mptcp_ext_mp_join_ack_rx_total", frozenset()) in found
+
+
+def console_shows_the_cap(site: Site, console: str, token: str) -> None:
+    """To whom shows the token, from another host: the throttler, its path and the cap in force."""
+    client, header = site.testbed["client"], f"Authorization: Bearer {token}"
+    assert fetch(client, f"{console}/metrics")[0] == 401
+    status, page = fetch(client, f"{console}/", "-H", header)
+    assert status == 200
+    assert "MPTCP console" in page
+    cap = {"policy": "policy", "rule": "spare-ethernet", "path": "ethernet", "direction": "down"}
+    in_force = ("mptcp_throttler_caps_in_force", frozenset(cap.items()))
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+
+    def shown() -> bool:
+        found.clear()
+        found.update(metrics(client, console, "-H", header))
+        return found.get(in_force) == 1 == found.get(("mptcp_throttler_path_subflows", frozenset({("path", "wifi")})))
+
+    until(shown, "the console shows the cap and the path beside it", 120)
+    assert found["mptcp_throttler_up", frozenset()] == 1
+    assert found["squid_up", frozenset()] == 1
+    ceil = ("mptcp_throttler_cap_ceil_bytes_per_second", frozenset(cap.items()))
+    assert found[ceil] == CAP / 8
+    assert found["mptcp_ext_mp_join_ack_rx_total", frozenset()] > 0
+
+
+def relay_takes_both_uplinks(site: Site) -> None:
+    """A client that speaks plain TCP, by HTTP and by CONNECT: the relay goes on by Multipath TCP over both uplinks."""
+    laptop, relay, proxy = (site.testbed[name] for name in ("laptop", "relay", "proxy"))
+    until(lambda: accepts(laptop, LAN, PROXY_PORT), "the relay listens")
+    for port, tunnel in ((80, ()), (443, ("-p",))):
+        url = site.origin.url("relayed", port=port)
+        before, mib, joins = relay.counters(), relay.mib(), proxy.mib()["MPTcpExtMPJoinAckRx"]
+        command = [
+            "curl",
+            "-sS",
+            "-m",
+            "120",
+            "--noproxy",
+            "",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code} %{size_download}",
+        ]
+        done = laptop.run([*command, *tunnel, "-x", f"http://{LAN}:{PROXY_PORT}", url], check=False, timeout=150)
+        assert done.stdout.split() == ["200", str(RELAYED)], done.stderr
+        after = relay.counters()
+        carried = {each: after[each].received - before[each].received for each in UPLINKS}
+        assert min(carried.values()) > RELAYED / 10, carried
+        assert proxy.mib()["MPTcpExtMPJoinAckRx"] > joins
+        # Towards the parent by Multipath TCP, from the client by plain TCP.
+        assert relay.mib()["MPTcpExtMPCapableSYNTX"] > mib["MPTcpExtMPCapableSYNTX"]
+        assert relay.mib()["MPTcpExtMPCapableSYNRX"] == mib["MPTcpExtMPCapableSYNRX"]
+    doctor = ["nsenter", f"--net={RELAY_NETWORK}", "mptcp-proxy", "doctor", "--role", "relay", "--json"]
+    findings = {each["check"]: each for each in json.loads(site.container.run(doctor, check=False).stdout)}
+    for check in ("uplinks", "routes of uplinks", f"parent {site.address}:{PROXY_PORT}", "the running relay"):
+        assert findings[check]["status"] == "ok", findings[check]

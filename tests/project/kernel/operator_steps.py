@@ -1,0 +1,78 @@
+"""What an operator does after the installation, step by step as the pages of docs/ say."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Final
+
+from containers import Container
+from installed_services import RELAY_NETWORK, Site
+from unit_exposure import MOST
+
+TOKEN: Final = "0123456789abcdef" * 4
+# docs/portal.md
+PORTAL_DROP_IN: Final = """
+mkdir -p /etc/systemd/system/mptcp-portal.service.d
+cat >/etc/systemd/system/mptcp-portal.service.d/certificate.conf <<'END'
+[Service]
+LoadCredential=certificate:/etc/captive/certificate.pem
+LoadCredential=key:/etc/captive/key.pem
+END
+"""
+RELAY_DROP_IN: Final = f"""
+mkdir -p /etc/systemd/system/mptcp-relay.service.d
+cat >/etc/systemd/system/mptcp-relay.service.d/network.conf <<'END'
+[Service]
+NetworkNamespacePath={RELAY_NETWORK}
+END
+"""
+"""In place of a host of its own."""
+OPERATORS_OWN: Final = (
+    "/etc/captive",
+    "/etc/systemd/system/mptcp-portal.service.d",
+    "/etc/systemd/system/mptcp-relay.service.d",
+)
+SELF_SIGNED: Final = (
+    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=proxy.example.net"
+)
+UNCOMMENTED: Final = " ".join(f"-e '/^# {each}:/,/^$/ s/^# //'" for each in ("proxy", "onboarding", "captive_portal"))
+"""For sed(1): the sections of portal.yaml that are examples."""
+
+
+def configure_throttler(container: Container) -> None:
+    # The examples name the testbed's interface and networks.
+    container.sh("cd /etc/mptcp-throttler && for each in throttler policy; do cp $each.yaml.example $each.yaml; done")
+    container.sh("systemctl start mptcp-throttler")
+
+
+def configure(site: Site) -> None:
+    """Configure and start the rest: docs/packages.md, docs/console.md, docs/portal.md, docs/relay.md."""
+    container, address = site.container, site.address
+    configure_throttler(container)
+
+    container.sh(f"(umask 027; echo {TOKEN} >/etc/mptcp-console/token; chgrp mptcp-throttler /etc/mptcp-console/token)")
+    # As long as no token is asked for, the console is for this host.
+    container.sh(f"echo 'listen: {address}:8610' >/etc/mptcp-console/console.yaml")
+    assert "so that a token is needed" in container.sh("mptcp-console check", check=False)
+    container.sh("echo 'token_file: token' >>/etc/mptcp-console/console.yaml && mptcp-console check")
+    container.sh("systemctl restart mptcp-console")
+
+    # Everything that the example has; the certificate is root's alone.
+    signing = ["openssl", *SELF_SIGNED.split(), "-keyout", "key.pem", "-out", "certificate.pem"]
+    subprocess.run(signing, cwd=container.shared, check=True, capture_output=True)
+    container.sh("install -D -m600 -t /etc/captive /shared/key.pem /shared/certificate.pem")
+    container.sh(PORTAL_DROP_IN)
+    edited = f"sed {UNCOMMENTED} -e 's/192.168.1.10/{address}/' portal.yaml.example"
+    container.sh(f"cd /etc/mptcp-portal && {edited} >portal.yaml")
+    container.sh("systemctl daemon-reload && systemctl start mptcp-portal && mptcp-portal check")
+
+    container.sh(RELAY_DROP_IN + "systemctl daemon-reload")
+    container.sh("cd /etc/mptcp-proxy && install -m640 -g proxy relay-squid.conf.example relay-squid.conf")
+    # As shipped it names no parent; it ends at once, and for good.
+    assert "no cache_peer" in container.sh("mptcp-proxy check --role relay", check=False)
+    container.sh("systemctl start mptcp-relay", check=False)
+    shown = container.sh("systemctl show -p ExecMainStatus -p NRestarts mptcp-relay").split()
+    assert sorted(shown) == ["ExecMainStatus=78", "NRestarts=0"]
+    container.sh(f"sed -i 's/^#cache_peer proxy.example.net/cache_peer {address}/' /etc/mptcp-proxy/relay-squid.conf")
+    container.sh("mptcp-proxy check --role relay && systemctl start mptcp-relay")
+    assert [unit for unit in MOST if not container.active(unit)] == []
