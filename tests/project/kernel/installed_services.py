@@ -200,24 +200,32 @@ def console_shows_the_cap(site: Site, console: str, token: str) -> None:
 def relay_takes_both_uplinks(site: Site) -> None:
     """A client that speaks plain TCP, by HTTP and by CONNECT: the relay goes on by Multipath TCP over both uplinks."""
     laptop, relay, proxy = (site.testbed[name] for name in ("laptop", "relay", "proxy"))
+    words = "%{http_code} %{size_download}"
+    curl = [
+        "curl",
+        "-sS",
+        "-m",
+        "120",
+        "--noproxy",
+        "",
+        "-o",
+        "/dev/null",
+        "-w",
+        words,
+        "-x",
+        f"http://{LAN}:{PROXY_PORT}",
+    ]
+
+    def fetched(*arguments: str) -> list[str]:
+        return laptop.run([*curl, *arguments], check=False, timeout=150).stdout.split()
+
     until(lambda: accepts(laptop, LAN, PROXY_PORT), "the relay listens")
+    # One that was there before its parent takes it for dead, and looks again a little later.
+    until(lambda: fetched("--head", site.origin.url("relayed"))[:1] == ["200"], "the relay has its parent")
     for port, tunnel in ((80, ()), (443, ("-p",))):
         url = site.origin.url("relayed", port=port)
         before, mib, joins = relay.counters(), relay.mib(), proxy.mib()["MPTcpExtMPJoinAckRx"]
-        command = [
-            "curl",
-            "-sS",
-            "-m",
-            "120",
-            "--noproxy",
-            "",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code} %{size_download}",
-        ]
-        done = laptop.run([*command, *tunnel, "-x", f"http://{LAN}:{PROXY_PORT}", url], check=False, timeout=150)
-        assert done.stdout.split() == ["200", str(RELAYED)], done.stderr
+        assert fetched(*tunnel, url) == ["200", str(RELAYED)]
         after = relay.counters()
         carried = {each: after[each].received - before[each].received for each in UPLINKS}
         assert min(carried.values()) > RELAYED / 10, carried
