@@ -133,7 +133,8 @@ async def test_the_head_is_what_the_status_says_before_connections(tmp_path: Pat
 
 def test_an_answer_that_breaks_off_is_an_error(tmp_path: Path) -> None:
     async def test() -> None:
-        def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
             writer.write(b'{"version": "1"')
             writer.close()
 
