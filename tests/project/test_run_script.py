@@ -105,9 +105,9 @@ class Host:
 
     def start(self, *arguments: str, checkout: str = "checkout") -> subprocess.Popen[str]:
         environment = {"PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "ROOT": str(self.root), "CDPATH": "/usr"}
-        # From elsewhere and by a relative name, in a session of its own as on a terminal.
+        # From elsewhere and by a relative name, in a session as on a terminal, and if nohup(1) started us.
         return subprocess.Popen(
-            ["sh", f"{checkout}/run", *arguments],
+            ["env", "--default-signal", "sh", f"{checkout}/run", *arguments],
             cwd=self.root,
             env=environment,
             stdout=subprocess.PIPE,
