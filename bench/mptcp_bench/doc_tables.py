@@ -10,7 +10,7 @@ whose first cell is empty has that of the row above.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -120,17 +120,19 @@ def _table(found: ExperimentResult, key: str, words: str, where: str) -> Table:
         tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), tuple(map(_row, found.aims)))
     if key not in tables:
         raise ResultError(f"{where}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
-    rows = tuple(row for row in _labelled(tables[key].rows, words) if any(words in cell for cell in row))
+    rows = tables[key].rows
+    if words:
+        rows = tuple(row for row in _labelled(rows) if any(words in cell for cell in row))
     if not rows:
         raise ResultError(f"{where}: no row of {found.experiment}.{key} has {words!r} in it")
     return replace(tables[key], rows=rows)
 
 
-def _labelled(rows: tuple[tuple[str, ...], ...], words: str) -> Iterator[tuple[str, ...]]:
+def _labelled(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     label = ""
     for first, *others in rows:
         label = first or label
-        yield (label if words else first, *others)
+        yield (label, *others)
 
 
 def _row(aim: JudgedAim) -> tuple[str, ...]:

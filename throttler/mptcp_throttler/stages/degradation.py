@@ -12,7 +12,8 @@ uncapped, so the baseline is what the best of those once gave (``stages.baseline
 
 Senders need a while to take what has become free: where a subflow came to the path or left it, or the connection
 began to be backlogged, the path has to be seen well again before it can be said to have degraded, or ``GRACE``
-seconds pass.
+seconds pass. A path that was well until the backlog began has degraded, and is waited for no longer: on a fast path
+too little waits to count, until the path gets slow.
 
 Once this held for ``Guard.after`` seconds the caps are relaxed. They come back when the path is well again, which
 shows while they are relaxed, or as a trial after ``Guard.retry`` seconds unless it is plain that the path is as it
@@ -380,9 +381,8 @@ class DegradationDetector:
         best = max((flow.path for flow in connection.flows if flow.present), key=lambda path: path.baseline)
         span = _span(connection, candidate)
         disturbed = max(best.disturbed, candidate.backlogged_since)
-        # What waits on a path that is well is often too little to count; it grows when the path degrades.
-        well_since = best.well >= max(best.disturbed, candidate.backlogged_since - self._onset(span))
-        if not well_since and now - max(span, WINDOW) < disturbed + GRACE - WINDOW:
+        was_well = best.well >= max(best.disturbed, candidate.backlogged_since - self._onset(span))
+        if not was_well and now - max(span, WINDOW) < disturbed + GRACE - WINDOW:
             return None
         total = sum(each.rate for each in candidate.histories.values())
         if best.baseline < MIN_RATE or not best.degraded or total >= MAX_TOTAL * best.baseline:
