@@ -31,12 +31,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "process.h"
 
 #ifndef IPPROTO_MPTCP
 #define IPPROTO_MPTCP 262
@@ -78,12 +78,6 @@ static uint32_t unused_count;
 static uint32_t opening;
 static char piece[PIECE];
 static int events;
-
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 static int64_t now(void)
 {
@@ -261,28 +255,6 @@ static void trickle(uint32_t number, size_t octets)
 
 /* ---- both ---- */
 
-static void map_counters(const char *path)
-{
-	int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-
-	if (file < 0 || ftruncate(file, sizeof *counters) < 0)
-		fail(path);
-	counters = mmap(NULL, sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	if (counters == MAP_FAILED)
-		fail(path);
-}
-
-static void raise_limit(void)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		fail("getrlimit");
-	limit.rlim_cur = limit.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-		fail("setrlimit");
-}
-
 int main(int argc, char **argv)
 {
 	int is_client = argc == 7 && strcmp(argv[1], "client") == 0;
@@ -302,7 +274,7 @@ int main(int argc, char **argv)
 	/* The experiment may be killed. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	raise_limit();
-	map_counters(argv[2]);
+	counters = shared_file(argv[2], sizeof *counters);
 	events = epoll_create1(EPOLL_CLOEXEC);
 	if (events < 0)
 		fail("epoll_create1");

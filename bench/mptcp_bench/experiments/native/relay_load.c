@@ -32,12 +32,12 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "process.h"
 
 #ifndef IPPROTO_MPTCP
 #define IPPROTO_MPTCP 262
@@ -89,12 +89,6 @@ static long requests;
 static double rate;
 static int64_t began;
 static char piece[PIECE];
-
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 static int64_t now(void)
 {
@@ -328,28 +322,6 @@ static int64_t due_at(uint64_t number)
 	return began + (int64_t)((double)number / rate * NANOSECONDS);
 }
 
-static void map_counters(const char *path)
-{
-	int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-
-	if (file < 0 || ftruncate(file, sizeof *counters) < 0)
-		fail(path);
-	counters = mmap(NULL, sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	if (counters == MAP_FAILED)
-		fail(path);
-}
-
-static void raise_limit(void)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		fail("getrlimit");
-	limit.rlim_cur = limit.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-		fail("setrlimit");
-}
-
 int main(int argc, char **argv)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
@@ -364,7 +336,7 @@ int main(int argc, char **argv)
 	/* The experiment may be killed. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	raise_limit();
-	map_counters(argv[1]);
+	counters = shared_file(argv[1], sizeof *counters);
 	protocol = strcmp(argv[2], "mptcp") == 0 ? IPPROTO_MPTCP : IPPROTO_TCP;
 	unopened = count = atoi(argv[5]);
 	requests = atol(argv[6]);

@@ -26,10 +26,11 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <signal.h>
 #include <unistd.h>
+
+#include "process.h"
 
 #ifndef IPPROTO_MPTCP
 #define IPPROTO_MPTCP 262
@@ -60,12 +61,6 @@ static struct pair pairs[MAX_PAIRS];
 static int unused[MAX_PAIRS], unused_count, ready[MAX_PAIRS], ready_count;
 static struct addrinfo *target;
 static int events;
-
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 static void watch(int socket, uint32_t number)
 {
@@ -229,7 +224,6 @@ int main(int argc, char **argv)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
 	struct epoll_event happened[EVENTS];
-	struct rlimit limit;
 	int listener;
 
 	if (argc != 4 || getaddrinfo(argv[2], argv[3], &hints, &target) != 0) {
@@ -239,11 +233,7 @@ int main(int argc, char **argv)
 	/* The experiment may be killed. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	signal(SIGPIPE, SIG_IGN);
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		fail("getrlimit");
-	limit.rlim_cur = limit.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-		fail("setrlimit");
+	raise_limit();
 	events = epoll_create1(EPOLL_CLOEXEC);
 	if (events < 0)
 		fail("epoll_create1");
