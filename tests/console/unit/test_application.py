@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 
 from mptcp_console.access import COOKIE, COOKIE_SECONDS
 from mptcp_console.application import LARGEST_BODY, Console
+from mptcp_console.happenings import Wanted
 from mptcp_console.lane import Lane
 from mptcp_console.overviews import MOST_BUDGETS, whole
 from mptcp_console.questions import LONGEST_POLICY
@@ -32,12 +33,12 @@ BASE = "http://127.0.0.1:8610"
 class Site:
     """A console, its fake throttler, and a client for it."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, patience: float = 20.0, **settings: Any) -> None:
         self.world = World()
         self.throttler = FakeThrottler(directory / "status.sock", self.world)
         self.settings = Settings(status_socket=self.throttler.path, **settings)
         self.now: float | None = None
-        ask = asker(self.throttler.path, patience=1.0)
+        ask = asker(self.throttler.path, patience=patience)
         self.watch = Watch(ask, self.throttler.path)
         console = Console(self.watch, Lane(ask), self.settings, self.clock)
         self.app = console.application(
@@ -293,18 +294,26 @@ def test_without_a_throttler_pages_are_served_and_say_so(tmp_path: Path) -> None
         assert client.get("/api/policy").status_code == 503
 
 
-def test_a_throttler_that_hangs_holds_no_page_up(site: Site, client: TestClient) -> None:
-    site.throttler.hangs = True
-    answer = client.get("/api/connections")
-    assert answer.status_code == 503
-    assert "does not answer" in answer.json()["error"]
-    assert client.get("/api/history").status_code == 200
+def test_a_throttler_that_hangs_holds_no_page_up(tmp_path: Path) -> None:
+    site = Site(tmp_path, patience=0.5)
+    with site.client() as client:
+        site.throttler.hangs = True
+        answer = client.get("/api/connections")
+        assert answer.status_code == 503
+        assert "does not answer" in answer.json()["error"]
+        assert client.get("/api/history").status_code == 200
 
 
 def test_history_events_and_policy_come_from_memory(site: Site, client: TestClient) -> None:
     site.world.tell("applied", "a cap", token="4f037d87", rule="spare-ethernet")
     site.world.tell("closed", "closed", token="00000001")
-    client.portal.call(site.watch.look)  # type: ignore[union-attr]
+
+    async def seen() -> None:
+        # A look of the watch's own may be under way, and then has the events first.
+        await site.watch.look()
+        await until(lambda: any(each.kind == "closed" for each in site.watch.happenings.newest(Wanted(), 10)[0]))
+
+    client.portal.call(seen)  # type: ignore[union-attr]
     before = len(site.world.asked)
     assert [each["kind"] for each in client.get("/api/events").json()["events"]][-2:] == ["applied", "closed"]
     (event,) = client.get("/api/events", params={"token": "4f037d87"}).json()["events"]
