@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from listening_socket import serving
 
 
 @contextmanager
@@ -22,24 +23,14 @@ def answering(
     listener.bind(str(path))
     listener.listen()
 
-    def serve() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            with client, client.makefile("rb") as lines:
-                request = json.loads(lines.readline() or b'{"query": "status"}')
-                asked.append((time.monotonic(), request))
-                with suppress(BrokenPipeError):  # who asked has gone
-                    client.sendall(json.dumps(answer(request)).encode())
+    def talk(client: socket.socket) -> None:
+        with client.makefile("rb") as lines:
+            request = json.loads(lines.readline() or b'{"query": "status"}')
+            asked.append((time.monotonic(), request))
+            client.sendall(json.dumps(answer(request)).encode())
 
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
     try:
-        yield asked
+        with serving(listener, talk):
+            yield asked
     finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(10)
         path.unlink()

@@ -6,6 +6,7 @@ It makes this folder importable, too: tests of different components share what l
 from __future__ import annotations
 
 import fcntl
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -50,6 +51,22 @@ def _iptables_has_a_lock_of_its_own(tmp_path_factory: pytest.TempPathFactory) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XTABLES_LOCKFILE", str(tmp_path_factory.mktemp("iptables") / "xtables.lock"))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_count_for_programs() -> Iterator[None]:
+    """A shell has what it runs in the background, and nohup(1) all, ignore signals, and programs inherit that.
+
+    What this process catches is no more ignored by a program that it starts (execve(2)).
+    """
+    ignored = [
+        each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if signal.getsignal(each) == signal.SIG_IGN
+    ]
+    for each in ignored:
+        signal.signal(each, lambda number, frame: None)
+    yield
+    for each in ignored:
+        signal.signal(each, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")

@@ -7,17 +7,16 @@ import json
 import re
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from mptcp_lab.testbed import LiveNode
 
 from .console_load_judging import Pushed
+from .working_thread import WorkingThread
 
 ADDRESS: Final = "127.0.0.1"
 PATIENCE: Final = 20.0
@@ -55,37 +54,11 @@ class Reading:
         )
 
 
-class _Thread:
-    """Does something in *node*'s namespace, in a thread of its own."""
-
-    def __init__(self, node: LiveNode, name: str) -> None:
-        self._node = node
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        with self._node.entered():
-            self.work()
-
-    def work(self) -> None:
-        raise NotImplementedError
-
-
-class Streams(_Thread):
+class Streams(WorkingThread):
     """*count* browsers that have the page open: each reads ``/api/live`` as it comes."""
 
     def __init__(self, node: LiveNode, port: int, count: int) -> None:
-        super().__init__(node, "streams")
+        super().__init__("streams", node)
         self._port = port
         self._streams = [_Stream() for _ in range(count)]
         self._capped: list[tuple[float, int]] = []
@@ -97,7 +70,7 @@ class Streams(_Thread):
                 client = stack.enter_context(socket.create_connection((ADDRESS, self._port), timeout=PATIENCE))
                 client.sendall(f"GET /api/live HTTP/1.1\r\nHost: {ADDRESS}:{self._port}\r\n\r\n".encode())
                 selector.register(client, selectors.EVENT_READ, stream)
-            while not self._stop.is_set():
+            while not self.stop.is_set():
                 for key, _ in selector.select(_TAKE):
                     try:
                         data = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
@@ -146,18 +119,18 @@ def moments(text: bytes) -> tuple[bytes, list[bytes]]:
     return text[rest:], found
 
 
-class Repeated(_Thread):
+class Repeated(WorkingThread):
     """Does *call* every *interval* seconds, and keeps what it returns."""
 
     def __init__(self, node: LiveNode, interval: float, call: Callable[[], Any]) -> None:
-        super().__init__(node, "repeated")
+        super().__init__("repeated", node)
         self._interval = interval
         self._call = call
         self.results: list[Any] = []
 
     def work(self) -> None:
         due = time.monotonic()
-        while not self._stop.wait(max(0.0, due - time.monotonic())):
+        while not self.stop.wait(max(0.0, due - time.monotonic())):
             self.results.append(self._call())
             due = max(due + self._interval, time.monotonic())
 

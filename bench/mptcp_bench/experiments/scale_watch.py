@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from mptcp_common.status_client import ask_text
 from mptcp_lab.agent.processes import descendants
@@ -17,6 +14,8 @@ from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.netfilter import ipset
 from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
+
+from .working_thread import WorkingThread
 
 _POLL = 0.005
 """Seconds between two looks at the set."""
@@ -102,7 +101,7 @@ def answer(path: Path, give_up: float = _GIVE_UP) -> bytes:
     return ask_text(path, {"query": "status"}, give_up)
 
 
-class Asking(AbstractContextManager["Asking"]):
+class Asking(WorkingThread):
     """Asks the status socket at *path* again and again, from a thread: how long it is silent at the longest.
 
     An answer costs work, so that a pause lies between two. The silence seen is the time until the event loop accepts,
@@ -111,26 +110,15 @@ class Asking(AbstractContextManager["Asking"]):
     """
 
     def __init__(self, path: Path, pause: float) -> None:
+        super().__init__("asking")
         self._path = path
         self._pause = pause
         self._silences: list[float] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._ask, name="asking", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _ask(self) -> None:
+    def work(self) -> None:
         while True:
             self._silences.append(first_byte_seconds(self._path))
-            if self._stop.wait(self._pause):
+            if self.stop.wait(self._pause):
                 return
 
     @property

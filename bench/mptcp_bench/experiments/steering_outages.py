@@ -24,7 +24,7 @@ from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from .findings import Findings
 from .setup import Setup
 from .steering_cells import NONE, PATHS, POLICY, Cell
-from .steering_outages_judging import APPLICATION, Outcome, Watched, aims, outcome, table_of
+from .steering_outages_judging import APPLICATION, Outcome, Watched, aims, beside_each_other, outcome, table_of
 from .two_paths import DEVICES, dropping, slow_origin, two_paths
 
 LOST, OTHER, PACE, RTT = 30, 20, 12, 20
@@ -137,4 +137,6 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int) -> Findin
             # What was measured must not be lost; the verdicts say that this host was too busy for it.
             void.append(str(error))
     data = {"outages": [{"cell": str(cell), **asdict(each)} for cell, each in measured]}
-    return Findings((table_of(measured),), data, tuple(void), aims=tuple(aims(measured, cells, runs)))
+    return Findings(
+        (table_of(measured), beside_each_other(measured)), data, tuple(void), aims=tuple(aims(measured, cells, runs))
+    )

@@ -7,7 +7,7 @@ with the same outage without one: it must neither be slower nor stand still for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
@@ -142,4 +142,21 @@ def table_of(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
         means = [mean([getattr(e, name) for e in outcomes], digits=1) for name in ("before", "during", "still", "back")]
         flips = "" if cell.mode == NONE else str(max(each.flips for each in outcomes))
         table.add_row(cell.load, cell.fault, str(cell.outage), cell.mode, *means, flips)
+    return table
+
+
+def beside_each_other(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
+    """Return what was measured with a column for each mode: Mbit/s in the outage, seconds still, seconds until back."""
+    modes = tuple(dict.fromkeys(cell.mode for cell, _ in measured))
+    title = "Beside each other: Mbit/s in the outage, seconds that it stood still, seconds until the path was back"
+    table = new_table(title, ("load", "fault", "outage s", *modes), left=("load", "fault"))
+    shown = ("during", "still", "back")
+    for outage in dict.fromkeys(replace(cell, mode=NONE) for cell, _ in measured):
+        each = [[seen for of, seen in measured if of == replace(outage, mode=mode)] for mode in modes]
+        table.add_row(
+            outage.load,
+            outage.fault if outage.lost == "initial" else f"{outage.fault}, {outage.lost}",
+            str(outage.outage),
+            *(", ".join(mean([getattr(e, name) for e in seen], digits=1) for name in shown if seen) for seen in each),
+        )
     return table

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from listening_socket import serving
 
 from mptcp_bench.experiments.peers import PEERS
 from mptcp_bench.experiments.peers.splice import NATIVE
@@ -91,24 +91,14 @@ def server(answers: list[bytes]) -> Iterator[int]:
     """Have a server give each connection *answers*, one for each request, and close it."""
     listener = socket.create_server(("127.0.0.1", 0))
 
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                with connection:
-                    for answer in answers:
-                        if not connection.recv(4096):
-                            break
-                        connection.sendall(answer)
+    def talk(connection: socket.socket) -> None:
+        for answer in answers:
+            if not connection.recv(4096):
+                break
+            connection.sendall(answer)
 
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
+    with serving(listener, talk):
         yield listener.getsockname()[1]
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(10)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,15 @@ from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.steering_cells import MODES, NONE, Cell, cells
 from mptcp_bench.experiments.steering_modes_judging import WARM, Measured, by_cell
 from mptcp_bench.experiments.steering_modes_judging import table_of as modes_table
-from mptcp_bench.experiments.steering_outages_judging import APPLICATION, Outcome, Watched, aims, outcome, table_of
+from mptcp_bench.experiments.steering_outages_judging import (
+    APPLICATION,
+    Outcome,
+    Watched,
+    aims,
+    beside_each_other,
+    outcome,
+    table_of,
+)
 from mptcp_lab.testbed.recorder import Sample
 
 FAILED, OUTAGE, AFTER = 8.0, 8.0, 12.0
@@ -88,6 +96,18 @@ def test_the_table_has_a_row_for_each_cell() -> None:
         ["0.6 ± 0.0", "0.6"],
         ["never in 1 of 2", "3.0"],
         ["2", ""],
+    ]
+
+
+def test_modes_stand_beside_each_other_in_each_outage() -> None:
+    joined = replace(CELL, lost="joined")
+    never = replace(GOOD, back=math.inf)
+    table = beside_each_other([(CELL.unsteered, GOOD), (CELL, never), (joined, replace(GOOD, during=1.25))])
+    assert [column.header for column in table.columns] == ["load", "fault", "outage s", "none", CELL.mode]
+    good = f"{GOOD.during:.1f}, {GOOD.still:.1f}"
+    assert list(zip(*(column.cells for column in table.columns), strict=True)) == [
+        (CELL.load, CELL.fault, str(CELL.outage), f"{good}, {GOOD.back:.1f}", f"{good}, never"),
+        (CELL.load, f"{CELL.fault}, joined", str(CELL.outage), "", f"1.2, {GOOD.still:.1f}, {GOOD.back:.1f}"),
     ]
 
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from listening_socket import serving
 
 from mptcp_lab.testbed import (
     TMPFS,
@@ -57,23 +58,8 @@ def mptcp_server(testbed: Testbed, payload: bytes) -> Iterator[int]:
         listener.bind(("::", 0))
         listener.listen()
 
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                connection.sendall(payload)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
+    with serving(listener, lambda connection: connection.sendall(payload)):
         yield listener.getsockname()[1]
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(60)
 
 
 def receive(testbed: Testbed, address: str, port: int) -> tuple[str, float]:

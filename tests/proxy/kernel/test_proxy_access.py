@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 import pytest
+from listening_socket import serving
 from proxying import fetch
 
 from mptcp_lab.testbed import Testbed
@@ -150,27 +152,19 @@ def test_a_prefix_that_is_routed_to_this_host_later_is_refused_as_well(module_te
 
 def test_origins_learn_nothing_of_the_client(module_testbed: Testbed, proxy: Proxy) -> None:
     """The origin here keeps the request as it came."""
-    import socket
-    import threading
-
     node = module_testbed["origin"]
     with node.entered():
         listener = socket.create_server(("", 8080))
-    listener.settimeout(60)
     requests: list[bytes] = []
 
-    def answer() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            requests.append(connection.recv(65536))
-            connection.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+    def answer(connection: socket.socket) -> None:
+        connection.settimeout(60)
+        requests.append(connection.recv(65536))
+        connection.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
 
-    thread = threading.Thread(target=answer)
-    thread.start()
     claimed = ["-H", "X-Forwarded-For: 192.0.2.9"]
-    got = fetch(module_testbed["client"], "http://10.77.9.2:8080/", proxy.url(), options=claimed)
-    thread.join(60)
-    listener.close()
+    with serving(listener, answer):
+        got = fetch(module_testbed["client"], "http://10.77.9.2:8080/", proxy.url(), options=claimed)
 
     assert got.status == 204
     text = requests[0].decode().lower()

@@ -1,0 +1,47 @@
+"""A thread that does something beside what is measured, from entry to exit of a ``with`` statement."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Self
+
+from mptcp_lab.testbed import LiveNode
+
+
+class WorkingThread:
+    """Does :meth:`work` in a thread of its own, in the namespace of *node* where one is given.
+
+    What the work raises is raised at the exit, unless the statement itself has failed.
+    """
+
+    def __init__(self, name: str, node: LiveNode | None = None) -> None:
+        self._node = node
+        self._error: Exception | None = None
+        self.stop = threading.Event()
+        """Set when the work is to end."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop.set()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            with self._node.entered() if self._node is not None else nullcontext():
+                self.work()
+        except Exception as error:
+            self._error = error
+
+    def work(self) -> None:
+        """Work until :attr:`stop` is set."""
+        raise NotImplementedError
