@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,15 @@ from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
 ORIGIN = "10.77.9.2"
+SILENT = 5.0
+"""Seconds, connect_timeout of the shipped squid.conf."""
+PATIENCE = 60.0
+"""Seconds, request_start_timeout and request_timeout."""
 OK, BANNER, STRAY = 2001, 2002, 2003
 """Ports of the origin: answers well; greets as a mail server does; answers without a body, and sends more behind it."""
-# Knows one name, whose first address nobody has.
+DEAD = "10.77.9.66"
+"""An address from which nothing comes back, not even that it is unreachable."""
+# Knows two names; of the second one the first address is dead.
 NAMES = """
 import socket, struct
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -29,7 +36,8 @@ while True:
         end += query[end] + 1
     question, kind = query[12 : end + 5], struct.unpack("!H", query[end + 1 : end + 3])[0]
     known = b"known" in question
-    found = [socket.inet_aton("10.77.9.2")] if known and kind == 1 else []
+    dead = [socket.inet_aton("10.77.9.66")] if b"half-dead" in question else []
+    found = [*dead, socket.inet_aton("10.77.9.2")] if known and kind == 1 else []
     answers = b"".join(b"\\xc0\\x0c" + struct.pack("!HHIH", 1, 1, 60, 4) + each for each in found)
     flags = 0x8180 if known else 0x8183
     server.sendto(query[:2] + struct.pack("!HHHHH", flags, 1, len(found), 0, 0) + question + answers, client)
@@ -65,6 +73,24 @@ with socket.create_connection((sys.argv[1], 3128), timeout=60) as proxy:
     except TimeoutError:
         pass
 print(json.dumps(answer.decode("latin-1")))
+"""
+
+
+# Begins a request in each way, does not go on, and says how long the proxy waited.
+UNFINISHED = """
+import json, select, socket, sys, time
+begun = time.monotonic()
+waiting = {}
+for begins in sys.argv[2:]:
+    connection = socket.create_connection((sys.argv[1], 3128), timeout=60)
+    connection.sendall(begins.encode())
+    waiting[connection] = begins
+took = {}
+while waiting and time.monotonic() < begun + 280:
+    for connection in select.select(list(waiting), [], [], 1)[0]:
+        if not connection.recv(65536):
+            took[waiting.pop(connection)] = time.monotonic() - begun
+print(json.dumps(took))
 """
 
 
@@ -107,6 +133,25 @@ def test_plain_requests_are_answered(scene: Scene) -> None:
     """What is refused below is worth nothing if everything is."""
     assert scene.status(get(f"http://{ORIGIN}:{OK}/")) == 200
     assert scene.status(get(f"http://known.example:{OK}/")) == 200
+
+
+def test_an_address_that_is_silent_keeps_nobody_waiting_for_long(scene: Scene, module_testbed: Testbed) -> None:
+    """Squid by itself waits for it for a minute."""
+    core = module_testbed["core"]
+    (device,) = (link["dev"] for link in json.loads(core.run(["ip", "-j", "route", "get", ORIGIN]).stdout))
+    nobody = [DEAD, "lladdr", "02:00:00:00:00:66", "dev", device]
+    with core.changed(["ip", "neigh", "add", *nobody], ["ip", "neigh", "del", *nobody]):
+        began = time.monotonic()
+        assert scene.status(get(f"http://half-dead.known.example:{OK}/")) == 200
+        assert SILENT <= time.monotonic() - began < 4 * SILENT
+
+
+def test_who_does_not_finish_a_request_is_not_waited_for(scene: Scene) -> None:
+    """Squid by itself waits for five minutes, for each with a descriptor."""
+    begun = ("", "GET http://", f"GET http://{ORIGIN}:{OK}/ HTTP/1.1\r\nHost: x\r\nX: ")
+    took = json.loads(scene.client.run(python_command(UNFINISHED, "10.77.8.2", *begun), timeout=300).stdout)
+    assert took.keys() == set(begun)
+    assert PATIENCE * 0.9 <= min(took.values()) <= max(took.values()) < 3 * PATIENCE, took
 
 
 def test_a_name_without_an_address_is_unavailable(scene: Scene) -> None:
