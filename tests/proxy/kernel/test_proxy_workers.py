@@ -73,10 +73,11 @@ def test_workers_serve_mptcp_and_use_plain_tcp(
     assert grown("origin", "MPTcpExtMPCapableSYNRX") == 0
 
 
-def test_all_workers_share_one_mptcp_listener(module_testbed: Testbed, proxy: Proxy) -> None:
+def test_each_worker_has_an_mptcp_listener_of_its_own(module_testbed: Testbed, proxy: Proxy) -> None:
     assert mptcp_listeners(module_testbed["proxy"]) == {f"*:{PROXY_PORT}"}
-    owners = module_testbed["proxy"].run(["ss", "-HtlnpO"]).stdout
-    assert all(f"pid={pid}," in owners for pid in workers(proxy.process))
+    owners = module_testbed["proxy"].run(["ss", "-HtlnpOi"]).stdout.splitlines()
+    assert len(owners) == WORKERS
+    assert all("tcp-ulp-mptcp" in line and line.count("pid=") == 1 for line in owners)
 
 
 def test_squid_and_its_workers_have_the_library(proxy: Proxy) -> None:
