@@ -15,7 +15,7 @@ from . import shim
 from .check_page import MISSING
 from .configuration.check import Checked
 from .own_addresses import Network, render
-from .places import WORKER_SOCKETS, Places
+from .places import SHARED_MEMORY, WORKER_SOCKETS, Places
 
 
 def make_directories(places: Places, checked: Checked) -> None:
@@ -34,6 +34,13 @@ def _make(directory: Path, mode: int) -> None:
     if not directory.is_dir():
         directory.mkdir(parents=True)
         directory.chmod(mode)  # whatever the umask is
+
+
+def remove_what_workers_shared(places: Places) -> None:
+    """Remove what Squid, which has ended, leaves behind where its workers met; a killed one leaves all of it."""
+    for directory, kind in ((WORKER_SOCKETS, "ipc"), (SHARED_MEMORY, "shm")):
+        for path in directory.glob(f"{places.service_name}-*.{kind}"):
+            path.unlink(missing_ok=True)
 
 
 def install(places: Places, checked: Checked, prefixes: Iterable[Network], workers: int) -> None:

@@ -30,7 +30,13 @@ from mptcp_common.reasons import reason
 from . import log_files, shim
 from .configuration.check import Checked, check
 from .configuration.workers import Workers
-from .installation import install, install_library, install_own_addresses, make_directories
+from .installation import (
+    install,
+    install_library,
+    install_own_addresses,
+    make_directories,
+    remove_what_workers_shared,
+)
 from .listening import listening_now, plain_ports, taken_by
 from .noted import NotedSignals
 from .offspring import adopt_orphans, end_all_children, raise_descriptor_limit, reap
@@ -219,7 +225,14 @@ class _Supervisor:
             finally:
                 # Whatever happened: a Squid without this process would hold the ports with nobody in charge.
                 end_all_children()
+                self._tidy()
             return self._epilogue(process.returncode)
+
+    def _tidy(self) -> None:
+        try:
+            remove_what_workers_shared(self._places)
+        except OSError as error:
+            say(f"what Squid's workers shared stays behind: {reason(error)}", WARNING)
 
     def _command(self) -> list[str]:
         # -d0: fatal messages go to stderr as well, and stderr stays open for the preload library.
