@@ -15,7 +15,7 @@ from . import shim
 from .check_page import MISSING
 from .configuration.check import Checked
 from .own_addresses import Network, render
-from .places import WORKER_SOCKETS, Places
+from .places import SHARED_MEMORY, WORKER_SOCKETS, Places
 
 
 def make_directories(places: Places, checked: Checked) -> None:
@@ -23,7 +23,7 @@ def make_directories(places: Places, checked: Checked) -> None:
     _make(places.runtime, 0o755)
     _make(places.logs, 0o750)
     _own(places.logs, checked.effective_user)
-    if checked.several_workers:
+    if checked.workers.count > 1:
         # As the distribution has it. One that is there and belongs to a Squid is left alone.
         _make(WORKER_SOCKETS, 0o755)
         if WORKER_SOCKETS.stat().st_uid == 0:
@@ -36,10 +36,20 @@ def _make(directory: Path, mode: int) -> None:
         directory.chmod(mode)  # whatever the umask is
 
 
-def install(places: Places, checked: Checked, prefixes: Iterable[Network]) -> None:
-    """Write the files that Squid and the preload library read at their next start or reload."""
+def remove_what_workers_shared(places: Places) -> None:
+    """Remove what Squid, which has ended, leaves behind where its workers met; a killed one leaves all of it."""
+    for directory, kind in ((WORKER_SOCKETS, "ipc"), (SHARED_MEMORY, "shm")):
+        for path in directory.glob(f"{places.service_name}-*.{kind}"):
+            path.unlink(missing_ok=True)
+
+
+def install(places: Places, checked: Checked, prefixes: Iterable[Network], workers: int) -> None:
+    """Write the files that Squid and the preload library read at their next start or reload.
+
+    *workers*: how many Squid has, or is started with.
+    """
     # Passwords for cache peers and the like may be in it: for root and Squid's group only.
-    write(places.configuration_in_force, checked.rendered(), 0o640, _group(checked.effective_user))
+    write(places.configuration_in_force, checked.rendered(workers), 0o640, _group(checked.effective_user))
     write(places.listen_ports, (",".join(map(str, checked.ports)) + "\n").encode(), 0o644)
     write(places.check_page_missing, MISSING.encode(), 0o644)
     install_own_addresses(places, prefixes)

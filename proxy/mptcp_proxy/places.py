@@ -17,6 +17,8 @@ from .problem import Problem
 CONFIGURATIONS = Path("/etc/mptcp-proxy")
 WORKER_SOCKETS = Path("/var/run/squid")
 """Where several workers of one Squid meet. Compiled into Squid; the sockets carry the service name."""
+SHARED_MEMORY = Path("/dev/shm")
+"""Where POSIX shared memory is (shm_overview(7))."""
 _CHECKOUT_CONFIGURATIONS = Path(__file__).resolve().parents[2] / "conf"
 
 # Squid names POSIX shared memory "/NAME-cf__metadata.shm" and the like (shm_open(3): at most 255 bytes) and Unix

@@ -29,7 +29,14 @@ from mptcp_common.reasons import reason
 
 from . import log_files, shim
 from .configuration.check import Checked, check
-from .installation import install, install_library, install_own_addresses, make_directories
+from .configuration.workers import Workers
+from .installation import (
+    install,
+    install_library,
+    install_own_addresses,
+    make_directories,
+    remove_what_workers_shared,
+)
 from .listening import listening_now, plain_ports, taken_by
 from .noted import NotedSignals
 from .offspring import adopt_orphans, end_all_children, raise_descriptor_limit, reap
@@ -110,7 +117,7 @@ def run(
         make_directories(places, checked)
         library = install_library(places, shim.library())
         prefixes = local_prefixes()
-        install(places, checked, prefixes)
+        install(places, checked, prefixes, checked.workers.count)
     except shim.ShimError as error:
         say(error, ERROR)
         return FAILED
@@ -160,6 +167,8 @@ class _Supervisor:
         self._squid = squid
         self._check = look
         self._checked = checked
+        self._workers = checked.workers
+        """What Squid was started with, and has until it ends."""
         self._follower = Follower(places) if role is Role.RELAY else None
         self._listeners_due: float | None = time.monotonic()
         """When the listeners are looked at next; None: they were found as they should be, or that was said."""
@@ -194,7 +203,8 @@ class _Supervisor:
                 start_new_session=True,
             )
             try:
-                say(f"started Squid {self._squid.version} (process {process.pid}) with {self._configuration}")
+                what = f"{self._configuration}, {_described(self._workers)}"
+                say(f"started Squid {self._squid.version} (process {process.pid}) with {what}")
                 ended = os.pidfd_open(process.pid)
                 selector.register(wakeup, selectors.EVENT_READ)
                 selector.register(addresses, selectors.EVENT_READ)
@@ -215,7 +225,14 @@ class _Supervisor:
             finally:
                 # Whatever happened: a Squid without this process would hold the ports with nobody in charge.
                 end_all_children()
+                self._tidy()
             return self._epilogue(process.returncode)
+
+    def _tidy(self) -> None:
+        try:
+            remove_what_workers_shared(self._places)
+        except OSError as error:
+            say(f"what Squid's workers shared stays behind: {reason(error)}", WARNING)
 
     def _command(self) -> list[str]:
         # -d0: fatal messages go to stderr as well, and stderr stays open for the preload library.
@@ -251,7 +268,7 @@ class _Supervisor:
                 return
             prefixes = local_prefixes()
             make_directories(self._places, checked)
-            install(self._places, checked, prefixes)
+            install(self._places, checked, prefixes, self._workers.count)
         except _TROUBLE as error:
             self._refuse_reload(reason(error))
             return
@@ -263,6 +280,9 @@ class _Supervisor:
         self._pending.add(signal.SIGHUP)
         for note in checked.notes:
             say(note)
+        if checked.workers.count != self._workers.count:
+            count = checked.workers.count
+            say(f"workers {count}: not before the next start; until then {self._workers.count}", WARNING)
         # Squid has it when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
 
@@ -346,6 +366,11 @@ class _Supervisor:
             return 0 if status in _STOPPED_WHILE_STARTING else status
         say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}", ERROR)
         return status or FAILED
+
+
+def _described(workers: Workers) -> str:
+    text = f"{workers.count} worker{'s' * (workers.count > 1)}"
+    return f"{text} ({workers.reason})" if workers.reason else text
 
 
 def _wakeup() -> socket.socket:

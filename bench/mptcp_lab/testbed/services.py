@@ -240,8 +240,9 @@ def _start_squid(
     mounts = {
         f"/run/mptcp{role}": str(state),
         f"/var/log/mptcp{role}": str(logs),
-        # Two Squids on a host collide on /dev/shm/squid-*.
+        # Where several workers meet: by files that carry the service's name alone, and that is the same on all hosts.
         "/dev/shm": TMPFS,
+        "/run/squid": TMPFS,
         **more,
     }
     argv = [host.program("mptcp-proxy"), "run", "--config", str(host.provide(config)), *arguments]

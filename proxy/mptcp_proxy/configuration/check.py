@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from .complaints import complaints
 from .listeners import Listener, listener_problems, listeners, states_a_port
 from .parents import Parent, parent_problems, parents
 from .source import PhysicalLine, Statement, is_command, read, render, statements
+from .workers import Workers, wanted, with_workers, without_workers, worker_problems
 
 NO_SQUID = Problem("Squid is not installed: apt install squid")
 
@@ -28,9 +30,10 @@ class Checked:
     """A configuration that was read and looked through."""
 
     lines: tuple[PhysicalLine, ...]
+    """Without what they say of workers."""
     listeners: tuple[Listener, ...]
     effective_user: str
-    several_workers: bool
+    workers: Workers
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...] = ()
     """What this version of Squid is not told, because it does so in any case."""
@@ -45,8 +48,13 @@ class Checked:
     def ports(self) -> tuple[int, ...]:
         return tuple(sorted({listener.port for listener in self.listeners}))
 
-    def rendered(self) -> bytes:
-        return render(self.lines)
+    def rendered(self, workers: int) -> bytes:
+        """Return what Squid reads while it has so many *workers*.
+
+        Squid keeps their number until it is started again, but one that it starts again reads it anew: with another
+        number it would not meet the others.
+        """
+        return render(with_workers(self.lines, workers))
 
 
 def check(
@@ -57,12 +65,12 @@ def check(
     *allow_open*: whom it serves is as the operator wants it, and worth a warning only.
     """
     if problem := service_name_problem(service_name):
-        return Checked((), (), "", False, (problem,))
+        return Checked((), (), "", Workers(), (problem,))
     lines, unreadable = read(path, service_name)
     places = Places(service_name)
     if not lines:
         nothing = unreadable or (Problem("the configuration is empty", str(path)),)
-        return Checked((), (), "", False, nothing)
+        return Checked((), (), "", Workers(), nothing)
     said = list(statements(lines, service_name))
     found = tuple(listeners(said))
     user = _last_value(said, "cache_effective_user") or (squid.default_user if squid else "")
@@ -78,10 +86,17 @@ def check(
         with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
             ask = _ask(squid, places, Path(directory))
             problems.extend(complaints(_without_commands(for_squid.lines, said), service_name, ask))
-    workers = _last_value(said, "workers")
-    several = workers.isdigit() and int(workers) > 1
+    workers = wanted(said, role, processors())
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
-    return Checked(for_squid.lines, found, user, several, _in_order(problems, lines), for_squid.notes, ancestors)
+    return Checked(
+        without_workers(for_squid.lines, said), found, user, workers, _in_order(problems, lines), for_squid.notes,
+        ancestors,
+    )  # fmt: skip
+
+
+def processors() -> int:
+    """Return how many processors this process, and hence Squid, may use (sched_getaffinity(2))."""
+    return len(os.sched_getaffinity(0))
 
 
 def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[PhysicalLine]], str]:
@@ -121,6 +136,7 @@ def _own_problems(
     yield from as_warnings(access) if allow_open else access
     yield from exposure_problems(said, str(places.own_addresses), connects=role is Role.PROXY)
     yield from _half_closed_problems(said)
+    yield from worker_problems(said, processors())
     yield from _user_problems(said, user)
     yield from _directory_problems(said, places)
 

@@ -45,8 +45,10 @@ NAMES: dict[str, list[list[str]]] = {
     "both-reversed.example": [["127.0.0.1", ORIGIN]],
     "both6.example": [[ORIGIN, "::1"]],
     "many.example": [[ORIGIN, *(f"10.77.9.{n}" for n in range(100, 110)), PROXY]],
-    # Other answers each time: the first is for the rules, what follows would be for the connection.
+    # Other answers each time: the first is for the rules, what follows would be for the connection. A name for each
+    # row: what one worker has asked for, another one asks again.
     "rebind-get.example": [[ORIGIN], ["127.0.0.1"]],
+    "rebind-get-port.example": [[ORIGIN], ["127.0.0.1"]],
     "rebind-own.example": [[ORIGIN], [PROXY]],
     "rebind-connect.example": [[ORIGIN], ["127.0.0.1"]],
     "rebind-six.example": [[ORIGIN], ["::1"]],
@@ -84,7 +86,7 @@ def _named() -> list[Row]:
 _REBOUND = [
     # The second request is decided by a new look-up, or by the first one's address: never by one for the other.
     Row("rebind-get", get(f"http://rebind-get.example:{WEB}/{{id}}") * 2, statuses(200), reaches=2, answers=2),
-    Row("rebind-get-port", get(f"http://rebind-get.example:{INNER}/{{id}}"), statuses(403, 503)),
+    Row("rebind-get-port", get(f"http://rebind-get-port.example:{INNER}/{{id}}"), statuses(403, 503)),
     Row("rebind-own", get(f"http://rebind-own.example:{WEB}/{{id}}") * 2, statuses(200), reaches=2, answers=2),
     Row("rebind-six", get(f"http://rebind-six.example:{WEB}/{{id}}") * 2, statuses(200), reaches=2, answers=2),
     Row("rebind-back", get(f"http://rebind-back.example:{WEB}/{{id}}"), statuses(403)),

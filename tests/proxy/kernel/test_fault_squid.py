@@ -122,8 +122,7 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[[int], Pro
 
     def start(count: int) -> Proxy:
         proxy = start_proxy(node, configuration(node, f"workers {count}"))
-        everybody = {f"(squid-{number + 1})" for number in range(count)} | {COORDINATOR}
-        wanted = everybody if count > 1 else {"(squid-1)"}
+        wanted = {f"(squid-{number + 1})" for number in range(count)}
         wait_until(lambda: listeners(node, proxy) == wanted, "all listen", timeout=GENEROUS, process=proxy.process)
         return proxy
 

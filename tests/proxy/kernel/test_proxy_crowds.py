@@ -87,7 +87,14 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
     start_origin(module_testbed["origin"], {"file": 1000})
     # Headers that are not complete yet shall not be given up while a busy machine opens the last connections.
     patient = ("request_start_timeout 10 minutes", "request_timeout 10 minutes")
-    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], *patient))
+    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], *patient, "workers 1"))
+
+
+@pytest.fixture
+def two_workers(testbed: Testbed, require: Callable[..., None]) -> Proxy:
+    require("squid", "apache2", "gcc")
+    start_origin(testbed["origin"], {"file": 1000})
+    return start_proxy(testbed["proxy"], configuration(testbed["proxy"], "workers 2"))
 
 
 @contextmanager
@@ -154,3 +161,13 @@ def test_thousands_that_are_idle_keep_nobody_waiting(module_testbed: Testbed, pr
         assert median(client) <= 2 * alone + SLACK_SECONDS
         assert memory(proxy) < MOST_MEMORY
     wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=120)
+
+
+def test_with_two_workers_a_client_has_the_share_of_each(testbed: Testbed, two_workers: Proxy) -> None:
+    """The kernel deals connections out by a hash, about evenly; each worker counts its own."""
+    with crowd(testbed["client"], "idle", 2 * MOST + 400, "10.77.1.2") as got:
+        assert abs(got["200"] - 2 * MOST_SERVED) <= 4
+        assert abs(got["429"] - 2 * (MOST - MOST_SERVED)) <= 4
+        held = [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in workers(two_workers.process)]
+        # Two workers with what they may take, and a coordinator that takes none.
+        assert [MOST <= each < MOST + 200 for each in sorted(held)] == [False, True, True]

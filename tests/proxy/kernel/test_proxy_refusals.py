@@ -185,7 +185,7 @@ def test_what_a_later_squid_refuses_and_always_does_it_is_not_given() -> None:
         checked = check(ROOT / "conf/squid.conf", "mptcpproxy", replace(there, version=version))
         # A Squid 6 would complain of what this one takes.
         assert checked.errors == ()
-        assert (b"\nrequest_entities on\n" in checked.rendered()) is given
+        assert (b"\nrequest_entities on\n" in checked.rendered(1)) is given
         assert len(checked.notes) == (not given)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from proxying import configuration, curl, environment, fetch, mptcp_listeners, squid, workers
 
-from mptcp_lab.testbed import LiveNode, Process, Testbed
+from mptcp_lab.testbed import TMPFS, LiveNode, Process, Testbed
 from mptcp_lab.testbed.ownership import namespace_processes
 from mptcp_lab.testbed.services import (
     SQUID_CONFIG,
@@ -110,9 +110,13 @@ def test_a_bad_reload_is_refused_and_the_old_settings_stay(testbed: Testbed, ori
     assert mptcp_listeners(node) == {"*:3128"}
 
     # A worker that Squid must start again reads what is in force, not the broken file.
-    (worker,) = workers(proxy.process)
-    os.kill(worker, signal.SIGSEGV)
-    wait_until(lambda: workers(proxy.process) not in ((worker,), ()), "a new worker", process=proxy.process)
+    before = workers(proxy.process)
+    os.kill(before[-1], signal.SIGSEGV)
+    wait_until(
+        lambda: len(after := workers(proxy.process)) == len(before) and after != before,
+        "a new worker",
+        process=proxy.process,
+    )
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "its listener", process=proxy.process)
     assert fetch(client, origin.url(FILE), proxy.url(), mptcp=True).sha256 == origin.digests[FILE]
 
@@ -210,9 +214,9 @@ def test_reloads_right_after_the_start(testbed: Testbed, require: Callable[..., 
     for _ in range(5):
         process.signal(signal.SIGHUP)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "Squid listens", process=process)
-    (worker,) = workers(process)
+    before = workers(process)
     wait_until(lambda: process.output().count("reload accepted") >= 2, "the second reload", process=process)
-    assert workers(process) == (worker,)
+    assert workers(process) == before
     assert process.stop(60) == 0
 
 
@@ -282,10 +286,11 @@ def test_a_supervisor_that_fails_leaves_no_squid_behind(testbed: Testbed, requir
 
 def start(node: LiveNode, command: Sequence[str] = ()) -> Process:
     """Start the proxy with directories of its own, and wait for nothing."""
-    mounts = {}
+    mounts: dict[str, str | Path] = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
     for target in ("/run/mptcpproxy", "/var/log/mptcpproxy"):
-        mounts[target] = node.directory / target[1:4]
-        mounts[target].mkdir()
+        directory = node.directory / target[1:4]
+        directory.mkdir()
+        mounts[target] = directory
     argv = [*(command or [program("mptcp-proxy")]), "run", "--config", str(SQUID_CONFIG)]
     return node.popen(argv, name="early", mounts=mounts)
 

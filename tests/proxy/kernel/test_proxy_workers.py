@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from proxying import (
     workers,
 )
 
-from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, start_origin, start_proxy, wait_until
 from mptcp_proxy.process import children
 
@@ -73,10 +75,11 @@ def test_workers_serve_mptcp_and_use_plain_tcp(
     assert grown("origin", "MPTcpExtMPCapableSYNRX") == 0
 
 
-def test_all_workers_share_one_mptcp_listener(module_testbed: Testbed, proxy: Proxy) -> None:
+def test_each_worker_has_an_mptcp_listener_of_its_own(module_testbed: Testbed, proxy: Proxy) -> None:
     assert mptcp_listeners(module_testbed["proxy"]) == {f"*:{PROXY_PORT}"}
-    owners = module_testbed["proxy"].run(["ss", "-HtlnpO"]).stdout
-    assert all(f"pid={pid}," in owners for pid in workers(proxy.process))
+    owners = module_testbed["proxy"].run(["ss", "-HtlnpOi"]).stdout.splitlines()
+    assert len(owners) == WORKERS
+    assert all("tcp-ulp-mptcp" in line and line.count("pid=") == 1 for line in owners)
 
 
 def test_squid_and_its_workers_have_the_library(proxy: Proxy) -> None:
@@ -94,3 +97,65 @@ def test_helper_children_have_neither_the_library_nor_its_variables(proxy: Proxy
         assert "helper" in Path(f"/proc/{pid}/cmdline").read_text()
         assert not has_library(pid)
         assert not {"LD_PRELOAD", "MPTCP_LISTEN_PORTS"} & environment(pid).keys()
+
+
+@pytest.mark.parametrize("processors", [1, None], ids=["one", "all"])
+def test_as_shipped_there_is_one_for_each_processor_and_none_stays(
+    testbed: Testbed, require: Callable[..., None], processors: int | None
+) -> None:
+    require("squid", "gcc")
+    node, may_use = testbed["proxy"], os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, set(sorted(may_use)[:processors]))
+        count = len(os.sched_getaffinity(0))
+        started = start_proxy(node)
+    finally:
+        os.sched_setaffinity(0, may_use)
+    kids = count + (count > 1)  # and the coordinator
+    wait_until(lambda: len(workers(started.process)) == kids, "they run", process=started.process)
+    wait_until(lambda: len(listening(node)) == count, "each listens", process=started.process)
+    assert f"{count} worker{'s' * (count > 1)} (one for each processor)" in started.process.output()
+    # What they share, and where they meet: directories that only they see, and that are held here beyond their end.
+    places = [os.open(f"/proc/{squid(started.process)}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")]
+    try:
+        assert all(os.listdir(place) for place in places) or count == 1
+        assert started.process.stop(60) == 0
+        assert [os.listdir(place) for place in places] == [[], []]
+    finally:
+        for place in places:
+            os.close(place)
+    assert listening(node) == []
+
+
+def listening(node: LiveNode) -> list[str]:
+    return node.run(["ss", "-HtlnO"]).stdout.splitlines()
+
+
+def test_a_port_that_a_reload_takes_away_is_closed(testbed: Testbed, require: Callable[..., None]) -> None:
+    """Defect of Squid's own way: the coordinator kept its socket, and the kernel let in whom nobody accepted."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    started = start_proxy(node, configuration(node, "workers 2", "http_port 3129"))
+    wait_until(lambda: len(listening(node)) == 4, "both workers on both ports", process=started.process)
+    configuration(node, "workers 2")
+    started.process.signal(signal.SIGHUP)
+    left = {f"*:{PROXY_PORT}"}
+    wait_until(lambda: mptcp_listeners(node) == left and len(listening(node)) == 2, "one is left, on which both listen")
+
+
+def test_the_number_is_that_of_the_start_whatever_a_reload_reads(
+    testbed: Testbed, require: Callable[..., None]
+) -> None:
+    """A worker that is started again reads the file: with another number in it, it would not meet the others."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    started = start_proxy(node, configuration(node, "workers 2"))
+    wait_until(lambda: len(listening(node)) == 2, "both listen", process=started.process)
+    configuration(node, "workers 1")
+    started.process.signal(signal.SIGHUP)
+    said = "workers 1: not before the next start; until then 2"
+    wait_until(lambda: said in started.process.output(), "it says so", process=started.process)
+    before = workers(started.process)
+    os.kill(before[-1], signal.SIGKILL)
+    wait_until(lambda: len(after := workers(started.process)) == len(before) and after != before, "all are there again")
+    wait_until(lambda: len(listening(node)) == 2, "both listen again", process=started.process)

@@ -13,6 +13,7 @@ import pytest
 from mptcp_proxy.configuration.check import NO_SQUID, Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import features, host, kernel, libraries, report, throttler
 from mptcp_proxy.doctor.model import Finding, Status, fail, ok, warn
 from mptcp_proxy.doctor.probe import attempt
@@ -293,7 +294,7 @@ def test_apparmor(profiles: str, local: str, status: Status) -> None:
 
 def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
     lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1))
-    return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", False, problems)
+    return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), problems)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +402,7 @@ def test_json() -> None:
 def test_a_path_is_only_a_path() -> None:
     """A configuration that cannot be read is a finding, not a traceback."""
     problem = Problem("cannot read the configuration: No such file or directory", "/none")
-    finding = host.configuration(Checked((), (), "", False, (problem,)), str(Path("/none")))
+    finding = host.configuration(Checked((), (), "", Workers(), (problem,)), str(Path("/none")))
     assert finding.status is FAIL
 
 

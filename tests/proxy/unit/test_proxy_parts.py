@@ -14,6 +14,7 @@ from mptcp_proxy.cli import main
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.listening import Listening, plain_ports, read_listening, taken_by
 from mptcp_proxy.noted import NotedSignals
 from mptcp_proxy.places import Places, Role, service_name_problem
@@ -194,14 +195,14 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Here.directory = tmp_path
     places = Here("n")
     lines = tuple(PhysicalLine("f", n, t) for n, t in enumerate(["http_port 3129", "http_port 3128", "via on"], 1))
-    checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", False, ())
+    checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
     before = os.umask(0o077)
     try:
         installation.make_directories(places, checked)
-        installation.install(places, checked, [ip_network("10.0.0.1/32")])
+        installation.install(places, checked, [ip_network("10.0.0.1/32")], 3)
     finally:
         os.umask(before)
-    assert places.configuration_in_force.read_text() == "http_port 3129\nhttp_port 3128\nvia on\n"
+    assert places.configuration_in_force.read_text() == "workers 3\nhttp_port 3129\nhttp_port 3128\nvia on\n"
     assert places.listen_ports.read_text() == "3128,3129\n"
     assert places.own_addresses.read_text() == "10.0.0.1/32\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path.glob("*/*"))}

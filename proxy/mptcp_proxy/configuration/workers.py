@@ -1,0 +1,124 @@
+"""How many workers Squid has: what squid.conf says, and where it says nothing one for each processor. Pure.
+
+Squid takes one worker for everything by default, and one worker is one thread: it uses one processor, however many
+there are. Several listen on the same ports (docs/relay-cost.md has what that gives). They do not share what Squid keeps
+in a process alone, so where squid.conf has such a thing, one stays the default: it would mean something else with
+several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..places import Role
+from ..problem import Problem
+from .source import PhysicalLine, Statement, statements
+
+DIRECTIVE = "workers"
+_QUEUES = "worker-queues"
+_ADDRESS = re.compile(r"(?:http|https)_port\s+[^\s#]+")
+MOST = 128
+"""Each takes some 20 MB at the least; a larger number is a slip of the pen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """How many there are to be, and why."""
+
+    count: int = 1
+    reason: str = ""
+    """Why, where squid.conf does not say how many; empty where it does."""
+
+
+def of_processes_alone(said: Sequence[Statement]) -> Statement | None:
+    """Return the first statement whose meaning changes with several workers (Squid's documentation, "SMP")."""
+    for statement in said:
+        if statement.applies is False:
+            continue
+        match statement.words:
+            # Its files belong to one process; Squid refuses to start several with it.
+            case ("cache_dir", kind, *_) if kind != "rock":
+                return statement
+            # Who is asked again by another worker has a nonce that it does not know.
+            case ("auth_param", "digest", *_):
+                return statement
+            # Rates would be those of each worker.
+            case ("delay_pools" | "client_delay_pools", number, *_) if number != "0":
+                return statement
+    return None
+
+
+def wanted(said: Sequence[Statement], role: Role, processors: int) -> Workers:
+    """Return how many workers *said* asks for on a host of which this process may use so many *processors*.
+
+    Of a number that makes no sense (``worker_problems`` says so) comes 1.
+    """
+    stated = [each for each in said if each.directive == DIRECTIVE and each.applies is not False]
+    if stated:
+        return Workers(_number(stated[-1]) or 1)
+    if role is Role.RELAY:
+        return Workers(1, "a relay has one unless told otherwise")
+    if alone := of_processes_alone(said):
+        return Workers(1, f"{' '.join(alone.words[:2])} is kept by each worker alone")
+    return Workers(min(max(processors, 1), MOST), "one for each processor")
+
+
+def worker_problems(said: Sequence[Statement], processors: int) -> Iterator[Problem]:
+    """Yield what is wrong with a stated number. That it is a number at all, Squid says."""
+    for statement in said:
+        if statement.directive != DIRECTIVE or statement.applies is False or len(statement.words) < 2:
+            continue
+        text, number = f"{DIRECTIVE} {statement.words[1]}", _number(statement)
+        most = max(processors, 1)
+        good = f"1 to {MOST}; no such line: one for each processor, here {most}"
+        if number is not None and not 1 <= number <= MOST:
+            yield Problem(f"{text}: no number of workers", statement.file, statement.number, good)
+        elif number is not None and number > most:
+            yield Problem(
+                f"{text}: more than the {most} processor{'s' * (most > 1)} that it may use, which makes nothing faster",
+                statement.file,
+                statement.number,
+                warning=True,
+            )
+
+
+def without_workers(lines: Sequence[PhysicalLine], said: Sequence[Statement]) -> tuple[PhysicalLine, ...]:
+    """Return *lines*, which *said* was read from, with nothing said of workers."""
+    gone = {n for each in said if each.directive == DIRECTIVE for n in range(each.first, each.last + 1)}
+    return tuple(replace(line, text="") if number in gone else line for number, line in enumerate(lines))
+
+
+def with_workers(lines: Sequence[PhysicalLine], count: int) -> tuple[PhysicalLine, ...]:
+    """Return *lines*, which say nothing of workers, with *count* of them, each with a listener of its own."""
+    # At the beginning: the last line may go on in what follows it.
+    return (PhysicalLine("", 0, f"{DIRECTIVE} {count}"), *(_with_queues(lines) if count > 1 else lines))
+
+
+def _with_queues(lines: Sequence[PhysicalLine]) -> Iterator[PhysicalLine]:
+    """Have each worker bind a socket of its own (SO_REUSEPORT).
+
+    Otherwise Squid's coordinator binds one for all and keeps it until it ends: a port that was taken out of the file
+    stayed open after the reload, with nobody to accept what the kernel lets in, and changed options had no effect.
+    """
+    said = {each.last: each for each in statements(lines, "${service_name}") if _is_listener(each)}
+    within = {number for each in said.values() for number in range(each.first, each.last)}
+    for number, line in enumerate(lines):
+        if number in said:
+            yield replace(line, text=_ADDRESS.sub(rf"\g<0> {_QUEUES}", said[number].text, count=1))
+        elif number in within:
+            yield replace(line, text="")
+        else:
+            yield line
+
+
+def _is_listener(statement: Statement) -> bool:
+    return _ADDRESS.match(statement.text) is not None and _QUEUES not in statement.words
+
+
+def _number(statement: Statement) -> int | None:
+    try:
+        return int(statement.words[1])
+    except (IndexError, ValueError):
+        return None

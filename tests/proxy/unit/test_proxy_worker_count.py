@@ -1,0 +1,122 @@
+"""How many workers Squid has, what is said of a number that makes no sense, and what Squid reads of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy.configuration.check import check, processors
+from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.configuration.workers import MOST, wanted, with_workers, without_workers, worker_problems
+from mptcp_proxy.places import Role
+
+
+def lines(*texts: str) -> list[PhysicalLine]:
+    return [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
+
+
+def texts(of: Sequence[PhysicalLine]) -> list[str]:
+    return [line.text for line in of]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_one_for_each_processor_unless_told_otherwise(count: int) -> None:
+    found = wanted(list(statements(lines("via on", "# workers 3"), "n")), Role.PROXY, count)
+    assert (found.count, found.reason) == (count, "one for each processor")
+
+
+def test_never_more_than_squid_is_given_by_hand() -> None:
+    assert wanted([], Role.PROXY, 1000).count == MOST
+
+
+def test_a_stated_number_holds_the_last_one_that_applies() -> None:
+    said = statements(lines("workers 3", "workers 5", "if false", "workers 7", "endif"), "n")
+    assert wanted(list(said), Role.PROXY, 2).count == 5
+    assert wanted(list(statements(lines("workers 3"), "n")), Role.RELAY, 2).count == 3
+
+
+def test_a_relay_at_home_has_one() -> None:
+    assert wanted([], Role.RELAY, 4).count == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("cache_dir ufs /var/spool 100 16 256", 1),
+        ("cache_dir rock /var/spool 100", 4),
+        ("auth_param digest program /bin/x", 1),
+        ("auth_param basic program /bin/x", 4),
+        ("delay_pools 2", 1),
+        ("delay_pools 0", 4),
+        ("client_delay_pools 1", 1),
+    ],
+)
+def test_one_stays_where_several_would_mean_something_else(text: str, count: int) -> None:
+    found = wanted(list(statements(lines("via on", text), "n")), Role.PROXY, 4)
+    assert found.count == count
+    assert (" ".join(text.split()[:2]) in found.reason) == (count == 1)
+    # The operator may know better.
+    assert wanted(list(statements(lines(text, "workers 4"), "n")), Role.PROXY, 4).count == 4
+
+
+def test_numbers_that_make_no_sense_are_told_by_line() -> None:
+    said = list(statements(lines("workers 0", "workers -1", f"workers {MOST + 1}", "workers 2", "workers two"), "n"))
+    found = list(worker_problems(said, 2))
+    assert [(p.line, p.warning) for p in found] == [(1, False), (2, False), (3, False)]
+    assert str(found[0]) == (
+        "squid.conf:1: workers 0: no number of workers"
+        " (allowed: 1 to 128; no such line: one for each processor, here 2)"
+    )
+
+
+def test_more_than_there_are_processors_is_worth_a_warning() -> None:
+    (found,) = worker_problems(list(statements(lines("workers 3"), "n")), 2)
+    assert found.warning
+    assert str(found) == (
+        "squid.conf:1: warning: workers 3: more than the 2 processors that it may use, which makes nothing faster"
+    )
+    assert list(worker_problems(list(statements(lines("workers 2"), "n")), 2)) == []
+
+
+def test_what_is_stated_is_taken_out_and_the_number_put_first() -> None:
+    given = lines("via on", "workers \\", "  2", "http_port 3128 \\")
+    bare = without_workers(given, list(statements(given, "n")))
+    assert texts(bare) == ["via on", "", "", "http_port 3128 \\"]
+    assert texts(with_workers(bare, 1)) == ["workers 1", *texts(bare)]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted_lines"),
+    [
+        (["http_port 3128"], ["http_port 3128 worker-queues"]),
+        (["  http_port ${service_name}:1 a # b"], ["http_port ${service_name}:1 worker-queues a # b"]),
+        (["https_port\t[::1]:3128 x"], ["https_port\t[::1]:3128 worker-queues x"]),
+        (["http_port \\", "# c", " 3128 \\", " a"], ["", "", "", "http_port 3128 worker-queues a"]),
+        (["http_port 1 worker-queues"], ["http_port 1 worker-queues"]),
+        (["#http_port 1", "icp_port 0"], ["#http_port 1", "icp_port 0"]),
+    ],
+)
+def test_each_of_several_workers_has_a_listener_of_its_own(given: list[str], wanted_lines: list[str]) -> None:
+    assert texts(with_workers(lines(*given), 2)) == ["workers 2", *wanted_lines]
+    assert texts(with_workers(lines(*given), 1)) == ["workers 1", *given]
+
+
+def test_a_reload_keeps_the_number_that_squid_was_started_with(tmp_path: Path) -> None:
+    file = tmp_path / "squid.conf"
+    file.write_text("workers 1\nhttp_port 3128\n")
+    checked = check(file, "n", None)
+    assert checked.workers.count == 1
+    assert checked.rendered(3).decode() == "workers 3\n\nhttp_port 3128 worker-queues\n"
+
+
+def test_the_processors_are_those_that_it_may_use() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert processors() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert processors() == len(before)
