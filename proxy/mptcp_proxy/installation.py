@@ -36,10 +36,13 @@ def _make(directory: Path, mode: int) -> None:
         directory.chmod(mode)  # whatever the umask is
 
 
-def install(places: Places, checked: Checked, prefixes: Iterable[Network]) -> None:
-    """Write the files that Squid and the preload library read at their next start or reload."""
+def install(places: Places, checked: Checked, prefixes: Iterable[Network], option: bool = False) -> None:
+    """Write the files that Squid and the preload library read at their next start or reload.
+
+    *option*: Squid opens its listeners for Multipath TCP itself, by its own option.
+    """
     # Passwords for cache peers and the like may be in it: for root and Squid's group only.
-    write(places.configuration_in_force, checked.rendered(), 0o640, _group(checked.effective_user))
+    write(places.configuration_in_force, checked.rendered(option), 0o640, _group(checked.effective_user))
     write(places.listen_ports, (",".join(map(str, checked.ports)) + "\n").encode(), 0o644)
     write(places.check_page_missing, MISSING.encode(), 0o644)
     install_own_addresses(places, prefixes)

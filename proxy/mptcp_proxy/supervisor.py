@@ -110,7 +110,8 @@ def run(
         make_directories(places, checked)
         library = install_library(places, shim.library())
         prefixes = local_prefixes()
-        install(places, checked, prefixes)
+        option = by_option(squid, role)
+        install(places, checked, prefixes, option)
     except shim.ShimError as error:
         say(error, ERROR)
         return FAILED
@@ -119,7 +120,16 @@ def run(
         say(f"cannot start: {reason(error)}{hint}", ERROR)
         return FAILED
     environment = _environment(library, places, role, congestion_control)
-    return _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role).serve(environment)
+    supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
+    return supervisor.serve(environment)
+
+
+def by_option(squid: Squid, role: Role) -> bool:
+    """Say whether Squid itself opens its listeners for Multipath TCP: then the preload library replaces none.
+
+    It sets on them what it sets on its own, and its other parts do what they always do. A relay's listeners are TCP.
+    """
+    return squid.multipath and role is Role.PROXY
 
 
 def _environment(library: Path, places: Places, role: Role, congestion_control: str | None) -> dict[str, str]:
@@ -154,12 +164,14 @@ class _Supervisor:
         prefixes: frozenset[Network],
         signals: NotedSignals,
         role: Role,
+        option: bool,
     ) -> None:
         self._configuration = configuration
         self._places = places
         self._squid = squid
         self._check = look
         self._checked = checked
+        self._option = option
         self._follower = Follower(places) if role is Role.RELAY else None
         self._listeners_due: float | None = time.monotonic()
         """When the listeners are looked at next; None: they were found as they should be, or that was said."""
@@ -194,7 +206,8 @@ class _Supervisor:
                 start_new_session=True,
             )
             try:
-                say(f"started Squid {self._squid.version} (process {process.pid}) with {self._configuration}")
+                how = ", Multipath TCP by its own option mptcp" if self._option else ""
+                say(f"started Squid {self._squid.version} (process {process.pid}) with {self._configuration}{how}")
                 ended = os.pidfd_open(process.pid)
                 selector.register(wakeup, selectors.EVENT_READ)
                 selector.register(addresses, selectors.EVENT_READ)
@@ -251,7 +264,7 @@ class _Supervisor:
                 return
             prefixes = local_prefixes()
             make_directories(self._places, checked)
-            install(self._places, checked, prefixes)
+            install(self._places, checked, prefixes, self._option)
         except _TROUBLE as error:
             self._refuse_reload(reason(error))
             return

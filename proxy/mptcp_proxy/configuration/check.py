@@ -16,7 +16,7 @@ from ..squid import Squid
 from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problems
 from .by_version import suited
 from .complaints import complaints
-from .listeners import Listener, listener_problems, listeners, states_a_port
+from .listeners import Listener, by_option, listener_problems, listeners, states_a_port
 from .parents import Parent, parent_problems, parents
 from .source import PhysicalLine, Statement, is_command, read, render, statements
 
@@ -45,8 +45,9 @@ class Checked:
     def ports(self) -> tuple[int, ...]:
         return tuple(sorted({listener.port for listener in self.listeners}))
 
-    def rendered(self) -> bytes:
-        return render(self.lines)
+    def rendered(self, option: bool = False) -> bytes:
+        """Return what Squid reads. *option*: its listeners take Multipath TCP by its own option."""
+        return render(by_option(self.lines, self.listeners) if option else self.lines)
 
 
 def check(
