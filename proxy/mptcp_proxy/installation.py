@@ -43,13 +43,14 @@ def remove_what_workers_shared(places: Places) -> None:
             path.unlink(missing_ok=True)
 
 
-def install(places: Places, checked: Checked, prefixes: Iterable[Network], workers: int) -> None:
+def install(places: Places, checked: Checked, prefixes: Iterable[Network], workers: int, option: bool = False) -> None:
     """Write the files that Squid and the preload library read at their next start or reload.
 
-    *workers*: how many Squid has, or is started with.
+    *workers*: how many Squid has, or is started with. *option*: it opens its listeners for Multipath TCP itself, by
+    its own option.
     """
     # Passwords for cache peers and the like may be in it: for root and Squid's group only.
-    write(places.configuration_in_force, checked.rendered(workers), 0o640, _group(checked.effective_user))
+    write(places.configuration_in_force, checked.rendered(workers, option), 0o640, _group(checked.effective_user))
     write(places.listen_ports, (",".join(map(str, checked.ports)) + "\n").encode(), 0o644)
     write(places.check_page_missing, MISSING.encode(), 0o644)
     install_own_addresses(places, prefixes)

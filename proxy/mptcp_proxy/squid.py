@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _SEARCH = "/usr/local/sbin:/usr/sbin:/usr/local/squid/sbin"
@@ -20,6 +20,8 @@ class Squid:
     version: str
     default_user: str
     """The user it takes where the configuration has no cache_effective_user."""
+    multipath: bool = False
+    """Whether its http_port knows the option ``mptcp``, as ours does (proxy/squid)."""
 
     def parse(self, configuration: Path, service_name: str) -> str:
         """Return what ``squid -k parse`` prints. It reads the file and touches nothing else."""
@@ -49,4 +51,14 @@ def installed() -> Squid | None:
         answer = subprocess.run([path, "-v"], capture_output=True, text=True, errors="replace", timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return describe(path, answer.stdout)
+    return replace(describe(path, answer.stdout), multipath=_knows_multipath(path))
+
+
+def _knows_multipath(path: str) -> bool:
+    """Ask Squid by one line. Its version does not say so: a distribution's may get the option, too."""
+    command = [path, "-f", "/dev/stdin", "-k", "parse"]
+    try:
+        answer = subprocess.run(command, input=b"http_port 3128 mptcp\n", capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return answer.returncode == 0

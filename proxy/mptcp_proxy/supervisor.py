@@ -117,7 +117,8 @@ def run(
         make_directories(places, checked)
         library = install_library(places, shim.library())
         prefixes = local_prefixes()
-        install(places, checked, prefixes, checked.workers.count)
+        option = by_option(squid, role)
+        install(places, checked, prefixes, checked.workers.count, option)
     except shim.ShimError as error:
         say(error, ERROR)
         return FAILED
@@ -126,7 +127,16 @@ def run(
         say(f"cannot start: {reason(error)}{hint}", ERROR)
         return FAILED
     environment = _environment(library, places, role, congestion_control)
-    return _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role).serve(environment)
+    supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
+    return supervisor.serve(environment)
+
+
+def by_option(squid: Squid, role: Role) -> bool:
+    """Say whether Squid itself opens its listeners for Multipath TCP: then the preload library replaces none.
+
+    It sets on them what it sets on its own, and its other parts do what they always do. A relay's listeners are TCP.
+    """
+    return squid.multipath and role is Role.PROXY
 
 
 def _environment(library: Path, places: Places, role: Role, congestion_control: str | None) -> dict[str, str]:
@@ -161,6 +171,7 @@ class _Supervisor:
         prefixes: frozenset[Network],
         signals: NotedSignals,
         role: Role,
+        option: bool,
     ) -> None:
         self._configuration = configuration
         self._places = places
@@ -169,6 +180,7 @@ class _Supervisor:
         self._checked = checked
         self._workers = checked.workers
         """What Squid was started with, and has until it ends."""
+        self._option = option
         self._follower = Follower(places) if role is Role.RELAY else None
         self._listeners_due: float | None = time.monotonic()
         """When the listeners are looked at next; None: they were found as they should be, or that was said."""
@@ -204,7 +216,8 @@ class _Supervisor:
             )
             try:
                 what = f"{self._configuration}, {_described(self._workers)}"
-                say(f"started Squid {self._squid.version} (process {process.pid}) with {what}")
+                how = ", Multipath TCP by its own option mptcp" if self._option else ""
+                say(f"started Squid {self._squid.version} (process {process.pid}) with {what}{how}")
                 ended = os.pidfd_open(process.pid)
                 selector.register(wakeup, selectors.EVENT_READ)
                 selector.register(addresses, selectors.EVENT_READ)
@@ -268,7 +281,7 @@ class _Supervisor:
                 return
             prefixes = local_prefixes()
             make_directories(self._places, checked)
-            install(self._places, checked, prefixes, self._workers.count)
+            install(self._places, checked, prefixes, self._workers.count, self._option)
         except _TROUBLE as error:
             self._refuse_reload(reason(error))
             return

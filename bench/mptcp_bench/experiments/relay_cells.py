@@ -8,10 +8,10 @@ from itertools import product
 
 from .options import choice, count, positive
 
-DIRECT, OURS, LIMIT = "direct", "ours", "splice"
+DIRECT, OURS, REBUILT, LIMIT = "direct", "ours", "ours-rebuilt", "splice"
 OTHERS = ("squid", "haproxy", "nginx", "traffic-server", "apache")
 """What others have: ours is compared with these."""
-PROXIES = (DIRECT, OURS, *OTHERS, LIMIT)
+PROXIES = (DIRECT, OURS, REBUILT, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
 """Subflows of Multipath TCP that a connection has."""
 BULK = ("get", "connect")

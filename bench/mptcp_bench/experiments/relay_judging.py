@@ -18,7 +18,7 @@ from mptcp_lab.testbed import TestbedError
 
 from ..statistics import median, median_interval
 from .aims import Aim
-from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, Cell, Setting
+from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, REBUILT, Cell, Setting
 
 WORST = 1.0
 """Of the best peer's processor time."""
@@ -115,7 +115,9 @@ def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> list[flo
 def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: int) -> list[Aim]:
     """Return the aims after so many *runs* of all that was *planned*; the first setting alone is compared."""
     least = min((len(rounds.of(*each)) for each in planned), default=0)
-    failures = {ours: sum(m.failures for m in rounds.all if (m.cell.proxy == OURS) is ours) for ours in (True, False)}
+    failures = {
+        ours: sum(m.failures for m in rounds.all if (m.cell.proxy in (OURS, REBUILT)) is ours) for ours in (True, False)
+    }
     aims = [
         Aim("rounds of everything", least, least=runs),
         Aim("our answers that were wrong or broken off", failures[True], most=0),

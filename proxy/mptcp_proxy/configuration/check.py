@@ -17,7 +17,7 @@ from ..squid import Squid
 from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problems
 from .by_version import suited
 from .complaints import complaints
-from .listeners import Listener, listener_problems, listeners, states_a_port
+from .listeners import Listener, by_option, listener_problems, listeners, states_a_port
 from .parents import Parent, parent_problems, parents
 from .source import PhysicalLine, Statement, is_command, read, render, statements
 from .workers import Workers, wanted, with_workers, without_workers, worker_problems
@@ -48,13 +48,14 @@ class Checked:
     def ports(self) -> tuple[int, ...]:
         return tuple(sorted({listener.port for listener in self.listeners}))
 
-    def rendered(self, workers: int) -> bytes:
-        """Return what Squid reads while it has so many *workers*.
+    def rendered(self, workers: int, option: bool = False) -> bytes:
+        """Return what Squid reads with so many *workers*; by *option* its listeners take Multipath TCP by its own one.
 
-        Squid keeps their number until it is started again, but one that it starts again reads it anew: with another
-        number it would not meet the others.
+        Squid keeps the workers' number until it is started again, but one that it starts again reads it anew: with
+        another number it would not meet the others.
         """
-        return render(with_workers(self.lines, workers))
+        lines = by_option(self.lines, self.listeners) if option else self.lines
+        return render(with_workers(lines, workers))
 
 
 def check(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 from ..problem import Problem
-from .source import Statement
+from .source import PhysicalLine, Statement
 
 _DIRECTIVES = ("http_port", "https_port")
 _PORT = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^:\[\]]+):)?(?P<port>[0-9]{1,5})")
 # "transparent" is the old name of "intercept" and still accepted.
 _REDIRECTED = ("intercept", "transparent")
+_OPTION = "mptcp"
+"""By which a Squid that knows it opens a listener for Multipath TCP (proxy/squid)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +92,21 @@ def listener_problems(
 def states_a_port(statements: Iterable[Statement]) -> bool:
     """Whether there is any port statement, well formed or not."""
     return any(statement.directive in _DIRECTIVES for statement in statements)
+
+
+def by_option(lines: Sequence[PhysicalLine], found: Iterable[Listener]) -> tuple[PhysicalLine, ...]:
+    """Return *lines*, which *found* was read from, with the option ``mptcp`` for each listener.
+
+    The n-th line stands for the n-th: Squid's messages name it.
+    """
+    changed = list(lines)
+    for listener in found:
+        if _OPTION in listener.options:
+            continue
+        statement = listener.statement
+        for index in range(statement.first, statement.last + 1):
+            changed[index] = replace(changed[index], text="")
+        # After the port, since the rest may end in a comment.
+        text = re.sub(r"^\S+\s+\S+", rf"\g<0> {_OPTION}", statement.text)
+        changed[statement.last] = replace(lines[statement.last], text=text)
+    return tuple(changed)

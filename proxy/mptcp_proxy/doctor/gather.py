@@ -59,6 +59,8 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield host.squid(squid)
     yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
     yield features.shim(results, library, build_error)
+    if squid is not None:
+        yield host.listeners(squid)
     yield from instance(checked, str(configuration), places, Role.PROXY, library)
 
 

@@ -29,6 +29,13 @@ def squid(found: Squid | None) -> Finding:
     return ok("Squid", f"{found.path} is version {found.version}")
 
 
+def listeners(found: Squid) -> Finding:
+    """Say by what Squid's listeners take Multipath TCP."""
+    if found.multipath:
+        return ok("listeners", f"Squid opens them for Multipath TCP by its own option mptcp, which {found.path} knows")
+    return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
+
+
 def configuration(checked: Checked, file: str) -> Finding:
     # That Squid is missing has a line of its own.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]

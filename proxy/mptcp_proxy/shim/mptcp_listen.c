@@ -6,7 +6,8 @@
  * Squid has no MPTCP of its own. This library stands between it and bind(2): a TCP socket that is about to be
  * bound to one of the ports in MPTCP_LISTEN_PORTS is replaced, at the same descriptor number, by an MPTCP socket
  * (RFC 8684; socket(2) with IPPROTO_MPTCP) that carries the same options. Every other socket stays as it is. In
- * particular, sockets towards origin servers bind to port 0 or not at all, so origins see plain TCP.
+ * particular, sockets towards origin servers bind to port 0 or not at all, so origins see plain TCP. A Squid that opens
+ * an MPTCP socket for such a port itself, by an option of its http_port, keeps it, and only what is set on it is ours.
  *
  * Why at bind and not at listen: with several workers Squid's coordinator process binds the socket and hands it
  * to the workers by SCM_RIGHTS. At bind the socket has no epoll registration and no peer that could be lost with
@@ -119,6 +120,9 @@ int bind(int fd, const struct sockaddr *address, socklen_t length)
 			say_once(port, trouble, errno);
 		else
 			let_successors_bind(fd);
+	} else if (is_ours(port) && is_mptcp(fd) && is_unbound(fd)) {
+		choose_congestion(fd);
+		let_successors_bind(fd);
 	}
 	errno = saved;
 	return real_bind(fd, address, length);

@@ -44,6 +44,10 @@ int port_of(const struct sockaddr *address, socklen_t length);
 int integer_option(int fd, int name);
 
 bool is_tcp(int fd);
+bool is_mptcp(int fd);
+
+/* Give the unbound MPTCP socket *mptcp* the congestion control that was chosen, if one was. */
+void choose_congestion(int mptcp);
 
 /* Put an MPTCP socket in the place of the TCP socket *fd*: NULL. Or leave *fd* alone and return why, with errno set. */
 const char *swap(int fd);

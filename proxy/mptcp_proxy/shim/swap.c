@@ -129,13 +129,20 @@ static const struct option *carry_options(int tcp, int fresh, int mptcp)
 }
 
 /* An MPTCP socket that has no subflow yet takes any name, and only a TCP socket tells whether there is such a one. */
-static void set_congestion(int tcp, int mptcp)
+void choose_congestion(int mptcp)
 {
-	socklen_t length = strlen(congestion);
+	socklen_t length;
+	int tcp;
 
-	if (setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
+	if (congestion == NULL)
+		return;
+	length = strlen(congestion);
+	tcp = socket(integer_option(mptcp, SO_DOMAIN), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+	if (tcp < 0 || setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
 	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0)
 		say_once_of_congestion(errno);
+	if (tcp >= 0)
+		close(tcp);
 }
 
 /* ------------------------------------------------------------------------------------------------------- names */
@@ -201,6 +208,11 @@ bool is_tcp(int fd)
 	       integer_option(fd, SO_PROTOCOL) == IPPROTO_TCP;
 }
 
+bool is_mptcp(int fd)
+{
+	return integer_option(fd, SO_PROTOCOL) == IPPROTO_MPTCP;
+}
+
 const char *swap(int fd)
 {
 	int domain = integer_option(fd, SO_DOMAIN);
@@ -221,8 +233,8 @@ const char *swap(int fd)
 		 dup3(mptcp, fd, (descriptor_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0)
 		trouble = "the MPTCP socket cannot take the TCP socket's place";
 	reason = errno;
-	if (trouble == NULL && congestion != NULL)
-		set_congestion(fresh, mptcp);
+	if (trouble == NULL)
+		choose_congestion(mptcp);
 	if (fresh >= 0)
 		close(fresh);
 	if (mptcp >= 0)

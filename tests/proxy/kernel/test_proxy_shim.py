@@ -47,6 +47,25 @@ tell(protocols=[protocol(successor), protocol(successor.accept()[0])])
     assert found["protocols"] == [MPTCP, MPTCP]
 
 
+def test_an_mptcp_listener_that_the_program_opened_itself_is_kept_and_gets_the_same(preloaded: Preloaded) -> None:
+    """As that of a Squid with the option mptcp; see above for the second one."""
+    found = preloaded(
+        """
+a = socket(AF_INET, SOCK_STREAM, 262); inode = os.fstat(a.fileno()).st_ino
+a.bind(("", 3128)); a.listen()
+b = socket(AF_INET, SOCK_STREAM, 262); b.bind(("", 3128)); b.listen()
+c = socket(AF_INET, SOCK_STREAM, 262); c.bind(("", 3130))
+tell(kept=os.fstat(a.fileno()).st_ino == inode, shared=[s.getsockopt(SOL_SOCKET, SO_REUSEPORT) for s in (a, c)],
+     congestion=[s.getsockopt(IPPROTO_TCP, TCP_CONGESTION, 16).rstrip(b"\\0").decode() for s in (a, c)])
+""",
+        congestion="reno",
+    )
+    assert found["kept"]
+    assert found["shared"] == [1, 0]
+    assert found["congestion"][0] == "reno"
+    assert found["congestion"][1] != "reno"
+
+
 @pytest.mark.parametrize(
     ("why", "code"),
     [

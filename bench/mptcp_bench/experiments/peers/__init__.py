@@ -10,9 +10,9 @@ from .haproxy import HAPROXY
 from .model import PORT, Order, Peer, answers
 from .nginx import NGINX
 from .splice import SPLICE
-from .squid import OURS, SQUID
+from .squid import OURS, REBUILT, SQUID
 from .traffic_server import TRAFFIC_SERVER
 
 __all__ = ["PEERS", "PORT", "Order", "Peer", "answers"]
 
-PEERS = {peer.name: peer for peer in (OURS, SQUID, HAPROXY, NGINX, TRAFFIC_SERVER, APACHE, SPLICE)}
+PEERS = {peer.name: peer for peer in (OURS, REBUILT, SQUID, HAPROXY, NGINX, TRAFFIC_SERVER, APACHE, SPLICE)}

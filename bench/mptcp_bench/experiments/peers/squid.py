@@ -1,6 +1,13 @@
-"""Our proxy, with the squid.conf that it is shipped with, and Debian's Squid without anything of ours."""
+"""Our proxy, with the squid.conf that it is shipped with, and Debian's Squid without anything of ours.
+
+Ours is measured with the installed Squid and, where MPTCP_BENCH_SQUID names another one, with that, too.
+"""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
 
 from mptcp_lab.testbed import TMPFS, Program
 from mptcp_lab.testbed.services import SQUID_CONFIG, start_proxy
@@ -28,12 +35,17 @@ workers {workers}
 """
 
 
-def _start_ours(order: Order) -> Program:
+def _start_ours(order: Order, env: Mapping[str, str] | None = None) -> Program:
     config = order.write("squid.conf", f"include {SQUID_CONFIG}\nworkers {order.workers}\n")
-    proxy = start_proxy(order.host, config)
+    proxy = start_proxy(order.host, config, env=env)
     # It will be killed, and the next one is not to take the file for that of a proxy which runs.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
     return proxy.process
+
+
+def _start_rebuilt(order: Order) -> Program:
+    # The proxy takes the first Squid in PATH.
+    return _start_ours(order, {"PATH": f"{Path(_REBUILT).parent}:{os.environ.get('PATH', os.defpath)}"})
 
 
 def _start_stock(order: Order) -> Program:
@@ -46,5 +58,15 @@ def _start_stock(order: Order) -> Program:
     return answers(order, order.host.popen(argv, name="squid", mounts=mounts), "Squid")
 
 
+_REBUILT = os.environ.get("MPTCP_BENCH_SQUID", "")
 OURS = Peer("ours", "squid", ("squid",), _start_ours, multipath="own", asked=("squid", "-v"))
+REBUILT = Peer(
+    "ours-rebuilt",
+    "squid, rebuilt by ./run squid",
+    (_REBUILT or "the program that MPTCP_BENCH_SQUID is to name",),
+    _start_rebuilt,
+    multipath="own",
+    asked=(_REBUILT, "-v"),
+)
+"""Ours on the Squid that MPTCP_BENCH_SQUID names: ``./run squid`` builds one that writes larger pieces."""
 SQUID = Peer("squid", "squid", ("squid",), _start_stock, multipath="", asked=("squid", "-v"))

@@ -1,0 +1,99 @@
+"""A Squid that opens its listeners for Multipath TCP itself: the one that ``./run squid`` builds.
+
+It is the first in PATH, or these are skipped. An unpacked package will do, for these tests and for all the others here:
+
+    dpkg-deb -x dist/squid_….deb /tmp/rebuilt
+    sudo PATH=/tmp/rebuilt/usr/sbin:$PATH .venv/bin/pytest tests/proxy/kernel
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+
+import pytest
+from proxying import configuration, fetch, mptcp_listeners, tcp_listeners
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.services import Proxy, program, start_origin, start_proxy, wait_until
+from mptcp_proxy.squid import installed
+
+pytestmark = pytest.mark.kernel
+TOLD = "Multipath TCP by its own option mptcp"
+
+
+@pytest.fixture(autouse=True)
+def _rebuilt(require: Callable[..., None]) -> None:
+    require("squid", "apache2", "curl", "mptcpize", "gcc")
+    squid = installed()
+    if squid is None or not squid.multipath:
+        pytest.skip("NOT TESTED: the first Squid in PATH has no option mptcp; ./run squid builds one that has")
+
+
+def ports_in_force(proxy: Proxy) -> list[str]:
+    lines = (proxy.state / "squid.conf").read_text().splitlines()
+    return [line for line in lines if line.startswith("http_port")]
+
+
+def reloaded(proxy: Proxy, times: int) -> None:
+    proxy.process.signal(signal.SIGHUP)
+    wait_until(
+        lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= times,
+        "new listeners",
+        process=proxy.process,
+    )
+
+
+@pytest.mark.parametrize("several", ["#workers 2", "workers 2"], ids=["one worker", "two workers"])
+def test_its_listeners_take_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed, several: str) -> None:
+    node, client = testbed["proxy"], testbed["client"]
+    origin = start_origin(testbed["origin"], {"file.bin": 5_000_000})
+    proxy = start_proxy(node, configuration(node, several))
+    assert TOLD in proxy.process.output()
+    assert all(line.split()[2] == "mptcp" for line in ports_in_force(proxy))
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener", process=proxy.process)
+    for mptcp in (True, False):
+        got = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=mptcp)
+        assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+    assert _taken_by_mptcp(node) == 1
+    before = (proxy.logs / "cache.log").read_text().count("Accepting HTTP")
+    configuration(node, several, "http_port 3129")
+    reloaded(proxy, before + 2)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "both ports", process=proxy.process)
+    assert "mptcp_listen" not in proxy.process.output()
+
+
+def _taken_by_mptcp(node: LiveNode) -> int:
+    """Return how many MPTCP connections this host has accepted."""
+    text = node.run(["nstat", "-asz", "MPTcpExtMPCapableACKRX"]).stdout
+    return int(float(text.split("MPTcpExtMPCapableACKRX")[1].split()[0]))
+
+
+def test_where_the_kernel_refuses_it_serves_by_tcp_and_says_so(testbed: Testbed) -> None:
+    node = testbed["proxy"]
+    origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
+    with node.sysctl("net.mptcp.enabled", "0"):
+        proxy = start_proxy(node, configuration(node))
+        wait_until(lambda: tcp_listeners(node) == {"*:3128"}, "the port listens", process=proxy.process)
+        assert mptcp_listeners(node) == set()
+        got = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True)
+        assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+        assert "WARNING: Cannot use Multipath TCP for" in (proxy.logs / "cache.log").read_text()
+
+
+def test_without_the_library_it_takes_mptcp_all_the_same(testbed: Testbed) -> None:
+    """The loader refuses the library, so that nothing but the option can have opened the listener."""
+    node = testbed["proxy"]
+    broken = node.directory / "mptcp_listen.so"
+    broken.write_bytes(b"no library")
+    proxy = start_proxy(node, configuration(node), env={"MPTCP_LISTEN_SHIM": str(broken)})
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener", process=proxy.process)
+
+
+def test_the_doctor_says_so(testbed: Testbed) -> None:
+    node = testbed["proxy"]
+    answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(configuration(node))], check=False)
+    (finding,) = (each for each in json.loads(answer.stdout) if each["check"] == "listeners")
+    assert finding["status"] == "ok"
+    assert "by its own option mptcp" in finding["text"]

@@ -1,0 +1,89 @@
+"""Listeners that Squid itself opens for Multipath TCP, where it knows how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy.configuration.check import Checked
+from mptcp_proxy.configuration.listeners import listeners
+from mptcp_proxy.configuration.source import PhysicalLine, read, statements
+from mptcp_proxy.doctor import host
+from mptcp_proxy.doctor.model import Status
+from mptcp_proxy.places import Role
+from mptcp_proxy.squid import Squid, installed
+from mptcp_proxy.supervisor import by_option
+
+SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
+STOCK, OURS = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", multipath=True)
+
+
+def configured(*texts: str) -> Checked:
+    lines = tuple(PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1))
+    return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", False, ())
+
+
+@pytest.mark.parametrize(
+    ("texts", "read_by_squid"),
+    [
+        (["via on", "http_port 3128"], ["via on", "http_port 3128 mptcp"]),
+        (["http_port 10.0.0.1:3128 tproxy  # why"], ["http_port 10.0.0.1:3128 mptcp tproxy  # why"]),
+        (["https_port [::1]:443 tls-cert=/c"], ["https_port [::1]:443 mptcp tls-cert=/c"]),
+        (["http_port \\", "", "  3128 \\", "name=a", "via on"], ["", "", "", "http_port 3128 mptcp name=a", "via on"]),
+        (["http_port 3128 mptcp", "http_port 3129"], ["http_port 3128 mptcp", "http_port 3129 mptcp"]),
+        (["if 1 = 1", "http_port 1", "endif"], ["if 1 = 1", "http_port 1 mptcp", "endif"]),
+        (["#http_port 3128", "http_port x"], ["#http_port 3128", "http_port x"]),
+    ],
+)  # fmt: skip
+def test_each_listener_has_the_option_once_and_each_line_its_number(texts: list[str], read_by_squid: list[str]) -> None:
+    checked = configured(*texts)
+    assert checked.rendered(1, option=True).decode().splitlines() == ["workers 1", *read_by_squid]
+    assert checked.rendered(1).decode().splitlines() == ["workers 1", *texts]
+
+
+def test_the_shipped_file_differs_in_its_port_alone() -> None:
+    lines, _ = read(SHIPPED, "n")
+    checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", False, ())
+    pairs = zip(checked.rendered(2).splitlines(), checked.rendered(2, option=True).splitlines(), strict=True)
+    ((before, after),) = (pair for pair in pairs if pair[0] != pair[1])
+    assert before.startswith(b"http_port 3128 ")
+    assert after == before.replace(b"worker-queues", b"worker-queues mptcp", 1)
+
+
+def test_who_opens_the_listeners() -> None:
+    assert by_option(OURS, Role.PROXY)
+    assert not by_option(STOCK, Role.PROXY)
+    assert not by_option(OURS, Role.RELAY), "its clients have one path to it"
+
+
+@pytest.mark.parametrize(
+    ("squid", "words"),
+    [
+        (STOCK, "the preload library opens them for Multipath TCP: this Squid has no option"),
+        (OURS, "by its own option mptcp, which /s knows"),
+    ],
+)
+def test_the_doctor_says_who(squid: Squid, words: str) -> None:
+    finding = host.listeners(squid)
+    assert words in finding.text
+    assert finding.status is Status.OK
+
+
+@pytest.mark.parametrize(("status", "known"), [(0, True), (1, False)])
+def test_squid_is_asked_for_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, known: bool
+) -> None:
+    """A program that answers as Squid does where it knows the option, and where not."""
+    asked = tmp_path / "asked"
+    program = tmp_path / "squid"
+    program.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = -v ]; then echo "Squid Cache: Version 5.7"; exit; fi\n'
+        f'{{ echo "$*"; cat; }} > {asked}\n'
+        f"exit {status}\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert installed() == Squid(str(program), "5.7", "nobody", multipath=known)
+    assert asked.read_text() == "-f /dev/stdin -k parse\nhttp_port 3128 mptcp\n"
