@@ -29,6 +29,8 @@ from .relay_memory import buffers, kernel_memory, user_memory
 
 SMALL, LARGE = "small", "large"
 FILES = {SMALL: 1_000, LARGE: 200_000_000}
+MULTIPATH_PORT = 8080
+"""Of an origin that takes Multipath TCP, where there is one."""
 WARM = 0.4
 """Seconds from when all connections stand until a measurement begins: windows are open."""
 ENDING = 60.0
@@ -127,20 +129,26 @@ class Bed:
         return not self.testbed["proxy"].run(["ss", "-tlnH", "sport", "=", f":{PORT}"]).stdout
 
     @contextmanager
-    def asking(self, cell: Cell, task: str, count: int, requests: int, file: str, rate: float = 0) -> Iterator[Load]:
-        """Have *count* clients of the kind of *cell* ask for *file*, as *task* says, *requests* times each."""
+    def asking(
+        self, cell: Cell, task: str, count: int, requests: int, file: str, rate: float = 0, *, close: bool = False
+    ) -> Iterator[Load]:
+        """Have *count* clients of the kind of *cell* ask for *file*, as *task* says, *requests* times each.
+
+        With *close* the server is to close each connection after its answer; one that rests is then opened anew.
+        """
         client = self.testbed["client"]
         host = f"[{self.origin}]" if ":" in self.origin else self.origin
         direct, tunnel = cell.proxy == DIRECT, "connect" in task
         target = f"/{file}" if direct or tunnel else f"http://{host}/{file}"
         preamble = f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n" if tunnel and not direct else ""
-        request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{'Connection: close\r\n' * close}\r\n"
+        origin_port = MULTIPATH_PORT if CLIENTS[cell.client] else 80
         address = self.origin if direct else self.testbed["proxy"].service_address(self.setting.family)
         path = client.directory / f"load-{next(self.numbers)}"
         path.write_bytes(bytes(_COUNTERS.size))
         argv = [
             str(built("relay_load", client)), str(path), "mptcp" if CLIENTS[cell.client] else "tcp",
-            address, "80" if direct else str(PORT), str(count), str(requests), f"{rate:g}", preamble, request,
+            address, str(origin_port if direct else PORT), str(count), str(requests), f"{rate:g}", preamble, request,
         ]  # fmt: skip
         with path.open("r+b") as file_, mmap.mmap(file_.fileno(), _COUNTERS.size) as data:
             process = client.popen(argv, name="load")
