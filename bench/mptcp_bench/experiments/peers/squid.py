@@ -30,8 +30,8 @@ workers {workers}
 
 def _start_ours(order: Order) -> Program:
     config = SQUID_CONFIG
-    if order.workers > 1:
-        config = order.write("squid.conf", f"include {SQUID_CONFIG}\nworkers {order.workers}\n")
+    if order.workers > 1 or order.more:
+        config = order.write("squid.conf", f"include {SQUID_CONFIG}\nworkers {order.workers}\n{order.more}")
     proxy = start_proxy(order.host, config)
     # It will be killed, and the next one is not to take the file for that of a proxy which runs.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
