@@ -32,8 +32,8 @@ from .options import count
 from .peers import PORT
 from .relay_bed import MULTIPATH_PORT, Bed
 from .relay_cells import DIRECT, LIMIT, OURS, Cell
-from .relay_judging import machine
-from .tables import mean, new_table
+from .relay_judging import machine, spread
+from .tables import new_table
 
 RUNS = 5
 OPTIONS = {"runs": f"rounds, default {RUNS}"}
@@ -54,7 +54,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     with built(seed, files, 0.0) as bed:
         for number in range(runs):
             for cell in draw.sample(CELLS, len(CELLS)):
-                once = partial(_routed if cell.proxy == DIRECT else _proxied, bed, cell, number)
+                once = partial(delays_of, bed, cell, number)
                 each = attempted(once, f"round {number + 1}, {cell}", console, void)
                 if each is not None:
                     micro = ", ".join(
@@ -66,16 +66,24 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     claims = delay_claims(found)
     aims = (*delay_aims(found, CELLS, runs), *(claim.aim for claim in claims), *machine(usage))
     table = new_table(
-        "Delays: µs, mean of the rounds' medians", ("", "client", "SYN", "SYN+ACK", "data"), ("", "client")
+        "Delays: µs, median of the rounds' medians", ("", "client", "SYN", "SYN+ACK", "data"), ("", "client")
     )
     for cell in CELLS:
         there = [each for each in found if each.cell == cell]
         if there:
-            values = (mean([getattr(each, name) for each in there], 1e6, 1) for name in ("syn", "answer", "data"))
+            values = (
+                spread([getattr(each, name) * 1e6 for each in there], 1, Random(seed))
+                for name in ("syn", "answer", "data")
+            )
             table.add_row("router" if cell.proxy == DIRECT else cell.proxy, cell.client, *values)
     data = {"delays": [asdict(each) | {"cell": str(each.cell)} for each in found]}
     shown = aims_table(f"{TITLE}, {runs} rounds", aims)
     return Findings((claims_table(TITLE, claims), table, shown), data, tuple(void), aims=aims)
+
+
+def delays_of(bed: Bed, cell: Cell, number: int) -> Delays:
+    """Measure *cell*. Raises TestbedError where its connections were not of the kind wanted."""
+    return (_routed if cell.proxy == DIRECT else _proxied)(bed, cell, number)
 
 
 def _proxied(bed: Bed, cell: Cell, number: int) -> Delays:

@@ -8,7 +8,6 @@ over before a second one joins. Completion is from connect(2) to the last byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -54,7 +53,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     subtitle = f"{CLIENTS} clients, each request on a connection of its own, closed after the answer"
     panels: list[Callable[[Any], None]] = [
         lambda axes: curves(axes, DECLARED, what, points),
-        partial(_times, what=what, points=points),
+        lambda axes: times(axes, what, points),
     ]
     return findings(
         DECLARED, what, points, http_aims(points), void, usage,
@@ -62,7 +61,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     )  # fmt: skip
 
 
-def _times(axes: Any, what: Chosen, points: Points) -> None:
+def times(axes: Any, what: Chosen, points: Points) -> None:
     """Draw the distribution of the completion times of the smallest file: the medians of its percentiles."""
     size = what.values[0]
     for cell, task in what.tasks:

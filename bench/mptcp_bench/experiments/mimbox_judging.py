@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, geometric_mean
 
-from ..result_file import Judgement
+from ..result_file import Judgement, shown
 from ..statistics import median, median_interval
 from .aims import Aim
 from .relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
@@ -147,7 +147,7 @@ class Claim:
         measured = f"{self.what}: {self.aim.judged().measured}"
         if self.interval is not None:
             low, high = self.interval
-            measured += f" ({low:.3g} to {high:.3g}, n = {len(self.values)})"
+            measured += f" ({shown(low, self.unit)} to {shown(high, self.unit)}, n = {len(self.values)})"
         return self.paper, f"{measured}; wanted {self.aim.wanted}", self.verdict
 
 
