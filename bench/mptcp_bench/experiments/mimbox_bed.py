@@ -41,6 +41,8 @@ DEVICES = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("core"
            ("core", "to-proxy"), ("origin", "eth0"), ("core", "to-origin"))  # fmt: skip
 """Both ends of every link."""
 PATHS = ("eth0", "wlan0")
+QUIET, FEW = 0.3, 3_000
+"""Seconds in which no more than so many bytes come: the client's last transfer is over."""
 SAMPLES = 5
 """Of memory, in a measurement."""
 
@@ -152,6 +154,8 @@ def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Wind
         # Of the whole transfer: these two are not read at one moment.
         passed = (proxy.interface_bytes("wan0").sent - sent) / max(1, _received(wires_, idle))
         capable, joined = (_added(server, before, name) for name in (CAPABLE, JOINED))
+    # What the server had under way comes even after its client has gone; it is not to be the next one's.
+    wait_until(lambda: _quiet(client), f"{cell}: nothing comes any more", timeout=PATIENCE)
     octets = max(1, _received(wires_, wires))
     packets = max(1, sum(wires_[name].packets - wires[name].packets for name in PATHS))
     second = (wires_["wlan0"].received - wires["wlan0"].received) / octets
@@ -177,6 +181,12 @@ def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Wind
         user=max(0.0, grown - user) / window.streams if process and window.memory else 0.0,
         kernel=held / window.streams,
     )
+
+
+def _quiet(client: LiveNode) -> bool:
+    before = client.counters()
+    time.sleep(QUIET)
+    return _received(client.counters(), before) < FEW
 
 
 def _received(after: Mapping[str, InterfaceBytes], before: Mapping[str, InterfaceBytes]) -> int:

@@ -40,7 +40,8 @@ def point(cell: Cell, task: str, at: int, number: int, octets: float) -> Point:
     proxied, subflows = cell.proxy != DIRECT, CLIENTS[cell.client]
     return Point(
         cell, task, at, number, SECONDS, octets=round(octets * PEERS[cell.proxy]),
-        answers=round(1000 * PEERS[cell.proxy]),        opened=10, renewed=1.0, multipath=10 if subflows else 0, joined=10 if subflows == 2 else 0, packet=at + 10.0,
+        answers=round(1000 * PEERS[cell.proxy]), opened=10, renewed=1.0,
+        multipath=10 if subflows else 0, joined=10 if subflows == 2 else 0, packet=at + 10.0,
         second=0.4 if subflows == 2 else 0.0, passed=1.02 if proxied else 0.0, spread=tuple(p / 1e3 for p in PERCENTS),
         kernel=1.2 * at,
     )  # fmt: skip
