@@ -147,6 +147,9 @@ def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Wind
         wanted = window.streams if CLIENTS[cell.client] == 2 else 0
         while _added(server, before, JOINED) < wanted and time.monotonic() < deadline:
             time.sleep(0.05)
+        # Each connection is to have been opened again once.
+        answers = window.streams if window.close else 0
+        wait_until(lambda: load.read().answers >= answers, f"{cell}: {answers} answers", timeout=PATIENCE)
         time.sleep(window.warm)
         began, first, wires = time.monotonic(), load.read(), client.counters()
         grown, held = _memory(bed, window, process, load)
@@ -159,7 +162,6 @@ def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Wind
     octets = max(1, _received(wires_, wires))
     packets = max(1, sum(wires_[name].packets - wires[name].packets for name in PATHS))
     second = (wires_["wlan0"].received - wires["wlan0"].received) / octets
-    late = [b - a for a, b in zip(first.late, last.late, strict=True)]
     return Point(
         cell,
         task,
@@ -177,7 +179,7 @@ def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Wind
         packet=octets / packets,
         second=second,
         passed=passed,
-        spread=taken(late, PERCENTS) if window.close else (),
+        spread=taken(last.late, PERCENTS) if window.close else (),
         user=max(0.0, grown - user) / window.streams if process and window.memory else 0.0,
         kernel=held / window.streams,
     )

@@ -71,8 +71,8 @@ class Point:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
-        return self.answers / self.seconds if self.seconds else 0.0
+        """Files of *at* bytes a second, by the bytes that came: of a large one few end in a short time."""
+        return self.octets / self.at / self.seconds if self.seconds else 0.0
 
     @property
     def memory(self) -> float:

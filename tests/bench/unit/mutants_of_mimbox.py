@@ -39,8 +39,7 @@ def point(cell: Cell, task: str, at: int, number: int, octets: float) -> Point:
     """What is as it should be: *octets* came."""
     proxied, subflows = cell.proxy != DIRECT, CLIENTS[cell.client]
     return Point(
-        cell, task, at, number, SECONDS, octets=round(octets * PEERS[cell.proxy]),
-        answers=round(1000 * PEERS[cell.proxy]), opened=10, renewed=1.0,
+        cell, task, at, number, SECONDS, octets=round(octets * PEERS[cell.proxy]), answers=100, opened=10, renewed=1.0,
         multipath=10 if subflows else 0, joined=10 if subflows == 2 else 0, packet=at + 10.0,
         second=0.4 if subflows == 2 else 0.0, passed=1.02 if proxied else 0.0, spread=tuple(p / 1e3 for p in PERCENTS),
         kernel=1.2 * at,
@@ -122,9 +121,9 @@ MIMBOX_HTTP = Judge(
     | {
         "the TCP client speaks Multipath TCP": _http(multipath({"multipath": 10}, ("tcp",))),
         "connections are kept": _http(lambda p: {"renewed": 0.02}),
-        "slow proxy": _http(ours(lambda p: {"answers": p.answers // 2})),
-        "Squid is faster": _http(lambda p: {"answers": p.answers * 2} if p.cell.proxy == "squid" else {}),
-        "large files are slower": _http(ours(lambda p: {"answers": p.answers // (1 + (p.at == LARGE_FILE))})),
+        "slow proxy": _http(ours(lambda p: {"octets": p.octets // 2})),
+        "Squid is faster": _http(lambda p: {"octets": p.octets * 2} if p.cell.proxy == "squid" else {}),
+        "large files are slower": _http(ours(lambda p: {"octets": p.octets // (1 + (p.at == LARGE_FILE))})),
     },
 )
 
