@@ -12,14 +12,14 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Process, Program, Testbed, TestbedError
-from mptcp_lab.testbed.services import start_origin, wait_until
+from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 
 from .peers import PEERS, PORT, Order
 from .peers.splice import built
@@ -29,6 +29,8 @@ from .relay_memory import buffers, kernel_memory, user_memory
 
 SMALL, LARGE = "small", "large"
 FILES = {SMALL: 1_000, LARGE: 200_000_000}
+MULTIPATH_PORT = 8080
+"""Of an origin that takes Multipath TCP, where there is one."""
 WARM = 0.4
 """Seconds from when all connections stand until a measurement begins: windows are open."""
 ENDING = 60.0
@@ -88,24 +90,25 @@ class Bed:
     testbed: Testbed
     setting: Setting
     plan: Plan
+    web: Origin
     numbers: Iterator[int] = field(default_factory=itertools.count)
     halves: dict[tuple[Cell, int], float] = field(default_factory=dict)
     """Half of the requests a second that a proxy answered, by round."""
 
     @classmethod
-    def built(cls, testbed: Testbed, setting: Setting, plan: Plan) -> Self:
-        start_origin(testbed["origin"], FILES)
+    def built(cls, testbed: Testbed, setting: Setting, plan: Plan, files: Mapping[str, int] = FILES) -> Self:
+        web = start_origin(testbed["origin"], files)
         for node in ("client", "proxy", "origin"):
             built("relay_load" if node == "client" else "splice_relay", testbed[node])
-        return cls(testbed, setting, plan)
+        return cls(testbed, setting, plan, web)
 
     @property
     def origin(self) -> str:
         return self.testbed["origin"].service_address(self.setting.family)
 
     @contextmanager
-    def running(self, cell: Cell) -> Iterator[Program | None]:
-        """Have the proxy of *cell* run; without a proxy, nothing."""
+    def running(self, cell: Cell, more: str = "") -> Iterator[Program | None]:
+        """Have the proxy of *cell* run, ours with *more* in its squid.conf; without a proxy, nothing."""
         if cell.proxy == DIRECT:
             yield None
             return
@@ -113,7 +116,7 @@ class Bed:
         directory = host.directory / f"{cell.proxy}-{next(self.numbers)}"
         directory.mkdir(mode=0o755)
         workers = 1 if self.setting.workers == "one" else os.cpu_count() or 1
-        order = Order(host, directory, self.origin, workers, bool(CLIENTS[cell.client]))
+        order = Order(host, directory, self.origin, workers, bool(CLIENTS[cell.client]), more)
         process = PEERS[cell.proxy].start(order)
         try:
             yield process
@@ -127,20 +130,27 @@ class Bed:
         return not self.testbed["proxy"].run(["ss", "-tlnH", "sport", "=", f":{PORT}"]).stdout
 
     @contextmanager
-    def asking(self, cell: Cell, task: str, count: int, requests: int, file: str, rate: float = 0) -> Iterator[Load]:
-        """Have *count* clients of the kind of *cell* ask for *file*, as *task* says, *requests* times each."""
+    def asking(
+        self, cell: Cell, task: str, count: int, requests: int, file: str, rate: float = 0, *, close: bool = False
+    ) -> Iterator[Load]:
+        """Have *count* clients of the kind of *cell* ask for *file*, as *task* says, *requests* times each.
+
+        With *close* the server is to close each connection after its answer; one that rests is then opened anew.
+        """
         client = self.testbed["client"]
         host = f"[{self.origin}]" if ":" in self.origin else self.origin
         direct, tunnel = cell.proxy == DIRECT, "connect" in task
         target = f"/{file}" if direct or tunnel else f"http://{host}/{file}"
         preamble = f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n" if tunnel and not direct else ""
-        request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        closing = "Connection: close\r\n" if close else ""
+        request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{closing}\r\n"
+        origin_port = MULTIPATH_PORT if CLIENTS[cell.client] else 80
         address = self.origin if direct else self.testbed["proxy"].service_address(self.setting.family)
         path = client.directory / f"load-{next(self.numbers)}"
         path.write_bytes(bytes(_COUNTERS.size))
         argv = [
             str(built("relay_load", client)), str(path), "mptcp" if CLIENTS[cell.client] else "tcp",
-            address, "80" if direct else str(PORT), str(count), str(requests), f"{rate:g}", preamble, request,
+            address, str(origin_port if direct else PORT), str(count), str(requests), f"{rate:g}", preamble, request,
         ]  # fmt: skip
         with path.open("r+b") as file_, mmap.mmap(file_.fileno(), _COUNTERS.size) as data:
             process = client.popen(argv, name="load")

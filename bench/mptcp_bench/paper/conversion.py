@@ -1,7 +1,7 @@
 """Table 1: how long the proxy takes to turn a segment of MPTCP into one of TCP, and back.
 
 A client sends requests one after the other, each on a connection of its own and with a target of its own; tcpdump on
-the proxy's host stamps both sides; ``conversion_analysis`` makes intervals of the stamps. Rules:
+the proxy's host stamps both sides; ``wire`` makes intervals of the stamps. Rules:
 
 - The shipped configuration, but that connections to the origin are not kept: one that is used again has no SYN.
 - Every request is done by Multipath TCP where that is wanted: a run with one that fell back is no data point. The same
@@ -13,25 +13,14 @@ the proxy's host stamps both sides; ``conversion_analysis`` makes intervals of t
 from __future__ import annotations
 
 import random
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from ipaddress import ip_address
-from itertools import count
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 
-from mptcp_lab.agent.counters import fallbacks
-from mptcp_lab.agent.processors import usage
 from mptcp_lab.testbed.commands import TestbedError
-from mptcp_lab.testbed.host import Host, Lab
-from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, mptcp_command, start_origin, start_proxy
-from mptcp_lab.testbed.transfer import Added, processors_of
+from mptcp_lab.testbed.host import Lab
+from mptcp_lab.testbed.services import start_origin, start_proxy
 
 from ..statistics import percentile
-from .conversion_analysis import Body, Exchange, exchanges
-from .conversion_capture import captured, device_towards
-from .conversion_streams import Leg, follow
+from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_configuration
 from .results import BULK, DATA, DOWN, IDLE, STREAM, SYN, UP, WHOLE, Case, Reference, Run
 
 SCENARIO = "table1"
@@ -39,9 +28,6 @@ ATTEMPTS = 3
 """How often a workload is tried before its repetition goes without a run."""
 OVERHEAD = 2.2
 """Seconds that a capture takes beside its requests."""
-ORIGIN_PORT = 80
-REQUEST_TIMEOUT = 20
-"""Seconds for one request."""
 
 MPTCP, TCP = "mptcp", "tcp"
 PROTOCOLS = {MPTCP: "Multipath TCP", TCP: "plain TCP"}
@@ -50,7 +36,7 @@ PROTOCOLS = {MPTCP: "Multipath TCP", TCP: "plain TCP"}
 WHOLE_SYN, OWN_SYN, OWN_REQUEST = "syn_whole", "syn_own", "request_own"
 HANDSHAKE, ANSWER, REQUEST_WAIT, RESPONSE = "handshake", "answer", "request_wait", "response"
 PARTS = (HANDSHAKE, ANSWER, REQUEST_WAIT, WHOLE_SYN, OWN_SYN, OWN_REQUEST, RESPONSE)
-"""Fields of ``conversion_analysis.Exchange`` whose medians are metrics: what the intervals of Table 1 are made of."""
+"""Fields of ``wire.exchanges.Exchange`` whose medians are metrics: what the intervals of Table 1 are made of."""
 
 _DATA = 0.0153311 + 0.0080645
 REFERENCES = (
@@ -60,44 +46,12 @@ REFERENCES = (
 """Table 1: 0.0078341 + 0.0006805 s and 0.0153311 + 0.0080645 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One kind of request, sent some number of times."""
-
-    key: str
-    requests: int
-    down: int
-    """Octets of the file that is fetched."""
-    up: int = 0
-    """Octets of content that the request carries."""
-    pace: int = 40
-    """Requests a second, at most; the next one is not begun before the last one is over."""
-    origin_rate: int | None = None
-    """Bits per second to which the origin's link is shaped, so that the proxy never waits for the client."""
-
-    @property
-    def seconds(self) -> float:
-        """About how long the requests take."""
-        sending = 8 * (self.down + self.up) / (self.origin_rate or 50_000_000)
-        return self.requests * max(1 / self.pace, sending)
-
-
-@dataclass(frozen=True, slots=True)
-class Conversions:
-    """What was measured of a workload."""
-
-    exchanges: tuple[Exchange, ...]
-    idle: float
-    """Share of the processor time of the proxy's host that was idle meanwhile."""
-
-
 SMALL = Workload("small", 120, 1024)
 PACED = Workload("paced", 5, 262_144, origin_rate=10_000_000)
 FAST = Workload("bulk", 4, 1_048_576)
 UPLOAD = Workload("upload", 20, 1024, up=65_536)
 WORKLOADS = (SMALL, PACED, FAST, UPLOAD)
 ROUNDS, QUICK_ROUNDS = 5, 1
-_numbers = count(1)
 
 
 def workloads(*, emulated: bool) -> tuple[Workload, ...]:
@@ -146,7 +100,7 @@ def runs(
             for protocol in draw.sample(list(PROTOCOLS), len(PROTOCOLS)):
                 for _ in range(ATTEMPTS):
                     try:
-                        got = measure(lab, proxy, origin, workload, multipath=protocol == MPTCP)
+                        got = measure(lab, proxy.url(), origin, workload, multipath=protocol == MPTCP)
                     except TestbedError as error:
                         yield Run(protocol, number, valid=False, reason=str(error))
                     else:
@@ -182,79 +136,3 @@ def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> R
 def median(distribution: str) -> str:
     """Return the name of the metric: the median of *distribution*."""
     return f"median_{distribution.replace(' ', '_')}"
-
-
-def squid_configuration(proxy: Host) -> Path:
-    """Write the shipped configuration, with a connection to the origin for each request, and return the file."""
-    return proxy.write(f"{SCENARIO}-squid.conf", f"{SQUID_CONFIG.read_text()}\nserver_persistent_connections off\n")
-
-
-def measure(lab: Lab, proxy: Proxy, origin: Origin, workload: Workload, *, multipath: bool) -> Conversions:
-    """Have the client send the requests of *workload* through *proxy*, and return how each went.
-
-    The origin must have a file ``{workload.down}.bin``, the proxy a configuration as of :func:`squid_configuration`.
-
-    :raises TestbedError: a request failed, the client's connections were not of the kind wanted, or the capture has
-        gaps (``CaptureError``): the run is no data point
-    """
-    file, label = f"{workload.down}.bin", f"n{next(_numbers)}"
-    wanted = {f"/{file}?{label}-{i}": Body(workload.up, workload.down) for i in range(1, workload.requests + 1)}
-    address = lab.origin.service_address()
-    devices = dict.fromkeys((*lab.proxy_devices, device_towards(lab.proxy, address)))
-    expression = f"tcp port {PROXY_PORT} or (tcp port {ORIGIN_PORT} and host {address})"
-    with ExitStack() as stack:
-        if workload.origin_rate is not None:
-            stack.enter_context(_slow_origin(lab, workload.origin_rate))
-        packets = stack.enter_context(captured(lab.proxy, tuple(devices), expression))
-        added, processors = Added(lab.client, lab.proxy), processors_of(lab.proxy)
-        url = f"{origin.url(file)}?{label}-[1-{workload.requests}]"
-        _send(lab.client, proxy.url(), url, workload, multipath=multipath)
-        counters, used = added.read(), usage(processors, processors_of(lab.proxy))
-    client, server = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ip_address(address).packed)
-    follow(packets, client, server)
-    for name, value in (counted for side in counters for counted in side.items()):
-        if fallbacks({name: value}):
-            raise TestbedError(f"{value} connections fell back to plain TCP ({name})")
-    measured = exchanges(client.connections, server.connections, wanted)
-    _check_protocol(measured, multipath=multipath)
-    return Conversions(measured, used.idle)
-
-
-@contextmanager
-def _slow_origin(lab: Lab, rate: int) -> Iterator[None]:
-    device = device_towards(lab.origin, lab.proxy.service_address())
-    root = ["dev", device, "root"]
-    # A burst of two packets spaces them out; the queue holds more than a whole window.
-    shaper = ["tbf", "rate", f"{rate}bit", "burst", "3028", "limit", "4mb"]
-    with lab.origin.changed(["tc", "qdisc", "add", *root, *shaper], ["tc", "qdisc", "del", *root]):
-        yield
-
-
-def _send(client: Host, proxy: str, url: str, workload: Workload, *, multipath: bool) -> None:
-    """Send the requests from one program, so that starting it takes no processor time from the proxy meanwhile."""
-    argv = ["curl", "-sS", "-o", "/dev/null", "--noproxy", "", "-x", proxy, "--rate", f"{workload.pace}/s"]
-    argv += ["-m", str(REQUEST_TIMEOUT), "-H", "Connection: close", "-w", r"%{http_code} %{size_download}\n"]
-    if workload.up:
-        content = client.write(f"{SCENARIO}-{workload.up}.txt", "x" * workload.up)
-        # Without waiting for a "100 Continue": all of the content at once.
-        argv += ["--data-binary", f"@{content}", "-H", "Content-Type: text/plain", "-H", "Expect:"]
-    argv.append(url)
-    timeout = 30 + 4 * workload.seconds
-    done = client.run(mptcp_command(argv) if multipath else argv, check=False, timeout=timeout)
-    answers = done.stdout.splitlines()
-    good = answers.count(f"200 {workload.down}")
-    if done.returncode != 0 or good != workload.requests or len(answers) != good:
-        said = done.stderr.strip().splitlines()
-        why = said[-1] if said else f"answers {', '.join(sorted(set(answers))) or 'none'}"
-        raise TestbedError(f"{good} of {workload.requests} requests were answered in full: {shlex.join(argv)}: {why}")
-
-
-def _check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:
-    """Raise where a connection was not of the kind wanted, by what was on the wire."""
-    wrong = [e for e in measured if e.multipath is not multipath]
-    if wrong:
-        got = "plain TCP" if multipath else "Multipath TCP"
-        raise TestbedError(f"{len(wrong)} of {len(measured)} requests, such as {wrong[0].target}, came by {got}")
-    asked = [e for e in measured if e.origin_asked]
-    if asked:
-        raise TestbedError(f"the proxy asked the origin for Multipath TCP, for {len(asked)} requests")

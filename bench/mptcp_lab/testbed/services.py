@@ -139,13 +139,19 @@ class Origin:
 
 
 def start_origin(
-    host: Host, files: Mapping[str, int], *, ports: Sequence[int] = (80, 443), tls_port: int | None = None
+    host: Host,
+    files: Mapping[str, int],
+    *,
+    ports: Sequence[int] = (80, 443),
+    tls_port: int | None = None,
+    multipath: bool = False,
 ) -> Origin:
-    """Start Debian's Apache on *host*, with plain HTTP on *ports* (443 as a goal for CONNECT), no MPTCP.
+    """Start Debian's Apache on *host*, with plain HTTP on *ports* (443 as a goal for CONNECT).
 
     *files* maps names to sizes in bytes. On *tls_port* they are served by TLS, with a certificate that nobody signed.
+    With *multipath* it takes Multipath TCP, by mptcpize(8), and is another one beside the usual one.
     """
-    root = host.directory / f"{host.name}-apache"
+    root = host.directory / f"{host.name}-apache{'-mptcp' * multipath}"
     wanted = (f"{name}={size}" for name, size in files.items())
     made = host.run(host.agent("files", str(root / "htdocs"), *wanted), timeout=600)
     # Both families by name: "Listen 80" alone would depend on bindv6only.
@@ -154,8 +160,12 @@ def start_origin(
     if tls_port is not None:
         host.run(["sh", "-ec", _TLS_CERTIFICATE.format(root=root)])
         text += _TLS_CONFIG.format(root=root, modules=_APACHE_MODULES, port=tls_port)
+    if multipath:
+        # TCP_DEFER_ACCEPT: no second subflow is ever accepted, for the third ACK of a join has no data.
+        text += "AcceptFilter http none\n"
     config = host.write(f"{root.name}/apache.conf", text)
-    process = host.popen(["apache2", "-D", "FOREGROUND", "-f", str(config)], name="apache")
+    argv = ["apache2", "-D", "FOREGROUND", "-f", str(config)]
+    process = host.popen(mptcp_command(argv) if multipath else argv, name="apache")
     address = host.service_address()
     wait_until(
         lambda: accepts(host, address, *ports),

@@ -11,11 +11,12 @@ import pytest
 from ssh_hosts import plain
 from ssh_hosts import start as start_ssh_hosts
 
-from mptcp_bench.paper.conversion import MPTCP, TCP, Workload, measure, runs, squid_configuration
-from mptcp_bench.paper.conversion_analysis import Body, exchanges
-from mptcp_bench.paper.conversion_capture import captured, device_towards
-from mptcp_bench.paper.conversion_packets import CaptureError
-from mptcp_bench.paper.conversion_streams import Leg, follow
+from mptcp_bench.paper.conversion import MPTCP, TCP, runs
+from mptcp_bench.wire.capture import captured, device_towards
+from mptcp_bench.wire.exchanges import Body, exchanges
+from mptcp_bench.wire.packets import CaptureError
+from mptcp_bench.wire.streams import Leg, follow
+from mptcp_bench.wire.workload import Workload, measure, squid_configuration
 from mptcp_lab.remote import read_inventory, remote_lab
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Lab, Testbed, TestbedError, lab_of
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, mptcp_command, start_origin, start_proxy
@@ -53,7 +54,7 @@ def setup(make_module_testbed: Callable[..., Testbed], require: Callable[..., No
 def test_every_request_is_matched_and_no_interval_is_negative(setup: Setup, multipath: bool) -> None:
     workload = Workload("test", 20, 1024)
 
-    got = measure(setup.lab, setup.proxy, setup.origin, workload, multipath=multipath)
+    got = measure(setup.lab, setup.proxy.url(), setup.origin, workload, multipath=multipath)
 
     measured = got.exchanges
     assert 0 <= got.idle <= 1
@@ -73,7 +74,7 @@ def test_every_request_is_matched_and_no_interval_is_negative(setup: Setup, mult
 def test_segments_of_a_transfer_each_way_over_two_subflows(setup: Setup) -> None:
     workload = Workload("test", 3, 300_000, up=200_000)
 
-    measured = measure(setup.lab, setup.proxy, setup.origin, workload, multipath=True).exchanges
+    measured = measure(setup.lab, setup.proxy.url(), setup.origin, workload, multipath=True).exchanges
 
     assert max(exchange.subflows for exchange in measured) == 2
     for exchange in measured:
@@ -87,7 +88,7 @@ def test_a_slowed_origin_is_as_it_was_afterwards(setup: Setup) -> None:
     before = setup.lab.origin.run(["tc", "qdisc", "show"]).stdout
     workload = Workload("test", 1, 300_000, origin_rate=20_000_000)
 
-    (exchange,) = measure(setup.lab, setup.proxy, setup.origin, workload, multipath=True).exchanges
+    (exchange,) = measure(setup.lab, setup.proxy.url(), setup.origin, workload, multipath=True).exchanges
 
     assert len(exchange.down) >= 300_000 // 1500
     assert setup.lab.origin.run(["tc", "qdisc", "show"]).stdout == before
@@ -117,7 +118,7 @@ def test_a_connection_to_the_origin_that_is_used_again_is_no_data_point(
     require(*NEEDED)
     setup = Setup.on(testbed, shipped=True)
     with pytest.raises(CaptureError, match="open no connection of their own with the origin"):
-        measure(setup.lab, setup.proxy, setup.origin, Workload("test", 5, 1024), multipath=True)
+        measure(setup.lab, setup.proxy.url(), setup.origin, Workload("test", 5, 1024), multipath=True)
 
 
 def test_a_run_that_fell_back_is_no_data_point(testbed: Testbed, require: Callable[..., None]) -> None:
@@ -125,7 +126,7 @@ def test_a_run_that_fell_back_is_no_data_point(testbed: Testbed, require: Callab
     with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):
         setup = Setup.on(testbed)
         with pytest.raises(TestbedError, match=r"5 connections fell back to plain TCP \(MPTcpExt\w+\)"):
-            measure(setup.lab, setup.proxy, setup.origin, Workload("test", 5, 1024), multipath=True)
+            measure(setup.lab, setup.proxy.url(), setup.origin, Workload("test", 5, 1024), multipath=True)
 
 
 def test_hosts_reached_by_ssh_alone(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mptcp_bench.paper.conversion_packets import ACK, SYN, Packet
+from mptcp_bench.wire.packets import ACK, SYN, Packet
 from mptcp_throttler.mptcp.keys import initial_data_sequence, token
 from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinAck, MpJoinSyn, MpJoinSynAck, MptcpOption
 

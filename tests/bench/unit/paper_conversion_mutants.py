@@ -24,9 +24,9 @@ from mptcp_bench.paper.conversion import (
     cases,
     run_of,
 )
-from mptcp_bench.paper.conversion_analysis import Exchange
 from mptcp_bench.paper.results import PaperResult
 from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.wire.exchanges import Exchange
 
 EACH = 20
 """Exchanges of a workload."""

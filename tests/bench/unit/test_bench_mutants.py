@@ -12,6 +12,7 @@ from mutants import Judge, bounds, broken, judged_by, missed
 from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
 from mutants_of_console import CONSOLE
 from mutants_of_middleboxes import MIDDLEBOXES
+from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
 from mutants_of_others import EMULATION, SCALE
 from mutants_of_overshoot import OVERSHOOT
 from mutants_of_relay import RELAY
@@ -31,6 +32,10 @@ JUDGES: dict[str, Judge] = {
     "goodput": GOODPUT,
     "guard": GUARD,
     "middleboxes": MIDDLEBOXES,
+    "mimbox-delay": MIMBOX_DELAY,
+    "mimbox-goodput": MIMBOX_GOODPUT,
+    "mimbox-http": MIMBOX_HTTP,
+    "mimbox-memory": MIMBOX_MEMORY,
     "onset": ONSET_JUDGE,
     "overshoot": OVERSHOOT,
     "pages": PAGES,

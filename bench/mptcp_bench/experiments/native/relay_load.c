@@ -6,9 +6,10 @@
  *
  * Opens CONNECTIONS to ADDRESS and PORT, sends PREAMBLE on each (a CONNECT, or nothing) and awaits an answer without a
  * body, then sends REQUEST and reads the answer, at most REQUESTS times on each connection (-1: without end), which is
- * then held as it is. RATE 0: the next request follows the answer at once. Else RATE requests a second are due, evenly,
- * each on any connection that has nothing to do; what an answer took is counted from when it was due, so that a proxy
- * that stands still is not spared the requests of that time.
+ * then held as it is; one that is closed meanwhile is opened again, and asks as many again. RATE 0: the next request
+ * follows the answer at once, and what the first one of a connection took is counted from connect(2). Else RATE requests
+ * a second are due, evenly, each on any connection that has nothing to do; what an answer took is counted from when it
+ * was due, so that a proxy that stands still is not spared the requests of that time.
  *
  * An answer is 200, with Content-Length (RFC 9112, 6.3). A connection that was closed between two answers is opened
  * again; everything else is a failure. A body is read and thrown away.
@@ -73,6 +74,7 @@ struct connection {
 	bool owing; /* a request that was due was lost with a connection: it goes first */
 	long asked;
 	int64_t due;
+	int64_t since; /* connect(2): the first answer of a connection has its handshake in it */
 	uint64_t left; /* of the body */
 	size_t got;    /* of the head */
 	char head[HEAD + 1];
@@ -124,6 +126,7 @@ static void open_one(int number)
 		fail("epoll_ctl");
 	one->state = CONNECTING;
 	one->first = true;
+	one->since = now();
 	opening++;
 	counters->opened++;
 }
@@ -197,6 +200,7 @@ static void ask(int number, int64_t due)
 static void rest(int number)
 {
 	struct connection *one = &connections[number];
+	int64_t since = one->first ? one->since : now();
 
 	if (one->first) {
 		one->first = false;
@@ -212,7 +216,7 @@ static void rest(int number)
 		one->state = IDLE;
 		idle[idle_count++] = number;
 	} else {
-		ask(number, now());
+		ask(number, since);
 	}
 }
 

@@ -28,6 +28,8 @@ class Order:
     workers: int
     multipath: bool
     """Whether its clients speak Multipath TCP."""
+    more: str = ""
+    """Lines for the squid.conf of ours."""
 
     @property
     def origin_host(self) -> str:

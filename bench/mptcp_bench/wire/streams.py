@@ -16,7 +16,7 @@ from itertools import accumulate
 from mptcp_throttler.mptcp.keys import initial_data_sequence, token
 from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinSyn, MpJoinSynAck
 
-from .conversion_packets import ACK, SYN, Packet
+from .packets import ACK, SYN, Packet
 
 _32, _64 = (1 << 32) - 1, (1 << 64) - 1
 UP, DOWN = 0, 1

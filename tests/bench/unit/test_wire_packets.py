@@ -15,8 +15,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.utils import RawPcapWriter
 
-from mptcp_bench.paper.conversion_capture import dropped
-from mptcp_bench.paper.conversion_packets import CaptureError, Packet, read_capture
+from mptcp_bench.wire.capture import dropped
+from mptcp_bench.wire.packets import CaptureError, Packet, read_capture
 from mptcp_throttler.mptcp.options import MpCapable
 
 ETHERNET = 1

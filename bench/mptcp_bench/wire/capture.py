@@ -23,7 +23,7 @@ from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Host, Program
 from mptcp_lab.testbed.services import wait_until
 
-from .conversion_packets import CaptureError, Packet, read_capture
+from .packets import CaptureError, Packet, read_capture
 
 SNAPSHOT = 320
 """Octets of each frame: 14 of Ethernet, up to 40 of IP and 60 of TCP, the rest for a request line."""

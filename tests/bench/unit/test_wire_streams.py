@@ -20,8 +20,8 @@ from paper_conversion_dialogue import (
     origin_talk,
 )
 
-from mptcp_bench.paper.conversion_packets import SYN, Packet
-from mptcp_bench.paper.conversion_streams import Connection, Leg, Stream, follow
+from mptcp_bench.wire.packets import SYN, Packet
+from mptcp_bench.wire.streams import Connection, Leg, Stream, follow
 from mptcp_throttler.mptcp.options import AddAddr, Dss, MpCapable
 
 segments = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=30)

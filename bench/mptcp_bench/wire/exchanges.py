@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from .conversion_packets import CaptureError
-from .conversion_streams import Connection, Stream
+from .packets import CaptureError
+from .streams import Connection, Stream
 
 NANOSECOND = 1e-9
 LONGEST_HEADER = 16_384

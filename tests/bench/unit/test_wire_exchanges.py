@@ -20,9 +20,9 @@ from paper_conversion_dialogue import (
     origin_talk,
 )
 
-from mptcp_bench.paper.conversion_analysis import Body, Exchange, exchanges, target
-from mptcp_bench.paper.conversion_packets import CaptureError
-from mptcp_bench.paper.conversion_streams import Leg, follow
+from mptcp_bench.wire.exchanges import Body, Exchange, exchanges, target
+from mptcp_bench.wire.packets import CaptureError
+from mptcp_bench.wire.streams import Leg, follow
 from mptcp_throttler.mptcp.options import MpCapable
 
 TARGET = "/1000.bin?a-1"

@@ -1,0 +1,332 @@
+"""What the experiments ``mimbox-…`` have in common: topology, proxies one at a time, one measurement, tables.
+
+The testbed is that of the experiment ``relay``, with a second origin that takes Multipath TCP: the paper's baseline is
+a router before such a server. Connections are counted where the client's connections end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mptcp_lab.agent import processors
+from mptcp_lab.testbed import LiveNode, Program, Testbed, paths
+from mptcp_lab.testbed.features import need
+from mptcp_lab.testbed.node import InterfaceBytes
+from mptcp_lab.testbed.services import start_origin, wait_until
+
+from .. import style
+from .aims import Aim, aims_table
+from .attempts import attempted
+from .findings import Findings, Picture
+from .mimbox_judging import PERCENTS, Claim, Point, Points, sound
+from .options import choice, count, counts, positive
+from .peers import PEERS
+from .relay_bed import CAPABLE, JOINED, JOINING, LARGE, MULTIPATH_PORT, PATIENCE, WARM, Bed, Load
+from .relay_cells import BASE, CLIENTS, DIRECT, Cell, Plan
+from .relay_judging import machine, spread, taken
+from .relay_memory import buffers, user_memory
+from .tables import new_table
+
+DEVICES = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("core", "to-wlan0"), ("proxy", "wan0"),
+           ("core", "to-proxy"), ("origin", "eth0"), ("core", "to-origin"))  # fmt: skip
+"""Both ends of every link."""
+PATHS = ("eth0", "wlan0")
+QUIET, FEW = 0.3, 3_000
+"""Seconds in which no more than so many bytes come: the client's last transfer is over."""
+SAMPLES = 5
+"""Of memory, in a measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One of the experiments: what it varies, what it measures, what it asks."""
+
+    name: str
+    title: str
+    tasks: tuple[tuple[Cell, str], ...]
+    """Proxies and clients, each with what they do."""
+    values: tuple[int, ...]
+    """What is varied, bytes."""
+    quick: tuple[int, ...]
+    varied: str
+    """The option's name, and what it is."""
+    meaning: str
+    runs: int
+    seconds: float
+    claims: Callable[[Points], list[Claim]]
+    figure: Callable[[Point], float]
+    """What is drawn and shown."""
+    unit: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            self.varied: f"{self.meaning}, default {','.join(map(str, self.values))}",
+            "proxies": f"which of {', '.join(self.proxies)}, default all that are installed",
+            "runs": f"rounds, default {self.runs}",
+            "seconds": f"for which each is measured, default {self.seconds:g}",
+        }
+
+    @property
+    def proxies(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(cell.proxy for cell, _ in self.tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What of an experiment is measured."""
+
+    tasks: tuple[tuple[Cell, str], ...]
+    values: tuple[int, ...]
+    runs: int
+    seconds: float
+    left_out: tuple[str, ...]
+
+    @property
+    def planned(self) -> list[tuple[Cell, str, int]]:
+        return [(cell, task, at) for cell, task in self.tasks for at in self.values]
+
+
+def chosen(declared: Declared, options: Mapping[str, str], quick: bool) -> Chosen:
+    """Return what *options* choose of what is installed. Raises OptionError for one that makes no sense."""
+    need("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
+    wanted = {DIRECT, *choice(options, "proxies", declared.proxies)}
+    absent = {name: why for name in sorted(wanted - {DIRECT}) if (why := PEERS[name].lacking())}
+    return Chosen(
+        tuple((cell, task) for cell, task in declared.tasks if cell.proxy in wanted - absent.keys()),
+        tuple(sorted(counts(options, declared.varied, declared.quick if quick else declared.values))),
+        count(options, "runs", 1 if quick else declared.runs),
+        positive(options, "seconds", min(0.5, declared.seconds) if quick else declared.seconds),
+        tuple(f"{name}: {why}" for name, why in absent.items()),
+    )
+
+
+@contextmanager
+def built(seed: int, files: Mapping[str, int], seconds: float, paths_: Sequence[Any] = (None, None)) -> Iterator[Bed]:
+    """Have a testbed with both origins, which have *files*; with *paths_*, those of the client."""
+    with Testbed(paths(paths_, offloads=False, name="mimbox"), seed=seed) as testbed:
+        start_origin(testbed["origin"], files, ports=(MULTIPATH_PORT,), multipath=True)
+        for name in ("client", "proxy"):
+            # Connections that were closed wait in TIME-WAIT: there are to be ports enough, and they may be used again.
+            for key, value in (("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")):
+                testbed.scope.enter_context(testbed[name].sysctl(f"net.ipv4.{key}", value))
+        yield Bed.built(testbed, BASE, Plan((BASE,), (), (), (), 1, seconds, 0), files)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How one measurement is done."""
+
+    file: str = LARGE
+    streams: int = 1
+    close: bool = False
+    memory: bool = False
+    warm: float = WARM
+
+
+def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Window, process: Program | None) -> Point:
+    """Measure what *cell* carries for the time of the plan. Raises TestbedError where its connections do not stand."""
+    client, proxy = bed.testbed["client"], bed.testbed["proxy"]
+    server = bed.testbed["origin"] if process is None else proxy
+    before, user = server.mib(), user_memory(process.pid) if process and window.memory else 0
+    idle, sent = client.counters(), proxy.interface_bytes("wan0").sent
+    each = 1 if window.close else -1
+    with bed.subflows(cell), bed.asking(cell, task, window.streams, each, window.file, close=window.close) as load:
+        wait_until(lambda: load.read().standing == window.streams, f"{cell}: connections stand", timeout=PATIENCE)
+        deadline = time.monotonic() + JOINING
+        wanted = window.streams if CLIENTS[cell.client] == 2 else 0
+        while _added(server, before, JOINED) < wanted and time.monotonic() < deadline:
+            time.sleep(0.05)
+        # Each connection is to have been opened again once.
+        answers = window.streams if window.close else 0
+        wait_until(lambda: load.read().answers >= answers, f"{cell}: {answers} answers", timeout=PATIENCE)
+        time.sleep(window.warm)
+        began, first, wires = time.monotonic(), load.read(), client.counters()
+        grown, held = _memory(bed, window, process, load)
+        seconds, last, wires_ = time.monotonic() - began, load.read(), client.counters()
+        # Of the whole transfer: these two are not read at one moment.
+        passed = (proxy.interface_bytes("wan0").sent - sent) / max(1, _received(wires_, idle))
+        capable, joined = (_added(server, before, name) for name in (CAPABLE, JOINED))
+    # What the server had under way comes even after its client has gone; it is not to be the next one's.
+    wait_until(lambda: _quiet(client), f"{cell}: nothing comes any more", timeout=PATIENCE)
+    octets = max(1, _received(wires_, wires))
+    packets = max(1, sum(wires_[name].packets - wires[name].packets for name in PATHS))
+    second = (wires_["wlan0"].received - wires["wlan0"].received) / octets
+    return Point(
+        cell,
+        task,
+        at,
+        number,
+        seconds=seconds,
+        octets=last.octets - first.octets,
+        answers=last.answers - first.answers,
+        failures=last.failures,
+        # One that was opened last is not there yet.
+        opened=min(last.opened, last.answers) if window.close else last.opened,
+        renewed=last.opened / last.answers if window.close and last.answers else 0.0,
+        multipath=capable,
+        joined=joined,
+        packet=octets / packets,
+        second=second,
+        passed=passed,
+        spread=taken(last.late, PERCENTS) if window.close else (),
+        user=max(0.0, grown - user) / window.streams if process and window.memory else 0.0,
+        kernel=held / window.streams,
+    )
+
+
+def _quiet(client: LiveNode) -> bool:
+    before = client.counters()
+    time.sleep(QUIET)
+    return _received(client.counters(), before) < FEW
+
+
+def _received(after: Mapping[str, InterfaceBytes], before: Mapping[str, InterfaceBytes]) -> int:
+    return sum(after[name].received - before[name].received for name in PATHS)
+
+
+def _added(node: LiveNode, before: Mapping[str, int], name: str) -> int:
+    return node.mib().get(name, 0) - before.get(name, 0)
+
+
+def _memory(bed: Bed, window: Window, process: Program | None, load: Load) -> tuple[float, float]:
+    """Wait for the time of the plan; return the proxy's memory and the most that its sockets held, bytes."""
+    if not window.memory or process is None:
+        time.sleep(bed.plan.seconds)
+        return 0.0, 0.0
+    grown = held = 0
+    for _ in range(SAMPLES):
+        time.sleep(bed.plan.seconds / SAMPLES)
+        grown = max(grown, user_memory(process.pid))
+        held = max(held, buffers(bed.testbed["proxy"].run(["ss", "-tMmH"]).stdout))
+    return grown, held
+
+
+def rounds(
+    console: Console,
+    what: Chosen,
+    bed: Bed,
+    seed: int,
+    void: list[str],
+    window: Callable[[int], Window],
+    around: Callable[[int, Cell], AbstractContextManager[Any]] = lambda at, cell: nullcontext(),
+) -> Iterator[Point]:
+    """Measure all that is chosen, in an order drawn anew for each round, *around* each proxy's start."""  # fmt: skip
+    draw = Random(seed)
+    for number in range(what.runs):
+        for at in draw.sample(what.values, len(what.values)):
+            cells = list(dict.fromkeys(cell for cell, _ in what.tasks))
+            for cell in draw.sample(cells, len(cells)):
+                tasks = [task for one, task in what.tasks if one == cell]
+                name = f"round {number + 1}, {at}, {cell}"
+                once = partial(_through, bed, cell, tasks, at, number, window(at), around)
+                for point in attempted(once, name, console, void) or []:
+                    console.print(f"{name}, {point.task}: {_shown(point)}", style="dim", highlight=False)
+                    yield point
+
+
+def _through(
+    bed: Bed, cell: Cell, tasks: Sequence[str], at: int, number: int, window: Window,
+    around: Callable[[int, Cell], AbstractContextManager[Any]],
+) -> list[Point]:  # fmt: skip
+    with around(at, cell), bed.running(cell) as process:
+        found = [measured(bed, cell, task, at, number, window, process) for task in tasks]
+    bed.testbed.check_emulation()
+    return found
+
+
+def _shown(point: Point) -> str:
+    memory = f", {point.memory:.0f} kB" if point.kernel else ""
+    return f"{point.goodput / 1e6:.1f} Mbit/s, {point.rate:.0f}/s, {point.failures} failed{memory}"
+
+
+def findings(
+    declared: Declared,
+    what: Chosen,
+    points: Points,
+    more: Sequence[Aim],
+    void: Sequence[str],
+    usage: processors.Usage,
+    draw: Callable[[Path], None],
+) -> Findings:
+    """Return tables, claims and aims of an experiment; *more* are its own aims."""  # fmt: skip
+    claims = declared.claims(points)
+    aims = (*sound(points, what.planned, what.runs), *more, *(claim.aim for claim in claims), *machine(usage))
+    data = {"points": [asdict(p) | {"cell": str(p.cell)} for p in points.all], "left_out": what.left_out}
+    tables = (claims_table(declared.title, claims), _figures(declared, what, points))
+    shown = aims_table(f"{declared.title}, {what.runs} rounds", aims)
+    return Findings((*tables, shown), data, tuple(void), (Picture(declared.name, draw),) if points.all else (), aims)
+
+
+def claims_table(title: str, claims: Sequence[Claim]) -> Table:
+    """Return the claims as documentation shows those of the other paper."""
+    columns = ("the paper says", "measured", "verdict")
+    table = Table(*columns, title=f"Claims: {title}", title_justify="left")
+    for claim in claims:
+        table.add_row(*claim.row)
+    return table
+
+
+def _figures(declared: Declared, what: Chosen, points: Points) -> Table:
+    head = ("proxy", "client", "what", *(f"{at:,}" for at in what.values))
+    table = new_table(f"Figures: {declared.unit}, by {declared.varied} in bytes", head, head[:3])
+    for cell, task in what.tasks:
+        values = points.values(cell, task, declared.figure)
+        row = ([value for (_, at), value in values.items() if at == wanted] for wanted in what.values)
+        table.add_row(cell.proxy, cell.client, task, *(spread(each, 1, Random(1)) for each in row))
+    return table
+
+
+LOOKS = {"direct": style.INK, "ours": style.ETHERNET.color, "haproxy": style.WIFI.color, "splice": style.THIRD,
+         "squid": style.FOURTH}  # fmt: skip
+
+
+def curves(axes: Any, declared: Declared, what: Chosen, points: Points, scale: str = "log") -> None:
+    """Draw the median of each proxy's figures against what was varied."""
+    for cell, task in what.tasks:
+        values = points.values(cell, task, declared.figure)
+        there = {at: [v for (_, one), v in values.items() if one == at] for at in what.values}
+        line = [(at, sorted(each)[len(each) // 2]) for at, each in there.items() if each]
+        dashed = (
+            style.DASHED if cell.client == "tcp" else style.DOTTED if task == "get" and cell.proxy == "ours" else "-"
+        )
+        label = f"{'no proxy' if cell.proxy == DIRECT else cell.proxy}, {cell.client}" + (
+            f", {task}" if cell.proxy == "ours" else ""
+        )
+        axes.plot(
+            *zip(*line, strict=True), color=LOOKS[cell.proxy], linestyle=dashed, marker="o", markersize=4, label=label
+        )
+    axes.set_xscale("log")
+    axes.set_yscale(scale)
+    style.dress(axes, f"{declared.varied}, bytes", declared.unit)
+    axes.set_xticks(what.values, [f"{at:,}" for at in what.values], minor=False)
+    axes.minorticks_off()
+
+
+def drawn(target: Path, title: str, subtitle: str, panels: Sequence[Callable[[Any], None]]) -> None:
+    """Draw *panels* beside each other."""
+    figure = style.new_figure(6.2 * len(panels) + 0.6, 4.8)
+    figure.subplots_adjust(left=0.11 / len(panels), right=0.985, top=0.82, bottom=0.13, wspace=0.2)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        panel(axes)
+        axes.legend(frameon=False, fontsize=8)
+    style.heading(figure, title, subtitle, left=0.11 / len(panels), size=14)
+    style.save(figure, target)
+
+
+def several(*scopes: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
+    """Return one scope of all *scopes*."""
+    stack = ExitStack()
+    for scope in scopes:
+        stack.enter_context(scope)
+    return stack

@@ -1,0 +1,67 @@
+"""Goodput against the MSS, as Figure 4 of "Multipath in the Middle(Box)": our proxy, a router, relays in user space.
+
+One download, on links whose MTU is varied from 296 to 9000 bytes, by Multipath TCP over both paths: through a router to
+a server that takes it too, which is the paper's baseline, and through each proxy to a server of plain TCP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from rich.console import Console
+
+from mptcp_lab.agent import processors
+from mptcp_lab.testbed.mtu import mtu
+
+from .findings import Findings
+from .mimbox_bed import DEVICES, Declared, Window, built, chosen, curves, drawn, findings, rounds
+from .mimbox_judging import ROUTER, Points, goodput_aims, goodput_claims
+from .relay_bed import LARGE
+from .relay_cells import DIRECT, LIMIT, OURS, Cell
+
+DECLARED = Declared(
+    "mimbox-goodput",
+    "MiMBox's Figure 4: goodput against the MSS",
+    (
+        (Cell(DIRECT, "tcp"), "get"),
+        (ROUTER, "get"),
+        (Cell(OURS, "mptcp2"), "connect"),
+        (Cell(OURS, "mptcp2"), "get"),
+        (Cell(LIMIT, "mptcp2"), "get"),
+        (Cell("haproxy", "mptcp2"), "get"),
+    ),
+    values=(296, 576, 1000, 1500, 4000, 9000),
+    quick=(576, 9000),
+    varied="mtu",
+    meaning="MTUs of all links",
+    runs=5,
+    seconds=1.5,
+    claims=goodput_claims,
+    figure=lambda point: point.goodput / 1e6,
+    unit="Mbit/s",
+)
+OPTIONS = DECLARED.options
+FILES = {LARGE: 50_000_000}
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+    """Measure what *options* choose of what is installed here."""
+    what = chosen(DECLARED, options, quick)
+    void: list[str] = []
+    before = processors.read()
+    with built(seed, FILES, what.seconds) as bed:
+
+        def around(at: int, cell: Cell) -> ExitStack:
+            with ExitStack() as stack:
+                for node, device in DEVICES:
+                    stack.enter_context(mtu(bed.testbed[node], device, at))
+                return stack.pop_all()
+
+        points = Points(rounds(console, what, bed, seed, void, lambda at: Window(), around))
+    usage = processors.usage(before, processors.read())
+    title, subtitle = "Goodput against the MTU", "one download; Multipath TCP over two paths unless it says tcp"
+    return findings(
+        DECLARED, what, points, goodput_aims(points), void, usage,
+        lambda target: drawn(target, title, subtitle, [lambda axes: curves(axes, DECLARED, what, points)]),
+    )  # fmt: skip

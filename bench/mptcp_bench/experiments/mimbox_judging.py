@@ -1,0 +1,447 @@
+"""What Detal, Paasch and Bonaventure say of MiMBox (HotMiddlebox 2013), and whether it is so of our proxy. Pure.
+
+Their converter was in the kernel, ours is a proxy in user space, so most of what they claim can fail here. Each claim
+has one value for a round, and a bound: the aim is about the median, the verdict about its 95 % bootstrap interval.
+*holds* and *fails* are said where all of the interval is on one side of the bound, else *not judged*, as after a single
+round.
+Beside the claims are aims that say whether what was measured is what was meant: the MTU, the protocol, both paths.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, geometric_mean
+
+from ..result_file import Judgement, shown
+from ..statistics import median, median_interval
+from .aims import Aim
+from .relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
+
+ROUTER = Cell(DIRECT, "mptcp2")
+"""The paper's baseline: the converter is a router, the server takes Multipath TCP."""
+CLOSE = 0.8
+"""Of the baseline: what "close to" is taken for."""
+TOTAL, EACH = 400.0, 200_000
+"""KB of a connection, and bytes of a socket, with which the paper's client has all of its bandwidth."""
+IDLE = 100.0
+"""KB of an idle connection, user and kernel: our own aim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement through one proxy, at one value *at* of what the experiment varies."""
+
+    cell: Cell
+    task: str
+    at: int
+    """Bytes: an MTU, a file, a socket's buffer."""
+    round: int
+    seconds: float = 0.0
+    octets: int = 0
+    """Of bodies."""
+    answers: int = 0
+    failures: int = 0
+    opened: int = 0
+    """Connections that stood, of the measurement and of the time before it."""
+    renewed: float = 0.0
+    """Connections that were opened for each answer, where each is closed after one."""
+    multipath: int = 0
+    """Of these, those that the server's side took as Multipath TCP."""
+    joined: int = 0
+    """Second subflows."""
+    packet: float = 0.0
+    """Bytes of a packet that the client received, with its Ethernet header, on the average."""
+    second: float = 0.0
+    """The second path's share of the bytes that came."""
+    passed: float = 0.0
+    """Bytes that the proxy's host sent, for each that the client received."""
+    spread: tuple[float, ...] = ()
+    """Seconds that answers took, the percentiles of ``PERCENTS``."""
+    user: float = 0.0
+    kernel: float = 0.0
+    """Bytes of memory of each connection."""
+
+    @property
+    def goodput(self) -> float:
+        """Bits a second."""
+        return self.octets * 8 / self.seconds if self.seconds else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Files of *at* bytes a second, by the bytes that came: of a large one few end in a short time."""
+        return self.octets / self.at / self.seconds if self.seconds else 0.0
+
+    @property
+    def memory(self) -> float:
+        """KB of a connection."""
+        return (self.user + self.kernel) / 1e3
+
+
+PERCENTS = (1, *range(5, 100, 5), 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Median intervals of one round through *cell*, seconds, and how many requests they are of."""
+
+    cell: Cell
+    round: int
+    requests: int
+    syn: float
+    """SYN in → SYN out."""
+    answer: float
+    """SYN in → SYN/ACK out to the client; through a router SYN/ACK in → SYN/ACK out."""
+    data: float
+    """Segment with data in → the same out."""
+    subflows: float = 1.0
+    """Of each connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a held connection takes of memory, KB."""
+
+    name: str
+    user: float
+    kernel: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the paper says, and our value of it in each round."""
+
+    paper: str
+    what: str
+    values: tuple[float, ...]
+    unit: str = ""
+    least: float | None = None
+    most: float | None = None
+    seed: int = field(default=1, kw_only=True)
+
+    @property
+    def aim(self) -> Aim:
+        return Aim(self.what, _median(self.values), self.unit, least=self.least, most=self.most)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the median; None where there are too few values for one."""
+        if len(self.values) < 2 or not all(map(math.isfinite, self.values)):
+            return None
+        return median_interval(self.values, random.Random(self.seed))
+
+    @property
+    def verdict(self) -> Judgement:
+        if self.interval is None:
+            return "not judged"
+        within = [
+            (self.least is None or x >= self.least) and (self.most is None or x <= self.most) for x in self.interval
+        ]
+        return "holds" if all(within) else "not judged" if any(within) else "fails"
+
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """The paper's words, what was measured, the verdict."""
+        measured = f"{self.what}: {self.aim.judged().measured}"
+        if self.interval is not None:
+            low, high = self.interval
+            measured += f" ({shown(low, self.unit)} to {shown(high, self.unit)}, n = {len(self.values)})"
+        return self.paper, f"{measured}; wanted {self.aim.wanted}", self.verdict
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the median; of nothing, what meets no aim."""
+    return median(values, default=math.nan)
+
+
+def _worst(values: Iterable[float]) -> float:
+    """Return the least; of nothing, what meets no aim."""
+    return min(values, default=math.nan)
+
+
+class Points:
+    """All that was measured."""
+
+    def __init__(self, points: Iterable[Point]) -> None:
+        self.all = tuple(points)
+
+    def values(self, cell: Cell, task: str, figure: Callable[[Point], float]) -> dict[tuple[int, int], float]:
+        """Return *figure* by round and value of what was varied."""
+        return {(p.round, p.at): figure(p) for p in self.all if (p.cell, p.task) == (cell, task)}
+
+    def ratios(
+        self,
+        one: tuple[Cell, str],
+        other: tuple[Cell, str],
+        figure: Callable[[Point], float],
+        fold: Callable[[list[float]], float],
+    ) -> tuple[float, ...]:
+        """Return for each round what *fold* makes of one's ratios to the other, over what was varied."""
+        mine, theirs = self.values(*one, figure), self.values(*other, figure)
+        found: dict[int, list[float]] = {}
+        for key in sorted(mine.keys() & theirs.keys()):
+            found.setdefault(key[0], []).append(mine[key] / theirs[key] if theirs[key] else math.nan)
+        return tuple(fold(values) for values in found.values())
+
+    def others(self, tasks: Sequence[tuple[Cell, str]]) -> list[tuple[Cell, str]]:
+        """Return those of *tasks* that were measured."""
+        there = {(p.cell, p.task) for p in self.all}
+        return [task for task in tasks if task in there]
+
+    def least_ratio(
+        self, one: tuple[Cell, str], others: Sequence[tuple[Cell, str]], figure: Callable[[Point], float]
+    ) -> tuple[float, ...]:
+        """Return for each round the least of one's ratios to any of *others*, at any value of what was varied."""
+        each = [self.ratios(one, other, figure, min) for other in self.others(others)]
+        return tuple(min(values) for values in zip(*each, strict=False))
+
+
+def sound(points: Points, planned: Sequence[tuple[Cell, str, int]], runs: int) -> list[Aim]:
+    """Return the aims that say whether *runs* rounds of all that was *planned* are what they are taken for."""
+    counted = {key: len([p for p in points.all if (p.cell, p.task, p.at) == key]) for key in planned}
+    plain = [p for p in points.all if not CLIENTS[p.cell.client]]
+    multipath = [p for p in points.all if CLIENTS[p.cell.client]]
+    two = [p for p in points.all if CLIENTS[p.cell.client] == 2]
+    through = [p for p in points.all if p.cell.proxy != DIRECT]
+    aims = [
+        Aim("rounds of everything", min(counted.values(), default=0), least=runs),
+        Aim("answers that were wrong or broken off", sum(p.failures for p in points.all), most=0),
+        Aim(
+            "connections by Multipath TCP where it was meant, share, least",
+            _worst(p.multipath / p.opened if p.opened else 0.0 for p in multipath),
+            least=0.99,
+        ),
+        Aim(
+            "bytes that passed the proxy, × what the client received, least",
+            _worst(p.passed for p in through),
+            least=0.9,
+        ),
+    ]
+    if plain:
+        aims.append(Aim("connections by Multipath TCP where TCP was meant", sum(p.multipath for p in plain), most=0))
+    if any(key[0].proxy == DIRECT for key in planned):
+        most = max((p.passed for p in points.all if p.cell.proxy == DIRECT), default=math.nan)
+        aims.append(Aim("bytes that passed it where there should be none, ×, most", most, most=0.1))
+    if any(CLIENTS[key[0].client] == 2 for key in planned):
+        aims.append(
+            Aim(
+                "second subflows of a connection, least",
+                _worst(p.joined / p.opened if p.opened else 0.0 for p in two),
+                least=1,
+            )
+        )
+    return aims
+
+
+def goodput_claims(points: Points) -> list[Claim]:
+    """Section 4.1, Figure 4: *at* is the MTU."""
+    ours, router = (Cell(OURS, "mptcp2"), "connect"), (ROUTER, "get")
+    peers = [(Cell(LIMIT, "mptcp2"), "get"), (Cell("haproxy", "mptcp2"), "get")]
+    goodputs = points.values(*ours, lambda p: p.goodput)
+    ends = [min((at for _, at in goodputs), default=0), max((at for _, at in goodputs), default=0)]
+    growth = [
+        goodputs[number, ends[1]] / goodputs[number, ends[0]]
+        for number in sorted({number for number, _ in goodputs})
+        if all((number, end) in goodputs for end in ends) and goodputs[number, ends[0]]
+    ]
+    return [
+        Claim(
+            "The goodput is close to that of simple IP forwarding.",
+            "goodput, × the router, mean over the MTUs",
+            points.ratios(ours, router, lambda p: p.goodput, geometric_mean_or_nan),
+            least=CLOSE,
+        ),
+        Claim(
+            "The converter always outperforms those in user space.",
+            "goodput, × the best of the others, at the worst MTU",
+            points.least_ratio(ours, peers, lambda p: p.goodput),
+            least=1,
+        ),
+        Claim(
+            "A larger MSS increases the goodput: segments are what costs.",
+            "goodput with the largest MTU, × the smallest",
+            tuple(growth),
+            least=2,
+        ),
+    ]
+
+
+def goodput_aims(points: Points) -> list[Aim]:
+    """Say whether the links had the MTU that was asked for, and both carried something."""
+    fill = [p.packet / (p.at + 14) for p in points.all if p.cell == Cell(DIRECT, "tcp")]
+    second = [p.second for p in points.all if CLIENTS[p.cell.client] == 2]
+    return [
+        Aim("bytes of a packet by TCP, × what the MTU allows, least", _worst(fill), least=0.9),
+        Aim("bytes of a packet by TCP, × what the MTU allows, most", max(fill, default=math.nan), most=1.01),
+        Aim("share of the second path, median", _median(second), least=0.05),
+    ]
+
+
+def geometric_mean_or_nan(values: list[float]) -> float:
+    """Return the geometric mean; of a rate of nothing, what meets no aim."""
+    return geometric_mean(values) if all(value > 0 for value in values) else math.nan
+
+
+def http_claims(points: Points) -> list[Claim]:
+    """Section 4.3, Figure 5: *at* is the file's size; connections are closed after each answer."""
+    ours, router = (Cell(OURS, "mptcp1"), "each"), (Cell(DIRECT, "mptcp1"), "each")
+    peers = [(Cell("haproxy", "mptcp1"), "each"), (Cell("squid", "tcp"), "each")]
+    gap = points.ratios(
+        ours, router, lambda p: p.rate, lambda values: values[-1] / values[0] if values[0] else math.nan
+    )
+    return [
+        Claim(
+            "It sustains a similar number of requests as plain IP forwarding.",
+            "requests/s, × the router, mean over the sizes",
+            points.ratios(ours, router, lambda p: p.rate, geometric_mean_or_nan),
+            least=CLOSE,
+        ),
+        Claim(
+            "It outperforms HAProxy and Squid at every size.",
+            "requests/s, × the best of the others, at the worst size",
+            points.least_ratio(ours, peers, lambda p: p.rate),
+            least=1,
+        ),
+        Claim(
+            "For large files the cost of new connections is negligible.",
+            "requests/s of the largest file, × the router, by the same of the smallest",
+            gap,
+            least=1,
+        ),
+    ]
+
+
+def http_aims(points: Points) -> list[Aim]:
+    """Say whether connections were closed after each answer; and what the answers took, beside no proxy."""
+    pair = (Cell(OURS, "mptcp1"), "each"), (Cell(DIRECT, "mptcp1"), "each")
+
+    def slower(percent: int) -> float:
+        number = PERCENTS.index(percent)
+        return _median(points.ratios(*pair, lambda p: p.spread[number], geometric_mean_or_nan))
+
+    return [
+        Aim("connections for each answer, least", _worst(p.renewed for p in points.all), least=0.9),
+        *(Aim(f"completion time, p{percent}, × the router", slower(percent)) for percent in (50, 99)),
+    ]
+
+
+def buffer_claims(points: Points) -> list[Claim]:
+    """Section 4.4, Figure 6: *at* is what a socket may have."""
+    ours, router = (Cell(OURS, "mptcp2"), "connect"), (ROUTER, "get")
+    goodputs, plain = points.values(*ours, lambda p: p.goodput), points.values(*router, lambda p: p.goodput)
+    rounds = sorted({number for number, _ in goodputs})
+    sizes = sorted({at for _, at in goodputs})
+
+    def ratios(at: int, others: dict[int, float]) -> tuple[float, ...]:
+        return tuple(goodputs[n, at] / others[n] for n in rounds if (n, at) in goodputs and others.get(n))
+
+    best = {n: max((value for (m, _), value in goodputs.items() if m == n), default=0.0) for n in rounds}
+    alone = {n: max((value for (m, _), value in plain.items() if m == n), default=0.0) for n in rounds}
+    held = [p.memory for p in points.all if (p.cell, p.task, p.at) == (ours[0], "busy", EACH)]
+    return [
+        Claim(
+            "A buffer that is too small costs bandwidth (Figure 6).",
+            "goodput with the smallest buffer, × the greatest",
+            ratios(sizes[0], best) if sizes else (),
+            most=0.9,
+        ),
+        Claim(
+            "200 KB for each socket give the client the highest performance.",
+            "goodput with 200 KB, × the greatest",
+            ratios(EACH, best),
+            least=0.95,
+        ),
+        Claim(
+            "It is what the client has without a proxy.",
+            "goodput with 200 KB, × the router's greatest",
+            ratios(EACH, alone),
+            least=0.95,
+        ),
+        Claim(
+            "A connection that is busy then takes 400 KB in all.",
+            "user and kernel memory of a busy connection, 200 KB",
+            tuple(held),
+            " kB",
+            most=TOTAL,
+        ),
+    ]
+
+
+def buffer_aims(points: Points, idle: Sequence[Held]) -> list[Aim]:
+    """Say whether buffers were filled, and what *idle* connections take."""
+    ours = [p for p in points.all if p.cell.proxy == OURS and p.task == "connect"]
+    smallest = min((p.at for p in ours), default=0)
+    filled = [p.kernel / (2 * p.at) for p in ours if p.at == smallest]
+    names = list(dict.fromkeys(each.name for each in idle)) or ["idle connection"]
+    return [
+        Aim("most that sockets held, × what the smallest buffer allows", _median(filled), least=0.3),
+        *(
+            Aim(f"{name}, kB", _median([h.user + h.kernel for h in idle if h.name == name]), most=IDLE)
+            for name in names
+        ),
+    ]
+
+
+def delay_claims(found: Sequence[Delays]) -> list[Claim]:
+    """Section 4.2, Table 1. What the paper has as a time is held to twice that, as the machine is another one.
+
+    The paper has means; ours are medians of each round, which say less of who else wanted the processors.
+    """
+
+    def of(cell: Cell, figure: Callable[[Delays], float]) -> dict[int, float]:
+        return {each.round: figure(each) for each in found if each.cell == cell}
+
+    def over(one: dict[int, float], other: dict[int, float]) -> tuple[float, ...]:
+        return tuple(one[number] / other[number] for number in sorted(one) if other.get(number))
+
+    ours, limit, router = Cell(OURS, "mptcp2"), Cell(LIMIT, "mptcp2"), ROUTER
+
+    def micro(figure: Callable[[Delays], float]) -> tuple[float, ...]:
+        return tuple(1e6 * value for value in of(ours, figure).values())
+
+    data = of(ours, lambda d: d.data)
+    return [
+        Claim(
+            "A SYN takes 17.5 µs (within a factor of 2).", "SYN in to SYN out", micro(lambda d: d.syn), " µs", most=35.0
+        ),
+        Claim(
+            "A SYN+ACK takes 41.6 µs (within a factor of 2).",
+            "SYN in to SYN+ACK out",
+            micro(lambda d: d.answer),
+            " µs",
+            most=83.2,
+        ),
+        Claim(
+            "A segment of data takes 16 µs (within a factor of 2).",
+            "data in to data out",
+            micro(lambda d: d.data),
+            " µs",
+            most=32.0,
+        ),
+        Claim(
+            "A converter in user space delays data more.",
+            "data, × the least relay in user space",
+            over(data, of(limit, lambda d: d.data)),
+            most=1,
+        ),
+        Claim("Data is delayed less than a SYN.", "SYN, × data", over(of(ours, lambda d: d.syn), data), least=1),
+        Claim(
+            "It delays data more than a router.",
+            "data, × the router",
+            over(data, of(router, lambda d: d.data)),
+            least=1.5,
+        ),
+    ]
+
+
+def delay_aims(found: Sequence[Delays], planned: Sequence[Cell], runs: int) -> list[Aim]:
+    """Say whether all was measured, by as many subflows as were meant."""
+    two = [each.subflows for each in found if CLIENTS[each.cell.client] == 2 and each.cell.proxy != DIRECT]
+    least = min((len([each for each in found if each.cell == cell]) for cell in planned), default=0)
+    return [
+        Aim("rounds of everything", least, least=runs),
+        Aim("requests of a round, least", _worst(each.requests for each in found), least=100),
+        Aim("subflows of a connection, mean", fmean(two) if two else math.nan, least=1.5),
+    ]

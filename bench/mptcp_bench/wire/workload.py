@@ -1,0 +1,138 @@
+"""Requests of a client, one after the other, each on a connection of its own, and how long the proxy took for each.
+
+tcpdump on the proxy's host stamps both sides; ``exchanges`` makes intervals of the stamps. Each request has a target of
+its own, so that both sides are found, and is done by Multipath TCP where that is wanted.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from itertools import count
+from pathlib import Path
+
+from mptcp_lab.agent.counters import fallbacks
+from mptcp_lab.agent.processors import usage
+from mptcp_lab.testbed.commands import TestbedError
+from mptcp_lab.testbed.host import Host, Lab
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, mptcp_command
+from mptcp_lab.testbed.transfer import Added, processors_of
+
+from .capture import captured, device_towards
+from .exchanges import Body, Exchange, exchanges
+from .streams import Leg, follow
+
+ORIGIN_PORT = 80
+REQUEST_TIMEOUT = 20
+"""Seconds for one request."""
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One kind of request, sent some number of times."""
+
+    key: str
+    requests: int
+    down: int
+    """Octets of the file that is fetched."""
+    up: int = 0
+    """Octets of content that the request carries."""
+    pace: int = 40
+    """Requests a second, at most; the next one is not begun before the last one is over."""
+    origin_rate: int | None = None
+    """Bits per second to which the origin's link is shaped, so that the proxy never waits for the client."""
+
+    @property
+    def seconds(self) -> float:
+        """About how long the requests take."""
+        sending = 8 * (self.down + self.up) / (self.origin_rate or 50_000_000)
+        return self.requests * max(1 / self.pace, sending)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversions:
+    """What was measured of a workload."""
+
+    exchanges: tuple[Exchange, ...]
+    idle: float
+    """Share of the processor time of the proxy's host that was idle meanwhile."""
+
+
+def squid_configuration(proxy: Host) -> Path:
+    """Write the shipped configuration, with a connection to the origin for each request, and return the file."""
+    return proxy.write("conversion-squid.conf", f"{SQUID_CONFIG.read_text()}\nserver_persistent_connections off\n")
+
+
+def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipath: bool) -> Conversions:
+    """Have the client send the requests of *workload* through the *proxy* of that URL, and return how each went.
+
+    The origin must have a file ``{workload.down}.bin``, the proxy a configuration as of :func:`squid_configuration`.
+
+    :raises TestbedError: a request failed, the client's connections were not of the kind wanted, or the capture has
+        gaps (``CaptureError``): the run is no data point
+    """
+    file, label = f"{workload.down}.bin", f"n{next(_numbers)}"
+    wanted = {f"/{file}?{label}-{i}": Body(workload.up, workload.down) for i in range(1, workload.requests + 1)}
+    address = lab.origin.service_address()
+    devices = dict.fromkeys((*lab.proxy_devices, device_towards(lab.proxy, address)))
+    expression = f"tcp port {PROXY_PORT} or (tcp port {ORIGIN_PORT} and host {address})"
+    with ExitStack() as stack:
+        if workload.origin_rate is not None:
+            stack.enter_context(_slow_origin(lab, workload.origin_rate))
+        packets = stack.enter_context(captured(lab.proxy, tuple(devices), expression))
+        added, processors = Added(lab.client, lab.proxy), processors_of(lab.proxy)
+        url = f"{origin.url(file)}?{label}-[1-{workload.requests}]"
+        _send(lab.client, proxy, url, workload, multipath=multipath)
+        counters, used = added.read(), usage(processors, processors_of(lab.proxy))
+    client, server = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ip_address(address).packed)
+    follow(packets, client, server)
+    for name, value in (counted for side in counters for counted in side.items()):
+        if fallbacks({name: value}):
+            raise TestbedError(f"{value} connections fell back to plain TCP ({name})")
+    measured = exchanges(client.connections, server.connections, wanted)
+    _check_protocol(measured, multipath=multipath)
+    return Conversions(measured, used.idle)
+
+
+@contextmanager
+def _slow_origin(lab: Lab, rate: int) -> Iterator[None]:
+    device = device_towards(lab.origin, lab.proxy.service_address())
+    root = ["dev", device, "root"]
+    # A burst of two packets spaces them out; the queue holds more than a whole window.
+    shaper = ["tbf", "rate", f"{rate}bit", "burst", "3028", "limit", "4mb"]
+    with lab.origin.changed(["tc", "qdisc", "add", *root, *shaper], ["tc", "qdisc", "del", *root]):
+        yield
+
+
+def _send(client: Host, proxy: str, url: str, workload: Workload, *, multipath: bool) -> None:
+    """Send the requests from one program, so that starting it takes no processor time from the proxy meanwhile."""
+    argv = ["curl", "-sS", "-o", "/dev/null", "--noproxy", "", "-x", proxy, "--rate", f"{workload.pace}/s"]
+    argv += ["-m", str(REQUEST_TIMEOUT), "-H", "Connection: close", "-w", r"%{http_code} %{size_download}\n"]
+    if workload.up:
+        content = client.write(f"upload-{workload.up}.txt", "x" * workload.up)
+        # Without waiting for a "100 Continue": all of the content at once.
+        argv += ["--data-binary", f"@{content}", "-H", "Content-Type: text/plain", "-H", "Expect:"]
+    argv.append(url)
+    timeout = 30 + 4 * workload.seconds
+    done = client.run(mptcp_command(argv) if multipath else argv, check=False, timeout=timeout)
+    answers = done.stdout.splitlines()
+    good = answers.count(f"200 {workload.down}")
+    if done.returncode != 0 or good != workload.requests or len(answers) != good:
+        said = done.stderr.strip().splitlines()
+        why = said[-1] if said else f"answers {', '.join(sorted(set(answers))) or 'none'}"
+        raise TestbedError(f"{good} of {workload.requests} requests were answered in full: {shlex.join(argv)}: {why}")
+
+
+def _check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:
+    """Raise where a connection was not of the kind wanted, by what was on the wire."""
+    wrong = [e for e in measured if e.multipath is not multipath]
+    if wrong:
+        got = "plain TCP" if multipath else "Multipath TCP"
+        raise TestbedError(f"{len(wrong)} of {len(measured)} requests, such as {wrong[0].target}, came by {got}")
+    asked = [e for e in measured if e.origin_asked]
+    if asked:
+        raise TestbedError(f"the proxy asked the origin for Multipath TCP, for {len(asked)} requests")
