@@ -13,21 +13,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
+import axe
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-AXE = Path(__file__).parent / "vendor/axe-core/axe.min.js"
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
     "--disable-default-apps",
 )  # fmt: skip
-SERIOUS = {"serious", "critical"}
-COLOUR_RULES = ["color-contrast", "link-in-text-block"]
-"""Of axe-core: what it looks at by itself and a theme can change."""
 DEVICES = {"desktop": (1280, 860, 1, False), "phone": (390, 844, 2, True)}
 THEMES = ("light", "dark")
 Theme = Literal["light", "dark"]
@@ -85,19 +82,7 @@ class Browser:
 
     def faults(self, *, of_colour: bool = False) -> list[str]:
         """Return what axe-core finds serious or critical in the page; *of_colour*: by its rules about colours alone."""
-        if not self.run("return typeof axe === 'object'"):
-            self.run(AXE.read_text())
-        options = {"resultTypes": ["violations"], **({"runOnly": COLOUR_RULES} if of_colour else {})}
-        script = "axe.run(document, arguments[0]).then(arguments[1], e => arguments[1](String(e)))"
-        found = self.driver.execute_async_script(script, options)  # type: ignore[no-untyped-call]
-        assert isinstance(found, dict), found
-        assert len(found["passes"]) > (0 if of_colour else 10), "axe looked at nothing"
-        return [
-            f"{each['impact']} {each['id']}: {each['help']}: {node['target']} {node['failureSummary']}"
-            for each in found["violations"]
-            if each["impact"] in SERIOUS
-            for node in each["nodes"]
-        ]
+        return axe.faults(self.driver, of_colour=of_colour)
 
     def complaints(self) -> list[str]:
         """Return what the browser has logged since it was asked the last time: refusals by the policy, errors."""
