@@ -13,19 +13,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
+import axe
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-AXE = Path(__file__).parent / "vendor/axe-core/axe.min.js"
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
     "--disable-default-apps",
 )  # fmt: skip
-SERIOUS = {"serious", "critical"}
 DEVICES = {"desktop": (1280, 860, 1, False), "phone": (390, 844, 2, True)}
 THEMES = ("light", "dark")
 Theme = Literal["light", "dark"]
@@ -81,19 +80,9 @@ class Browser:
         shot = self._command("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
         file.write_bytes(base64.b64decode(shot["data"]))
 
-    def faults(self) -> list[str]:
-        """Return what axe-core finds serious or critical in the page."""
-        self.run(AXE.read_text())
-        script = "axe.run(document, {resultTypes: ['violations']}).then(arguments[0], e => arguments[0](String(e)))"
-        found = self.driver.execute_async_script(script)  # type: ignore[no-untyped-call]
-        assert isinstance(found, dict), found
-        assert len(found["passes"]) > 10, "axe looked at nothing"
-        return [
-            f"{each['impact']} {each['id']}: {each['help']}: {node['target']} {node['failureSummary']}"
-            for each in found["violations"]
-            if each["impact"] in SERIOUS
-            for node in each["nodes"]
-        ]
+    def faults(self, *, of_colour: bool = False) -> list[str]:
+        """Return what axe-core finds serious or critical in the page; *of_colour*: by its rules about colours alone."""
+        return axe.faults(self.driver, of_colour=of_colour)
 
     def complaints(self) -> list[str]:
         """Return what the browser has logged since it was asked the last time: refusals by the policy, errors."""

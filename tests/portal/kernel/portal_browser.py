@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from selenium.webdriver import ChromeOptions, Remote
 from mptcp_lab.testbed.features import fails_when_missing
 from mptcp_lab.testbed.services import accepts, mptcp_command, wait_until
 
-AXE = Path(__file__).parents[2] / "console" / "vendor" / "axe-core" / "axe.min.js"
 DRIVER_PORT = 9515
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
@@ -97,22 +96,6 @@ def _ask(browser: Remote, path: str, arguments: dict[str, Any]) -> Any:
     assert not isinstance(executor, str)
     executor.add_command(path, "POST", f"/session/$sessionId/{path}")
     return browser.execute(path, arguments)["value"]
-
-
-def faults(browser: Remote, impacts: Sequence[str] = ("serious", "critical")) -> list[str]:
-    """Return what axe-core finds wrong with the page, of these *impacts*, as ``rule: where``."""
-    browser.execute_script(AXE.read_text())
-    found = browser.execute_async_script(
-        "const done = arguments[arguments.length - 1];"
-        "axe.run(document, {resultTypes: ['violations']}).then(done, done);"
-    )
-    assert "violations" in found, found
-    return [
-        f"{each['id']}: {node['target']} {node['failureSummary']}"
-        for each in found["violations"]
-        if each["impact"] in impacts
-        for node in each["nodes"]
-    ]
 
 
 def is_wider_than(browser: Remote, size: str) -> bool:

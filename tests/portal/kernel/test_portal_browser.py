@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import axe
 import pytest
 from kept_connection import CHECK, Connection
-from portal_browser import SCHEMES, SIZES, chromium, complaints, faults, is_wider_than, look_as, screenshot
+from portal_browser import SCHEMES, SIZES, chromium, complaints, is_wider_than, look_as, screenshot
 from portal_site import LTE_CAPPED, PAGE_PORT, PATHS, VOLUME, PortalSite
 from qr_reader import qr_texts
 from selenium.webdriver import Remote
@@ -131,14 +132,15 @@ def until_it_says(browser: Remote, words: str) -> None:
         raise AssertionError(f"{error}; it says {text_of(browser, 'body')!r}") from None
 
 
-def keep(browser: Remote, name: str, directory: Path) -> None:
-    """Write screenshots of the page in all sizes and schemes, for people; MPTCP_SCREENSHOTS says where."""
-    directory = Path(os.environ.get("MPTCP_SCREENSHOTS", directory))
-    directory.mkdir(parents=True, exist_ok=True)
+def keep(browser: Remote, name: str) -> None:
+    """Write screenshots of the page in all sizes and schemes, for people, to where MPTCP_SCREENSHOTS says."""
+    if not (wanted := os.environ.get("MPTCP_SCREENSHOTS")):
+        return
+    Path(wanted).mkdir(parents=True, exist_ok=True)
     for size in SIZES:
         for scheme in SCHEMES:
             look_as(browser, size, scheme)
-            screenshot(browser, directory / f"{name}-{size}-{scheme}.png")
+            screenshot(browser, Path(wanted) / f"{name}-{size}-{scheme}.png")
 
 
 def judge(browser: Remote, *statuses: int) -> None:
@@ -146,7 +148,8 @@ def judge(browser: Remote, *statuses: int) -> None:
     for size in SIZES:
         for scheme in SCHEMES:
             look_as(browser, size, scheme)
-            assert faults(browser) == [], (size, scheme)
+            # A scheme changes colours alone.
+            assert axe.faults(browser, of_colour=scheme != SCHEMES[0]) == [], (size, scheme)
             assert not is_wider_than(browser, size), (size, scheme)
     expected = [f"status of {each}" for each in statuses]
     assert [said for said in complaints(browser) if not any(each in said for each in expected)] == []
@@ -177,7 +180,7 @@ def test_chromium_does_what_proxy_pac_says(site: PortalSite, origin: Origin) -> 
     assert "direct" not in access_log(site)
 
 
-def test_the_check_page_follows_what_happens(site: PortalSite, origin: Origin, tmp_path: Path) -> None:
+def test_the_check_page_follows_what_happens(site: PortalSite, origin: Origin) -> None:
     second = next(each for each in site.testbed.topology.node("client").endpoints if each.address == "10.77.2.2")
     add = ["ip", "mptcp", "endpoint", "add", second.address, "dev", second.device, "id", str(second.id), "subflow"]
     site.client.run(["ip", "mptcp", "endpoint", "delete", "id", str(second.id)])
@@ -199,7 +202,7 @@ def test_the_check_page_follows_what_happens(site: PortalSite, origin: Origin, t
             )
             assert "LTE is held to 5 Mbit/s by rule evening." in text_of(browser, "#answer")
             judge(browser)
-            keep(browser, "check-multipath", tmp_path)
+            keep(browser, "check-multipath")
             site.reload(throttler, PATHS + VOLUME % "5 MB")
             until_it_says(browser, "of 5 MB left")
             assert not browser.execute_script("return document.getElementById('volumes').hidden")
@@ -207,12 +210,12 @@ def test_the_check_page_follows_what_happens(site: PortalSite, origin: Origin, t
             until_it_says(browser, "all of 5 MB used up")
             until_it_says(browser, "is held to 8 Mbit/s by rule month.")
             judge(browser)
-            keep(browser, "check-used-up", tmp_path)
+            keep(browser, "check-used-up")
     finally:
         site.client.run(add, check=False)
 
 
-def test_the_check_page_without_multipath(site: PortalSite, tmp_path: Path) -> None:
+def test_the_check_page_without_multipath(site: PortalSite) -> None:
     """Whatever caps there are: the throttler knows of no subflow of a connection without it."""
     with site.throttled(LTE_CAPPED), chromium(site, proxy_flag(site), mptcp=False) as browser:
         browser.get(CHECK)
@@ -220,7 +223,7 @@ def test_the_check_page_without_multipath(site: PortalSite, tmp_path: Path) -> N
         assert "held" not in text_of(browser, "#answer")
         assert "What speaks Multipath TCP" in text_of(browser, "#systems")
         judge(browser)
-        keep(browser, "check-plain", tmp_path)
+        keep(browser, "check-plain")
 
 
 def test_without_scripts_the_page_asks_again_by_itself(site: PortalSite) -> None:
@@ -235,7 +238,7 @@ def test_without_scripts_the_page_asks_again_by_itself(site: PortalSite) -> None
         wait_until(lambda: asked() > first, "it is loaded again", timeout=60)
 
 
-def test_while_the_portal_does_not_run_there_is_a_page_that_says_so_and_waits(site: PortalSite, tmp_path: Path) -> None:
+def test_while_the_portal_does_not_run_there_is_a_page_that_says_so_and_waits(site: PortalSite) -> None:
     assert site.portal is not None
     site.portal.stop()
     try:
@@ -243,7 +246,7 @@ def test_while_the_portal_does_not_run_there_is_a_page_that_says_so_and_waits(si
             browser.get(CHECK)
             assert text_of(browser, "h1") == "The check page does not answer"
             judge(browser, 503, 404)  # there is no icon either
-            keep(browser, "check-missing", tmp_path)
+            keep(browser, "check-missing")
             site.start_portal()
             wait_until(lambda: "Multipath TCP" in text_of(browser, "#answer"), "the check page comes", timeout=90)
     finally:
@@ -251,12 +254,12 @@ def test_while_the_portal_does_not_run_there_is_a_page_that_says_so_and_waits(si
         site.start_portal()
 
 
-def test_the_page_for_new_clients(site: PortalSite, tmp_path: Path) -> None:
+def test_the_page_for_new_clients(site: PortalSite) -> None:
     with chromium(site, "--no-proxy-server", mptcp=False) as browser:
         browser.get(f"http://{site.node.service_address()}:{PAGE_PORT}/")
         assert shown_code(browser) == [f"http://{site.node.service_address()}:{PAGE_PORT}/"]
         judge(browser)
-        keep(browser, "onboarding", tmp_path)
+        keep(browser, "onboarding")
         browser.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
         judge(browser)
-        keep(browser, "onboarding-open", tmp_path)
+        keep(browser, "onboarding-open")
