@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
+from mptcp_common.accounts import fullest
 from mptcp_console.rates import PathKey
 
 MOST_RULES: Final = 100
@@ -45,16 +46,5 @@ def whole(summary: Mapping[str, Any]) -> dict[str, Any]:
         **{name: summary.get(name) for name in names},
         "rules": summary["rules"],
         "budget_totals": summary.get("budget_totals", []),
-        "budgets": _accounts(summary.get("budgets", [])),
+        "budgets": fullest(summary.get("budgets", []), MOST_BUDGETS),
     }
-
-
-def _accounts(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return, of accounts that have the fullest first, the fullest of each budget, then the fullest of the others."""
-    names: set[str] = set()
-    firsts: list[Mapping[str, Any]] = []
-    others: list[Mapping[str, Any]] = []
-    for each in found:
-        (others if each["name"] in names else firsts).append(each)
-        names.add(each["name"])
-    return [*firsts, *others[: max(0, MOST_BUDGETS - len(firsts))]]

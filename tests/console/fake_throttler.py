@@ -111,6 +111,7 @@ class World:
                     "used_up": 0,
                     "used": 1_200_000_000,
                     "volume": 5_000_000_000,
+                    "first_volume": 5_000_000_000,
                     "until": self.clock() + 8 * 86400,
                 }
             ],

@@ -140,6 +140,11 @@ def _budgets(summary: Answer) -> Iterator[Metric]:
     for each in summary["budgets"]:
         # Those first that are fullest, and the fullest of each budget among them.
         fullest.setdefault((policy, each["name"]), each)
+    for total in summary["budget_totals"]:
+        # A budget for each client has no account before a client uses it: its series shall be there from the start.
+        if "first_volume" in total:
+            unused = {"used": 0, "volume": total["first_volume"], "until": total["until"]}
+            fullest.setdefault((policy, total["name"]), unused)
     for name, key, text in _BUDGETS:
         samples = {
             labels: float(each[key]) if key else float(max(0, each["volume"] - each["used"]))

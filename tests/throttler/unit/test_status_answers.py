@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scen
 
 from mptcp_common import status_client
 from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import Connection
+from mptcp_throttler.mptcp.records import ConnectionRecord
 from mptcp_throttler.runtime.queries import MAX_BUDGETS
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.views.summary import MAX_CLASSES
@@ -48,6 +52,69 @@ async def test_a_child_answers_by_request(tmp_path: Path) -> None:
         refused = await status_client.ask_async(tmp_path / "s", {"query": "all"})
         assert refused == {"schema": 1, "error": refused["error"]}
         assert "there are status, head, summary" in refused["error"]
+
+
+@scenario
+async def test_a_summary_goes_through_no_connection(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    for number in range(20):
+        kernel.sockets.connect(number + 1, f"10.1.0.{number // 2}", f"10.2.0.{number // 2}", port=40_000 + number)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        looked = list[int]()
+        snapshot = ConnectionRecord.snapshot
+
+        def noted(record: ConnectionRecord) -> Connection:
+            looked.append(record.token)
+            return snapshot(record)
+
+        ConnectionRecord.snapshot = noted  # type: ignore[method-assign]
+        try:
+            found = scene.ask(query="summary")
+            assert not looked, "ten thousand connections would have been looked at"
+            assert len(scene.ask(query="connections")["connections"]) == len(looked) == 20
+        finally:
+            ConnectionRecord.snapshot = snapshot  # type: ignore[method-assign]
+        assert (found["connections"], found["clients"]) == (20, 10)
+
+
+@scenario
+async def test_a_summary_says_what_going_through_all_connections_says(tmp_path: Path) -> None:
+    """Connections come, change their subflows and go; policies cap others; what is kept count of is what there is."""
+    kernel, chance = FakeKernel(), random.Random(7)
+    policies = [UNCAPPED, CAPPED, BOTH_WAYS, CAPPED.replace("paths: [a]", "paths: [a, b]")]
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        for turn in range(60):
+            token, there = chance.randrange(12), kernel.sockets.there
+            for known in [each for each, socket in there.items() if socket.token == token]:
+                del there[known]
+            clients = chance.sample([WIFI, LTE, "10.1.0.2", "10.2.0.2", "10.9.0.1"], chance.randrange(4))
+            kernel.sockets.connect(token, *clients, port=40_000 + chance.randrange(3) + 10 * token)
+            listed(scene, 3.0 * turn)
+            if turn % 10 == 9:
+                await scene.reload(policies[turn // 10 % len(policies)])
+            found = scene.ask(query="summary")
+            status = scene.ask(query="status")["connections"]
+            assert found["connections"] == len(status)
+            subflows = [each for one in status for each in one["subflows"]]
+            states = Counter(each["state"] for each in subflows)
+            assert {name: count for name, count in found["subflows"].items() if count and name != "pending"} == states
+            firsts = [[each for each in one["subflows"] if each["initial"]] or one["subflows"] for one in status]
+            assert found["clients"] == len(
+                {(one or [{"remote": ":0"}])[0]["remote"].rpartition(":")[0] for one in firsts}
+            )
+            active = [each for each in subflows if each["state"] == "active"]
+            paths = Counter(each["path"] for each in active)
+            assert {each["path"]: each["subflows"] for each in found["paths"] if each["subflows"]} == paths
+            capped = Counter((each["rule"], each["path"], "down") for each in active if each["rate"] is not None)
+            capped += Counter(
+                (each["upload"]["rule"], each["path"], "up")
+                for each in active
+                if each["upload"] is not None and each["upload"]["rate"] is not None
+            )
+            rules = {(each["rule"], each["path"], each["direction"]): each["capped"] for each in found["rules"]}
+            assert {key: count for key, count in rules.items() if count} == capped
+            landing = sum(each["landing"] for each in active)
+            assert found["subflows"]["pending"] >= landing
 
 
 @scenario
@@ -258,6 +325,7 @@ async def test_budgets_come_the_fullest_first(tmp_path: Path) -> None:
             "used_up": 0,
             "used": 1_750_000,
             "volume": 3_000_000,
+            "first_volume": 1_000_000,
             "until": found[0]["until"],
         }
 

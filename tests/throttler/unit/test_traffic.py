@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fake_kernel import IDLE, four_tuple
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,8 +27,8 @@ def verdict(
     return Verdict(known, path, RULE, scope, THROTTLE, "", direction)
 
 
-def connection(token: int, *subflows: FourTuple) -> Connection:
-    there = [Subflow(each, SubflowState.ACTIVE, True, 0, 0, False, "w0", 0.0) for each in subflows]
+def connection(token: int, *subflows: FourTuple, interface: str = "w0") -> Connection:
+    there = [Subflow(each, SubflowState.ACTIVE, True, 0, 0, False, interface, 0.0) for each in subflows]
     return Connection(token, tuple(there), 0.0)
 
 
@@ -41,8 +43,8 @@ class Bench:
         if begun:
             self.traffic.begin({})
 
-    def decide(self, token: int, *verdicts: Verdict) -> None:
-        there = connection(token, *(each.four_tuple for each in verdicts)) if verdicts else None
+    def decide(self, token: int, *verdicts: Verdict, interface: str = "w0") -> None:
+        there = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
         self.traffic.decided(token, there, self.verdicts.pop(token, ()), verdicts, self.now)
         self.verdicts[token] = verdicts
 
@@ -57,8 +59,12 @@ class Bench:
             pass
 
     @property
-    def path(self) -> tuple[int, ...]:
-        return tuple(self.traffic.paths[PathKey("a", "w0")])
+    def path(self) -> tuple[int, int]:
+        return self.carried(PathKey("a", "w0"))
+
+    def carried(self, key: PathKey) -> tuple[int, int]:
+        total = self.traffic.paths.get(key)
+        return (0, 0) if total is None else (total.sent, total.received)
 
     def cap(self, direction: Direction = Direction.DOWN) -> int:
         return self.traffic.caps[CapKey("cap", "a", direction)].bytes
@@ -85,7 +91,7 @@ def test_bytes_count_for_the_cap_that_holds_when_they_are_sampled() -> None:
     bench.sample((ONE, 1, 1_800, 0))
     assert bench.cap() == 700
     assert bench.path == (1_700, 0)
-    assert bench.traffic.paths[PathKey("b", "w0")] == [100, 0]
+    assert bench.carried(PathKey("b", "w0")) == (100, 0)
 
 
 def test_what_was_carried_before_the_start_does_not_count() -> None:
@@ -238,6 +244,33 @@ def test_it_asks_for_a_sweep_no_more_often_than_that_may_cost() -> None:
     assert bench.traffic.watches_any()
 
 
+def test_uploads_count_for_no_cap_once_a_policy_says_nothing_of_them() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE), verdict(ONE, direction=Direction.UP))
+    bench.sample((ONE, 1, 1_000, 10))
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 2_000, 20))
+    assert (bench.cap(), bench.cap(Direction.UP)) == (2_000, 10)
+
+
+def test_those_that_moved_to_another_interface_count_there() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE))
+    bench.decide(7, verdict(ONE), interface="w1")
+    bench.sample((ONE, 1, 1_000, 10))
+    assert (bench.path, bench.carried(PathKey("a", "w1"))) == ((0, 0), (1_000, 10))
+    assert {key.interface: total.subflows for key, total in bench.traffic.paths.items()} == {"w0": 0, "w1": 1}
+
+
+def test_a_total_that_somebody_has_outlives_those_that_nobody_has() -> None:
+    bench = Bench()
+    bench.decide(8, verdict(OTHER))
+    for number in range(traffic.MAX_CAPS + 10):
+        bench.decide(7, verdict(ONE, path=f"p{number}"))
+    assert len(bench.traffic.caps) == traffic.MAX_CAPS
+    assert bench.traffic.caps[CapKey("cap", "a", Direction.DOWN)].subflows == 1
+
+
 def test_totals_of_caps_are_bounded() -> None:
     bench = Bench()
     for number in range(traffic.MAX_CAPS + 10):
@@ -269,8 +302,38 @@ def test_totals_never_fall(steps: list[tuple]) -> None:  # type: ignore[type-arg
         else:
             known, cookie, octets = rest
             bench.traffic.socket_closed(cookie, (known.remote, known.remote_port, known.local_port), octets, octets)
-        totals = bench.traffic.paths.get(PathKey("a", "w0"), [0, 0])
+        totals = bench.path
         cap = bench.traffic.caps.get(CapKey("cap", "a", Direction.DOWN))
         now = [*totals, 0 if cap is None else cap.bytes]
         assert all(one <= other for one, other in zip(before, now, strict=True))
         before = now
+
+
+_decision = st.tuples(
+    st.integers(1, 3),
+    st.booleans(),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", None]), st.booleans(), st.booleans()),
+        max_size=3,
+        unique_by=lambda each: each[0],
+    ),
+)
+
+
+@given(st.lists(_decision, max_size=30))
+def test_who_is_on_a_path_and_under_a_cap_is_what_verdicts_say(decisions: list[tuple]) -> None:  # type: ignore[type-arg]
+    """Subflows move, lose caps, end, and come back, in connections of which each has ports of its own."""
+    bench = Bench()
+    for token, uploads, subflows in decisions:
+        down = [(four_tuple("10.1.0.1", 10 * token + each), path, cap) for each, path, cap, _ in subflows]
+        up = [(four_tuple("10.1.0.1", 10 * token + each), path, cap) for each, path, _, cap in subflows if uploads]
+        bench.decide(
+            token,
+            *(verdict(known, path, cap=cap) for known, path, cap in down),
+            *(verdict(known, path, Direction.UP, cap) for known, path, cap in up),
+        )
+        there = [each for verdicts in bench.verdicts.values() for each in verdicts]
+        paths = Counter(each.path for each in there if each.direction is Direction.DOWN)
+        assert {key.path: total.subflows for key, total in bench.traffic.paths.items() if total.subflows} == paths
+        caps = Counter(CapKey("cap", each.path, each.direction) for each in there if each.scope is not None)
+        assert {key: total.subflows for key, total in bench.traffic.caps.items() if total.subflows} == caps

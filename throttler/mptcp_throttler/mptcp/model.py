@@ -136,6 +136,13 @@ class Connection:
     """Its first handshake was seen, so that ``since`` is when it began; else a dump of the kernel's sockets had it."""
 
     @property
+    def client(self) -> bytes:
+        """The address that the connection is known by: that from which it was opened, while that is there."""
+        first = next((each for each in self.subflows if each.initial), None)
+        first = first or next(iter(self.subflows), None)
+        return b"" if first is None else first.four_tuple.remote
+
+    @property
     def active(self) -> tuple[Subflow, ...]:
         return tuple(s for s in self.subflows if s.state is SubflowState.ACTIVE)
 

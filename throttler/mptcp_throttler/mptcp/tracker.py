@@ -17,6 +17,8 @@ like idleness: the next resync brings back what :meth:`Tracker.expire` then forg
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -25,7 +27,15 @@ from mptcp_throttler.mptcp.connection_table import ConnectionTable
 from mptcp_throttler.mptcp.from_kernel import InterfaceOf, KernelObserver
 from mptcp_throttler.mptcp.from_wire import WireObserver
 from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
-from mptcp_throttler.mptcp.model import Connection, Event, FourTuple, KernelEvent, KernelSubflow, Segment
+from mptcp_throttler.mptcp.model import (
+    Connection,
+    Event,
+    FourTuple,
+    KernelEvent,
+    KernelSubflow,
+    Segment,
+    SubflowState,
+)
 from mptcp_throttler.mptcp.records import ConnectionRecord
 from mptcp_throttler.mptcp.resync import Resync
 
@@ -118,6 +128,16 @@ class Tracker:
     def get(self, token: int) -> Connection | None:
         """Return a snapshot of the open connection with that token."""
         return self._connections.get(token)
+
+    def states(self) -> Counter[SubflowState]:
+        """Return how many subflows the open connections have in each state; costs what is half-open or closing."""
+        table = self._table
+        found = Counter({SubflowState.ACTIVE: table.live})
+        for some in (table.half_open, table.closing):
+            for each in some.until(math.inf):
+                if each.state is not None and each.connection is not None and each.connection.opened:
+                    found[each.state] += 1
+        return found
 
     @property
     def counters(self) -> TrackerCounters:

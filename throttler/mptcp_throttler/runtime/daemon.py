@@ -31,7 +31,7 @@ from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.schedule import next_change, open_rules
-from mptcp_throttler.runtime import garbage
+from mptcp_throttler.runtime import garbage, respite
 from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.closed_sockets import ClosedSockets
 from mptcp_throttler.runtime.comparison import Comparison
@@ -57,6 +57,7 @@ from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.steering import SteeringStage
 from mptcp_throttler.telemetry.chronicle import Chronicle
+from mptcp_throttler.telemetry.clients import Clients
 from mptcp_throttler.telemetry.reaction import Reaction
 from mptcp_throttler.telemetry.traffic import Traffic
 
@@ -91,11 +92,12 @@ class Daemon:
         stages = (self._budget_stage, self._guard, self._steering)
         planners = (self._downloads.planner, self._uploads.planner)
         self._traffic = Traffic(time.monotonic, lambda: self._sampler.sweep_seconds)
+        self._clients = Clients()
         self._reaction = Reaction()
         self._chronicle = Chronicle(self._traffic)
         self._downloads.planner.entries.told = partial(self._entries_told, Direction.DOWN)
         self._uploads.planner.entries.told = partial(self._entries_told, Direction.UP)
-        listeners = self._traffic.decided, self._chronicle.decided
+        listeners = self._traffic.decided, self._clients.decided, self._chronicle.decided
         self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed, listeners)
         self._budgets = Budgets(settings.ledger, self._budget_stage, self._decisions.decide)
         counting = self._budgets.socket_closed, self._traffic.socket_closed
@@ -205,6 +207,7 @@ class Daemon:
                 self._sampler.run(),
                 self._observers.supervise(),
                 self._gauge.run(),
+                respite.run(),
                 self._service_status.run(),
                 garbage.run(),
                 self._every(TICK_SECONDS, self._tick),
@@ -373,6 +376,7 @@ class Daemon:
             self._sampler,
             self._observers,
             self._traffic,
+            self._clients,
             self._reaction,
             self._chronicle.ring,
         )

@@ -14,7 +14,6 @@ from typing import Any
 
 from mptcp_common import journal
 from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.views.connections import client_of
 from mptcp_throttler.views.words import address_text
 
 _PRIORITIES = (
@@ -40,7 +39,7 @@ def about(
     """Return the ``extra`` of a line: the *connection* that it is about, or its *token* and a *subflow* where it has
     ended; a rule, a path."""
     address = b"" if subflow is None else subflow.remote
-    client = address_text(address if connection is None else client_of(connection))
+    client = address_text(address if connection is None else connection.client)
     token = token if connection is None else connection.token
     fields = {
         "MPTCP_TOKEN": None if token is None else f"{token:08x}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,18 +33,19 @@ from mptcp_throttler.runtime.sampler import Sampler
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
+from mptcp_throttler.telemetry.clients import Clients
 from mptcp_throttler.telemetry.event_ring import EventRing
 from mptcp_throttler.telemetry.reaction import Reaction
 from mptcp_throttler.telemetry.traffic import Traffic
 from mptcp_throttler.views import snapshot
-from mptcp_throttler.views.budgets import budget_totals, budgets, fullest
+from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.connections import connections
 from mptcp_throttler.views.events import events
 from mptcp_throttler.views.explain import explain
 from mptcp_throttler.views.known import Known, Sockets
 from mptcp_throttler.views.own_client import own_client
 from mptcp_throttler.views.requests import SCHEMA, Request, RequestError, parse_request
-from mptcp_throttler.views.summary import summary
+from mptcp_throttler.views.summary import Counted, summary
 from mptcp_throttler.views.what_if import Decided, what_if
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Parts:
     sampler: Sampler
     observers: Observers
     traffic: Traffic
+    clients: Clients
     reaction: Reaction
     events: EventRing
 
@@ -105,7 +107,7 @@ class Queries:
             "what_if": lambda request: self._object(self._what_if(request.arguments["policy"])),
             "events": lambda request: self._with_head(events(parts.events, parts.tracker.connections, request)),
             "client": lambda request: self._object(
-                own_client(self._known, self._budgets(), request.arguments["endpoint"])
+                own_client(self._known, self._budgets_of, request.arguments["endpoint"])
             ),
         }
 
@@ -187,17 +189,16 @@ class Queries:
 
     def _summary(self) -> dict[str, Any]:
         parts = self._parts
-        found = summary(self._known, parts.settings.policy.stem)
-        relaxed = found.pop("relaxed")
+        counted = Counted(parts.tracker.states(), len(parts.clients), parts.guard.relaxed())
         policy = parts.decisions.policy
-        accounts = self._budgets()
+        totals, accounts = budget_rows(policy, parts.budget_stage.accounts(), self._now, MAX_BUDGETS)
         return {
             "started": parts.started,
-            **found,
+            **summary(self._known, counted, parts.settings.policy.stem),
             "counted": self._now - (time.monotonic() - parts.traffic.counted),
-            "budget_totals": budget_totals(policy, accounts, self._now),
-            "budgets": fullest(accounts, MAX_BUDGETS),
-            "guard": {"relaxed": relaxed, "interventions": parts.guard.counters.relaxations},
+            "budget_totals": totals,
+            "budgets": accounts,
+            "guard": {"relaxed": counted.relaxed, "interventions": parts.guard.counters.relaxations},
             "counters": self._counters(),
             "loop": parts.gauge.as_json(),
             "reaction": parts.reaction.as_json(),
@@ -237,8 +238,8 @@ class Queries:
 
         return {"errors": []} | what_if(decided())
 
-    def _budgets(self) -> list[dict[str, Any]]:
-        return budgets(self._parts.decisions.policy, self._parts.budget_stage.accounts(), self._now)
+    def _budgets_of(self, clients: Collection[str]) -> list[dict[str, Any]]:
+        return budgets_of(self._parts.decisions.policy, self._parts.budget_stage.accounts(), self._now, clients)
 
     # Of the kernel
 

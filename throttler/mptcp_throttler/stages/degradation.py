@@ -173,6 +173,10 @@ class DegradationDetector:
         candidate = self._candidates.get(token)
         return None if candidate is None else candidate.relaxation
 
+    def relaxed(self) -> Set[int]:
+        """Return the connections whose caps are relaxed."""
+        return {token for token, each in self._candidates.items() if each.relaxation is not None}
+
     def watched(self) -> Set[FourTuple]:
         """Return the subflows that are to be in every sweep."""
         return self._token_of.keys()

@@ -139,6 +139,10 @@ class GuardStage:
         found = (self._down, down), (self._up, up)
         return "; ".join([self._told(each, relaxation) for each, relaxation in found if relaxation is not None])
 
+    def relaxed(self) -> int:
+        """Return how many connections there are whose caps are relaxed."""
+        return len(self._down.relaxed() | self._up.relaxed())
+
     def _told(self, detector: DegradationDetector, relaxation: Relaxation) -> str:
         return BEFORE[Direction.UP if detector is self._up else Direction.DOWN] + _reason(relaxation)
 

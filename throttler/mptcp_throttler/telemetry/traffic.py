@@ -1,5 +1,8 @@
 """How many bytes went over each path and under each cap since the daemon's start, and at what rate each subflow goes.
 
+How many subflows are on each path and under each cap is kept with every decision: a summary of ten thousand connections
+goes through none of them.
+
 A subflow's counters are read when the sampler sweeps, and what they have more than before is added to the totals of its
 path and of the cap that it has then. So totals only grow, whatever closes; nothing is counted per packet. What a
 subflow carried after its last sample, or in a life shorter than the time between two, the meter of closed sockets says.
@@ -7,11 +10,11 @@ subflow carried after its last sample, or in a life shorter than the time betwee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow, Subflow
-from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow
+from mptcp_throttler.policy.model import Direction, Throttle, Verdict
 
 PERIOD_SECONDS = 1.0
 SWEEP_SHARE = 0.03
@@ -39,14 +42,28 @@ class CapKey(NamedTuple):
     direction: Direction
 
 
-class CapTotal:
-    """Bytes under one cap."""
+class PathTotal:
+    """Bytes over one path, and who is on it."""
 
-    __slots__ = ("bytes", "key")
+    __slots__ = ("key", "received", "sent", "subflows")
+
+    def __init__(self, key: PathKey) -> None:
+        self.key = key
+        self.sent = self.received = 0
+        self.subflows = 0
+
+
+class CapTotal:
+    """Bytes under one cap, and who has it."""
+
+    __slots__ = ("bytes", "key", "subflows", "throttle")
 
     def __init__(self, key: CapKey) -> None:
         self.key = key
         self.bytes = 0
+        self.subflows = 0
+        self.throttle: Throttle | None = None
+        """As it was decided last."""
 
 
 class Rates(NamedTuple):
@@ -64,7 +81,6 @@ class _Carried:
         "cookie",
         "down",
         "down_since",
-        "path",
         "place",
         "received",
         "received_rate",
@@ -75,11 +91,10 @@ class _Carried:
         "up_since",
     )
 
-    def __init__(self, token: int, place: list[int], path: str | None, now: float) -> None:
+    def __init__(self, token: int, place: PathTotal, now: float) -> None:
         self.token = token
-        self.path = path
         self.place = place
-        """Totals of its path: sent, received."""
+        place.subflows += 1
         self.down: CapTotal | None = None
         """The cap that it has, if any, on what is sent,"""
         self.up: CapTotal | None = None
@@ -97,12 +112,25 @@ class _Carried:
         sent, got = max(0, acked - self.acked), max(0, received - self.received)
         self.acked += sent
         self.received += got
-        self.place[0] += sent
-        self.place[1] += got
+        self.place.sent += sent
+        self.place.received += got
         if self.down is not None:
             self.down.bytes += sent
         if self.up is not None:
             self.up.bytes += got
+
+    def move(self, place: PathTotal) -> None:
+        """It is on another path now."""
+        self.place.subflows -= 1
+        self.place = place
+        place.subflows += 1
+
+    def leave(self) -> None:
+        """It is no subflow any more; what it carried last may still come."""
+        self.place.subflows -= 1
+        for cap in (self.down, self.up):
+            if cap is not None:
+                cap.subflows -= 1
 
 
 _UNKNOWN = Rates(None, None)
@@ -119,8 +147,7 @@ class Traffic:
 
     def __init__(self, clock: Callable[[], float], sweep_seconds: Callable[[], float]) -> None:
         """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked."""
-        self.paths: dict[PathKey, list[int]] = {}
-        """Bytes sent and received."""
+        self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
         self._subflows: dict[FourTuple, _Carried] = {}
         self._closed: dict[int | End, tuple[_Carried, float]] = {}
@@ -157,7 +184,7 @@ class Traffic:
         if known is None:
             return None
         cap = known.down if direction is Direction.DOWN else known.up
-        return known.token, known.path, None if cap is None else cap.key.rule
+        return known.token, known.place.key.path, None if cap is None else cap.key.rule
 
     def begin(self, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
         """Count from now on: what *sockets* carried, they carried before the daemon's start."""
@@ -180,24 +207,35 @@ class Traffic:
         """Take what was decided for a connection, and what was before: its subflows count for what they now have.
         *now* is seconds since the epoch."""
         known = self._subflows
+        there = () if connection is None else connection.subflows
+        interfaces = {each.four_tuple: each.interface for each in there}
         for verdict in after:
             four_tuple = verdict.four_tuple
             subflow = known.get(four_tuple)
             if subflow is None or subflow.token != token:
                 if subflow is not None:
                     self._close(four_tuple, subflow)
-                place = self._place(verdict.path, _interface(connection, four_tuple))
-                subflow = known[four_tuple] = _Carried(token, place, verdict.path, now)
-            elif verdict.path != subflow.path:
-                subflow.path = verdict.path
-                subflow.place = self._place(verdict.path, _interface(connection, four_tuple))
+                place = self._place(verdict.path, interfaces.get(four_tuple))
+                subflow = known[four_tuple] = _Carried(token, place, now)
+            else:
+                path, interface = subflow.place.key
+                if verdict.path != path or interfaces.get(four_tuple) != interface:
+                    subflow.move(self._place(verdict.path, interfaces.get(four_tuple)))
             cap = None
             if verdict.scope is not None and verdict.rule is not None:
                 cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
-            if verdict.direction is Direction.DOWN:
-                if cap is not subflow.down:
-                    subflow.down, subflow.down_since = cap, now
-            elif cap is not subflow.up:
+                cap.throttle = verdict.throttle
+            down = verdict.direction is Direction.DOWN
+            before_it = subflow.down if down else subflow.up
+            if cap is before_it:
+                continue
+            if before_it is not None:
+                before_it.subflows -= 1
+            if cap is not None:
+                cap.subflows += 1
+            if down:
+                subflow.down, subflow.down_since = cap, now
+            else:
                 subflow.up, subflow.up_since = cap, now
         if len(before) == len(after) and all(
             one.four_tuple is other.four_tuple for one, other in zip(before, after, strict=True)
@@ -208,6 +246,13 @@ class Traffic:
             if subflow is not None and subflow.token == token:
                 del known[four_tuple]
                 self._close(four_tuple, subflow)
+        # Under a policy that says nothing of uploads any more, there is no verdict that would take their cap.
+        up = [{each.four_tuple for each in some if each.direction is Direction.UP} for some in (before, after)]
+        for four_tuple in up[0] - up[1]:
+            subflow = known.get(four_tuple)
+            if subflow is not None and subflow.token == token and subflow.up is not None:
+                subflow.up.subflows -= 1
+                subflow.up, subflow.up_since = None, now
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count what a socket has carried in its life, bytes."""
@@ -279,6 +324,7 @@ class Traffic:
         subflow.count(acked, received)
 
     def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
+        subflow.leave()
         end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
         key: int | End = end if subflow.cookie is None else subflow.cookie
         report = self._reported.pop(key, None)
@@ -301,19 +347,19 @@ class Traffic:
             while table and now - next(iter(table.values()))[-1] > seconds:
                 del table[next(iter(table))]
 
-    def _place(self, path: str | None, interface: str | None) -> list[int]:
-        return self.paths.setdefault(PathKey(path, interface), [0, 0])
+    def _place(self, path: str | None, interface: str | None) -> PathTotal:
+        key = PathKey(path, interface)
+        total = self.paths.get(key)
+        if total is None:
+            total = self.paths[key] = PathTotal(key)
+        return total
 
     def _cap(self, key: CapKey) -> CapTotal:
         total = self.caps.get(key)
         if total is None:
             if len(self.caps) >= MAX_CAPS:
-                # Of the policy that was in force the longest ago.
-                del self.caps[next(iter(self.caps))]
+                # Of the policy that was in force the longest ago, and of those first that nobody has any more.
+                unused = (each.key for each in self.caps.values() if not each.subflows)
+                del self.caps[next(unused, next(iter(self.caps)))]
             total = self.caps[key] = CapTotal(key)
         return total
-
-
-def _interface(connection: Connection | None, four_tuple: FourTuple) -> str | None:
-    subflows: Iterable[Subflow] = () if connection is None else connection.subflows
-    return next((each.interface for each in subflows if each.four_tuple == four_tuple), None)

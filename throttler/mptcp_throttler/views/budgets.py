@@ -1,80 +1,121 @@
-"""What was used of budgets, as answers have it: by account, the fullest first, and each budget in all."""
+"""What was used of budgets, as answers have it: by account, the fullest first, and each budget in all.
+
+A budget for each client has an account for each address, ten thousand perhaps: a row is made for those alone that are
+shown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from mptcp_common.accounts import fullest
 from mptcp_throttler.policy.budget import Account, next_step, period
-from mptcp_throttler.policy.model import Policy
+from mptcp_throttler.policy.model import Budget, Policy
 
-Row = Mapping[str, Any]
-
-
-def budgets(policy: Policy, used: Mapping[Account, int], now: float) -> list[dict[str, Any]]:
-    """Return the accounts of the present periods, the fullest first; of a budget for all one even where unused."""
-    known: dict[tuple[str, int], list[Account]] = {}
-    for each in used:
-        known.setdefault((each.budget, each.start), []).append(each)
-    found = []
-    for budget in policy.budgets:
-        begin, end = period(budget, policy.time_zone, now)
-        rules = [rule.name for rule in policy.rules if rule.budget is not None and rule.budget.name == budget.name]
-        accounts = known.get((budget.name, begin), [])
-        if not budget.per_client and not accounts:
-            accounts = [Account(budget.name, "", begin)]
-        for account in accounts:
-            octets = used.get(account, 0)
-            coming = next_step(budget, octets)
-            volume = (coming or budget.steps[-1]).after
-            found.append(
-                {
-                    "name": budget.name,
-                    "rule": rules[0],
-                    "client": account.client or None,
-                    "used": octets,
-                    "volume": volume,
-                    "left": max(0, volume - octets),
-                    "until": end,
-                }
-            )
-    return sorted(found, key=_fullest_first)
+_Fullness = tuple[float, str, str, int]
+"""Of one account: share of its volume that is used, negative; budget, client, bytes used. The fullest is the least."""
 
 
-def budget_totals(policy: Policy, accounts: Sequence[Row], now: float) -> list[dict[str, Any]]:
-    """Return each budget of *policy* in all: what its *accounts* come to, none of which may be missing."""
-    found: dict[str, dict[str, Any]] = {
-        budget.name: {
-            "name": budget.name,
-            "per": "client" if budget.per_client else "path",
-            "accounts": 0,
-            "used_up": 0,
-            "used": 0,
-            "volume": 0,
-            "until": period(budget, policy.time_zone, now)[1],
+@dataclass(slots=True)
+class _Total:
+    """One budget, all its accounts together."""
+
+    budget: Budget
+    rule: str
+    """The first that feeds it."""
+    begin: int
+    end: int
+    accounts: int = 0
+    used_up: int = 0
+    used: int = 0
+    volume: int = 0
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "name": self.budget.name,
+            "per": "client" if self.budget.per_client else "path",
+            "accounts": self.accounts,
+            "used_up": self.used_up,
+            "used": self.used,
+            "volume": self.volume,
+            "first_volume": self.budget.steps[0].after,
+            "until": self.end,
         }
+
+    def account(self, fullness: _Fullness) -> dict[str, Any]:
+        _, name, client, used = fullness
+        volume = _volume(self.budget, used)
+        return {
+            "name": name,
+            "rule": self.rule,
+            "client": client or None,
+            "used": used,
+            "volume": volume,
+            "left": max(0, volume - used),
+            "until": self.end,
+        }
+
+
+def budget_rows(
+    policy: Policy, used: Mapping[Account, int], now: float, most: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return each budget of *policy* in all, and *most* accounts of the periods that hold *now*, seconds since the
+    epoch: the fullest first, and the fullest of each budget among them."""
+    totals = _totals(policy, now)
+    candidates: list[_Fullness] = []
+    firsts: dict[str, _Fullness] = {}
+    for fullness in _counted(totals, used):
+        candidates.append(fullness)
+        first = firsts.get(fullness[1])
+        if first is None or fullness < first:
+            firsts[fullness[1]] = fullness
+    kept = sorted({*heapq.nsmallest(most, candidates), *firsts.values()})
+    accounts = [totals[each[1]].account(each) for each in kept]
+    return [each.row() for each in totals.values()], fullest(accounts, most)
+
+
+def budgets_of(
+    policy: Policy, used: Mapping[Account, int], now: float, clients: Collection[str]
+) -> list[dict[str, Any]]:
+    """Return the accounts of some *clients*, and those that all share, the fullest first."""
+    totals = _totals(policy, now)
+    theirs = {each: octets for each, octets in used.items() if not each.client or each.client in clients}
+    return [totals[each[1]].account(each) for each in sorted(_counted(totals, theirs))]
+
+
+def _totals(policy: Policy, now: float) -> dict[str, _Total]:
+    rules = {rule.budget.name: rule.name for rule in reversed(policy.rules) if rule.budget is not None}
+    return {
+        budget.name: _Total(budget, rules[budget.name], *period(budget, policy.time_zone, now))
         for budget in policy.budgets
     }
-    for account in accounts:
-        total = found[account["name"]]
-        total["accounts"] += 1
-        total["used_up"] += not account["left"]
-        total["used"] += account["used"]
-        total["volume"] += account["volume"]
-    return list(found.values())
 
 
-def fullest(accounts: Sequence[Row], most: int) -> list[Row]:
-    """Return *most* of *accounts*, which have the fullest first: the fullest of each budget, however many budgets there
-    are, and the fullest of the others."""
-    firsts = {account["name"]: place for place, account in reversed(list(enumerate(accounts)))}
-    shown = set(firsts.values())
-    for place in range(len(accounts)):
-        if len(shown) >= most:
-            break
-        shown.add(place)
-    return [accounts[place] for place in sorted(shown)]
+def _counted(totals: Mapping[str, _Total], used: Mapping[Account, int]) -> Iterator[_Fullness]:
+    """Yield how full each account of *totals* is that is of the present period, and add it there; of a budget for all
+    one even where unused."""
+    first_of = {name: total.budget.steps[0].after for name, total in totals.items()}
+    for (name, client, start), octets in used.items():
+        total = totals.get(name)
+        if total is None or start != total.begin:
+            continue
+        volume = first_of[name]
+        if octets >= volume:
+            volume = _volume(total.budget, octets)
+        total.accounts += 1
+        total.used_up += octets >= volume
+        total.used += octets
+        total.volume += volume
+        yield -octets / max(1, volume), name, client, octets
+    for name, total in totals.items():
+        if not total.accounts and not total.budget.per_client:
+            total.accounts, total.volume = 1, first_of[name]
+            yield 0.0, name, "", 0
 
 
-def _fullest_first(budget: Row) -> tuple[float, str, str]:
-    return -budget["used"] / max(1, budget["volume"]), budget["name"], budget["client"] or ""
+def _volume(budget: Budget, used: int) -> int:
+    """Return what may be used until the next step, or where none comes, what could be used until the last."""
+    return (next_step(budget, used) or budget.steps[-1]).after

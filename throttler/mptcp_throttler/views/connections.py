@@ -33,13 +33,6 @@ def connections(known: Known, request: Request) -> Iterator[str]:
     yield "]"
 
 
-def client_of(connection: Connection) -> bytes:
-    """Return the address that the connection is known by: that from which it was opened, while that is there."""
-    first = next((each for each in connection.subflows if each.initial), None)
-    first = first or next(iter(connection.subflows), None)
-    return b"" if first is None else first.four_tuple.remote
-
-
 def _matching(known: Known, request: Request) -> Iterator[Connection]:
     client, path, rule, token = (request.get(name) for name in ("client", "path", "rule", "token"))
     for connection in list(known.connections.values()):
@@ -73,7 +66,7 @@ def _age(known: Known, connection: Connection) -> Any:
 
 
 def _client(known: Known, connection: Connection) -> Any:
-    address = client_of(connection)
+    address = connection.client
     return len(address), address, connection.since
 
 
@@ -103,7 +96,7 @@ def _connection(
         subflows.append(f"{text[:-1]}, {more[1:]}")
     head = {
         "token": f"{connection.token:08x}",
-        "client": address_text(client_of(connection)),
+        "client": address_text(connection.client),
         "since": connection.since,
         "version": 1,
         "relaxed": known.relaxed(connection.token),

@@ -11,7 +11,6 @@ from typing import Any
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.telemetry import event_ring
 from mptcp_throttler.telemetry.event_ring import EventRing, Happened
-from mptcp_throttler.views.connections import client_of
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.snapshot import end_text
 from mptcp_throttler.views.words import address_text
@@ -36,7 +35,7 @@ def events(ring: EventRing, connections: Mapping[int, Connection], request: Requ
 
 def _clients(ring: EventRing, connections: Mapping[int, Connection]) -> dict[int, bytes]:
     """Return the client's address of each connection that there is, or of which an event tells."""
-    clients = {token: client_of(each) for token, each in connections.items()}
+    clients = {token: each.client for token, each in connections.items()}
     for event in ring.after(0):
         if event.token is not None and event.four_tuple is not None:
             clients.setdefault(event.token, event.four_tuple.remote)

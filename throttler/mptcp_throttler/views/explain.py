@@ -13,7 +13,6 @@ from mptcp_throttler.policy.reasons import BEFORE
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import event_ring
 from mptcp_throttler.telemetry.event_ring import EventRing, Happened
-from mptcp_throttler.views.connections import client_of
 from mptcp_throttler.views.known import Known
 from mptcp_throttler.views.own_client import connection_with
 from mptcp_throttler.views.requests import Request
@@ -84,7 +83,7 @@ class _Explained:
         directions = Direction if self._known.policy.acts_on_upload else (Direction.DOWN,)
         return {
             "token": f"{connection.token:08x}",
-            "client": address_text(client_of(connection)),
+            "client": address_text(connection.client),
             "since": connection.since,
             "subflows": [
                 self._subflow(each, direction)

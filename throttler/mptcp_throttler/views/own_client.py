@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 from mptcp_throttler.mptcp.model import Connection, SubflowState
@@ -19,8 +20,10 @@ def connection_with(known: Known, endpoint: tuple[bytes, int]) -> Connection | N
     return None
 
 
-def own_client(known: Known, budgets: list[dict[str, Any]], endpoint: tuple[bytes, int]) -> dict[str, Any]:
-    """Return the answer. *budgets* are all accounts."""
+def own_client(
+    known: Known, budgets: Callable[[Collection[str]], list[dict[str, Any]]], endpoint: tuple[bytes, int]
+) -> dict[str, Any]:
+    """Return the answer. *budgets* returns the accounts of some addresses, and those that all share."""
     connection = connection_with(known, endpoint)
     if connection is None:
         return {"multipath": False, "subflows": [], "budgets": []}
@@ -52,14 +55,15 @@ def own_client(known: Known, budgets: list[dict[str, Any]], endpoint: tuple[byte
     metered = {
         each.budget.budget.name for each in verdicts if each.budget is not None and each.budget.budget is not None
     }
-    addresses = {address_text(each.four_tuple.remote) for each in connection.subflows}
+    texts = (address_text(each.four_tuple.remote) for each in connection.subflows)
+    addresses = {text for text in texts if text is not None}
     return {
         "multipath": True,
         "subflows": subflows,
         "budgets": [
             {key: each[key] for key in ("name", "client", "used", "volume", "left", "until")}
             | {"shared": each["client"] is None}
-            for each in budgets
-            if each["name"] in metered and (each["client"] is None or each["client"] in addresses)
+            for each in budgets(addresses)
+            if each["name"] in metered
         ],
     }

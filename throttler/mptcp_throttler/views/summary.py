@@ -1,60 +1,60 @@
-"""The answer to ``summary``: aggregates, of a size that does not depend on how many connections there are."""
+"""The answer to ``summary``: aggregates, of a size that does not depend on how many connections there are.
+
+Nor does its cost: everything is kept count of with each decision, and only what is in a transition is looked at here.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mptcp_throttler.mptcp.model import SubflowState
-from mptcp_throttler.policy.model import DOWN_ONLY, Direction, Rule, Throttle
+from mptcp_throttler.policy.model import DOWN_ONLY, Rule
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.telemetry.traffic import CapKey, PathKey
-from mptcp_throttler.views.connections import client_of
+from mptcp_throttler.telemetry.traffic import CapKey
 from mptcp_throttler.views.known import Known
 
 MAX_CLASSES = 256
 """Classes that are listed: a cap for each client is as many."""
 
 
-def summary(known: Known, policy_name: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the daemon's parts keep count of."""
+
+    states: Mapping[SubflowState, int]
+    """Subflows of open connections."""
+    clients: int
+    relaxed: int
+    """Connections."""
+
+
+def summary(known: Known, counted: Counted, policy_name: str) -> dict[str, Any]:
     """Return what the daemon's parts do not say themselves."""
-    states: Counter[str] = Counter()
-    clients: set[bytes] = set()
-    on_path: Counter[PathKey] = Counter()
-    capped: Counter[CapKey] = Counter()
-    landing: Counter[CapKey] = Counter()
-    caps: dict[CapKey, Throttle] = {}
-    relaxed = pending = 0
-    for connection in known.connections.values():
-        clients.add(client_of(connection))
-        interfaces = {}
-        for subflow in connection.subflows:
-            states[subflow.state.value] += 1
-            interfaces[subflow.four_tuple] = subflow.interface
-        relaxed += known.relaxed(connection.token) is not None
-        for verdict in known.verdicts.get(connection.token, ()):
-            down = verdict.direction is Direction.DOWN
-            if down:
-                on_path[PathKey(verdict.path, interfaces.get(verdict.four_tuple))] += 1
-            if verdict.throttle is None or verdict.rule is None:
-                continue
-            key = CapKey(verdict.rule.name, verdict.path, verdict.direction)
-            capped[key] += 1
-            caps[key] = verdict.throttle
-            if (known.download if down else known.upload).is_pending(verdict.four_tuple):
-                landing[key] += 1
-                pending += 1
+    landing = Counter(_landing(known))
     return {
         "connections": len(known.connections),
-        "subflows": {**{state.value: states[state.value] for state in _STATES}, "pending": pending},
-        "clients": len(clients),
-        "paths": _paths(known, on_path),
-        "rules": _rules(known, policy_name, capped, landing, caps),
+        "subflows": {
+            **{state.value: counted.states.get(state, 0) for state in _STATES},
+            "pending": landing.total(),
+        },
+        "clients": counted.clients,
+        "paths": _paths(known),
+        "rules": _rules(known, policy_name, landing),
         "classes": _classes(known),
-        "relaxed": relaxed,
     }
+
+
+def _landing(known: Known) -> Iterator[CapKey]:
+    """Yield the cap of each subflow that is in a transition for it."""
+    for planner in (known.download, known.upload):
+        for four_tuple in planner.pending():
+            standing = known.traffic.standing(four_tuple, planner.direction)
+            if standing is not None and standing[2] is not None:
+                yield CapKey(standing[2], standing[1], planner.direction)
 
 
 _STATES = (
@@ -66,50 +66,45 @@ _STATES = (
 )
 
 
-def _paths(known: Known, on_path: Mapping[PathKey, int]) -> list[dict[str, Any]]:
-    totals = known.traffic.paths
-    keys = sorted(totals.keys() | on_path.keys(), key=lambda key: (key.path or "", key.interface or ""))
+def _paths(known: Known) -> list[dict[str, Any]]:
+    totals = sorted(known.traffic.paths.values(), key=lambda each: (each.key.path or "", each.key.interface or ""))
     return [
         {
-            "path": key.path,
-            "interface": key.interface,
-            "subflows": on_path.get(key, 0),
-            "bytes_sent": totals.get(key, (0, 0))[0],
-            "bytes_received": totals.get(key, (0, 0))[1],
+            "path": each.key.path,
+            "interface": each.key.interface,
+            "subflows": each.subflows,
+            "bytes_sent": each.sent,
+            "bytes_received": each.received,
         }
-        for key in keys
+        for each in totals
     ]
 
 
-def _rules(
-    known: Known,
-    policy_name: str,
-    capped: Mapping[CapKey, int],
-    landing: Mapping[CapKey, int],
-    caps: Mapping[CapKey, Throttle],
-) -> list[dict[str, Any]]:
+def _rules(known: Known, policy_name: str, landing: Mapping[CapKey, int]) -> list[dict[str, Any]]:
     """Return each rule of the policy with a cap on each of its paths, and whatever else caps or has capped."""
     throttles = {key: rule.throttle for rule in known.policy.rules for key in _keys(rule)}
     totals = known.traffic.caps
     place = {rule.name: index for index, rule in enumerate(known.policy.rules)}
     keys = sorted(
-        throttles.keys() | totals.keys() | capped.keys(),
+        throttles.keys() | totals.keys(),
         key=lambda key: (place.get(key.rule, len(place)), key.rule, key.path or "", key.direction.value),
     )
     rules = []
     for key in keys:
-        throttle = caps.get(key) or throttles.get(key)
+        total = totals.get(key)
+        capped = 0 if total is None else total.subflows
+        throttle = total.throttle if total is not None and capped else throttles.get(key)
         rules.append(
             {
                 "policy": policy_name,
                 "rule": key.rule,
                 "path": key.path,
                 "direction": key.direction.value,
-                "capped": capped.get(key, 0),
+                "capped": capped,
                 "landing": landing.get(key, 0),
                 "rate": None if throttle is None else throttle.rate,
                 "ceil": None if throttle is None else throttle.ceil,
-                "bytes": totals[key].bytes if key in totals else 0,
+                "bytes": 0 if total is None else total.bytes,
                 "share": None if throttle is None else throttle.share.value,
             }
         )

@@ -82,6 +82,8 @@ class BudgetTotals(Part):
     used: Bytes
     """Of all of them, as is the volume."""
     volume: Bytes
+    first_volume: Bytes
+    """What an account may use until the first step."""
     until: Moment
     """When it begins anew."""
 

@@ -1,0 +1,55 @@
+"""When the loop, scheduled in real time, leaves the processor to others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from mptcp_throttler.runtime import respite
+from mptcp_throttler.runtime.respite import PERIOD_SECONDS, Respite
+
+KERNELS_SHARE, KERNELS_PERIOD = 0.05, 1.0
+"""What the kernel takes in one piece where it is missing: sched_rt_runtime_us and sched_rt_period_us by default."""
+
+
+@pytest.mark.parametrize("turn", [0.0005, 0.004, 0.02, 0.03])
+def test_a_loop_that_always_computes_rests_as_much_as_the_kernel_would_take(turn: float) -> None:
+    """Its turns are so long that the timer for the respite is as late as they are."""
+    now = computed = rested = 0.0
+    begun, share = Respite(now, computed), list[float]()
+    since = now
+    for _ in range(10_000):
+        due = now + PERIOD_SECONDS
+        while now < due:
+            now, computed = now + turn, computed + turn
+        pause = begun.seconds(now, computed)
+        now, rested = now + pause, rested + pause
+        if now - since >= KERNELS_PERIOD:
+            share.append(rested / (now - since))
+            since, rested = now, 0.0
+    assert min(share) > KERNELS_SHARE
+
+
+def test_a_loop_that_waits_needs_no_rest() -> None:
+    begun = Respite(0.0, 0.0)
+    assert not any(begun.seconds(period * 0.02, period * 0.02 * 0.8) for period in range(1, 100))
+
+
+@pytest.mark.parametrize("real_time", [True, False])
+def test_only_who_is_scheduled_in_real_time_rests(monkeypatch: pytest.MonkeyPatch, real_time: bool) -> None:
+    computed = iter(range(1_000_000))
+    monkeypatch.setattr(time, "thread_time", lambda: float(next(computed)))  # each period a second's worth
+    policy = os.SCHED_RR | os.SCHED_RESET_ON_FORK if real_time else os.SCHED_OTHER
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy)
+    rests = list[float]()
+
+    async def scene() -> None:
+        resting = asyncio.create_task(respite.run(rests.append))
+        await asyncio.sleep(10 * PERIOD_SECONDS)
+        resting.cancel()
+
+    asyncio.run(scene())
+    assert bool(rests) is real_time
