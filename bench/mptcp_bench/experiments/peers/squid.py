@@ -36,9 +36,7 @@ workers {workers}
 
 
 def _start_ours(order: Order, env: Mapping[str, str] | None = None) -> Program:
-    config = order.write("squid.conf", f"include {SQUID_CONFIG}
-workers {order.workers}
-{order.more}")
+    config = order.write("squid.conf", f"include {SQUID_CONFIG}\nworkers {order.workers}\n{order.more}")
     proxy = start_proxy(order.host, config, env=env)
     # It will be killed, and the next one is not to take the file for that of a proxy which runs.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
