@@ -89,7 +89,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
 
 @contextmanager
 def server(answers: list[bytes], pause: float = 0) -> Iterator[int]:
-    """Have a server give each connection *answers*, one for each request, the first after *pause* seconds, and close it."""
+    """Have a server give each connection *answers*, one for each request, and close it; *pause*: seconds to the first."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -140,7 +140,8 @@ def counted(
     file.unlink(missing_ok=True)
     with server(answers, pause) as port:
         argv = [
-            program, file, "tcp", "127.0.0.1", str(port), "1", str(requests), str(rate), preamble, "GET / HTTP/1.1\r\n\r\n",
+            program, file, "tcp", "127.0.0.1", str(port), "1", str(requests), str(rate), preamble,
+            "GET / HTTP/1.1\r\n\r\n",
         ]  # fmt: skip
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
         try:
