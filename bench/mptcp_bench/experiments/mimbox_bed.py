@@ -25,10 +25,12 @@ from mptcp_lab.testbed.node import InterfaceBytes
 from mptcp_lab.testbed.services import start_origin, wait_until
 
 from .. import style
+from ..statistics import median
 from .aims import Aim, aims_table
 from .attempts import attempted
 from .findings import Findings, Picture
-from .mimbox_judging import PERCENTS, Claim, Point, Points, sound
+from .mimbox_judging import sound
+from .mimbox_points import PERCENTS, Claim, Point, Points
 from .options import choice, count, counts, positive
 from .peers import PEERS
 from .relay_bed import CAPABLE, JOINED, JOINING, LARGE, MULTIPATH_PORT, PATIENCE, WARM, Bed, Load
@@ -247,7 +249,8 @@ def _through(
 
 def _shown(point: Point) -> str:
     memory = f", {point.memory:.0f} kB" if point.kernel else ""
-    return f"{point.goodput / 1e6:.1f} Mbit/s, {point.rate:.0f}/s, {point.failures} failed{memory}"
+    rate = f", {point.rate:.0f}/s" if point.spread else ""
+    return f"{point.goodput / 1e6:.1f} Mbit/s{rate}, {point.failures} failed{memory}"
 
 
 def findings(
@@ -296,7 +299,7 @@ def curves(axes: Any, declared: Declared, what: Chosen, points: Points, scale: s
     for cell, task in what.tasks:
         values = points.values(cell, task, declared.figure)
         there = {at: [v for (_, one), v in values.items() if one == at] for at in what.values}
-        line = [(at, sorted(each)[len(each) // 2]) for at, each in there.items() if each]
+        line = [(at, median(each)) for at, each in there.items() if each]
         dashed = (
             style.DASHED if cell.client == "tcp" else style.DOTTED if task == "get" and cell.proxy == "ours" else "-"
         )

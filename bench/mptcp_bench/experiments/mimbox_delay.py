@@ -27,7 +27,8 @@ from .aims import aims_table
 from .attempts import attempted
 from .findings import Findings
 from .mimbox_bed import built, claims_table
-from .mimbox_judging import ROUTER, Delays, delay_aims, delay_claims
+from .mimbox_judging import ROUTER, delay_aims, delay_claims
+from .mimbox_points import Delays
 from .options import count
 from .peers import PORT
 from .relay_bed import MULTIPATH_PORT, Bed

@@ -16,7 +16,8 @@ from mptcp_lab.testbed.mtu import mtu
 
 from .findings import Findings
 from .mimbox_bed import DEVICES, Declared, Window, built, chosen, curves, drawn, findings, rounds
-from .mimbox_judging import ROUTER, Points, goodput_aims, goodput_claims
+from .mimbox_judging import ROUTER, goodput_aims, goodput_claims
+from .mimbox_points import Points
 from .relay_bed import LARGE
 from .relay_cells import DIRECT, LIMIT, OURS, Cell
 

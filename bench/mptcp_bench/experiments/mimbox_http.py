@@ -18,7 +18,8 @@ from .. import style
 from ..statistics import median
 from .findings import Findings
 from .mimbox_bed import LOOKS, Chosen, Declared, Window, built, chosen, curves, drawn, findings, rounds
-from .mimbox_judging import PERCENTS, Points, http_aims, http_claims
+from .mimbox_judging import http_aims, http_claims
+from .mimbox_points import PERCENTS, Points
 from .relay_cells import DIRECT, OURS, Cell
 
 CLIENTS = 40

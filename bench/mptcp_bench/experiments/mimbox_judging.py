@@ -1,23 +1,17 @@
 """What Detal, Paasch and Bonaventure say of MiMBox (HotMiddlebox 2013), and whether it is so of our proxy. Pure.
 
-Their converter was in the kernel, ours is a proxy in user space, so most of what they claim can fail here. Each claim
-has one value for a round, and a bound: the aim is about the median, the verdict about its 95 % bootstrap interval.
-*holds* and *fails* are said where all of the interval is on one side of the bound, else *not judged*, as after a single
-round.
-Beside the claims are aims that say whether what was measured is what was meant: the MTU, the protocol, both paths.
+Their converter was in the kernel, ours is a proxy in user space, so most of what they claim can fail here. Beside the
+claims are aims that say whether what was measured is what was meant: the MTU, the protocol, both paths.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean, geometric_mean
 
-from ..result_file import Judgement, shown
-from ..statistics import median, median_interval
 from .aims import Aim
+from .mimbox_points import PERCENTS, Claim, Delays, Held, Points, median_or_nan
 from .relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
 
 ROUTER = Cell(DIRECT, "mptcp2")
@@ -30,172 +24,14 @@ IDLE = 100.0
 """KB of an idle connection, user and kernel: our own aim."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One measurement through one proxy, at one value *at* of what the experiment varies."""
-
-    cell: Cell
-    task: str
-    at: int
-    """Bytes: an MTU, a file, a socket's buffer."""
-    round: int
-    seconds: float = 0.0
-    octets: int = 0
-    """Of bodies."""
-    answers: int = 0
-    failures: int = 0
-    opened: int = 0
-    """Connections that stood, of the measurement and of the time before it."""
-    renewed: float = 0.0
-    """Connections that were opened for each answer, where each is closed after one."""
-    multipath: int = 0
-    """Of these, those that the server's side took as Multipath TCP."""
-    joined: int = 0
-    """Second subflows."""
-    packet: float = 0.0
-    """Bytes of a packet that the client received, with its Ethernet header, on the average."""
-    second: float = 0.0
-    """The second path's share of the bytes that came."""
-    passed: float = 0.0
-    """Bytes that the proxy's host sent, for each that the client received."""
-    spread: tuple[float, ...] = ()
-    """Seconds that answers took, the percentiles of ``PERCENTS``."""
-    user: float = 0.0
-    kernel: float = 0.0
-    """Bytes of memory of each connection."""
-
-    @property
-    def goodput(self) -> float:
-        """Bits a second."""
-        return self.octets * 8 / self.seconds if self.seconds else 0.0
-
-    @property
-    def rate(self) -> float:
-        """Files of *at* bytes a second, by the bytes that came: of a large one few end in a short time."""
-        return self.octets / self.at / self.seconds if self.seconds else 0.0
-
-    @property
-    def memory(self) -> float:
-        """KB of a connection."""
-        return (self.user + self.kernel) / 1e3
-
-
-PERCENTS = (1, *range(5, 100, 5), 99)
-
-
-@dataclass(frozen=True, slots=True)
-class Delays:
-    """Median intervals of one round through *cell*, seconds, and how many requests they are of."""
-
-    cell: Cell
-    round: int
-    requests: int
-    syn: float
-    """SYN in → SYN out."""
-    answer: float
-    """SYN in → SYN/ACK out to the client; through a router SYN/ACK in → SYN/ACK out."""
-    data: float
-    """Segment with data in → the same out."""
-    subflows: float = 1.0
-    """Of each connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a held connection takes of memory, KB."""
-
-    name: str
-    user: float
-    kernel: float
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What the paper says, and our value of it in each round."""
-
-    paper: str
-    what: str
-    values: tuple[float, ...]
-    unit: str = ""
-    least: float | None = None
-    most: float | None = None
-    seed: int = field(default=1, kw_only=True)
-
-    @property
-    def aim(self) -> Aim:
-        return Aim(self.what, _median(self.values), self.unit, least=self.least, most=self.most)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Of the median; None where there are too few values for one."""
-        if len(self.values) < 2 or not all(map(math.isfinite, self.values)):
-            return None
-        return median_interval(self.values, random.Random(self.seed))
-
-    @property
-    def verdict(self) -> Judgement:
-        if self.interval is None:
-            return "not judged"
-        within = [
-            (self.least is None or x >= self.least) and (self.most is None or x <= self.most) for x in self.interval
-        ]
-        return "holds" if all(within) else "not judged" if any(within) else "fails"
-
-    @property
-    def row(self) -> tuple[str, str, str]:
-        """The paper's words, what was measured, the verdict."""
-        measured = f"{self.what}: {self.aim.judged().measured}"
-        if self.interval is not None:
-            low, high = self.interval
-            measured += f" ({shown(low, self.unit)} to {shown(high, self.unit)}, n = {len(self.values)})"
-        return self.paper, f"{measured}; wanted {self.aim.wanted}", self.verdict
-
-
-def _median(values: Sequence[float]) -> float:
-    """Return the median; of nothing, what meets no aim."""
-    return median(values, default=math.nan)
-
-
 def _worst(values: Iterable[float]) -> float:
     """Return the least; of nothing, what meets no aim."""
     return min(values, default=math.nan)
 
 
-class Points:
-    """All that was measured."""
-
-    def __init__(self, points: Iterable[Point]) -> None:
-        self.all = tuple(points)
-
-    def values(self, cell: Cell, task: str, figure: Callable[[Point], float]) -> dict[tuple[int, int], float]:
-        """Return *figure* by round and value of what was varied."""
-        return {(p.round, p.at): figure(p) for p in self.all if (p.cell, p.task) == (cell, task)}
-
-    def ratios(
-        self,
-        one: tuple[Cell, str],
-        other: tuple[Cell, str],
-        figure: Callable[[Point], float],
-        fold: Callable[[list[float]], float],
-    ) -> tuple[float, ...]:
-        """Return for each round what *fold* makes of one's ratios to the other, over what was varied."""
-        mine, theirs = self.values(*one, figure), self.values(*other, figure)
-        found: dict[int, list[float]] = {}
-        for key in sorted(mine.keys() & theirs.keys()):
-            found.setdefault(key[0], []).append(mine[key] / theirs[key] if theirs[key] else math.nan)
-        return tuple(fold(values) for values in found.values())
-
-    def others(self, tasks: Sequence[tuple[Cell, str]]) -> list[tuple[Cell, str]]:
-        """Return those of *tasks* that were measured."""
-        there = {(p.cell, p.task) for p in self.all}
-        return [task for task in tasks if task in there]
-
-    def least_ratio(
-        self, one: tuple[Cell, str], others: Sequence[tuple[Cell, str]], figure: Callable[[Point], float]
-    ) -> tuple[float, ...]:
-        """Return for each round the least of one's ratios to any of *others*, at any value of what was varied."""
-        each = [self.ratios(one, other, figure, min) for other in self.others(others)]
-        return tuple(min(values) for values in zip(*each, strict=False))
+def geometric_mean_or_nan(values: list[float]) -> float:
+    """Return the geometric mean; of a rate of nothing, what meets no aim."""
+    return geometric_mean(values) if all(value > 0 for value in values) else math.nan
 
 
 def sound(points: Points, planned: Sequence[tuple[Cell, str, int]], runs: int) -> list[Aim]:
@@ -275,13 +111,8 @@ def goodput_aims(points: Points) -> list[Aim]:
     return [
         Aim("bytes of a packet by TCP, × what the MTU allows, least", _worst(fill), least=0.9),
         Aim("bytes of a packet by TCP, × what the MTU allows, most", max(fill, default=math.nan), most=1.01),
-        Aim("share of the second path, median", _median(second), least=0.05),
+        Aim("share of the second path, median", median_or_nan(second), least=0.05),
     ]
-
-
-def geometric_mean_or_nan(values: list[float]) -> float:
-    """Return the geometric mean; of a rate of nothing, what meets no aim."""
-    return geometric_mean(values) if all(value > 0 for value in values) else math.nan
 
 
 def http_claims(points: Points) -> list[Claim]:
@@ -319,7 +150,7 @@ def http_aims(points: Points) -> list[Aim]:
 
     def slower(percent: int) -> float:
         number = PERCENTS.index(percent)
-        return _median(points.ratios(*pair, lambda p: p.spread[number], geometric_mean_or_nan))
+        return median_or_nan(points.ratios(*pair, lambda p: p.spread[number], geometric_mean_or_nan))
 
     return [
         Aim("connections for each answer, least", _worst(p.renewed for p in points.all), least=0.9),
@@ -376,9 +207,9 @@ def buffer_aims(points: Points, idle: Sequence[Held]) -> list[Aim]:
     filled = [p.kernel / (2 * p.at) for p in ours if p.at == smallest]
     names = list(dict.fromkeys(each.name for each in idle)) or ["idle connection"]
     return [
-        Aim("most that sockets held, × what the smallest buffer allows", _median(filled), least=0.3),
+        Aim("most that sockets held, × what the smallest buffer allows", median_or_nan(filled), least=0.3),
         *(
-            Aim(f"{name}, kB", _median([h.user + h.kernel for h in idle if h.name == name]), most=IDLE)
+            Aim(f"{name}, kB", median_or_nan([h.user + h.kernel for h in idle if h.name == name]), most=IDLE)
             for name in names
         ),
     ]

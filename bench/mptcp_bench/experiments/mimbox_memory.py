@@ -21,7 +21,8 @@ from mptcp_lab.testbed import Testbed, paths
 from .attempts import attempted
 from .findings import Findings
 from .mimbox_bed import Declared, Window, built, chosen, curves, drawn, findings, measured, rounds, several
-from .mimbox_judging import EACH, ROUTER, Held, Point, Points, buffer_aims, buffer_claims
+from .mimbox_judging import EACH, ROUTER, buffer_aims, buffer_claims
+from .mimbox_points import Held, Point, Points
 from .relay_bed import LARGE, SMALL, Bed
 from .relay_cells import BASE, DIRECT, OURS, Cell, Plan
 from .relay_judging import Measured

@@ -9,7 +9,8 @@ import pytest
 
 from mptcp_bench.experiments.mimbox_bed import DEVICES, Window, built, measured
 from mptcp_bench.experiments.mimbox_delay import FILE, REQUESTS, delays_of
-from mptcp_bench.experiments.mimbox_judging import ROUTER, Point
+from mptcp_bench.experiments.mimbox_judging import ROUTER
+from mptcp_bench.experiments.mimbox_points import Point
 from mptcp_bench.experiments.relay_bed import LARGE, SMALL, Bed
 from mptcp_bench.experiments.relay_cells import DIRECT, OURS, Cell
 from mptcp_lab.testbed.mtu import mtu

@@ -18,6 +18,7 @@ from mptcp_bench.experiments.peers.splice import NATIVE
 from mptcp_bench.experiments.relay import tasks_of
 from mptcp_bench.experiments.relay_bed import Bed, Counters, measured
 from mptcp_bench.experiments.relay_cells import BASE, BULK, DIRECT, HELD, REBUILT, TASKS, Cell, Setting, plan_of
+from mptcp_bench.experiments.relay_judging import taken
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 
 pytestmark = pytest.mark.kernel
@@ -89,14 +90,18 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
 
 
 @contextmanager
-def server(answers: list[bytes]) -> Iterator[int]:
-    """Have a server give each connection *answers*, one for each request, and close it."""
+def server(answers: list[bytes], pause: float = 0) -> Iterator[int]:
+    """Have a server give each connection *answers*, one for each request, and close it.
+
+    *pause*: seconds before the first.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
 
     def talk(connection: socket.socket) -> None:
-        for answer in answers:
+        for number, answer in enumerate(answers):
             if not connection.recv(4096):
                 break
+            time.sleep(0 if number else pause)
             connection.sendall(answer)
 
     with serving(listener, talk):
@@ -116,14 +121,22 @@ def program(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., Non
 
 
 def counted(
-    program: Path, answers: list[bytes], enough: Callable[[Counters], bool], *, rate: float = 0, requests: int = -1
+    program: Path,
+    answers: list[bytes],
+    enough: Callable[[Counters], bool],
+    *,
+    rate: float = 0,
+    requests: int = -1,
+    preamble: str = "",
+    pause: float = 0,
 ) -> Counters:
     """Return what the clients count of a server that answers so, once it is *enough*."""
     file = program.parent / "counters"
     file.unlink(missing_ok=True)
-    with server(answers) as port:
+    with server(answers, pause) as port:
         argv = [
-            program, file, "tcp", "127.0.0.1", str(port), "1", str(requests), str(rate), "", "GET / HTTP/1.1\r\n\r\n",
+            program, file, "tcp", "127.0.0.1", str(port), "1", str(requests), str(rate), preamble,
+            "GET / HTTP/1.1\r\n\r\n",
         ]  # fmt: skip
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
         try:
@@ -166,6 +179,17 @@ def test_a_request_that_was_lost_with_its_connection_is_asked_again(program: Pat
 def test_connections_rest_when_they_have_had_their_answers(program: Path) -> None:
     found = counted(program, [HEAD + b"abcd"] * 9, lambda c: c.resting == 1, requests=2)
     assert (found.answers, found.octets, found.failures) == (2, 8, 0)
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_the_first_answer_is_counted_from_when_its_connection_was_opened(program: Path, requests: int) -> None:
+    """The tunnel's answer comes late: of the answers behind it the first alone has waited for it."""
+    answers = [b"HTTP/1.1 200 OK\r\n\r\n", *[HEAD + b"abcd"] * 9]
+    preamble = "CONNECT a:443 HTTP/1.1\r\n\r\n"
+    found = counted(program, answers, lambda c: c.resting == 1, requests=requests, preamble=preamble, pause=0.3)
+    assert found.answers == requests
+    assert taken(found.late, (100,))[0] > 0.29
+    assert (taken(found.late, (1,))[0] > 0.29) is (requests == 1)
 
 
 def test_connections_that_are_closed_while_they_rest_are_opened_again(program: Path) -> None:

@@ -13,11 +13,6 @@ from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.mimbox_bed import Declared
 from mptcp_bench.experiments.mimbox_judging import (
     EACH,
-    PERCENTS,
-    Delays,
-    Held,
-    Point,
-    Points,
     buffer_aims,
     delay_aims,
     delay_claims,
@@ -25,6 +20,7 @@ from mptcp_bench.experiments.mimbox_judging import (
     http_aims,
     sound,
 )
+from mptcp_bench.experiments.mimbox_points import PERCENTS, Delays, Held, Point, Points
 from mptcp_bench.experiments.relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
 
 RUNS = 3

@@ -13,7 +13,8 @@ from mptcp_bench.experiments import mimbox_goodput, mimbox_http
 from mptcp_bench.experiments.mimbox_bed import Chosen, chosen, claims_table, curves, drawn
 from mptcp_bench.experiments.mimbox_delay import passages
 from mptcp_bench.experiments.mimbox_http import times
-from mptcp_bench.experiments.mimbox_judging import ROUTER, Claim, Points, goodput_claims
+from mptcp_bench.experiments.mimbox_judging import ROUTER, goodput_claims
+from mptcp_bench.experiments.mimbox_points import Claim, Points
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.relay_cells import DIRECT, OURS, Cell
 from mptcp_bench.wire.packets import ACK, Packet
