@@ -7,18 +7,21 @@ after the processes in them have ended.
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from . import congestion, hops
-from .commands import TestbedError, run
+from .commands import TestbedError, run, said
 from .host import ClientPath, Lab
 from .model import Topology
 from .node import LiveNode
 from .ownership import Run, claimed_run, delete_namespace
-from .plan import steps
+from .plan import Step, steps
 
 PATH_NAMES = {"eth0": "ethernet", "wlan0": "wifi"}
 """What conf/policy.yaml calls the client's devices."""
@@ -68,11 +71,8 @@ class Testbed(AbstractContextManager["Testbed"]):
             congestion.select(topology.congestion_control, namespaces.values())
         netem = self.emulation.kind == "netem"
         seed = self.emulation.seed if self.emulation.repeatable else None
-        for step in steps(topology, namespaces, netem=netem, seed=seed):
-            run(
-                ["ip", "netns", "exec", namespaces[step.node], *step.argv],
-                attempt=f"build {topology.name}: {step}",
-            )
+        for node, there in groupby(steps(topology, namespaces, netem=netem, seed=seed), key=lambda step: step.node):
+            _take(tuple(there), namespaces[node], f"build {topology.name}")
         for name, namespace in namespaces.items():
             self._nodes[name] = LiveNode(topology, name, namespace, self.directory, self._scope)
         self.emulation.start(topology, self._nodes, self.directory)
@@ -110,6 +110,21 @@ class Testbed(AbstractContextManager["Testbed"]):
             return self._nodes[name]
         except KeyError:
             raise KeyError(f"no node {name!r}; there are {', '.join(self._nodes)}") from None
+
+
+def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:
+    """Take the steps *there*, all of one node, in *namespace*; TestbedError names the one that failed.
+
+    By one shell: to enter a namespace costs more than most steps.
+    """
+    lines = (
+        f"{shlex.join(step.argv)} || {{ code=$?; echo {number}; exit $code; }}" for number, step in enumerate(there)
+    )
+    done = run(["ip", "netns", "exec", namespace, "sh", "-c", "\n".join(lines)], attempt=attempt, check=False)
+    if done.returncode != 0:
+        *output, number = done.stdout.splitlines() or ["0"]
+        failed = there[int(number)]
+        raise TestbedError(f"{attempt}: {failed}: exit code {done.returncode}{said(*output, done.stderr)}")
 
 
 def lab_of(testbed: Testbed) -> Lab:

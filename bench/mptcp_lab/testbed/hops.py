@@ -10,7 +10,9 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from ..emulation import middlebox, userspace
@@ -37,14 +39,24 @@ def choose(topology: Topology, wanted: Kind | None = None) -> Kind | None:
 
 
 def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = userspace.SOURCES) -> Path:
-    """Compile *sources* into *directory* and return the program."""
+    """Have the program that is compiled of *sources* in *directory*, and return it."""
     program = directory / name
-    try:
-        run(["gcc", *userspace.COMPILER_FLAGS, "-o", str(program), *map(str, sources), *userspace.LIBRARIES])
-    except TestbedError as error:
-        needs = "gcc and the headers of libnetfilter_queue and libmnl (Debian: libnetfilter-queue-dev libmnl-dev)"
-        raise TestbedError(f"build the path emulator, which needs {needs}: {error}") from None
+    program.write_bytes(_compiled(tuple(sources), userspace.COMPILER_FLAGS, userspace.LIBRARIES))
+    program.chmod(0o755)
     return program
+
+
+@cache
+def _compiled(sources: tuple[Path, ...], flags: tuple[str, ...], libraries: tuple[str, ...]) -> bytes:
+    """Return the program. It is compiled once in a process, which may build many testbeds, and leaves no file."""
+    with TemporaryDirectory() as directory:
+        program = Path(directory) / "program"
+        try:
+            run(["gcc", *flags, "-o", str(program), *map(str, sources), *libraries])
+        except TestbedError as error:
+            needs = "gcc and the headers of libnetfilter_queue and libmnl (Debian: libnetfilter-queue-dev libmnl-dev)"
+            raise TestbedError(f"build the path emulator, which needs {needs}: {error}") from None
+        return program.read_bytes()
 
 
 def _queue_forwarded(node: LiveNode, choices: Iterable[Rules]) -> None:

@@ -31,6 +31,8 @@ SO_RCVBUFFORCE, UDP_SEGMENT = 33, 103
 IP_RECVERR = 11
 ECHO_REQUEST, ECHO_REPLY = 8, 0
 RECEIVE_BUFFER = 64 << 20
+POLL = 0.05
+"""Seconds between two looks whether a sender has ended."""
 DISCARD = 9
 """RFC 863: nobody listens there."""
 DATAGRAM = 1472
@@ -140,16 +142,20 @@ class Receiver:
 
     def numbers(self, sender: Program, silence: float = 2.0) -> list[int]:
         """Return the numbers that came until *sender* had ended and none came for *silence* seconds."""
-        self._socket.settimeout(silence)
+        self._socket.settimeout(POLL)
         numbers: list[int] = []
-        ended = False
+        silent_since = time.monotonic()
         while True:
+            # Before it is waited: what came while this process did not run is to be found still.
+            now = time.monotonic()
             try:
                 numbers.append(_NUMBER.unpack_from(self._socket.recv(2048))[0])
+                silent_since = now
             except TimeoutError:
-                if ended:
+                if sender.running:
+                    silent_since = now
+                elif now - silent_since >= silence:
                     return numbers
-                ended = not sender.running
 
 
 def send_command(source: str, target: str, port: int, count: int, per_second: int, size: int) -> list[str]:

@@ -83,17 +83,33 @@ def page(*shown: Result) -> Page:
     return read
 
 
-def test_the_page_fetches_nothing_and_runs_nothing() -> None:
-    read = page(*(make() for make in EXAMPLES))
+@pytest.fixture(scope="module")
+def everything() -> Page:
+    """The page of a result of each experiment: its figures take seconds to draw."""
+    return page(*(make() for make in EXAMPLES), *(own(name) for name in EXPERIMENTS))
+
+
+@pytest.fixture(scope="module")
+def figure_3() -> Page:
+    return page(fig3())
+
+
+@pytest.fixture(scope="module")
+def table_1() -> Page:
+    return page(table1())
+
+
+def test_the_page_fetches_nothing_and_runs_nothing(everything: Page) -> None:
+    read = everything
     assert not {"script", "link", "iframe", "object", "base"} & set(read.tags)
     assert all(re.match(r"#[\w-]+$|data:image/svg\+xml;base64,", reference) for reference in read.references)
     inner = [r for r in read.references if r.startswith("#")]
     assert {r.removeprefix("#") for r in inner} <= set(read.ids)
-    assert len(set(read.ids)) == len(read.ids) == 7
+    assert len(set(read.ids)) == len(read.ids) == len(EXAMPLES) + len(EXPERIMENTS)
 
 
-def test_the_figures_within_fetch_nothing() -> None:
-    pictures = [r for r in page(fig3(), table1()).references if r.startswith("data:")]
+def test_the_figures_within_fetch_nothing(figure_3: Page, table_1: Page) -> None:
+    pictures = [r for shown in (figure_3, table_1) for r in shown.references if r.startswith("data:")]
     assert len(pictures) == 2
     for picture in pictures:
         text = base64.b64decode(picture.partition(",")[2]).decode()
@@ -101,8 +117,8 @@ def test_the_figures_within_fetch_nothing() -> None:
         assert "<script" not in text
 
 
-def test_everything_is_said_of_an_experiment() -> None:
-    text = page(fig3()).text
+def test_everything_is_said_of_an_experiment(figure_3: Page) -> None:
+    text = figure_3.text
     assert "2 claims of the paper: 1 holds 1 differs" in text
     for words in (
         "Figure 3: MPTCP through the proxy",
@@ -120,12 +136,12 @@ def test_everything_is_said_of_an_experiment() -> None:
         assert words in text, words
 
 
-def test_statistics_are_mean_interval_and_count() -> None:
+def test_statistics_are_mean_interval_and_count(figure_3: Page) -> None:
     result = fig3()
     line = result.statistic("mptcp", "goodput")
     assert line is not None
     assert line.high is not None
-    (cells,) = [row for row in page(result).cells if row[0] == "goodput"]
+    (cells,) = [row for row in figure_3.cells if row[0] == "goodput"]
     expected = f"{line.mean / 1e6:.1f} ± {(line.high - line.mean) / 1e6:.1f} Mbit/s (n = 5)"
     assert cells[1] == expected
     assert len(cells) == 4
@@ -136,8 +152,8 @@ def test_the_sweep_has_a_row_for_each_point() -> None:
     assert len([row for row in rows if row[0].startswith("buffer ")]) == 10
 
 
-def test_delays_stand_beside_the_papers() -> None:
-    rows = page(table1()).cells
+def test_delays_stand_beside_the_papers(table_1: Page) -> None:
+    rows = table_1.cells
     (syn,) = [row for row in rows if row[0] == "syn, client → origin" and row[1] == "plain TCP"]
     assert syn[2] == "1200"
     assert syn[-1] == "8.50 ms"
@@ -154,11 +170,10 @@ def test_texts_are_escaped_and_an_interrupted_experiment_is_flagged() -> None:
     assert "img" not in read.tags
 
 
-def test_missing_experiments_are_named() -> None:
+def test_missing_experiments_are_named(everything: Page) -> None:
     text = page(fig2(), table1()).text
     assert "Not run yet: fig3, fig4, fig5, fig6, fig7, goodput, " in text
-    everything = [*(make() for make in EXAMPLES), *(own(name) for name in EXPERIMENTS)]
-    assert "Not run yet" not in page(*everything).text
+    assert "Not run yet" not in everything.text
 
 
 def test_files_are_found_put_in_order_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -304,28 +304,25 @@ def test_a_throttler_that_hangs_holds_no_page_up(tmp_path: Path) -> None:
         assert client.get("/api/history").status_code == 200
 
 
-def test_history_events_and_policy_come_from_memory(site: Site, client: TestClient) -> None:
+def test_history_events_and_policy_come_from_memory(site: Site) -> None:
     site.world.tell("applied", "a cap", token="4f037d87", rule="spare-ethernet")
     site.world.tell("closed", "closed", token="00000001")
-
-    async def seen() -> None:
-        # A look of the watch's own may be under way, and then has the events first.
-        await site.watch.look()
-        await until(lambda: any(each.kind == "closed" for each in site.watch.happenings.newest(Wanted(), 10)[0]))
-
-    client.portal.call(seen)  # type: ignore[union-attr]
-    before = len(site.world.asked)
-    assert [each["kind"] for each in client.get("/api/events").json()["events"]][-2:] == ["applied", "closed"]
-    (event,) = client.get("/api/events", params={"token": "4f037d87"}).json()["events"]
-    assert event["text"] == "a cap"
-    history = client.get("/api/history", params={"step": 1}).json()
-    assert [each["rule"] for each in history["rules"]] == ["spare-ethernet"]
-    policy = client.get("/api/policy").json()
-    assert policy["policy"]["rules"] == ["spare-ethernet"]
-    assert [each["name"] for each in policy["budgets"]] == ["month"]
-    assert [each["name"] for each in policy["budget_totals"]] == ["month"]
-    # The watch itself asks meanwhile.
-    assert all(each["query"] in ("summary", "events") and "token" not in each for each in site.world.asked[before:])
+    with site.client() as client:
+        # The watch asks when it starts, first for the summary, then for events.
+        taken = Wanted(kind="closed")
+        client.portal.call(until, lambda: site.watch.happenings.newest(taken, 1)[0])  # type: ignore[union-attr]
+        before = len(site.world.asked)
+        assert [each["kind"] for each in client.get("/api/events").json()["events"]][-2:] == ["applied", "closed"]
+        (event,) = client.get("/api/events", params={"token": "4f037d87"}).json()["events"]
+        assert event["text"] == "a cap"
+        history = client.get("/api/history", params={"step": 1}).json()
+        assert [each["rule"] for each in history["rules"]] == ["spare-ethernet"]
+        policy = client.get("/api/policy").json()
+        assert policy["policy"]["rules"] == ["spare-ethernet"]
+        assert [each["name"] for each in policy["budgets"]] == ["month"]
+        assert [each["name"] for each in policy["budget_totals"]] == ["month"]
+        # The watch itself asks meanwhile.
+        assert all(each["query"] in ("summary", "events") and "token" not in each for each in site.world.asked[before:])
 
 
 def test_each_budget_is_shown_however_many_accounts_of_another_are_fuller() -> None:
