@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -34,11 +36,19 @@ def until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) 
         time.sleep(0.2)
 
 
+@contextmanager
+def cache_of_one_run() -> Iterator[None]:
+    """Wait until no other run uses the cache: two would write one archive, and apt waits for no other apt."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _base(release: str) -> Path:
     """Return the smallest root file system of *release* that boots, made where the cache has none."""
     archive = CACHE / f"{release}.tar"
     if not archive.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
         fresh = archive.with_suffix(".new.tar")
         command = ["mmdebstrap", "--quiet", "--variant=minbase", "--include=systemd-sysv,dbus", release, str(fresh)]
         subprocess.run(command, check=True, timeout=1800)

@@ -13,6 +13,13 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 NAME: Final = "mptcp-steering-proxy"
+EARLIER: Final = "4de789fa2d86598304f5cf5d40e37b1c456f41a6"
+"""The commit of the package from which an upgrade is tried: with every new version, that of the version before.
+
+While there is one version only: the first that ran on both releases, proxy and a throttler that still was root.
+"""
+# Root may well test somebody else's checkout.
+_GIT: Final = ("git", "-c", "safe.directory=*", "-C", str(REPOSITORY))
 KINDLY: Final = ("nice", "--adjustment=10")
 """Before what takes long, on a machine that has other things to do; idle scheduling would starve it beside them."""
 BUILD_PATIENCE: Final = 1800
@@ -49,17 +56,29 @@ def build(directory: Path) -> Path:
     """
     if ready := os.environ.get("MPTCP_PACKAGE"):
         return Path(ready).resolve()
-    command = [*KINDLY, "sh", str(REPOSITORY / "debian/package"), str(directory)]
+    return build_from(REPOSITORY, directory)
+
+
+def build_from(sources: Path, directory: Path) -> Path:
+    command = [*KINDLY, "sh", str(sources / "debian/package"), str(directory)]
     subprocess.run(command, check=True, timeout=BUILD_PATIENCE)
     (package,) = directory.glob(f"{NAME}_*.deb")
     return package
 
 
-def copy_sources(directory: Path) -> None:
-    """Copy the checkout into the new folder *directory*, without what was made from it."""
+def has_commit(commit: str) -> bool:
+    """Whether the checkout has *commit*: a shallow one, or no checkout at all, has not."""
+    command = [*_GIT, "cat-file", "-e", f"{commit}^{{commit}}"]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def copy_sources(directory: Path, commit: str | None = None) -> None:
+    """Copy the checkout into the new folder *directory*, without what was made from it; or that of *commit*."""
     directory.mkdir()
     left_out = [f"--exclude={name}" for name in ("./.venv", "./dist", "./results")]
     command = ["tar", "--create", "--exclude-vcs", *left_out, "--directory", str(REPOSITORY), "."]
+    if commit is not None:
+        command = [*_GIT, "archive", "--format=tar", commit]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as archive:
         extract = ["tar", "--extract", "--no-same-owner", "--directory", str(directory)]
         subprocess.run(extract, stdin=archive.stdout, check=True)

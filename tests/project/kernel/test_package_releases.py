@@ -5,27 +5,32 @@ Too long for every run of the tests: ``sudo ./run deb --test [RELEASE]`` starts 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 from confinement import assert_nobody_has_more_than_needed, exposures
-from containers import Container, until
+from containers import Container, cache_of_one_run, until
 from deb_package import (
     BUILD_DIFFERENTLY,
     BUILD_PATIENCE,
+    EARLIER,
     KINDLY,
     NAME,
     build,
+    build_from,
     contents,
     copy_sources,
     foreign,
+    has_commit,
     repacked,
     sha256,
 )
@@ -70,13 +75,22 @@ COMPLETIONS: Final = {
     "mptcp-throttler replay /etc/debian_ver": "mptcp-throttler replay /etc/debian_version",
 }
 """What is typed, and what the TAB key makes of it."""
+METERED: Final = """
+  - name: wifi-volume
+    paths: [wifi]
+    budget:
+      period: month
+      steps: [{after: 1 TB, throttle: {rate: 1 Mbit/s}}]
+"""
+"""A rule that caps nobody, and has a volume that outlives the daemon."""
 BUILD = """
 apt-get update --quiet
 apt-get install --yes --quiet --no-install-recommends dpkg-dev lintian
-cd /shared/source
+cd "$1/source"
 apt-get build-dep --yes --quiet --no-install-recommends .
-PIP_CERT=/shared/trusted.pem sh debian/package /shared/made
+PIP_CERT=/shared/trusted.pem sh debian/package "$1/made"
 """
+"""For sh(1) in a container, with a directory as argument: of what its folder ``source`` has, a package in ``made``."""
 # What systemd, dpkg's tools and Debian's own packages leave on a host that ran for a while.
 OTHERS = (
     "etc/hosts",
@@ -95,6 +109,12 @@ OTHERS = (
     "etc/ssl/certs/",
     "usr/local/share/ca-certificates",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_run_at_a_time() -> Iterator[None]:
+    with cache_of_one_run():
+        yield
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -118,9 +138,30 @@ def package(builder: Container | None, tmp_path_factory: pytest.TempPathFactory)
     """Return the package for *release*, built on that release or given."""
     if builder is None or "MPTCP_PACKAGE" in os.environ:
         return build(tmp_path_factory.mktemp("package"))
-    copy_sources(builder.shared / "source")
-    builder.outside(BUILD)
-    (made,) = (builder.shared / "made").glob("*.deb")
+    return built_in(builder, "present")
+
+
+@pytest.fixture(scope="module")
+def earlier_package(builder: Container | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the package of :data:`EARLIER`, built on *release* or given."""
+    if ready := os.environ.get("MPTCP_PACKAGE_BEFORE"):
+        return Path(ready).resolve()
+    if not has_commit(EARLIER):
+        pytest.skip(f"NOT TESTED: this checkout lacks commit {EARLIER:.12}; git fetch --unshallow brings it")
+    if builder is not None:
+        return built_in(builder, "earlier", EARLIER)
+    directory = tmp_path_factory.mktemp("earlier")
+    copy_sources(directory / "source", EARLIER)
+    return build_from(directory / "source", directory / "made")
+
+
+def built_in(builder: Container, name: str, commit: str | None = None) -> Path:
+    """Return the package of *commit*, or of the checkout as it is, built in the folder *name* of the container."""
+    directory = builder.shared / name
+    directory.mkdir()
+    copy_sources(directory / "source", commit)
+    builder.outside(f"set -- /shared/{name}; {BUILD}")
+    (made,) = (directory / "made").glob("*.deb")
     return made
 
 
@@ -194,6 +235,7 @@ def test_a_life_from_installation_to_purge(
     with capsys.disabled():
         print(f"\n{container.release}: {exposures(container)}")
     assert_nobody_has_more_than_needed(container)
+    mistakes_are_seen(container)
     all_serve(site)
 
     # An operator's line stays through an upgrade that brings another squid.conf: dpkg asks.
@@ -230,33 +272,45 @@ def test_a_life_from_installation_to_purge(
     )
 
 
-@pytest.mark.skipif(
-    "MPTCP_PACKAGE_BEFORE" not in os.environ, reason="NOT TESTED: MPTCP_PACKAGE_BEFORE names no package"
-)
 def test_an_upgrade_from_an_earlier_package(
-    site: Site, package: Path, tmp_path: Path, request: pytest.FixtureRequest
+    site: Site, package: Path, earlier_package: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """As its users have it: with proxy and throttler in use. What is new comes, and waits to be enabled."""
     site.container.off()
     container = Container(site.container.release, tmp_path)
     request.addfinalizer(container.off)
-    site, given = replace(site, container=container), Path(os.environ["MPTCP_PACKAGE_BEFORE"])
-    earlier = repacked(given, tmp_path, "0.0.1", [])
+    site = replace(site, container=container)
+    # Two packages of one version would be an installation of the same once more.
+    earlier = repacked(earlier_package, tmp_path, "0.0.1", [])
     first, second = (f"/shared/{each.name}" for each in (earlier, package))
     for each in (earlier, package):
         shutil.copy(each, container.shared)
     boot_with_downloads(site, first)
     container.sh(f"apt-get install --yes --quiet {first}")
     configure_throttler(container)
-    download_is_throttled(site)
-    container.sh(f"apt-get install --yes --quiet {second}")
-    until(lambda: all(container.active(unit) for unit in ENABLED), "both are active after the upgrade")
-    assert {unit for unit in UNITS if container.active(unit)} == set(ENABLED)
-    assert enabled(container) == set(ENABLED)
-    assert failed(container) == ""
-    download_is_throttled(site)
-    container.sh("systemctl enable --now mptcp-console")
-    console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=1)
+    container.sh(f"echo '{METERED}' >>/etc/mptcp-throttler/policy.yaml && systemctl reload mptcp-throttler")
+    used = 0
+    for step in (None, second, first):
+        if step is not None:
+            processes = main_processes(container, ENABLED)
+            container.sh(f"apt-get install --yes --quiet --allow-downgrades {step}")
+            until(lambda: all(container.active(unit) for unit in ENABLED), "both are active after the upgrade")
+            assert not set(main_processes(container, ENABLED)) & set(processes), "both run what was installed"
+            assert failed(container) == ""
+        assert metered(container) >= used, "what was used of budgets stays"
+        download_is_throttled(site)
+        until(partial(has_metered, container, used + SIZE // 2), "the download counts")
+        used = metered(container)
+        if step == second:
+            assert enabled(container) == set(ENABLED)
+            assert {unit for unit in UNITS if container.active(unit)} == set(ENABLED)
+            # Which once was root's.
+            others = "find /var/lib/mptcp-throttler /run/mptcp-throttler ! -user mptcp-throttler"
+            assert container.sh(others) == ""
+            container.sh("systemctl enable --now mptcp-console")
+            console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=1)
+            # An earlier package need not have it.
+            container.sh("systemctl disable --now mptcp-console")
 
 
 def test_the_same_sources_give_the_same_bytes_to_everybody(package: Path, package_of_another: Path) -> None:
@@ -264,6 +318,33 @@ def test_the_same_sources_give_the_same_bytes_to_everybody(package: Path, packag
     one, other = contents(package), contents(package_of_another)
     assert {name: (one.get(name), other.get(name)) for name in one | other if one.get(name) != other.get(name)} == {}
     assert sha256(package_of_another) == sha256(package)
+
+
+def mistakes_are_seen(container: Container) -> None:
+    """A file with a mistake: systemctl fails, says so as long as it holds, and nothing is tried again and again."""
+    directory = "/etc/mptcp-throttler"
+    journal = "journalctl --no-pager --boot --unit=mptcp-throttler --priority"
+    container.sh(f"cd {directory} && cp policy.yaml policy.good && printf 'version: 1\\nrules: 7\\n' >policy.yaml")
+    assert container.run(["systemctl", "reload", "mptcp-throttler"], check=False).returncode != 0
+    assert container.active("mptcp-throttler")
+    assert "RELOAD REFUSED" in container.sh("mptcp-throttler status")
+    assert f"{directory}/policy.yaml:2: rules" in container.sh(f"{journal}=warning")
+    container.sh(f"cd {directory} && mv policy.good policy.yaml && systemctl reload mptcp-throttler")
+    assert "RELOAD REFUSED" not in container.sh("mptcp-throttler status")
+
+    container.sh(f"cd {directory} && cp throttler.yaml throttler.good && sed -i 's/wan0/wan7/' throttler.yaml")
+    said = f"{directory}/throttler.yaml:7: interfaces: there is no interface wan7 on this host"
+    assert said in container.sh("mptcp-throttler check", check=False)
+    assert container.run(["systemctl", "restart", "mptcp-throttler"], check=False).returncode != 0
+    shown = container.sh("systemctl show -p ActiveState -p ExecMainStatus -p NRestarts mptcp-throttler").split()
+    assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
+    assert "mptcp-throttler.service" in failed(container)
+    assert said in container.sh(f"{journal}=err")
+    container.sh(f"cd {directory} && mv throttler.good throttler.yaml && systemctl start mptcp-throttler")
+
+    told = container.sh("runuser -u nobody -- mptcp-throttler status", check=False)
+    assert "you may not ask" in told
+    assert "Errno" not in told
 
 
 def tab_completes(container: Container) -> None:
@@ -309,8 +390,17 @@ def processes_of_ours(container: Container) -> str:
     return container.sh("ps -eo args= | grep '[m]ptcp-\\|[s]quid'", check=False)
 
 
-def main_processes(container: Container) -> list[str]:
-    return container.sh(f"systemctl show --value -p MainPID {' '.join(UNITS)}").split()
+def main_processes(container: Container, units: Iterable[str] = UNITS) -> list[str]:
+    return container.sh(f"systemctl show --value -p MainPID {' '.join(units)}").split()
+
+
+def has_metered(container: Container, volume: int) -> bool:
+    return metered(container) >= volume
+
+
+def metered(container: Container) -> int:
+    """Return the bytes that count for :data:`METERED`."""
+    return sum(each["used"] for each in json.loads(container.sh("mptcp-throttler quota show --json")))
 
 
 def kernel_state(node: LiveNode) -> str:
