@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from mptcp_console.connections import MOST_WAITING, REQUEST_SECONDS, BoundedHttp
+from mptcp_common.http_bounds import MOST_WAITING, REQUEST_SECONDS, BoundedHttp
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
