@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from kept_connection import CHECK, Connection
+
 from mptcp_lab.testbed import LiveNode, Process, Testbed
 from mptcp_lab.testbed.services import (
     Proxy,
@@ -21,6 +23,8 @@ from mptcp_lab.testbed.services import (
 )
 
 CHECK_PORT, PAGE_PORT, CAPTIVE_PORT = 3180, 3181, 3182
+CONNECTIONS = 24
+"""The kernel deals them out to workers by a hash: hardly ever is one of two, or of four, left out by so many."""
 NOBODY = ["setpriv", "--reuid=65534", "--regid=0", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
 """As the unit has it: nobody, in the group of the status socket (here root's), without capabilities."""
 PATHS = """\
@@ -86,6 +90,21 @@ class PortalSite:
             lambda: accepts(self.node, "127.0.0.1", CHECK_PORT), "the portal answers", process=self.portal, timeout=60
         )
         return self.portal
+
+    def wait_for_all_workers(self, node: LiveNode | None = None) -> None:
+        """Wait until each of Squid's workers has found the portal, by the first request that it gets.
+
+        *node*: who asks, where it is not the testbed's client.
+        """
+
+        def found() -> bool:
+            answers = []
+            for _ in range(CONNECTIONS):
+                with Connection(node or self.client, self.node.service_address()) as client:
+                    answers.append(client.get(CHECK)[0])
+            return set(answers) == {200}
+
+        wait_until(found, "Squid's workers have found the portal", timeout=90)
 
     def start_throttler(self, policy: str = UNCAPPED) -> Throttler:
         self.policy.write_text(policy)

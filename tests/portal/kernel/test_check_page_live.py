@@ -32,8 +32,7 @@ def origin(site: PortalSite) -> Origin:
 @pytest.fixture(scope="module")
 def portal(site: PortalSite) -> PortalSite:
     site.start_portal()
-    with connection(site) as client:
-        wait_until(lambda: client.get(CHECK)[0] == 200, "Squid has found the portal")
+    site.wait_for_all_workers()
     return site
 
 

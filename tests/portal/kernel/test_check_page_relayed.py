@@ -33,6 +33,7 @@ def test_behind_a_relay_the_page_shows_the_relays_connection(
     assert found == 1
     start_relay(relay, relay.write("relay.conf", text))
     site.start_portal()
+    site.wait_for_all_workers(relay)
     with Connection(testbed["client"], relay.service_address(), socket.IPPROTO_TCP) as phone:
         wait_until(lambda: phone.get("http://check.mptcp.internal/")[0] == 200, "the chain works", timeout=90)
         # Each answer is of another connection, whose second subflow comes after the request; the kernel alone is asked.

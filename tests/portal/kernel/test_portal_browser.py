@@ -11,7 +11,7 @@ from typing import Any
 
 import axe
 import pytest
-from kept_connection import CHECK, Connection
+from kept_connection import CHECK
 from portal_browser import SCHEMES, SIZES, chromium, complaints, is_wider_than, look_as, screenshot
 from portal_site import LTE_CAPPED, PAGE_PORT, PATHS, VOLUME, PortalSite
 from qr_reader import qr_texts
@@ -46,8 +46,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSit
     require("htb", "bpf-pacing")
     site = PortalSite.on(make_module_testbed())
     site.start_portal()
-    with Connection(site.client, site.node.service_address()) as client:
-        wait_until(lambda: client.get(CHECK)[0] == 200, "Squid has found the portal", timeout=60)
+    site.wait_for_all_workers()
     return site
 
 

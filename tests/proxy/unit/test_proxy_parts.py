@@ -199,10 +199,10 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     before = os.umask(0o077)
     try:
         installation.make_directories(places, checked)
-        installation.install(places, checked, [ip_network("10.0.0.1/32")], 3)
+        installation.install(places, checked, [ip_network("10.0.0.1/32")], 1)
     finally:
         os.umask(before)
-    assert places.configuration_in_force.read_text() == "workers 3\nhttp_port 3129\nhttp_port 3128\nvia on\n"
+    assert places.configuration_in_force.read_text() == "workers 1\nhttp_port 3129\nhttp_port 3128\nvia on\n"
     assert places.listen_ports.read_text() == "3128,3129\n"
     assert places.own_addresses.read_text() == "10.0.0.1/32\n"
     installation.install(places, checked, [], option=True)

@@ -1,0 +1,57 @@
+"""What several processes of one program use is counted of all: Squid has a worker for each processor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mptcp_bench.experiments.relay_memory import pss, user_memory
+from mptcp_bench.experiments.soak import process
+from mptcp_lab.agent.processes import descendants
+from mptcp_lab.agent.processors import process_seconds, tree_seconds
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+WORKER_SECONDS, WORKER_BYTES = 0.2, 8_000_000
+PROGRAM = f"""
+import os, sys, time
+for _ in range(2):
+    if not os.fork():
+        held = bytearray(os.urandom({WORKER_BYTES}))
+        while time.process_time() < {WORKER_SECONDS}:
+            pass
+        print("ready", flush=True)
+        time.sleep(600)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def tree() -> Iterator[int]:
+    """Two workers below a process that does nothing, all of which hold still."""
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as first:
+        try:
+            assert first.stdout is not None
+            for _ in range(2):
+                assert first.stdout.readline() == b"ready\n"
+            assert len(descendants(first.pid)) == 2
+            yield first.pid
+        finally:
+            for each in (*descendants(first.pid), first.pid):
+                os.kill(each, 9)
+
+
+def test_processor_time_is_that_of_all(tree: int) -> None:
+    assert tree_seconds(tree) >= process_seconds(tree) + 2 * (WORKER_SECONDS - TICK)
+
+
+def test_memory_is_that_of_all(tree: int) -> None:
+    alone = pss(Path(f"/proc/{tree}/smaps_rollup").read_text())
+    assert user_memory(tree) >= alone + 2 * WORKER_BYTES
+    everybody, first = process(tree, *descendants(tree)), process(tree)
+    assert everybody.resident >= first.resident + 2 * WORKER_BYTES / 1e6
+    assert everybody.descriptors >= first.descriptors + 2 * 3
