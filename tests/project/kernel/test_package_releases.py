@@ -365,7 +365,9 @@ def all_serve(site: Site) -> None:
     check_page_is_for_the_proxys_clients_alone(site)
     new_clients_are_served(site)
     relay_takes_both_uplinks(site)
-    assert "Traceback" not in site.container.sh("journalctl --no-pager --boot")
+    logs = site.container.sh("journalctl --no-pager --boot; cat /var/log/mptcpproxy/* /var/log/mptcprelay/*")
+    assert "Traceback" not in logs
+    assert TOKEN not in logs
     restarts = site.container.sh(f"systemctl show --value -p NRestarts {' '.join(UNITS)}").split()
     assert restarts == ["0"] * len(UNITS)
 
