@@ -1,23 +1,33 @@
-"""The demo itself, with shorter downloads: it succeeds on any machine, and fails where a part does not do its work."""
+"""The demo itself, with shorter downloads: it succeeds on any machine, and fails where a part does not do its work.
+
+``MPTCP_DEMO_RUNS=10`` runs the whole of it so often besides: idle, beside a load, and with a throttler that is broken.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from mptcp_bench.cli import main
 from mptcp_bench.demo import DemoError, running
 from mptcp_bench.demo.parts import Part, parts
 from mptcp_lab.testbed import Host
-from mptcp_lab.testbed.services import Proxy, Throttler, start_throttler
+from mptcp_lab.testbed.services import Proxy, Throttler, program, start_throttler
 
 pytestmark = pytest.mark.kernel
+RUNS = int(os.environ.get("MPTCP_DEMO_RUNS", "0"))
+often = pytest.mark.skipif(RUNS == 0, reason="NOT TESTED: MPTCP_DEMO_RUNS=10 takes half an hour")
 
 
 def found_wrong(directory: Path) -> str:
@@ -57,18 +67,38 @@ def test_the_demo_shows_what_it_should_on_any_machine(demo: Callable[[], str]) -
     assert "✗" not in demo()
 
 
+def start_and_kill(node: Host, config: Path) -> Throttler:
+    throttler = start_throttler(node, config)
+    throttler.process.kill()
+    return throttler
+
+
 def test_the_demo_fails_with_a_throttler_that_is_dead(
     demo: Callable[[], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def start_and_kill(node: Host, config: Path) -> Throttler:
-        throttler = start_throttler(node, config)
-        throttler.process.kill()
-        return throttler
-
     monkeypatch.setattr(running, "start_throttler", start_and_kill)
     with pytest.raises(DemoError, match=r"not as it should be: MPTCP through the proxy \+ policy "):
         demo()
     assert (tmp_path / "throughput.png").exists()
+
+
+@often
+@pytest.mark.parametrize("loops", [0, 2], ids=["alone", "beside two busy loops"])
+def test_no_run_of_the_demo_fails(loops: int, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        for _ in range(loops):
+            loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(loop.kill)
+        for number in range(RUNS):
+            argv = [program("mptcp-bench"), "demo", "--output", str(tmp_path / str(number))]
+            done = subprocess.run(argv, check=False, capture_output=True, text=True)
+            assert done.returncode == 0, f"run {number + 1}: {done.stdout}{done.stderr}"
+
+
+@often
+def test_each_run_of_the_demo_with_a_broken_throttler_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(running, "start_throttler", start_and_kill)
+    assert [main(["demo", "--output", str(tmp_path / str(number))]) for number in range(RUNS)] == [1] * RUNS
 
 
 @pytest.mark.parametrize(

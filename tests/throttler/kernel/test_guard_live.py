@@ -32,9 +32,9 @@ DROP = 'table inet fault { chain forward { type filter hook forward priority 0; 
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-def test_a_path_that_fails(make_module_testbed: Callable[..., Testbed], require: Any, guarded: bool) -> None:
+def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any, guarded: bool) -> None:
     require("htb", "nftables")
-    testbed = make_module_testbed()
+    testbed = make_testbed()
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY % str(guarded).lower())
     throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
@@ -70,9 +70,9 @@ def test_a_path_that_fails(make_module_testbed: Callable[..., Testbed], require:
     assert "caps relaxed" in throttler.process.output()
 
 
-def test_a_path_that_fails_under_an_upload(make_module_testbed: Callable[..., Testbed], require: Any) -> None:
+def test_a_path_that_fails_under_an_upload(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "nftables", "ifb", "nft-ingress")
-    testbed = make_module_testbed()
+    testbed = make_testbed()
     policy = testbed.directory / "policy.yaml"
     policy.write_text((POLICY % "true").replace("guard: true", "direction: up"))
     throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
