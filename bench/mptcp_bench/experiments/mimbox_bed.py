@@ -20,7 +20,6 @@ from rich.table import Table
 
 from mptcp_lab.agent import processors
 from mptcp_lab.testbed import LiveNode, Program, Testbed, paths
-from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.node import InterfaceBytes
 from mptcp_lab.testbed.services import start_origin, wait_until
 
@@ -39,6 +38,7 @@ from .relay_judging import machine, spread, taken
 from .relay_memory import buffers, user_memory
 from .tables import new_table
 
+NEEDS = ("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
 DEVICES = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("core", "to-wlan0"), ("proxy", "wan0"),
            ("core", "to-proxy"), ("origin", "eth0"), ("core", "to-origin"))  # fmt: skip
 """Both ends of every link."""
@@ -101,7 +101,6 @@ class Chosen:
 
 def chosen(declared: Declared, options: Mapping[str, str], quick: bool) -> Chosen:
     """Return what *options* choose of what is installed. Raises OptionError for one that makes no sense."""
-    need("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
     wanted = {DIRECT, *choice(options, "proxies", declared.proxies)}
     absent = {name: why for name in sorted(wanted - {DIRECT}) if (why := PEERS[name].lacking())}
     return Chosen(

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from mptcp_lab.agent import processors
 from mptcp_lab.testbed import TestbedError, lab_of
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import mptcp_command
 
 from ..statistics import median
@@ -26,7 +27,7 @@ from ..wire.workload import Workload, measure
 from .aims import aims_table
 from .attempts import attempted
 from .findings import Findings
-from .mimbox_bed import built, claims_table
+from .mimbox_bed import NEEDS, built, claims_table
 from .mimbox_judging import ROUTER, delay_aims, delay_claims
 from .mimbox_points import Delays
 from .options import count
@@ -46,6 +47,7 @@ TITLE = "MiMBox's Table 1: delay of a segment"
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Measure all, in an order drawn anew for each round."""
+    need(*NEEDS, "curl", "tcpdump")
     runs = count(options, "runs", 1 if quick else RUNS)
     found: list[Delays] = []
     void: list[str] = []

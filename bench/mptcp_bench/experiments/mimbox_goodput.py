@@ -12,10 +12,11 @@ from contextlib import ExitStack
 from rich.console import Console
 
 from mptcp_lab.agent import processors
+from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.mtu import mtu
 
 from .findings import Findings
-from .mimbox_bed import DEVICES, Declared, Window, built, chosen, curves, drawn, findings, rounds
+from .mimbox_bed import DEVICES, NEEDS, Declared, Window, built, chosen, curves, drawn, findings, rounds
 from .mimbox_judging import ROUTER, goodput_aims, goodput_claims
 from .mimbox_points import Points
 from .relay_bed import LARGE
@@ -48,6 +49,7 @@ FILES = {LARGE: 50_000_000}
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Measure what *options* choose of what is installed here."""
+    need(*NEEDS)
     what = chosen(DECLARED, options, quick)
     void: list[str] = []
     before = processors.read()

@@ -13,11 +13,12 @@ from typing import Any
 from rich.console import Console
 
 from mptcp_lab.agent import processors
+from mptcp_lab.testbed.features import need
 
 from .. import style
 from ..statistics import median
 from .findings import Findings
-from .mimbox_bed import LOOKS, Chosen, Declared, Window, built, chosen, curves, drawn, findings, rounds
+from .mimbox_bed import LOOKS, NEEDS, Chosen, Declared, Window, built, chosen, curves, drawn, findings, rounds
 from .mimbox_judging import http_aims, http_claims
 from .mimbox_points import PERCENTS, Points
 from .relay_cells import DIRECT, OURS, Cell
@@ -45,6 +46,7 @@ OPTIONS = DECLARED.options
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Measure what *options* choose of what is installed here."""
+    need(*NEEDS)
     what = chosen(DECLARED, options, quick)
     void: list[str] = []
     before = processors.read()

@@ -17,10 +17,11 @@ from rich.console import Console
 from mptcp_lab.agent import processors
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed.features import need
 
 from .attempts import attempted
 from .findings import Findings
-from .mimbox_bed import Declared, Window, built, chosen, curves, drawn, findings, measured, rounds, several
+from .mimbox_bed import NEEDS, Declared, Window, built, chosen, curves, drawn, findings, measured, rounds, several
 from .mimbox_judging import EACH, ROUTER, buffer_aims, buffer_claims
 from .mimbox_points import Held, Point, Points
 from .relay_bed import LARGE, SMALL, Bed
@@ -58,6 +59,7 @@ FILES = {LARGE: 50_000_000, SMALL: 1_000}
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Measure what *options* choose."""
+    need(*NEEDS)
     what = chosen(DECLARED, options, quick)
     void: list[str] = []
     before = processors.read()

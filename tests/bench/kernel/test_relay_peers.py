@@ -91,10 +91,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
 
 @contextmanager
 def server(answers: list[bytes], pause: float = 0) -> Iterator[int]:
-    """Have a server give each connection *answers*, one for each request, and close it.
-
-    *pause*: seconds before the first.
-    """
+    """Have a server give each connection *answers*, one for each request, the first after *pause* s, and close it."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def talk(connection: socket.socket) -> None:

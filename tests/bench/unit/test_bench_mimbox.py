@@ -83,7 +83,6 @@ def test_a_segment_that_is_sent_again_passes_again() -> None:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mptcp_bench.experiments.mimbox_bed.need", lambda *features: None)
     monkeypatch.setattr("mptcp_bench.experiments.peers.Peer.lacking", lambda peer: None)
 
 
