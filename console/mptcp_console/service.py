@@ -14,10 +14,10 @@ from starlette.routing import Route
 
 from mptcp_common import journal
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
+from mptcp_common.http_bounds import REQUEST_SECONDS, BoundedHttp
 from mptcp_common.reasons import reason
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status
 from mptcp_console.application import Console
-from mptcp_console.connections import REQUEST_SECONDS, BoundedHttp
 from mptcp_console.lane import Lane
 from mptcp_console.metrics import Scraper, Sources
 from mptcp_console.settings import Settings

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mptcp_common.http_bounds import BoundedHttp
 
 MOST_CONNECTIONS = 512
 """Of each server: none takes the descriptors of another."""
@@ -41,35 +42,29 @@ class Bounds:
     """Seconds for which a connection may be idle after an answer."""
 
 
-class _Protocol(H11Protocol):
-    """HTTP/1.1, each request within its time. *ended* is called at the connection's end."""
+class _Protocol(BoundedHttp):
+    """HTTP/1.1, each request and its answer within their time. *ended* is called at the connection's end."""
 
-    def __init__(self, *args: Any, ended: Callable[[], object], **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, *args: Any, config: uvicorn.Config, ended: Callable[[], object], **more: Any) -> None:
+        # Their number is bounded where they are accepted.
+        super().__init__(
+            *args,
+            request_seconds=REQUEST_SECONDS,
+            with_answers=True,
+            idle_seconds=config.timeout_keep_alive,
+            most_waiting=None,
+            config=config,
+            **more,
+        )
         self._ended = ended
-        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_WRITTEN)
-        self._allow(REQUEST_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
         self._ended()
         super().connection_lost(exc)
-
-    def on_response_complete(self) -> None:
-        # Not only until the next request begins, as uvicorn's own timer: one that never ends would stay for good.
-        self._allow(self.timeout_keep_alive + REQUEST_SECONDS)
-        super().on_response_complete()
-
-    def _allow(self, seconds: float) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        # Not close(), which would wait for a client that takes nothing.
-        self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
 
 class BoundedServer(uvicorn.Server):

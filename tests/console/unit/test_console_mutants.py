@@ -21,7 +21,8 @@ import test_rates
 import test_watch
 from starlette.responses import Response
 
-from mptcp_console import application, connections, live, overviews, protection, questions, rates, watch
+from mptcp_common import http_bounds
+from mptcp_console import application, live, overviews, protection, questions, rates, watch
 from mptcp_console.access import Names, Token
 from mptcp_console.happenings import Happenings, Wanted
 from mptcp_console.history import Tracks, _Ring
@@ -247,10 +248,10 @@ MUTANTS = {
     ),
     # Connections that ask nothing.
     "they stay": Mutant(
-        always(connections.BoundedHttp, "_look", None), test_connections.test_one_that_asks_nothing_is_ended
+        always(http_bounds.BoundedHttp, "_look", None), test_connections.test_one_that_asks_nothing_is_ended
     ),
     "there may be any number": Mutant(
-        always(connections.BoundedHttp, "_make_room", None),
+        always(http_bounds.BoundedHttp, "_make_room", None),
         test_connections.test_of_many_the_oldest_is_ended_and_who_asks_is_not,
     ),
 }  # fmt: skip

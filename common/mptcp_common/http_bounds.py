@@ -1,7 +1,7 @@
 """HTTP connections with bounds on those that ask nothing: on the time in which a request comes, and on their number.
 
 uvicorn ends a connection that is idle after an answer, and waits for a first request, and for the rest of one that has
-begun, as long as the other end likes.
+begun, as long as the other end likes. For console and portal; nobody else loads uvicorn.
 """
 
 from __future__ import annotations
@@ -21,10 +21,24 @@ MOST_WAITING: Final = 64
 class BoundedHttp(H11Protocol):
     """HTTP/1.1 with these bounds."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        request_seconds: float = REQUEST_SECONDS,
+        most_waiting: int | None = MOST_WAITING,
+        with_answers: bool = False,
+        idle_seconds: float = 0.0,
+        **named: Any,
+    ) -> None:
+        """*with_answers*: within *request_seconds* the answer is given as well; else it may take its time, as a stream
+        of events does. *idle_seconds*: for which a connection may be idle after an answer, beside that."""
         super().__init__(*arguments, **named)
+        self._request_seconds = request_seconds
+        self._most_waiting = most_waiting
+        self._with_answers = with_answers
+        self._idle_seconds = idle_seconds
         self._deadline: asyncio.TimerHandle | None = None
-        """While a request is to come."""
+        """While a request is to come, or to be answered where answers are bounded."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -35,19 +49,21 @@ class BoundedHttp(H11Protocol):
         self._look()
 
     def on_response_complete(self) -> None:
+        # Not only until the next request begins, as uvicorn's own timer: one that never ends would stay for good.
+        self._wait_no_more()
         super().on_response_complete()
-        self._look()
+        self._look(self._idle_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._wait_no_more()
 
-    def _look(self) -> None:
-        """See whether a request is to come."""
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+    def _look(self, idle_seconds: float = 0.0) -> None:
+        """See whether a deadline is to run; *idle_seconds* come before it."""
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY) and not self._with_answers:
             self._wait_no_more()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._end)
+            self._deadline = self.loop.call_later(idle_seconds + self._request_seconds, self._end)
             self._make_room()
 
     def _wait_no_more(self) -> None:
@@ -61,9 +77,10 @@ class BoundedHttp(H11Protocol):
             for each in self.connections
             if isinstance(each, BoundedHttp) and each._deadline is not None
         }
-        if len(waiting) > MOST_WAITING:
+        if self._most_waiting is not None and len(waiting) > self._most_waiting:
             min(waiting, key=waiting.__getitem__)._end()
 
     def _end(self) -> None:
         self._wait_no_more()
+        # Not close(), which would wait for a client that takes nothing.
         self.transport.abort()
