@@ -10,7 +10,9 @@ from pathlib import Path
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
+from mptcp_common.problems import DocumentError
 from mptcp_console.settings import DEFAULT_SETTINGS, Settings, read_settings
+from mptcp_console.unit_user import unreadable_by_unit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +47,11 @@ def _run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     settings = _settings(options.config)
-    print(f"{options.config or DEFAULT_SETTINGS}: no errors; {_summary(settings)}")
+    file: Path = options.config or DEFAULT_SETTINGS
+    needed = (file, settings.token_file, settings.certificate, settings.key)
+    if problems := list(unreadable_by_unit(each for each in needed if each is not None and each.exists())):
+        raise DocumentError(problems)
+    print(f"{file}: no errors; {_summary(settings)}")
     return DONE
 
 

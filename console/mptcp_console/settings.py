@@ -39,6 +39,7 @@ class Settings:
     certificate: Path | None = None
     key: Path | None = None
     squid: str = DEFAULT_SQUID
+    token_file: Path | None = None
 
     @property
     def url(self) -> str:
@@ -144,6 +145,9 @@ def _settled(section: ConsoleSection, document: Document, directory: Path) -> Se
     if (section.certificate is None) != (section.key is None):
         lacks, has = ("key", "certificate") if section.key is None else ("certificate", "key")
         problems.append(problem_at(document, (has,), None, f"needs {lacks} as well; HTTPS takes both"))
+    for name, file in (("certificate", section.certificate), ("key", section.key)):
+        if file is not None and (why := _not_readable(directory / file)) is not None:
+            problems.append(problem_at(document, (name,), str(file), f"{directory / file} cannot be read: {why}"))
     if problems:
         raise DocumentError(problems)
     return Settings(
@@ -155,6 +159,7 @@ def _settled(section: ConsoleSection, document: Document, directory: Path) -> Se
         None if section.certificate is None else directory / section.certificate,
         None if section.key is None else directory / section.key,
         section.squid,
+        None if section.token_file is None else directory / section.token_file,
     )
 
 
@@ -178,6 +183,14 @@ def _token(path: Path) -> tuple[str | None, str | None]:
     text = content.decode("latin-1").removesuffix("\n")
     problem = token_problem(text)
     return (text, None) if problem is None else (None, f"{path} {problem}")
+
+
+def _not_readable(path: Path) -> str | None:
+    try:
+        with path.open("rb"):
+            return None
+    except OSError as error:
+        return _why(error)
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:

@@ -41,9 +41,19 @@ def test_the_shipped_schema_is_that_of_the_code() -> None:
 
 def test_all_that_can_be_said(tmp_path: Path) -> None:
     text = "listen: '[::]:80'\nstatus_socket: /run/a.sock\ntoken_file: token\nhosts: [proxy.lan]\n"
-    text += "certificate: c\nkey: /k\nsquid: http://[::1]:8080\n"
+    text += f"certificate: c\nkey: {tmp_path}/k\nsquid: http://[::1]:8080\n"
+    for name in ("c", "k"):
+        (tmp_path / name).touch()
     assert read_settings(written(tmp_path, text, TOKEN + "\n")) == Settings(
-        "::", 80, Path("/run/a.sock"), TOKEN, ("proxy.lan",), tmp_path / "c", Path("/k"), "http://[::1]:8080"
+        "::",
+        80,
+        Path("/run/a.sock"),
+        TOKEN,
+        ("proxy.lan",),
+        tmp_path / "c",
+        tmp_path / "k",
+        "http://[::1]:8080",
+        tmp_path / "token",
     )
 
 
@@ -82,6 +92,8 @@ def test_a_token_that_others_may_read_is_none(tmp_path: Path, mode: int) -> None
         ("hosts: [http://a]", "write it without http:// and port"),
         ("certificate: a.pem", "certificate: needs key as well"),
         ("key: a.pem", "key: needs certificate as well"),
+        ("certificate: /nowhere/a.pem", "/nowhere/a.pem cannot be read: No such file or directory"),
+        ("key: /nowhere/a.key", "/nowhere/a.key cannot be read: No such file or directory"),
         ("squid: 127.0.0.1:3128", "is not the address of Squid's listener; write e.g. http://127.0.0.1:3128"),
         ("squid: http://localhost:0", "is not the address of Squid's listener"),
         ("squid: http://localhost:3128/x", "is not the address of Squid's listener"),

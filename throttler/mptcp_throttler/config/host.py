@@ -9,17 +9,16 @@ import grp
 import os
 import pwd
 import socket
-import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
+from mptcp_common import readable
 from mptcp_common.problems import Problem, Severity
 from mptcp_common.throttler_needs import KERNEL_TYPES, Lack, lack_of_bpf, lack_of_nftables, lack_of_pcap, loads
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.policy.model import Policy
 
-_TEST_SECONDS = 10
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTEN = "0A"
 """TCP_LISTEN of include/net/tcp_states.h."""
@@ -83,20 +82,10 @@ def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Pr
         return
     if os.geteuid() != 0:
         return
-    for path in paths:
-        # The kernel itself is asked, as that user: modes of all directories, groups and access lists count.
-        readable = subprocess.run(
-            ["/usr/bin/test", "-r", str(path)],
-            user=entry.pw_uid,
-            group=entry.pw_gid,
-            extra_groups=os.getgrouplist(user, entry.pw_gid),
-            cwd="/",
-            timeout=_TEST_SECONDS,
-            check=False,
-        ).returncode
-        if readable != 0:
-            message = f"the throttler's user {user} cannot read it; chmod o+r it, or chgrp {user} and chmod g+r"
-            yield Problem(str(path), 0, 0, "", None, message)
+    groups = os.getgrouplist(user, entry.pw_gid)
+    for path in readable.unreadable(paths, entry.pw_uid, entry.pw_gid, groups):
+        message = f"the throttler's user {user} cannot read it; chmod o+r it, or chgrp {user} and chmod g+r"
+        yield Problem(str(path), 0, 0, "", None, message)
 
 
 def library_problems(

@@ -1,0 +1,67 @@
+"""What root, who checks the console's settings, is told of files that its unit cannot read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mptcp_common.exit_status import DONE, FAILED
+from mptcp_console import unit_user
+from mptcp_console.cli import main
+
+GROUP = "nogroup"
+"""One that every host has, in place of the throttler's."""
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Settings with a token, a certificate and a key, all of which the unit can read."""
+    if os.geteuid() != 0:
+        pytest.skip("NOT TESTED: only root can find out what others can read")
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.is_relative_to("/tmp") and directory != Path("/tmp"):
+            directory.chmod(0o755)
+    monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
+    for name, text in (("token", TOKEN), ("chain.pem", "chain"), ("key.pem", "key")):
+        path = tmp_path / name
+        path.write_text(text)
+        shutil.chown(path, group=GROUP)
+        path.chmod(0o640)
+    file = tmp_path / "console.yaml"
+    file.write_text("token_file: token\ncertificate: chain.pem\nkey: key.pem\n")
+    file.chmod(0o644)
+    return file
+
+
+def test_what_the_unit_can_read_is_no_problem(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--config", str(settings)]) == DONE
+    assert "no errors" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["token", "chain.pem", "key.pem", "console.yaml"])
+def test_a_file_that_root_alone_can_read_is_told(settings: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Defect: check passed, as root, and the unit failed."""
+    file = settings.parent / name
+    file.chmod(0o600)
+    assert main(["check", "--config", str(settings)]) == FAILED
+    words = f"the unit, whose group is {GROUP}, cannot read it; chgrp {GROUP} and chmod 0640"
+    assert capsys.readouterr().err == f"{file}: {words}\n"
+
+
+def test_all_are_told_where_the_directory_may_not_be_entered(
+    settings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.parent.chmod(0o700)
+    assert main(["check", "--config", str(settings)]) == FAILED
+    assert len(capsys.readouterr().err.splitlines()) == 4
+
+
+def test_who_is_not_root_or_has_no_unit_gets_no_answer(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (settings.parent / "key.pem").chmod(0o600)
+    assert list(unit_user.unreadable_by_unit([settings], "no-such-group-here")) == []
+    monkeypatch.setattr(unit_user.os, "geteuid", lambda: 1000)
+    assert main(["check", "--config", str(settings)]) == DONE
