@@ -166,6 +166,23 @@ def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands
     assert [each["name"] for each in listed if not each.get("licenses")] == []
 
 
+def test_fish_completes_commands_options_and_files(installed_host: Chroot) -> None:
+    host = installed_host
+    if not host.run("sh", "-c", "command -v fish", check=False).stdout:
+        pytest.skip("NOT TESTED: this host has no fish")
+    for command in COMMANDS:
+        word = {"mptcp-proxy": "doctor", "mptcp-throttler": "quota"}.get(command, "check")
+        assert word in fish_completes(host, f"{command} {word[:2]}")
+    assert "--config" in fish_completes(host, "mptcp-throttler check --co")
+    assert "/etc/debian_version" in fish_completes(host, "mptcp-throttler check --policy /etc/debian_ver")
+
+
+def fish_completes(host: Chroot, typed: str) -> list[str]:
+    """Return what fish offers for the last word of what is *typed*."""
+    said = host.run("fish", "--no-config", "-c", f"complete --do-complete '{typed}'").stdout
+    return [line.partition("\t")[0] for line in said.splitlines()]
+
+
 def bash_completes(host: Chroot, command: str, *words: str) -> str:
     """Return what becomes of the last of *words*."""
     script = f"""
