@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -61,10 +60,3 @@ def console(
         code = process.wait(30)
     assert "Traceback" not in log.read_text(), log.read_text()
     assert code in (0, -9), log.read_text()
-
-
-def free_port() -> int:
-    """Return a port of loopback on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

@@ -11,10 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from console_site import console, free_port
+from console_site import console
 from fake_throttler import FakeThrottler, World
+from reserved_port import reserved_port
 
-from mptcp_console.connections import MOST_WAITING, REQUEST_SECONDS
+from mptcp_common.http_bounds import MOST_WAITING, REQUEST_SECONDS
 
 pytestmark = pytest.mark.kernel
 CROWD = 400
@@ -37,7 +38,7 @@ def has_ended(client: socket.socket) -> bool:
 
 
 def test_connections_that_ask_nothing_are_ended_and_the_page_is_there(tmp_path: Path) -> None:
-    port = free_port()
+    port = reserved_port()
     with FakeThrottler(tmp_path / "status.sock", World()), console(tmp_path, tmp_path / "status.sock", port) as site:
         descriptors = Path(f"/proc/{site.process.pid}/fd")
         before = len(list(descriptors.iterdir()))
@@ -66,7 +67,7 @@ def test_a_handshake_that_never_comes_is_ended(tmp_path: Path, require: Callable
     """Defect: asyncio waits a minute for it."""
     require("openssl")
     subprocess.run(CERTIFICATE, cwd=tmp_path, shell=True, check=True, capture_output=True)
-    port = free_port()
+    port = reserved_port()
     https = "certificate: c.pem\nkey: k.pem\n"
     with (
         FakeThrottler(tmp_path / "status.sock", World()),

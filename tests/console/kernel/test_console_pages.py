@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 from browser import DEVICES, THEMES, Browser, browser
-from console_site import Console, console, free_port
+from console_site import Console, console
 from fake_throttler import FakeThrottler, World
+from reserved_port import reserved_port
 from selenium.webdriver.common.keys import Keys
 
 pytestmark = pytest.mark.kernel
@@ -65,7 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
     carrying = threading.Thread(target=carry, args=(world, stop), daemon=True)
     with ExitStack() as stack:
         throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
-        running = stack.enter_context(console(directory, throttler.path, free_port()))
+        running = stack.enter_context(console(directory, throttler.path, reserved_port()))
         carrying.start()
         stack.callback(stop.set)
         world.tell("connection", "connection opened from 10.77.1.2:40000", token=TOKEN, client="10.77.1.2")
@@ -277,7 +278,7 @@ def test_with_ten_thousand_connections_the_page_stays_usable(site: Site) -> None
 def test_with_a_token_the_page_is_behind_a_form(site: Site) -> None:
     (site.directory / "token").write_text(LOGIN_TOKEN)
     (site.directory / "token").chmod(0o600)
-    with console(site.directory, site.throttler.path, free_port(), settings="token_file: token\n") as guarded:
+    with console(site.directory, site.throttler.path, reserved_port(), settings="token_file: token\n") as guarded:
         site.browser.open(f"{guarded.url}/")
         assert site.browser.driver.current_url.endswith("/login")
         for device in DEVICES:

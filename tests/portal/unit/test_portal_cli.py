@@ -13,17 +13,13 @@ from pathlib import Path
 
 import pytest
 from certificates import self_signed
+from reserved_port import reserved_port
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_portal.bounded import MOST_CONNECTIONS, MOST_OF_ONE
 from mptcp_portal.cli import main
 
 GOOD = "check: {squid_user: root}\n"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def run(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -71,7 +67,7 @@ def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path) -> None:
     """The real process, by plain sockets: uvicorn would believe X-Forwarded-For of a client on this host."""
-    path, port = tmp_path / "portal.yaml", free_port()
+    path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: {_own_name()}, listen: 127.0.0.1:{port}}}\nstatus_socket: {tmp_path}/none\n")
     notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notices.bind(str(tmp_path / "notify"))
@@ -99,7 +95,7 @@ def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path
 
 
 def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> None:
-    path, port = tmp_path / "portal.yaml", free_port()
+    path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}\n")
     command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -122,7 +118,7 @@ def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> No
 def test_all_three_are_served_and_one_client_has_its_share_of_what_clients_ask_themselves(tmp_path: Path) -> None:
     """Squid asks for all clients, from one address."""
     certificate, key = self_signed(tmp_path)
-    check, page, captive = (free_port() for _ in range(3))
+    check, page, captive = (reserved_port() for _ in range(3))
     path = tmp_path / "portal.yaml"
     path.write_text(
         f"check: {{squid_user: {_own_name()}, listen: 127.0.0.1:{check}}}\nstatus_socket: {tmp_path}/none\n"
