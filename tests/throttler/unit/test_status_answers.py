@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections import Counter
@@ -52,6 +53,17 @@ async def test_a_child_answers_by_request(tmp_path: Path) -> None:
         refused = await status_client.ask_async(tmp_path / "s", {"query": "all"})
         assert refused == {"schema": 1, "error": refused["error"]}
         assert "there are status, head, summary" in refused["error"]
+
+
+@scenario
+async def test_every_answer_is_one_line_that_ends(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        for request in (*({"query": name} for name in ("status", "head", "summary", "connections", "all")), {}):
+            text = "".join(scene.daemon._answer(json.dumps(request).encode()))
+            assert text.endswith("}\n")
+            assert text.count("\n") == 1
 
 
 @scenario

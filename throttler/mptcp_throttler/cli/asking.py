@@ -48,7 +48,10 @@ def status(options: argparse.Namespace) -> int:
 
 
 def _passed_on(path: Path, pieces: Iterator[bytes]) -> int:
-    """Print a JSON object as it comes: to read ten thousand connections and lay them out takes longer than all else."""
+    """Print a JSON object as it comes: to read ten thousand connections and lay them out takes longer than all else.
+
+    That it is whole, its end of line says: a brace may be that of any object within.
+    """
     last = b""
     while True:
         try:
@@ -60,11 +63,11 @@ def _passed_on(path: Path, pieces: Iterator[bytes]) -> int:
             break
         last = piece
         sys.stdout.buffer.write(piece)
+    if last.endswith(b"\n"):
+        return DONE
     if last:
         sys.stdout.buffer.write(b"\n")
-    if last.endswith(b"}"):
-        return DONE
-    complain(f"ask {path}: the answer ended too early")
+    complain(f"ask {path}: the answer ended too early, or the daemon is older than this command; then restart it")
     return FAILED
 
 

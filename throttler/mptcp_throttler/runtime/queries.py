@@ -112,13 +112,17 @@ class Queries:
         }
 
     def answer(self, line: bytes) -> Iterator[str]:
-        """Yield the text of the answer to *line* in pieces; of the whole status where it says nothing."""
+        """Yield the text of the answer to *line* in pieces; of the whole status where it says nothing.
+
+        It is one line: what has no end of line broke off, wherever that was.
+        """
         try:
             request = parse_request(line)
         except RequestError as error:
             yield json.dumps({"schema": SCHEMA, "error": str(error)})
-            return
-        yield from self._answers[request.query](request)
+        else:
+            yield from self._answers[request.query](request)
+        yield "\n"
 
     # Answers
 

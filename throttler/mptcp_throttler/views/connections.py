@@ -91,7 +91,8 @@ def _connection(
     for each in connection.subflows:
         four_tuple = each.four_tuple
         sample = samples.get(four_tuple)
-        text = subflow_text(each, down.get(four_tuple), up.get(four_tuple), sample, known)
+        landing = known.download.is_pending(four_tuple)
+        text = subflow_text(each, down.get(four_tuple), up.get(four_tuple), sample, known, landing)
         more = json.dumps(_more(known, four_tuple, sample, details.get(four_tuple)) | {"share": shares[four_tuple]})
         subflows.append(f"{text[:-1]}, {more[1:]}")
     head = {

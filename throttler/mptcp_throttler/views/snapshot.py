@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -48,10 +48,10 @@ class Shown:
 def document(shown: Shown) -> Iterator[str]:
     """Yield the text of the document in pieces, one for each connection."""
     yield json.dumps(shown.head)[:-1] + ', "connections": ['
-    sockets = shown.samples()
+    sockets, landing = shown.samples(), frozenset(shown.download.pending())
     separator = ""
     for connection in list(shown.connections):
-        yield separator + _connection(connection, shown, sockets)
+        yield separator + _connection(connection, shown, sockets, landing)
         separator = ", "
     yield "], " + json.dumps(shown.tail)[1:]
 
@@ -79,13 +79,15 @@ def classes(planners: Iterable[Planner]) -> list[dict[str, Any]]:
     ]
 
 
-def _connection(connection: Connection, shown: Shown, sockets: Mapping[FourTuple, KernelSubflow]) -> str:
+def _connection(
+    connection: Connection, shown: Shown, sockets: Mapping[FourTuple, KernelSubflow], landing: Set[FourTuple]
+) -> str:
     # Written by hand: an encoder takes three times as long, and there may be twenty thousand subflows.
     down, up = by_direction(shown.verdicts.get(connection.token, ()))
     subflows = ", ".join(
         [
-            subflow_text(each, down.get(each.four_tuple), up.get(each.four_tuple), sockets.get(each.four_tuple), shown)
-            for each in connection.subflows
+            subflow_text(each, down.get(known), up.get(known), sockets.get(known), shown, known in landing)
+            for each, known in ((each, each.four_tuple) for each in connection.subflows)
         ]
     )
     return (
@@ -95,24 +97,32 @@ def _connection(connection: Connection, shown: Shown, sockets: Mapping[FourTuple
 
 
 def subflow_text(
-    subflow: Subflow, verdict: Verdict | None, upload: Verdict | None, sample: KernelSubflow | None, shown: Planners
+    subflow: Subflow,
+    verdict: Verdict | None,
+    upload: Verdict | None,
+    sample: KernelSubflow | None,
+    shown: Planners,
+    landing: bool,
 ) -> str:
-    """Return the text of one subflow's object."""
+    """Return the text of one subflow's object; *landing*: it is in a transition for its cap."""
     four_tuple = subflow.four_tuple
     sent, received, pacing = "null", "null", None
     if sample is not None:
         sent, received = str(sample.bytes_acked), str(sample.bytes_received)
         pacing = None if sample.tcp is None else sample.tcp.max_pacing_rate
     local, local_port, remote, remote_port = four_tuple
+    state = subflow.state
+    if verdict is None:
+        path, cap, reason = "null", _cap(four_tuple, None, shown.download), _text(_why_no_verdict(state))
+    else:
+        path, cap, reason = _text(verdict.path), _cap(four_tuple, verdict, shown.download), _text(verdict.reason)
     return (
         f'{{"local": {_own_end(local, local_port)}, "remote": "{end_text(remote, remote_port)}", '
-        f"{_kind(subflow.state, subflow.initial, subflow.local_id, subflow.remote_id, subflow.backup)}, "
-        f'"interface": {_text(subflow.interface)}, "since": {subflow.since!r}, '
-        f'"path": {_text(verdict.path if verdict else None)}, {_cap(four_tuple, verdict, shown.download)}, '
-        f'"landing": {"true" if shown.download.is_pending(four_tuple) else "false"}, '
+        f"{_kind(state, subflow.initial, subflow.local_id, subflow.remote_id, subflow.backup, subflow.interface)}, "
+        f'"since": {subflow.since!r}, "path": {path}, {cap}, '
+        f'"landing": {"true" if landing else "false"}, '
         f'"pacing_limit": {"null" if pacing is None else pacing}, '
-        f'"reason": {_text(verdict.reason if verdict else _why_no_verdict(subflow.state))}, '
-        f'"bytes_sent": {sent}, "bytes_received": {received}, '
+        f'"reason": {reason}, "bytes_sent": {sent}, "bytes_received": {received}, '
         f'"upload": {"null" if upload is None else _upload(upload, shown.upload)}}}'
     )
 
@@ -141,9 +151,16 @@ def _cap_text(rule: str | None, rate: int | None, ceil: int | None, major: int, 
 
 
 @lru_cache(4096)
-def _kind(state: SubflowState, initial: bool, local_id: int | None, remote_id: int | None, backup: bool) -> str:
+def _kind(
+    state: SubflowState,
+    initial: bool,
+    local_id: int | None,
+    remote_id: int | None,
+    backup: bool,
+    interface: str | None,
+) -> str:
     ids = {"local_id": local_id, "remote_id": remote_id}
-    return json.dumps({"state": state.value, "initial": initial, **ids, "backup": backup})[1:-1]
+    return json.dumps({"state": state.value, "initial": initial, **ids, "backup": backup, "interface": interface})[1:-1]
 
 
 @lru_cache(4096)
