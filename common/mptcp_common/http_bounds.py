@@ -27,14 +27,16 @@ class BoundedHttp(H11Protocol):
         request_seconds: float = REQUEST_SECONDS,
         most_waiting: int | None = MOST_WAITING,
         with_answers: bool = False,
+        idle_seconds: float = 0.0,
         **named: Any,
     ) -> None:
         """*with_answers*: within *request_seconds* the answer is given as well; else it may take its time, as a stream
-        of events does."""
+        of events does. *idle_seconds*: for which a connection may be idle after an answer, beside that."""
         super().__init__(*arguments, **named)
         self._request_seconds = request_seconds
         self._most_waiting = most_waiting
         self._with_answers = with_answers
+        self._idle_seconds = idle_seconds
         self._deadline: asyncio.TimerHandle | None = None
         """While a request is to come, or to be answered where answers are bounded."""
 
@@ -50,18 +52,18 @@ class BoundedHttp(H11Protocol):
         # Not only until the next request begins, as uvicorn's own timer: one that never ends would stay for good.
         self._wait_no_more()
         super().on_response_complete()
-        self._look()
+        self._look(self._idle_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._wait_no_more()
 
-    def _look(self) -> None:
-        """See whether a deadline is to run."""
+    def _look(self, idle_seconds: float = 0.0) -> None:
+        """See whether a deadline is to run; *idle_seconds* come before it."""
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY) and not self._with_answers:
             self._wait_no_more()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(self._request_seconds, self._end)
+            self._deadline = self.loop.call_later(idle_seconds + self._request_seconds, self._end)
             self._make_room()
 
     def _wait_no_more(self) -> None:

@@ -23,8 +23,7 @@ MOST_CONNECTIONS = 512
 MOST_OF_ONE = 32
 """Of one address, where clients come by themselves. A browser opens six."""
 REQUEST_SECONDS = 20.0
-"""In which a request has come as a whole, been answered, and its answer been taken; a TLS handshake is part of it.
-It is counted from the connection, or from the answer before."""
+"""In which a request has come as a whole, been answered, and its answer been taken; a TLS handshake is part of it."""
 _RECEIVED, _SENT, _WRITTEN = 16 << 10, 64 << 10, 16 << 10
 """Bytes of a connection that the kernel holds, as socket(7) takes them, and that wait here beside one answer. A client
 that asks without end and takes nothing costs no more: asyncio reads 256 KiB at once, and the kernel holds megabytes.
@@ -46,9 +45,17 @@ class Bounds:
 class _Protocol(BoundedHttp):
     """HTTP/1.1, each request and its answer within their time. *ended* is called at the connection's end."""
 
-    def __init__(self, *args: Any, ended: Callable[[], object], **more: Any) -> None:
+    def __init__(self, *args: Any, config: uvicorn.Config, ended: Callable[[], object], **more: Any) -> None:
         # Their number is bounded where they are accepted.
-        super().__init__(*args, request_seconds=REQUEST_SECONDS, with_answers=True, most_waiting=None, **more)
+        super().__init__(
+            *args,
+            request_seconds=REQUEST_SECONDS,
+            with_answers=True,
+            idle_seconds=config.timeout_keep_alive,
+            most_waiting=None,
+            config=config,
+            **more,
+        )
         self._ended = ended
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

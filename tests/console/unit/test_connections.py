@@ -85,8 +85,9 @@ class Wire(asyncio.Transport):
 class House:
     """A server without a network."""
 
-    def __init__(self, gate: asyncio.Event | None = None) -> None:
+    def __init__(self, gate: asyncio.Event | None = None, **bounds: Any) -> None:
         self.clock = Clock()
+        self._bounds = bounds
         self.bodies: list[bytes] = []
         self._gate = gate
         self._config = uvicorn.Config(
@@ -109,7 +110,7 @@ class House:
         await send({"type": "http.response.body", "body": b"ok"})
 
     def connected(self) -> tuple[BoundedHttp, Wire]:
-        protocol = BoundedHttp(self._config, self._state, {}, self.clock)
+        protocol = BoundedHttp(self._config, self._state, {}, self.clock, **self._bounds)
         wire = Wire()
         wire.protocol = protocol
         protocol.connection_made(wire)
@@ -186,6 +187,39 @@ def test_after_an_answer_half_a_request_buys_no_more_time() -> None:
         protocol.data_received(GET[:10])
         house.clock.go_on(REQUEST_SECONDS - 4.1)
         assert wire.is_open
+        house.clock.go_on(0.2)
+        assert not wire.is_open
+
+    asyncio.run(run())
+
+
+def test_an_answer_has_its_time_too_where_that_is_bounded() -> None:
+    async def run() -> None:
+        house = House(asyncio.Event(), request_seconds=20, with_answers=True)
+        protocol, wire = house.connected()
+        protocol.data_received(GET)
+        await settle()
+        house.clock.go_on(19.9)
+        assert wire.is_open
+        house.clock.go_on(0.2)
+        assert not wire.is_open
+
+    asyncio.run(run())
+
+
+def test_a_connection_may_be_idle_for_longer_than_a_request_may_take() -> None:
+    """As one of a proxy, which keeps some for the next request of anybody."""
+
+    async def run() -> None:
+        house = House(request_seconds=20, with_answers=True, idle_seconds=75)
+        protocol, wire = house.connected()
+        for _ in range(2):
+            protocol.data_received(GET)
+            await settle()
+            assert wire.sent.endswith(b"ok")
+            protocol._unset_keepalive_if_required()  # uvicorn's own clock, of 5 s here
+            house.clock.go_on(94.9)
+            assert wire.is_open
         house.clock.go_on(0.2)
         assert not wire.is_open
 

@@ -220,12 +220,29 @@ BUDGETS = st.fixed_dictionaries(
 def test_the_number_of_samples_is_bounded_by_the_policy(
     caps: list[dict[str, Any]], paths: list[dict[str, Any]], budgets: list[dict[str, Any]]
 ) -> None:
-    summary = summary_answer() | {"rules": caps, "paths": paths, "budgets": budgets}
+    summary = summary_answer() | {"rules": caps, "paths": paths, "budgets": budgets, "budget_totals": []}
     found = samples(exposition(families(summary, None, None)))  # none comes twice
     values = [value for _, labels in found for _, value in labels]
     assert not {each["client"] for each in budgets} & set(values)
     for prefix, most in (("cap", 5 * 3 * 4 * 2), ("path_", 3 * 4), ("budget", 4 * 2)):
         assert sum(name.startswith(f"mptcp_throttler_{prefix}") for name, _ in found) <= most + 2
+
+
+def test_a_budget_that_nobody_has_used_yet_has_its_metrics() -> None:
+    """Defect: one for each client was missing until a client had used some of it, and so was any alert about it."""
+    summary = summary_answer()
+    unused = {"name": "unused", "per": "client", "accounts": 0, "used_up": 0, "used": 0, "volume": 0}
+    summary["budget_totals"].append(unused | {"first_volume": 4_000, "until": 1796000000.0})
+    found = samples(everything(summary))
+    for name, value in (
+        ("used_bytes", 0),
+        ("left_bytes", 4_000),
+        ("volume_bytes", 4_000),
+        ("reset_time_seconds", 1796000000),
+    ):
+        assert found[labelled(f"mptcp_throttler_budget_{name}", policy="policy", budget="unused")] == value
+    # Of a used one the account that there is is shown.
+    assert found[labelled("mptcp_throttler_budget_used_bytes", policy="policy", budget="monthly")] == 600
 
 
 def test_ten_thousand_connections_have_as_many_samples_as_three() -> None:

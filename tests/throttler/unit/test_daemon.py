@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from fake_kernel import FakeKernel, four_tuple
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.daemon import Daemon
 from mptcp_throttler.runtime.decisions import AT_ONCE
 from mptcp_throttler.shaping.model import NO_LIMIT
@@ -138,6 +140,48 @@ async def test_a_reload_that_caps_thousands_leaves_the_loop_its_turns(tmp_path: 
         await until(lambda: len(kernel.netfilter.entries) == count)
         turns.cancel()
         assert 0 < most <= AT_ONCE, "connections decided without a turn in between"
+
+
+@scenario
+async def test_the_loop_has_a_turn_between_a_new_policy_and_the_first_decisions(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+        decisions, done = scene.daemon._decisions, list[str]()
+        set_policy, decide = decisions.set_policy, decisions._decide
+
+        def noted_policy(policy: Policy) -> None:
+            set_policy(policy)
+            done.append("policy")
+            asyncio.get_running_loop().call_soon(done.append, "turn")
+
+        def noted(token: int, now: float) -> None:
+            done.append("decided")
+            decide(token, now)
+
+        decisions.set_policy, decisions._decide = noted_policy, noted  # type: ignore[method-assign]
+        await scene.reload(CAPPED)
+        assert done[:3] == ["policy", "turn", "decided"]
+
+
+@pytest.mark.parametrize("module", ["respite", "garbage"])
+def test_what_keeps_the_loop_answering_runs_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    begun = list[str]()
+
+    async def noted() -> None:
+        begun.append(module)
+        await asyncio.sleep(math.inf)
+
+    monkeypatch.setattr(f"mptcp_throttler.runtime.{module}.run", noted)
+
+    @scenario
+    async def scene(tmp_path: Path) -> None:
+        async with running(tmp_path, CAPPED):
+            await until(lambda: begun)
+
+    scene(tmp_path)
 
 
 @scenario

@@ -89,6 +89,8 @@ class Decisions:
         """Decide about every connection, in slices; return when it is done. :meth:`run` need not be running."""
         self._waiting.update(dict.fromkeys(self._connections))
         self._waiting.update(dict.fromkeys(self.verdicts))
+        # A new policy has taken some milliseconds until here.
+        await asyncio.sleep(0)
         while self._waiting:
             self._slice()
             await asyncio.sleep(0)
