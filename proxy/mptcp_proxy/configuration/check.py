@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..own_addresses import local_prefixes
 from ..own_addresses import render as render_addresses
-from ..places import Places, Role, service_name_problem
+from ..places import SHARED_MEMORY, Places, Role, service_name_problem
 from ..problem import Problem, errors
 from ..squid import Squid
 from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problems
@@ -87,7 +87,7 @@ def check(
         with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
             ask = _ask(squid, places, Path(directory))
             problems.extend(complaints(_without_commands(for_squid.lines, said), service_name, ask))
-    workers = wanted(said, role, processors())
+    workers = wanted(said, role, processors(), shared_memory())
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
     return Checked(
         without_workers(for_squid.lines, said), found, user, workers, _in_order(problems, lines), for_squid.notes,
@@ -98,6 +98,15 @@ def check(
 def processors() -> int:
     """Return how many processors this process, and hence Squid, may use (sched_getaffinity(2))."""
     return len(os.sched_getaffinity(0))
+
+
+def shared_memory(directory: Path = SHARED_MEMORY) -> int:
+    """Return how many bytes are free in *directory*, 0 where it is not there or read-only (shm_overview(7))."""
+    try:
+        there = os.statvfs(directory)
+    except OSError:
+        return 0
+    return 0 if there.f_flag & os.ST_RDONLY else there.f_bavail * there.f_frsize
 
 
 def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[PhysicalLine]], str]:

@@ -23,6 +23,10 @@ MOST = 128
 """Each takes some 20 MB at the least; a larger number is a slip of the pen."""
 
 
+LEAST_SHARED = 8_000_000
+"""Bytes of shared memory for several: with two, 2 MB were measured. Squid ends where it gets none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workers:
     """How many there are to be, and why."""
@@ -50,9 +54,10 @@ def of_processes_alone(said: Sequence[Statement]) -> Statement | None:
     return None
 
 
-def wanted(said: Sequence[Statement], role: Role, processors: int) -> Workers:
+def wanted(said: Sequence[Statement], role: Role, processors: int, shared_memory: int) -> Workers:
     """Return how many workers *said* asks for on a host of which this process may use so many *processors*.
 
+    *shared_memory*: bytes that are free where processes share it, 0 where it cannot be written.
     Of a number that makes no sense (``worker_problems`` says so) comes 1.
     """
     stated = [each for each in said if each.directive == DIRECTIVE and each.applies is not False]
@@ -62,6 +67,8 @@ def wanted(said: Sequence[Statement], role: Role, processors: int) -> Workers:
         return Workers(1, "a relay has one unless told otherwise")
     if alone := of_processes_alone(said):
         return Workers(1, f"{' '.join(alone.words[:2])} is kept by each worker alone")
+    if shared_memory < LEAST_SHARED:
+        return Workers(1, "/dev/shm has no room for what several share")
     return Workers(min(max(processors, 1), MOST), "one for each processor")
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.configuration.check import check, processors
+from mptcp_proxy.configuration.check import check, processors, shared_memory
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.configuration.workers import MOST, wanted, with_workers, without_workers, worker_problems
+from mptcp_proxy.configuration.workers import LEAST_SHARED, MOST, wanted, with_workers, without_workers, worker_problems
 from mptcp_proxy.places import Role
+
+ROOM = LEAST_SHARED
 
 
 def lines(*texts: str) -> list[PhysicalLine]:
@@ -24,22 +26,22 @@ def texts(of: Sequence[PhysicalLine]) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_one_for_each_processor_unless_told_otherwise(count: int) -> None:
-    found = wanted(list(statements(lines("via on", "# workers 3"), "n")), Role.PROXY, count)
+    found = wanted(list(statements(lines("via on", "# workers 3"), "n")), Role.PROXY, count, ROOM)
     assert (found.count, found.reason) == (count, "one for each processor")
 
 
 def test_never_more_than_squid_is_given_by_hand() -> None:
-    assert wanted([], Role.PROXY, 1000).count == MOST
+    assert wanted([], Role.PROXY, 1000, ROOM).count == MOST
 
 
 def test_a_stated_number_holds_the_last_one_that_applies() -> None:
     said = statements(lines("workers 3", "workers 5", "if false", "workers 7", "endif"), "n")
-    assert wanted(list(said), Role.PROXY, 2).count == 5
-    assert wanted(list(statements(lines("workers 3"), "n")), Role.RELAY, 2).count == 3
+    assert wanted(list(said), Role.PROXY, 2, ROOM).count == 5
+    assert wanted(list(statements(lines("workers 3"), "n")), Role.RELAY, 2, ROOM).count == 3
 
 
 def test_a_relay_at_home_has_one() -> None:
-    assert wanted([], Role.RELAY, 4).count == 1
+    assert wanted([], Role.RELAY, 4, ROOM).count == 1
 
 
 @pytest.mark.parametrize(
@@ -55,11 +57,11 @@ def test_a_relay_at_home_has_one() -> None:
     ],
 )
 def test_one_stays_where_several_would_mean_something_else(text: str, count: int) -> None:
-    found = wanted(list(statements(lines("via on", text), "n")), Role.PROXY, 4)
+    found = wanted(list(statements(lines("via on", text), "n")), Role.PROXY, 4, ROOM)
     assert found.count == count
     assert (" ".join(text.split()[:2]) in found.reason) == (count == 1)
     # The operator may know better.
-    assert wanted(list(statements(lines(text, "workers 4"), "n")), Role.PROXY, 4).count == 4
+    assert wanted(list(statements(lines(text, "workers 4"), "n")), Role.PROXY, 4, ROOM).count == 4
 
 
 def test_numbers_that_make_no_sense_are_told_by_line() -> None:
@@ -120,3 +122,17 @@ def test_the_processors_are_those_that_it_may_use() -> None:
     finally:
         os.sched_setaffinity(0, before)
     assert processors() == len(before)
+
+
+def test_one_where_nothing_can_be_shared() -> None:
+    found = wanted([], Role.PROXY, 4, LEAST_SHARED - 1)
+    assert (found.count, found.reason) == (1, "/dev/shm has no room for what several share")
+    assert wanted(list(statements(lines("workers 4"), "n")), Role.PROXY, 4, 0).count == 4
+
+
+def test_room_for_what_is_shared(tmp_path: Path) -> None:
+    assert shared_memory(tmp_path / "nowhere") == 0
+    assert shared_memory(Path("/proc/self")) == 0
+    free = os.statvfs(tmp_path)
+    assert shared_memory(tmp_path) == pytest.approx(free.f_bavail * free.f_frsize, rel=0.1)
+    assert shared_memory() > LEAST_SHARED
