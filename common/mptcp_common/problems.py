@@ -6,7 +6,6 @@ at once, in the order of its lines; a warning never stops a file from being used
 
 from __future__ import annotations
 
-import difflib
 import enum
 import json
 import re
@@ -103,6 +102,8 @@ def key_text(path: KeyPath) -> str:
 
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
     """Return the one of *allowed* that *word* most looks like, or None where it looks like none."""
+    import difflib  # a command that finds nothing wrong loads faster without
+
     by_lower_case = {name.lower(): name for name in allowed}
     near = difflib.get_close_matches(word.lower()[:_LONGEST_SHOWN], by_lower_case, n=1)
     return by_lower_case[near[0]] if near else None

@@ -233,7 +233,8 @@ from pathlib import Path
 from mptcp_throttler.cli import main
 code = main(["status", "--json", "--socket", sys.argv[1]])
 sys.stdout.flush()
-heavy = {"asyncio", "pydantic", "ruamel.yaml", "mptcp_throttler.kernel.ports", "mptcp_throttler.policy.model"}
+heavy = {"asyncio", "decimal", "difflib", "logging", "pydantic", "ruamel.yaml"}
+heavy |= {"mptcp_throttler.kernel.ports", "mptcp_throttler.policy.model"}
 print(code, sorted(heavy & sys.modules.keys()))
 """
 

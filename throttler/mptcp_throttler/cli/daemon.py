@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
@@ -13,6 +12,7 @@ from mptcp_throttler.cli.common import complain, no_answer, policy_with_warnings
 
 def run(options: argparse.Namespace) -> int:
     import asyncio
+    import logging
 
     from mptcp_throttler.config.files import read_settings
     from mptcp_throttler.config.host import host_problems

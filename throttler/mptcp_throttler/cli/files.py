@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError, Problem, Severity
-from mptcp_common.units import counted
 from mptcp_throttler.cli.common import complain, policy_with_warnings, time_of
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ def _print_notes(path: Path, settings: Settings | None) -> None:
 
 
 def _no_errors(path: Path, policy: Policy) -> str:
+    from mptcp_common.units import counted
+
     return f"{path}: {counted(len(policy.paths), 'path')}, {counted(len(policy.rules), 'rule')}, no errors"
 
 
@@ -91,6 +92,7 @@ def _live_connections(settings: Settings, now: float) -> list[Connection]:
 def quota(options: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from mptcp_common.units import counted
     from mptcp_throttler.config.files import read_policy, read_settings
     from mptcp_throttler.storage.budget_ledger import Ledger, LedgerError
     from mptcp_throttler.views.budget_table import as_json, names, print_quotas, quotas

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_common.problems import DocumentError, Problem
-from mptcp_common.units import counted
 from mptcp_throttler.cli.common import complain, policy_with_warnings
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 
@@ -25,6 +24,7 @@ DEFAULT_PORT = 3128
 
 
 def replay(options: argparse.Namespace) -> int:
+    from mptcp_common.units import counted
     from mptcp_throttler.mptcp.captured import LINK_TYPES, Unread, read_record
     from mptcp_throttler.views import timeline
     from mptcp_throttler.views.capture_file import CaptureError, CaptureFile
