@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mptcp_common.status_client import ask
+
 from ..agent.processes import TMPFS
 from .commands import TestbedError
 from .host import Host, Program
 from .installed import RELAY_CONFIG, REPOSITORY, SQUID_CONFIG, THROTTLER_CONFIG, program
+from .node import LiveNode
 
 __all__ = [
     "PROXY_PORT",
@@ -48,6 +51,8 @@ ASKING = 1.0
 """Seconds for which one question whether a program answers goes on."""
 PATIENCE = 60.0
 """Seconds for what takes one or two on an idle machine."""
+ANSWER = 30.0
+"""Seconds for which a throttler's answer may pause."""
 
 _APACHE_MODULES = "/usr/lib/apache2/modules"
 _APACHE_CONFIG = """\
@@ -287,10 +292,19 @@ class Throttler:
         return [self.host.program("mptcp-throttler"), *arguments]
 
     def status(self) -> dict[str, Any]:
-        """Return what the daemon knows and does."""
-        asked = self.host.run(self.command("status", "--json", "--socket", str(self.socket)))
-        status: dict[str, Any] = json.loads(asked.stdout)
-        return status
+        """Return what the daemon knows and does. Raises TestbedError where it does not say so."""
+        if not isinstance(self.host, LiveNode):
+            asked = self.host.run(self.command("status", "--json", "--socket", str(self.socket)))
+            found: dict[str, Any] = json.loads(asked.stdout)
+            return found
+        # Who waits for something asks again and again: to start a program each time would take the daemon's processor.
+        try:
+            found = ask(self.socket, {"query": "status"}, ANSWER)
+        except OSError as error:
+            raise TestbedError(f"[{self.host.name}] ask {self.socket}: {error}") from None
+        if "error" in found:
+            raise TestbedError(f"[{self.host.name}] ask {self.socket}: {found['error']}")
+        return found
 
 
 def throttler_mounts(host: Host) -> dict[str, str]:
