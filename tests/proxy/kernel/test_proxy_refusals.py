@@ -42,7 +42,7 @@ BROKEN = {
     "port is not a number": (GOOD.replace("3128", "proxy"), ":1: http_port proxy: "),
     "port twice": (GOOD + "http_port 10.0.0.1:3128\n", ":5: http_port 10.0.0.1:3128: the port is already taken by"),
     "intercept": (GOOD.replace("3128", "3128 intercept"), ":1: http_port 3128 intercept: an MPTCP socket cannot tell"),
-    "unknown port option": (GOOD.replace("3128", "3128 mptcp"), ":1: http_port 3128 mptcp: Unknown http_port option"),
+    "unknown port option": (GOOD.replace("3128", "3128 mpt"), ":1: http_port 3128 mpt: Unknown http_port option"),
     "open proxy": (GOOD.replace("allow clients", "allow all"), ":3: http_access allow all: an open proxy"),
     "open proxy by a name": (GOOD.replace("10.0.0.0/8", "all"), ":3: http_access allow clients: an open proxy"),
     "open proxy by last rule": (
@@ -192,7 +192,8 @@ def test_what_a_later_squid_refuses_and_always_does_it_is_not_given() -> None:
 def test_without_squid(tmp_path: Path) -> None:
     config = tmp_path / "squid.conf"
     config.write_text(GOOD)
-    hidden = ["sh", "-c", 'mount --bind /dev/null "$(command -v squid)" && exec "$@"', "sh"]
+    each = "for each in $(which -a squid | xargs -n 1 realpath | sort -u)"
+    hidden = ["sh", "-ec", f'{each}; do mount --bind /dev/null "$each"; done; exec "$@"', "sh"]
     answer = subprocess.run(
         ["unshare", "--mount", *hidden, program("mptcp-proxy"), "run", "--config", str(config)],
         capture_output=True,

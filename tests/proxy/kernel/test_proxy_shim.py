@@ -188,10 +188,13 @@ def test_errors_of_bind_stay_what_they_are(preloaded: Preloaded) -> None:
 def error(do):
     try: do()
     except OSError as e: return errno.errorcode[e.errno]
-# Somebody else's: the library leaves it alone.
+# Somebody else's: env(1) is started without the library, and what it starts has none.
+hold = "import socket, sys; s = socket.socket(2, 1, 262); s.bind(('127.0.0.1', 3128)); s.listen(); print(flush=True)"
+other = subprocess.Popen(["env", sys.executable, "-c", hold + "; sys.stdin.read()"], stdin=-1, stdout=-1)
+other.stdout.readline()
+taken = error(lambda: socket().bind(("127.0.0.1", 3128)))
+other.communicate()
 a = socket(AF_INET, SOCK_STREAM, 262); a.bind(("127.0.0.1", 3128)); a.listen()
-b = socket()
-taken = error(lambda: b.bind(("127.0.0.1", 3128)))
 twice = error(lambda: a.bind(("127.0.0.1", 3129)))
 foreign = error(lambda: socket().bind(("192.0.2.1", 3128)))
 tell(taken=taken, twice=twice, foreign=foreign, first=a.getsockname())

@@ -1,0 +1,33 @@
+"""The patches for Debian's Squid, by themselves: whether they fit is seen by ``./run squid`` alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PATCHES = Path(__file__).parents[2] / "proxy/squid"
+SERIES = sorted(PATCHES.glob("*/series"))
+ALL = [series.parent / name for series in SERIES for name in series.read_text().split()]
+
+
+def test_every_release_has_the_same_and_nothing_lies_beside_it() -> None:
+    assert [series.parent.name for series in SERIES] == ["bookworm", "trixie"]
+    assert len({series.read_text() for series in SERIES}) == 1
+    assert sorted(ALL) == sorted(PATCHES.glob("*/*.patch"))
+
+
+@pytest.mark.parametrize("patch", ALL, ids=lambda patch: f"{patch.parent.name}, {patch.stem}")
+def test_each_says_what_it_is_and_its_hunks_are_whole(patch: Path) -> None:
+    """DEP-3; and as many lines as each hunk says, which an edit by hand forgets."""
+    header, _, body = patch.read_text().partition("\n---\n")
+    for field in ("Description", "Author", "Forwarded", "Last-Update"):
+        assert re.search(rf"^{field}: \S", header, re.MULTILINE), field
+    hunks = re.split(r"^(@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@).*\n", body, flags=re.MULTILINE)[1:]
+    assert hunks
+    for head, text in zip(hunks[::2], hunks[1::2], strict=True):
+        old, new = (int(count or 1) for count in re.findall(r"[-+]\d+(?:,(\d+))?", head))
+        lines = re.split(r"^--- a/", text, flags=re.MULTILINE)[0].splitlines()
+        assert sum(not line.startswith("+") for line in lines) == old
+        assert sum(not line.startswith("-") for line in lines) == new
