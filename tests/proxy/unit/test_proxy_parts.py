@@ -205,8 +205,10 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert places.configuration_in_force.read_text() == "workers 1\nhttp_port 3129\nhttp_port 3128\nvia on\n"
     assert places.listen_ports.read_text() == "3128,3129\n"
     assert places.own_addresses.read_text() == "10.0.0.1/32\n"
-    installation.install(places, checked, [], option=True)
-    assert places.configuration_in_force.read_text() == "http_port 3129 mptcp\nhttp_port 3128 mptcp\nvia on\n"
+    installation.install(places, checked, [], 1, option=True)
+    assert (
+        places.configuration_in_force.read_text() == "workers 1\nhttp_port 3129 mptcp\nhttp_port 3128 mptcp\nvia on\n"
+    )
     assert places.listen_ports.read_text() == "3128,3129\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path.glob("*/*"))}
     others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644}
