@@ -55,9 +55,14 @@ def installed() -> Squid | None:
 
 
 def _knows_multipath(path: str) -> bool:
-    """Ask Squid by one line. Its version does not say so: a distribution's may get the option, too."""
+    """Ask Squid by one line. Its version does not say so: a distribution's may get the option, too.
+
+    A program without the word is not asked: Squid tells the system's log, as an alert, that it does not know an option.
+    """
     command = [path, "-f", "/dev/stdin", "-k", "parse"]
     try:
+        if b"mptcp" not in Path(path).read_bytes():
+            return False
         answer = subprocess.run(command, input=b"http_port 3128 mptcp\n", capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return False

@@ -70,9 +70,9 @@ def test_the_doctor_says_who(squid: Squid, words: str) -> None:
     assert finding.status is Status.OK
 
 
-@pytest.mark.parametrize(("status", "known"), [(0, True), (1, False)])
-def test_squid_is_asked_for_the_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, known: bool
+@pytest.mark.parametrize(("word", "status", "known"), [("mptcp", 0, True), ("mptcp", 1, False), ("none", 0, False)])
+def test_squid_is_asked_for_the_option_if_it_has_the_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, status: int, known: bool
 ) -> None:
     """A program that answers as Squid does where it knows the option, and where not."""
     asked = tmp_path / "asked"
@@ -80,10 +80,13 @@ def test_squid_is_asked_for_the_option(
     program.write_text(
         "#!/bin/sh\n"
         'if [ "$1" = -v ]; then echo "Squid Cache: Version 5.7"; exit; fi\n'
-        f'{{ echo "$*"; cat; }} > {asked}\n'
+        f'{{ echo "$*"; cat; }} > {asked}  # {word}\n'
         f"exit {status}\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert installed() == Squid(str(program), "5.7", "nobody", multipath=known)
-    assert asked.read_text() == "-f /dev/stdin -k parse\nhttp_port 3128 mptcp\n"
+    if word == "none":
+        assert not asked.exists()
+    else:
+        assert asked.read_text() == "-f /dev/stdin -k parse\nhttp_port 3128 mptcp\n"
