@@ -107,12 +107,16 @@ def check_page_is_missed(site: Site) -> None:
     assert "The check page does not answer" in body.decode()
 
 
+def check_page_is_found(client: Connection) -> None:
+    """Wait for it: the first request after the portal's start has a worker of Squid find it, each for itself."""
+    until(lambda: client.get(CHECK)[0] == 200, "the check page is there")
+
+
 @contextmanager
 def capped_client(site: Site) -> Iterator[None]:
     """Have a client whose own check page says that Ethernet is capped: in words, and for programs."""
     with Connection(site.testbed["client"], site.address) as client:
-        # The first request after the portal's start has Squid find it.
-        until(lambda: client.get(CHECK)[0] == 200, "the check page is there")
+        check_page_is_found(client)
         # The cap may come first: of who had two paths before, a second subflow is expected.
         said = client.until(
             lambda said: len(said["subflows"]) == 2 and any(each["capped"] for each in said["subflows"]),
@@ -129,6 +133,7 @@ def capped_client(site: Site) -> Iterator[None]:
 
 def check_page_is_for_the_proxys_clients_alone(site: Site) -> None:
     with Connection(site.testbed["client"], site.address, socket.IPPROTO_TCP) as client:
+        check_page_is_found(client)
         assert client.look()["transport"] == "tcp"
     assert fetch(site.testbed["proxy"], f"http://127.0.0.1:{CHECK_PORT}/", "-H", "MPTCP-Client: 10.77.1.2 1")[0] == 403
 
