@@ -194,6 +194,27 @@ def test_the_focus_stays_while_the_table_is_renewed(site: Site) -> None:
     assert site.browser.run("return document.activeElement.textContent") == TOKEN
 
 
+def test_any_number_of_tabs_is_served(site: Site) -> None:
+    driver = site.browser.driver
+    site.open("live")
+    first = driver.current_window_handle
+    try:
+        # A browser has six connections to one server.
+        for _ in range(7):
+            driver.switch_to.new_window("tab")
+            site.open("connections")
+    finally:
+        for tab in driver.window_handles:
+            if tab != first:
+                driver.switch_to.window(tab)
+                driver.close()
+        driver.switch_to.window(first)
+    # What happened meanwhile is there when the first is seen again.
+    site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped once more", token=TOKEN, rule="spare-ethernet")
+    site.browser.until_text("#nearby", "capped once more")
+    site.browser.until_text("#state-text", "live")
+
+
 def test_light_and_dark_are_chosen_and_kept(site: Site) -> None:
     site.open("live")
     before = site.browser.run("return getComputedStyle(document.body).backgroundColor")

@@ -1,5 +1,9 @@
 /**
- * The stream of moments: kept open, opened anew when it ends or falls silent.
+ * The stream of moments: kept open while the page is seen, opened anew when it ends or falls silent.
+ *
+ * A browser has six connections to a console at most, for all tabs together, and a stream takes one of them. Without an
+ * end of it when nobody sees the page, a seventh tab would not load; neither would a page after six that the browser
+ * keeps for the way back.
  */
 const SILENCE = 15_000;
 const AGAIN = 1_000;
@@ -9,13 +13,33 @@ export class Feed {
   #source = null;
   #timer = 0;
 
-  /** @param {(moment: import("./types.mjs").Moment) => void} take @param {() => void} lose called when it breaks off */
-  constructor(take, lose) {
+  /**
+   * @param {(moment: import("./types.mjs").Moment) => void} take
+   * @param {() => void} lose called when it breaks off
+   * @param {() => void} rest called when it ends because nobody sees the page
+   */
+  constructor(take, lose, rest) {
     this.take = take;
     this.lose = lose;
+    this.rest = rest;
   }
 
-  open() {
+  /** Begin, and go on whenever the page is seen. */
+  start() {
+    document.addEventListener("visibilitychange", () => document.hidden ? this.#rest() : this.#open());
+    addEventListener("pagehide", () => this.#rest());
+    addEventListener("pageshow", event => {
+      if (event.persisted && !document.hidden) this.#open();
+    });
+    if (!document.hidden) this.#open();
+  }
+
+  #rest() {
+    this.#close();
+    this.rest();
+  }
+
+  #open() {
     this.#close();
     const source = new EventSource("/api/live");
     this.#source = source;
@@ -47,7 +71,7 @@ export class Feed {
         location.assign("/login");
         return;
       }
-      this.open();
+      if (!document.hidden) this.#open();
     } catch {
       this.#timer = setTimeout(() => this.#retry(), AGAIN);
     }

@@ -28,6 +28,7 @@ new WhatIfPage();
 /** @type {import("./types.mjs").Throttler|null} */
 let throttler = null;
 let lostSince = 0;
+let hasRested = false;
 let announced = 0;
 let shown = "";
 
@@ -69,9 +70,10 @@ function drawState() {
 
 /** @param {import("./types.mjs").Moment} moment */
 function take(moment) {
-  const wasGone = lostSince > 0 || throttler === null;
+  const wasGone = lostSince > 0 || hasRested || throttler === null;
   throttler = moment.throttler;
   lostSince = 0;
+  hasRested = false;
   drawState();
   if (wasGone) {
     overview.load();
@@ -114,6 +116,11 @@ function lose() {
   drawState();
 }
 
+function rest() {
+  lostSince = 0;
+  hasRested = true;
+}
+
 function isDark() {
   const chosen = document.documentElement.dataset.theme;
   return chosen === undefined ? matchMedia("(prefers-color-scheme: dark)").matches : chosen === "dark";
@@ -144,4 +151,4 @@ setInterval(drawState, 1000);
 
 drawTheme();
 navigate(false);
-new Feed(take, lose).open();
+new Feed(take, lose, rest).start();
