@@ -134,7 +134,7 @@ def run(
 def by_option(squid: Squid, role: Role) -> bool:
     """Say whether Squid itself opens its listeners for Multipath TCP: then the preload library replaces none.
 
-    It sets on them what it sets on its own, and its other parts do what they always do. A relay's listeners are TCP.
+    It sets the congestion control on them, and its other parts do what they always do. A relay's listeners are TCP.
     """
     return squid.multipath and role is Role.PROXY
 
