@@ -72,12 +72,14 @@ class BoundedHttp(H11Protocol):
             self._deadline = None
 
     def _make_room(self) -> None:
+        if self._most_waiting is None:
+            return
         waiting = {
             each: each._deadline.when()
             for each in self.connections
             if isinstance(each, BoundedHttp) and each._deadline is not None
         }
-        if self._most_waiting is not None and len(waiting) > self._most_waiting:
+        if len(waiting) > self._most_waiting:
             min(waiting, key=waiting.__getitem__)._end()
 
     def _end(self) -> None:

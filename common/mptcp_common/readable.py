@@ -13,11 +13,11 @@ def unreadable(paths: Iterable[Path], uid: int, gid: int, groups: Sequence[int])
     """Yield those of *paths* that a process of this user, group and further groups cannot read. Only root can ask.
 
     The kernel itself is asked, as that user: modes of all directories, groups and access lists count. Raises OSError
-    where this process may not become that user.
+    where this process may not become that user, subprocess.TimeoutExpired where the file system does not answer.
     """
     for path in paths:
         readable = subprocess.run(
-            ["/usr/bin/test", "-r", str(path)],
+            ["/usr/bin/test", "-r", str(path.absolute())],
             user=uid,
             group=gid,
             extra_groups=groups,

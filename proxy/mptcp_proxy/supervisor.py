@@ -29,7 +29,7 @@ from mptcp_common.reasons import reason
 
 from . import log_files, shim
 from .configuration.check import Checked, check
-from .configuration.workers import Workers
+from .configuration.workers import Workers, not_by_reload
 from .installation import (
     install,
     install_library,
@@ -134,7 +134,7 @@ def run(
 def by_option(squid: Squid, role: Role) -> bool:
     """Say whether Squid itself opens its listeners for Multipath TCP: then the preload library replaces none.
 
-    It sets on them what it sets on its own, and its other parts do what they always do. A relay's listeners are TCP.
+    It sets the congestion control on them, and its other parts do what they always do. A relay's listeners are TCP.
     """
     return squid.multipath and role is Role.PROXY
 
@@ -278,6 +278,9 @@ class _Supervisor:
                 more = len(checked.errors) - 1
                 rest = f" (and {more} more, see: mptcp-proxy check --config {self._configuration})" if more else ""
                 self._refuse_reload(f"{checked.errors[0]}{rest}")
+                return
+            if problem := not_by_reload(checked.workers, self._workers.count):
+                self._refuse_reload(str(problem))
                 return
             prefixes = local_prefixes()
             make_directories(self._places, checked)

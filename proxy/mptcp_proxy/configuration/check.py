@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from ..squid import Squid
 from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problems
 from .by_version import suited
 from .complaints import complaints
-from .listeners import Listener, by_option, listener_problems, listeners, states_a_port
+from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
 from .parents import Parent, parent_problems, parents
 from .source import PhysicalLine, Statement, is_command, read, render, statements
 from .workers import Workers, wanted, with_workers, without_workers, worker_problems
@@ -54,7 +55,7 @@ class Checked:
         Squid keeps the workers' number until it is started again, but one that it starts again reads it anew: with
         another number it would not meet the others.
         """
-        lines = by_option(self.lines, self.listeners) if option else self.lines
+        lines = with_option(self.lines, MPTCP) if option else self.lines
         return render(with_workers(lines, workers))
 
 
@@ -101,12 +102,17 @@ def processors() -> int:
 
 
 def shared_memory(directory: Path = SHARED_MEMORY) -> int:
-    """Return how many bytes are free in *directory*, 0 where it is not there or read-only (shm_overview(7))."""
+    """Return how many bytes are free in *directory*, 0 where it is not there or read-only (shm_overview(7)).
+
+    Where its file system has no limit (tmpfs(5), ``size=0``), there is room for anything.
+    """
     try:
         there = os.statvfs(directory)
     except OSError:
         return 0
-    return 0 if there.f_flag & os.ST_RDONLY else there.f_bavail * there.f_frsize
+    if there.f_flag & os.ST_RDONLY:
+        return 0
+    return there.f_bavail * there.f_frsize if there.f_blocks else sys.maxsize
 
 
 def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[PhysicalLine]], str]:

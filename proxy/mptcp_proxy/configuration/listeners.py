@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 from ..problem import Problem
-from .source import PhysicalLine, Statement
+from .source import PhysicalLine, Statement, statements
 
 _DIRECTIVES = ("http_port", "https_port")
 _PORT = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^:\[\]]+):)?(?P<port>[0-9]{1,5})")
 # "transparent" is the old name of "intercept" and still accepted.
 _REDIRECTED = ("intercept", "transparent")
-_OPTION = "mptcp"
-"""By which a Squid that knows it opens a listener for Multipath TCP (proxy/squid)."""
+MPTCP = "mptcp"
+"""The option by which a Squid that knows it opens a listener for Multipath TCP (proxy/squid)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +94,19 @@ def states_a_port(statements: Iterable[Statement]) -> bool:
     return any(statement.directive in _DIRECTIVES for statement in statements)
 
 
-def by_option(lines: Sequence[PhysicalLine], found: Iterable[Listener]) -> tuple[PhysicalLine, ...]:
-    """Return *lines*, which *found* was read from, with the option ``mptcp`` for each listener.
+def with_option(lines: Sequence[PhysicalLine], option: str) -> tuple[PhysicalLine, ...]:
+    """Return *lines*, in which each port statement has *option*.
 
-    The n-th line stands for the n-th: Squid's messages name it.
+    There are as many as before: the n-th stands for the n-th.
     """
     changed = list(lines)
-    for listener in found:
-        if _OPTION in listener.options:
+    # Nothing is replaced: this goes to Squid.
+    for statement in statements(lines, "${service_name}"):
+        if statement.directive not in _DIRECTIVES or len(statement.words) < 2 or option in statement.words:
             continue
-        statement = listener.statement
-        for index in range(statement.first, statement.last + 1):
+        for index in range(statement.first, statement.last):
             changed[index] = replace(changed[index], text="")
         # After the port, since the rest may end in a comment.
-        text = re.sub(r"^\S+\s+\S+", rf"\g<0> {_OPTION}", statement.text)
-        changed[statement.last] = replace(lines[statement.last], text=text)
+        text = re.sub(r"^\S+\s+\S+", rf"\g<0> {option}", statement.text)
+        changed[statement.last] = replace(changed[statement.last], text=text)
     return tuple(changed)

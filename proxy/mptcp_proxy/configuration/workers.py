@@ -8,21 +8,18 @@ several.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..places import Role
 from ..problem import Problem
-from .source import PhysicalLine, Statement, statements
+from .listeners import with_option
+from .source import PhysicalLine, Statement
 
 DIRECTIVE = "workers"
 _QUEUES = "worker-queues"
-_ADDRESS = re.compile(r"(?:http|https)_port\s+[^\s#]+")
 MOST = 128
-"""Each takes some 20 MB at the least; a larger number is a slip of the pen."""
-
-
+"""Each takes some 20 MB at the least; a larger number is a mistake."""
 LEAST_SHARED = 8_000_000
 """Bytes of shared memory for several: with two, 2 MB were measured. Squid ends where it gets none."""
 
@@ -34,23 +31,36 @@ class Workers:
     count: int = 1
     reason: str = ""
     """Why, where squid.conf does not say how many; empty where it does."""
+    alone: Statement | None = None
+    """What each of several would have for itself, where squid.conf has such a thing."""
 
 
 def of_processes_alone(said: Sequence[Statement]) -> Statement | None:
     """Return the first statement whose meaning changes with several workers (Squid's documentation, "SMP")."""
+    own = _own_files(said)
+    if own is not None:
+        return own
     for statement in said:
         if statement.applies is False:
             continue
         match statement.words:
-            # Its files belong to one process; Squid refuses to start several with it.
-            case ("cache_dir", kind, *_) if kind != "rock":
-                return statement
             # Who is asked again by another worker has a nonce that it does not know.
             case ("auth_param", "digest", *_):
                 return statement
             # Rates would be those of each worker.
             case ("delay_pools" | "client_delay_pools", number, *_) if number != "0":
                 return statement
+    return None
+
+
+def _own_files(said: Sequence[Statement], shared: bool = False) -> Statement | None:
+    """Return the first cache_dir whose files belong to one process; *shared*: that several would have in common."""
+    for each in said:
+        match each.words:
+            case ("cache_dir", kind, *rest) if kind != "rock" and each.applies is not False:
+                apart = each.conditional or any("${process_" in word for word in rest)
+                if not (shared and apart):
+                    return each
     return None
 
 
@@ -61,19 +71,38 @@ def wanted(said: Sequence[Statement], role: Role, processors: int, shared_memory
     Of a number that makes no sense (``worker_problems`` says so) comes 1.
     """
     stated = [each for each in said if each.directive == DIRECTIVE and each.applies is not False]
+    alone = of_processes_alone(said)
     if stated:
-        return Workers(_number(stated[-1]) or 1)
+        return Workers(_number(stated[-1]) or 1, alone=alone)
     if role is Role.RELAY:
-        return Workers(1, "a relay has one unless told otherwise")
-    if alone := of_processes_alone(said):
-        return Workers(1, f"{' '.join(alone.words[:2])} is kept by each worker alone")
+        return Workers(1, "a relay has one unless told otherwise", alone)
+    if alone is not None:
+        return Workers(1, f"{' '.join(alone.words[:2])} is kept by each worker alone", alone)
     if shared_memory < LEAST_SHARED:
         return Workers(1, "/dev/shm has no room for what several share")
     return Workers(min(max(processors, 1), MOST), "one for each processor")
 
 
+def not_by_reload(workers: Workers, running: int) -> Problem | None:
+    """Return why Squid, of which so many workers are *running*, cannot have these by a reload; None where it can."""
+    if workers.alone is None or workers.count > 1 or running == 1:
+        return None
+    statement = workers.alone
+    text = f"{' '.join(statement.words[:2])}: each of the {running} workers would have it for itself; restart the proxy"
+    return Problem(text, statement.file, statement.number)
+
+
 def worker_problems(said: Sequence[Statement], processors: int) -> Iterator[Problem]:
-    """Yield what is wrong with a stated number. That it is a number at all, Squid says."""
+    """Yield what is wrong with a stated number. Squid says whether it is a number at all."""
+    stated = [_number(each) or 1 for each in said if each.directive == DIRECTIVE and each.applies is not False]
+    if stated and stated[-1] > 1 and (shared := _own_files(said, shared=True)):
+        # Squid 5.7 starts and writes into the same files by each worker.
+        yield Problem(
+            f"{' '.join(shared.words[:2])}: {stated[-1]} workers would write over each other's files",
+            shared.file,
+            shared.number,
+            allowed="workers 1, rock, or ${process_number} in the directory's name",
+        )
     for statement in said:
         if statement.directive != DIRECTIVE or statement.applies is False or len(statement.words) < 2:
             continue
@@ -98,30 +127,14 @@ def without_workers(lines: Sequence[PhysicalLine], said: Sequence[Statement]) ->
 
 
 def with_workers(lines: Sequence[PhysicalLine], count: int) -> tuple[PhysicalLine, ...]:
-    """Return *lines*, which say nothing of workers, with *count* of them, each with a listener of its own."""
-    # At the beginning: the last line may go on in what follows it.
-    return (PhysicalLine("", 0, f"{DIRECTIVE} {count}"), *(_with_queues(lines) if count > 1 else lines))
+    """Return *lines*, which say nothing of workers, with *count* of them, each with a listener of its own.
 
-
-def _with_queues(lines: Sequence[PhysicalLine]) -> Iterator[PhysicalLine]:
-    """Have each worker bind a socket of its own (SO_REUSEPORT).
-
-    Otherwise Squid's coordinator binds one for all and keeps it until it ends: a port that was taken out of the file
-    stayed open after the reload, with nobody to accept what the kernel lets in, and changed options had no effect.
+    Each binds a socket of its own (SO_REUSEPORT). Otherwise Squid's coordinator binds one for all and keeps it until it
+    ends: a port that was taken out of the file stayed open after the reload, with nobody to accept what the kernel lets
+    in, and changed options had no effect.
     """
-    said = {each.last: each for each in statements(lines, "${service_name}") if _is_listener(each)}
-    within = {number for each in said.values() for number in range(each.first, each.last)}
-    for number, line in enumerate(lines):
-        if number in said:
-            yield replace(line, text=_ADDRESS.sub(rf"\g<0> {_QUEUES}", said[number].text, count=1))
-        elif number in within:
-            yield replace(line, text="")
-        else:
-            yield line
-
-
-def _is_listener(statement: Statement) -> bool:
-    return _ADDRESS.match(statement.text) is not None and _QUEUES not in statement.words
+    # At the beginning: the last line may go on in what follows it.
+    return (PhysicalLine("", 0, f"{DIRECTIVE} {count}"), *(with_option(lines, _QUEUES) if count > 1 else lines))
 
 
 def _number(statement: Statement) -> int | None:

@@ -7,11 +7,11 @@
  * bound to one of the ports in MPTCP_LISTEN_PORTS is replaced, at the same descriptor number, by an MPTCP socket
  * (RFC 8684; socket(2) with IPPROTO_MPTCP) that carries the same options. Every other socket stays as it is. In
  * particular, sockets towards origin servers bind to port 0 or not at all, so origins see plain TCP. A Squid that opens
- * an MPTCP socket for such a port itself, by an option of its http_port, keeps it, and only what is set on it is ours.
+ * an MPTCP socket for such a port itself, by an option of its http_port, keeps it, and only the congestion control is ours.
  *
- * Why at bind and not at listen: with several workers Squid's coordinator process binds the socket and hands it
- * to the workers by SCM_RIGHTS. At bind the socket has no epoll registration and no peer that could be lost with
- * the old file description.
+ * Why at bind and not at listen: a socket that is bound may be handed to another process (SCM_RIGHTS), as a Squid
+ * does whose workers share a listener. At bind the socket has no epoll registration and no peer that could be lost
+ * with the old file description.
  *
  * MPTCP_LISTEN_PORTS is a list ("3128,3129") or, when it begins with '/', the name of a file that holds one. The
  * file is read at each bind, so a reload may add a port.
@@ -99,16 +99,6 @@ static bool is_unbound(int fd)
 	return getsockname(fd, (struct sockaddr *)&name, &length) == 0 && port_of((struct sockaddr *)&name, length) == 0;
 }
 
-/* Squid's coordinator binds, and its workers hold the socket. A coordinator that had to be started again could not bind
- * as long as one of them lives, and every worker that is started after that would be without a listener. The kernel
- * gives new connections to both sockets then; only sockets of one user that all have this option share a port. */
-static void let_successors_bind(int mptcp)
-{
-	int yes = 1;
-
-	(void)setsockopt(mptcp, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof yes);
-}
-
 int bind(int fd, const struct sockaddr *address, socklen_t length)
 {
 	int saved = errno, port = port_of(address, length);
@@ -118,11 +108,8 @@ int bind(int fd, const struct sockaddr *address, socklen_t length)
 	if (is_ours(port) && is_tcp(fd) && is_unbound(fd)) {
 		if ((trouble = swap(fd)) != NULL)
 			say_once(port, trouble, errno);
-		else
-			let_successors_bind(fd);
 	} else if (is_ours(port) && is_mptcp(fd) && is_unbound(fd)) {
 		choose_congestion(fd);
-		let_successors_bind(fd);
 	}
 	errno = saved;
 	return real_bind(fd, address, length);

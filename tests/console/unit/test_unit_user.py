@@ -42,6 +42,14 @@ def test_what_the_unit_can_read_is_no_problem(settings: Path, capsys: pytest.Cap
     assert "no errors" in capsys.readouterr().out
 
 
+def test_a_file_may_be_named_from_where_the_command_is_run(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: it was looked for below /, and told to be unreadable."""
+    monkeypatch.chdir(settings.parent)
+    assert main(["check", "--config", settings.name]) == DONE
+    settings.chmod(0o600)
+    assert main(["check", "--config", settings.name]) == FAILED
+
+
 @pytest.mark.parametrize("name", ["token", "chain.pem", "key.pem", "console.yaml"])
 def test_a_file_that_root_alone_can_read_is_told(settings: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     """Defect: check passed, as root, and the unit failed."""

@@ -45,13 +45,16 @@ def reloaded(proxy: Proxy, times: int) -> None:
     )
 
 
-@pytest.mark.parametrize("several", ["#workers 2", "workers 2"], ids=["one worker", "two workers"])
-def test_its_listeners_take_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed, several: str) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_its_listeners_take_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed, count: int) -> None:
+    several = f"workers {count}"
     node, client = testbed["proxy"], testbed["client"]
     origin = start_origin(testbed["origin"], {"file.bin": 5_000_000})
     proxy = start_proxy(node, configuration(node, several))
     assert TOLD in proxy.process.output()
-    assert all(line.split()[2] == "mptcp" for line in ports_in_force(proxy))
+    (port,) = ports_in_force(proxy)
+    assert port.split().count("mptcp") == 1
+    assert ("worker-queues" in port.split()) == (count > 1)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener", process=proxy.process)
     for mptcp in (True, False):
         got = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=mptcp)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -34,34 +35,34 @@ tell(protocol=protocol(s), same=s.fileno() == number, name=s.getsockname()[:2], 
     assert preloaded.stderr == ""
 
 
-def test_a_successor_can_bind_while_the_listener_is_still_held(preloaded: Preloaded) -> None:
-    """As Squid's coordinator must, which was started again while its workers hold the first one's socket."""
-    found = preloaded("""
-held = socket(); held.bind(("", 3128)); held.listen()
-successor = socket(); successor.bind(("", 3128)); successor.listen()
-held.close()
-client = socket(AF_INET, SOCK_STREAM, 262); client.connect(("127.0.0.1", 3128))
-successor.settimeout(60)
-tell(protocols=[protocol(successor), protocol(successor.accept()[0])])
+@pytest.mark.parametrize("opened", ["socket()", "socket(AF_INET, SOCK_STREAM, 262)"], ids=["TCP", "MPTCP"])
+@pytest.mark.parametrize("together", [False, True])
+def test_a_port_is_shared_by_those_alone_that_ask_for_it(preloaded: Preloaded, opened: str, together: bool) -> None:
+    """As several workers do, of which each has a listener of its own."""
+    found = preloaded(f"""
+def listener():
+    s = {opened}; s.setsockopt(SOL_SOCKET, SO_REUSEPORT, {int(together)}); s.bind(("", 3128)); s.listen(); return s
+first = listener()
+try: second = protocol(listener())
+except OSError as error: second = error.errno
+tell(protocols=[protocol(first), second])
 """)
-    assert found["protocols"] == [MPTCP, MPTCP]
+    assert found["protocols"] == [MPTCP, MPTCP if together else errno.EADDRINUSE]
 
 
 def test_an_mptcp_listener_that_the_program_opened_itself_is_kept_and_gets_the_same(preloaded: Preloaded) -> None:
-    """As that of a Squid with the option mptcp; see above for the second one."""
+    """As that of a Squid with the option mptcp."""
     found = preloaded(
         """
 a = socket(AF_INET, SOCK_STREAM, 262); inode = os.fstat(a.fileno()).st_ino
 a.bind(("", 3128)); a.listen()
-b = socket(AF_INET, SOCK_STREAM, 262); b.bind(("", 3128)); b.listen()
 c = socket(AF_INET, SOCK_STREAM, 262); c.bind(("", 3130))
-tell(kept=os.fstat(a.fileno()).st_ino == inode, shared=[s.getsockopt(SOL_SOCKET, SO_REUSEPORT) for s in (a, c)],
+tell(kept=os.fstat(a.fileno()).st_ino == inode,
      congestion=[s.getsockopt(IPPROTO_TCP, TCP_CONGESTION, 16).rstrip(b"\\0").decode() for s in (a, c)])
 """,
         congestion="reno",
     )
     assert found["kept"]
-    assert found["shared"] == [1, 0]
     assert found["congestion"][0] == "reno"
     assert found["congestion"][1] != "reno"
 

@@ -159,3 +159,21 @@ def test_the_number_is_that_of_the_start_whatever_a_reload_reads(
     os.kill(before[-1], signal.SIGKILL)
     wait_until(lambda: len(after := workers(started.process)) == len(before) and after != before, "all are there again")
     wait_until(lambda: len(listening(node)) == 2, "both listen again", process=started.process)
+
+
+def test_a_reload_gives_several_workers_nothing_that_each_would_have_for_itself(
+    testbed: Testbed, require: Callable[..., None]
+) -> None:
+    """Defect: both workers got the rates, and one that was started again wrote over the other's cache."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    started = start_proxy(node, configuration(node, "workers 2"))
+    wait_until(lambda: len(listening(node)) == 2, "both listen", process=started.process)
+    before = (started.state / "squid.conf").read_bytes()
+    configuration(node, "delay_pools 1", "workers 1")
+    started.process.signal(signal.SIGHUP)
+    said = "delay_pools 1: each of the 2 workers would have it for itself; restart the proxy"
+    wait_until(lambda: said in started.process.output(), "it says so", process=started.process)
+    assert "reload refused" in started.process.output()
+    assert (started.state / "squid.conf").read_bytes() == before
+    assert len(listening(node)) == 2

@@ -9,6 +9,7 @@ import pytest
 from mptcp_proxy.configuration.check import Checked
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, read, statements
+from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import host
 from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.places import Role
@@ -21,7 +22,7 @@ STOCK, OURS = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", multipath
 
 def configured(*texts: str) -> Checked:
     lines = tuple(PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1))
-    return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", False, ())
+    return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def configured(*texts: str) -> Checked:
         (["http_port \\", "", "  3128 \\", "name=a", "via on"], ["", "", "", "http_port 3128 mptcp name=a", "via on"]),
         (["http_port 3128 mptcp", "http_port 3129"], ["http_port 3128 mptcp", "http_port 3129 mptcp"]),
         (["if 1 = 1", "http_port 1", "endif"], ["if 1 = 1", "http_port 1 mptcp", "endif"]),
-        (["#http_port 3128", "http_port x"], ["#http_port 3128", "http_port x"]),
+        (["#http_port 3128", "http_port # x"], ["#http_port 3128", "http_port # x"]),
     ],
 )  # fmt: skip
 def test_each_listener_has_the_option_once_and_each_line_its_number(texts: list[str], read_by_squid: list[str]) -> None:
@@ -44,7 +45,7 @@ def test_each_listener_has_the_option_once_and_each_line_its_number(texts: list[
 
 def test_the_shipped_file_differs_in_its_port_alone() -> None:
     lines, _ = read(SHIPPED, "n")
-    checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", False, ())
+    checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
     pairs = zip(checked.rendered(2).splitlines(), checked.rendered(2, option=True).splitlines(), strict=True)
     ((before, after),) = (pair for pair in pairs if pair[0] != pair[1])
     assert before.startswith(b"http_port 3128 ")

@@ -10,7 +10,16 @@ import pytest
 
 from mptcp_proxy.configuration.check import check, processors, shared_memory
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.configuration.workers import LEAST_SHARED, MOST, wanted, with_workers, without_workers, worker_problems
+from mptcp_proxy.configuration.workers import (
+    LEAST_SHARED,
+    MOST,
+    Workers,
+    not_by_reload,
+    wanted,
+    with_workers,
+    without_workers,
+    worker_problems,
+)
 from mptcp_proxy.places import Role
 
 ROOM = LEAST_SHARED
@@ -83,6 +92,54 @@ def test_more_than_there_are_processors_is_worth_a_warning() -> None:
     assert list(worker_problems(list(statements(lines("workers 2"), "n")), 2)) == []
 
 
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["cache_dir ufs /c 100 16 256", "workers 2"], True),
+        (["workers 2", "cache_dir aufs /c 100 16 256"], True),
+        (["cache_dir ufs /c 100 16 256", "workers 1"], False),
+        (["cache_dir ufs /c 100 16 256", "workers 2", "workers 1"], False),
+        (["cache_dir ufs /c 100 16 256"], False),
+        (["cache_dir rock /c 100", "workers 2"], False),
+        (["cache_dir ufs /c/${process_number} 100 16 256", "workers 2"], False),
+        (["if ${process_number} = 1", "cache_dir ufs /c 100 16 256", "endif", "workers 2"], False),
+        (["if false", "cache_dir ufs /c 100 16 256", "endif", "workers 2"], False),
+    ],
+)
+def test_a_cache_that_several_would_write_over_is_an_error(texts: list[str], told: bool) -> None:
+    """Squid 5.7 starts with it: one worker ends with "Failed to rename log file", the other goes on in its files."""
+    found = list(worker_problems(list(statements(lines(*texts), "n")), 2))
+    assert [(each.warning, "2 workers would write over each other's files" in each.text) for each in found] == [
+        (False, True)
+    ] * told
+
+
+@pytest.mark.parametrize(
+    ("text", "running", "refused"),
+    [
+        ("delay_pools 1", 2, True),
+        ("cache_dir ufs /c 100 16 256", 2, True),
+        ("delay_pools 1", 1, False),
+        ("via on", 2, False),
+    ],
+)
+@pytest.mark.parametrize("stated", ["# nothing", "workers 1"])
+def test_what_one_worker_alone_can_have_comes_by_no_reload(text: str, running: int, refused: bool, stated: str) -> None:
+    asked = wanted(list(statements(lines("via on", text, stated), "n")), Role.PROXY, 4, ROOM)
+    problem = not_by_reload(asked, running)
+    if refused:
+        words = f"{' '.join(text.split()[:2])}: each of the 2 workers would have it for itself; restart the proxy"
+        assert str(problem) == f"squid.conf:2: {words}"
+    else:
+        assert problem is None
+
+
+def test_who_states_several_has_them_by_a_reload_too() -> None:
+    said = list(statements(lines("delay_pools 1", "workers 2"), "n"))
+    assert not_by_reload(wanted(said, Role.PROXY, 4, ROOM), 3) is None
+    assert not_by_reload(Workers(4), 2) is None
+
+
 def test_what_is_stated_is_taken_out_and_the_number_put_first() -> None:
     given = lines("via on", "workers \\", "  2", "http_port 3128 \\")
     bare = without_workers(given, list(statements(given, "n")))
@@ -132,7 +189,14 @@ def test_one_where_nothing_can_be_shared() -> None:
 
 def test_room_for_what_is_shared(tmp_path: Path) -> None:
     assert shared_memory(tmp_path / "nowhere") == 0
-    assert shared_memory(Path("/proc/self")) == 0
+    assert shared_memory(Path("/proc/self")) > 1 << 40, "a file system that states no limit has none"
     free = os.statvfs(tmp_path)
     assert shared_memory(tmp_path) == pytest.approx(free.f_bavail * free.f_frsize, rel=0.1)
     assert shared_memory() > LEAST_SHARED
+
+
+def test_nothing_is_shared_where_nobody_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = os.statvfs("/dev/shm")
+    read_only = os.statvfs_result((*there[:8], there.f_flag | os.ST_RDONLY, there.f_namemax))
+    monkeypatch.setattr(os, "statvfs", lambda _: read_only)
+    assert shared_memory() == 0

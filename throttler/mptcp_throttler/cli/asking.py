@@ -50,7 +50,7 @@ def status(options: argparse.Namespace) -> int:
 def _passed_on(path: Path, pieces: Iterator[bytes]) -> int:
     """Print a JSON object as it comes: to read ten thousand connections and lay them out takes longer than all else.
 
-    That it is whole, its end of line says: a brace may be that of any object within.
+    Its end of line says that it is whole: a brace may be that of any object within.
     """
     last = b""
     while True:

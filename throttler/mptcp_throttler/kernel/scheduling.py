@@ -4,7 +4,7 @@ A subflow that joins must not wait behind the transfers of the proxy beside us. 
 processor, but not at once: who runs keeps it until a slice of some milliseconds is used up. So the event loop, which
 has little to do, is scheduled in real time, before all ordinary processes. Where it has much to do, they keep no less
 than beside nice -20: of each second the kernel leaves them 50 ms (``kernel.sched_rt_runtime_us``); there, one process
-of nice 0 has 11 ms. That these do not come in one piece, ``runtime.respite`` sees to.
+of nice 0 has 11 ms. ``runtime.respite`` keeps these from coming in one piece.
 
 Everything else that we start is an ordinary process or thread again: a worker, or a copy that answers for the status,
 may compute for long, and the loop must not take turns with it. But the loop waits where a worker that holds Python's

@@ -1,6 +1,6 @@
 """The answer to ``summary``: aggregates, of a size that does not depend on how many connections there are.
 
-Nor does its cost: everything is kept count of with each decision, and only what is in a transition is looked at here.
+Its cost does not either: the daemon keeps count with each decision, and only what is in a transition is looked at here.
 """
 
 from __future__ import annotations
