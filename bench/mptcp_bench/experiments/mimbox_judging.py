@@ -12,8 +12,9 @@ from statistics import fmean, geometric_mean
 
 from ..statistics import median
 from .aims import Aim
-from .mimbox_points import PERCENTS, Claim, Delays, Held, Points, growth, median_or_nan
+from .mimbox_points import PERCENTS, Claim, Delays, Held, Points, growth
 from .relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
+from .relay_judging import IDLE, median_or_nan
 
 ROUTER = Cell(DIRECT, "mptcp2")
 """The paper's baseline: the converter is a router, the server takes Multipath TCP."""
@@ -21,8 +22,6 @@ CLOSE = 0.8
 """Of the baseline: what "close to" is taken for."""
 TOTAL, EACH = 400.0, 200_000
 """KB of a connection, and bytes of a socket, with which the paper's client has all of its bandwidth."""
-IDLE = 100.0
-"""KB of an idle connection, user and kernel: our own aim."""
 
 
 def _worst(values: Iterable[float]) -> float:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..result_file import Judgement, shown
-from ..statistics import median, median_interval
+from ..statistics import median_interval
 from .aims import Aim
 from .relay_cells import Cell
+from .relay_judging import median_or_nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +138,6 @@ class Claim:
             low, high = self.interval
             measured += f" ({shown(low, self.unit)} to {shown(high, self.unit)}, n = {len(self.values)})"
         return self.paper, f"{measured}; wanted {self.aim.wanted}", self.verdict
-
-
-def median_or_nan(values: Sequence[float]) -> float:
-    """Return the median; of nothing, what meets no aim."""
-    return median(values, default=math.nan)
 
 
 def growth(values: Mapping[tuple[int, int], float]) -> tuple[float, ...]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from mptcp_bench.experiments.mimbox_bed import DEVICES, Window, built, measured
+from mptcp_bench.experiments.mimbox_bed import DEVICES, Window, built, measured, several
 from mptcp_bench.experiments.mimbox_delay import FILE, REQUESTS, delays_of
 from mptcp_bench.experiments.mimbox_judging import ROUTER
 from mptcp_bench.experiments.mimbox_points import Point
@@ -54,9 +53,7 @@ def test_each_request_has_a_connection_of_its_own(bed: Bed, cell: Cell) -> None:
 
 @pytest.mark.parametrize("size", [296, 9000])
 def test_packets_are_as_large_as_the_links_allow(bed: Bed, size: int) -> None:
-    with ExitStack() as stack:
-        for node, device in DEVICES:
-            stack.enter_context(mtu(bed.testbed[node], device, size))
+    with several(mtu(bed.testbed[node], device, size) for node, device in DEVICES):
         found = point(bed, Cell(DIRECT, "tcp"), "get", Window())
     assert 0.8 < found.packet / (size + 14) <= 1
 
