@@ -1,6 +1,6 @@
 """What a proxy took to carry bytes and requests, and what is asked of ours. Pure.
 
-Processor time is that of all processes of a proxy: it says the same on a busy machine, where rates do not. Rates are
+Processor time is that of all processes of a proxy: other programs change it less than they change rates. Rates are
 those of the same round, as ratios to the same without a proxy. Ours is compared round by round with the peer whose
 median over the rounds is the best; where a round of either is missing, it does not count.
 """
