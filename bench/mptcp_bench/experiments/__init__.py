@@ -77,15 +77,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("middleboxes", "What middleboxes make of Multipath TCP, and what status says of it", "middleboxes"),
         Experiment("relay", "What carrying a byte and a request costs: ours beside every peer", "relay"),
         Experiment(
-            "mimbox-goodput", "Goodput against the MSS, as MiMBox's Figure 4: ours beside a router", "mimbox_goodput"
-        ),
-        Experiment("mimbox-delay", "What our proxy adds to SYN, SYN+ACK and data, as MiMBox's Table 1", "mimbox_delay"),
-        Experiment("mimbox-http", "Requests on connections of their own, as MiMBox's Figure 5", "mimbox_http"),
-        Experiment(
-            "mimbox-memory", "Goodput against buffers, memory of a connection: MiMBox's Figure 6", "mimbox_memory"
-        ),
-        Experiment(
             "emulation", "Emulated paths: delay, loss, order, seed and full rate, against what was asked", "emulation"
+        ),
+        Experiment(
+            "mimbox-goodput", "MiMBox's Figure 4: goodput against the MSS, ours beside a router", "mimbox_goodput"
+        ),
+        Experiment("mimbox-delay", "MiMBox's Table 1: what our proxy adds to SYN, SYN+ACK and data", "mimbox_delay"),
+        Experiment("mimbox-http", "MiMBox's Figure 5: requests on connections of their own", "mimbox_http"),
+        Experiment(
+            "mimbox-memory", "MiMBox's Figure 6: goodput against buffers, and memory of a connection", "mimbox_memory"
         ),
     )
 }

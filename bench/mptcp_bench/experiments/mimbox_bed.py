@@ -7,7 +7,7 @@ a router before such a server. Connections are counted where the client's connec
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -32,8 +32,8 @@ from .mimbox_judging import sound
 from .mimbox_points import PERCENTS, Claim, Point, Points
 from .options import choice, count, counts, positive
 from .peers import PEERS
-from .relay_bed import CAPABLE, JOINED, JOINING, LARGE, MULTIPATH_PORT, PATIENCE, WARM, Bed, Load
-from .relay_cells import BASE, CLIENTS, DIRECT, Cell, Plan
+from .relay_bed import CAPABLE, JOINED, JOINING, LARGE, MULTIPATH_PORT, PATIENCE, SAMPLES, WARM, Bed, Load
+from .relay_cells import BASE, CLIENTS, DIRECT, Cell
 from .relay_judging import machine, spread, taken
 from .relay_memory import buffers, user_memory
 from .tables import new_table
@@ -45,8 +45,6 @@ DEVICES = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("core"
 PATHS = ("eth0", "wlan0")
 QUIET, FEW = 0.3, 3_000
 """Seconds in which no more than so many bytes come: the client's last transfer is over."""
-SAMPLES = 5
-"""Of memory, in a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ def built(seed: int, files: Mapping[str, int], seconds: float, paths_: Sequence[
             # Connections that were closed wait in TIME-WAIT: there are to be ports enough, and they may be used again.
             for key, value in (("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")):
                 testbed.scope.enter_context(testbed[name].sysctl(f"net.ipv4.{key}", value))
-        yield Bed.built(testbed, BASE, Plan((BASE,), (), (), (), 1, seconds, 0), files)
+        yield Bed.built(testbed, BASE, seconds=seconds, files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ class Window:
 
 
 def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Window, process: Program | None) -> Point:
-    """Measure what *cell* carries for the time of the plan. Raises TestbedError where its connections do not stand."""
+    """Measure what *cell* carries for the bed's time. Raises TestbedError where its connections do not stand."""
     client, proxy = bed.testbed["client"], bed.testbed["proxy"]
     server = bed.testbed["origin"] if process is None else proxy
     before, user = server.mib(), user_memory(process.pid) if process and window.memory else 0
@@ -201,13 +199,13 @@ def _added(node: LiveNode, before: Mapping[str, int], name: str) -> int:
 
 
 def _memory(bed: Bed, window: Window, process: Program | None, load: Load) -> tuple[float, float]:
-    """Wait for the time of the plan; return the proxy's memory and the most that its sockets held, bytes."""
+    """Wait for the bed's time; return the proxy's memory and the most that its sockets held, bytes."""
     if not window.memory or process is None:
-        time.sleep(bed.plan.seconds)
+        time.sleep(bed.seconds)
         return 0.0, 0.0
     grown = held = 0
     for _ in range(SAMPLES):
-        time.sleep(bed.plan.seconds / SAMPLES)
+        time.sleep(bed.seconds / SAMPLES)
         grown = max(grown, user_memory(process.pid))
         held = max(held, buffers(bed.testbed["proxy"].run(["ss", "-tMmH"]).stdout))
     return grown, held
@@ -222,7 +220,9 @@ def rounds(
     window: Callable[[int], Window],
     around: Callable[[int, Cell], AbstractContextManager[Any]] = lambda at, cell: nullcontext(),
 ) -> Iterator[Point]:
-    """Measure all that is chosen, in an order drawn anew for each round, *around* each proxy's start."""  # fmt: skip
+    """Measure all that is chosen, in an order drawn anew for each round, *around* each proxy's start."""
+    for line in what.left_out:
+        console.print(f"left out: {line}", style="yellow", highlight=False)
     draw = Random(seed)
     for number in range(what.runs):
         for at in draw.sample(what.values, len(what.values)):
@@ -261,7 +261,7 @@ def findings(
     usage: processors.Usage,
     draw: Callable[[Path], None],
 ) -> Findings:
-    """Return tables, claims and aims of an experiment; *more* are its own aims."""  # fmt: skip
+    """Return tables, claims and aims of an experiment; *more* are its own aims."""
     claims = declared.claims(points)
     aims = (*sound(points, what.planned, what.runs), *more, *(claim.aim for claim in claims), *machine(usage))
     data = {"points": [asdict(p) | {"cell": str(p.cell)} for p in points.all], "left_out": what.left_out}
@@ -326,9 +326,10 @@ def drawn(target: Path, title: str, subtitle: str, panels: Sequence[Callable[[An
     style.save(figure, target)
 
 
-def several(*scopes: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
-    """Return one scope of all *scopes*."""
-    stack = ExitStack()
-    for scope in scopes:
-        stack.enter_context(scope)
-    return stack
+@contextmanager
+def several(scopes: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
+    """Enter all *scopes*, one after the other, and leave them in the reverse order."""
+    with ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(scope)
+        yield

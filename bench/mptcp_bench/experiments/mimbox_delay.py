@@ -7,7 +7,7 @@ before the handshake with the client is done, and ours wants the request before 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from random import Random
@@ -23,6 +23,7 @@ from mptcp_lab.testbed.services import mptcp_command
 from ..statistics import median
 from ..wire.capture import captured
 from ..wire.packets import ACK, SYN, Packet
+from ..wire.streams import Leg, follow
 from ..wire.workload import Workload, measure
 from .aims import aims_table
 from .attempts import attempted
@@ -108,13 +109,26 @@ def _routed(bed: Bed, cell: Cell, number: int) -> Delays:
     argv = ["curl", "-sS", "-f", "-o", "/dev/null", "--noproxy", "*", "--rate", f"{REQUESTS.pace}/s"]
     with captured(core, ("to-eth0", "to-wlan0", "to-origin"), f"tcp port {MULTIPATH_PORT}") as packets:
         client.run(mptcp_command([*argv, "-H", "Connection: close", url]), timeout=60)
+    return routed(cell, number, packets)
+
+
+def routed(cell: Cell, number: int, packets: Sequence[Packet]) -> Delays:
+    """Return what *packets* of both sides of the router say. Raises TestbedError where a connection was plain TCP."""
+    leg = Leg(MULTIPATH_PORT)
+    follow(packets, leg)
+    plain = [each for each in leg.connections if not each.multipath]
+    if plain:
+        raise TestbedError(f"{cell}: {len(plain)} of {len(leg.connections)} connections were plain TCP")
     passed = passages(packets)
     syn = [seconds for packet, seconds in passed if packet.flags & (SYN | ACK) == SYN]
     answer = [seconds for packet, seconds in passed if packet.flags & (SYN | ACK) == SYN | ACK]
     data = [seconds for packet, seconds in passed if packet.length and packet.source_port == MULTIPATH_PORT]
     if not (syn and answer and data):
         raise TestbedError(f"{cell}: {len(syn)} SYNs, {len(answer)} SYN+ACKs and {len(data)} segments were routed")
-    return Delays(cell, number, len(syn), median(syn), median(answer), median(data))
+    return Delays(
+        cell, number, len(leg.connections), median(syn), median(answer), median(data),
+        fmean(each.subflows for each in leg.connections),
+    )  # fmt: skip
 
 
 def passages(packets: Iterable[Packet]) -> list[tuple[Packet, float]]:

@@ -7,7 +7,7 @@ a server that takes it too, which is the paper's baseline, and through each prox
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 
 from rich.console import Console
 
@@ -16,7 +16,7 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.mtu import mtu
 
 from .findings import Findings
-from .mimbox_bed import DEVICES, NEEDS, Declared, Window, built, chosen, curves, drawn, findings, rounds
+from .mimbox_bed import DEVICES, NEEDS, Declared, Window, built, chosen, curves, drawn, findings, rounds, several
 from .mimbox_judging import ROUTER, goodput_aims, goodput_claims
 from .mimbox_points import Points
 from .relay_bed import LARGE
@@ -55,11 +55,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     before = processors.read()
     with built(seed, FILES, what.seconds) as bed:
 
-        def around(at: int, cell: Cell) -> ExitStack:
-            with ExitStack() as stack:
-                for node, device in DEVICES:
-                    stack.enter_context(mtu(bed.testbed[node], device, at))
-                return stack.pop_all()
+        def around(at: int, cell: Cell) -> AbstractContextManager[None]:
+            return several(mtu(bed.testbed[node], device, at) for node, device in DEVICES)
 
         points = Points(rounds(console, what, bed, seed, void, lambda at: Window(), around))
     usage = processors.usage(before, processors.read())

@@ -25,7 +25,7 @@ from .mimbox_bed import NEEDS, Declared, Window, built, chosen, curves, drawn, f
 from .mimbox_judging import EACH, ROUTER, buffer_aims, buffer_claims
 from .mimbox_points import Held, Point, Points
 from .relay_bed import LARGE, SMALL, Bed
-from .relay_cells import BASE, DIRECT, OURS, Cell, Plan
+from .relay_cells import BASE, DIRECT, OURS, Cell
 from .relay_judging import Measured
 from .tables import mean, new_table
 from .two_paths import slow_origin
@@ -44,7 +44,7 @@ DECLARED = Declared(
     "MiMBox's Figure 6: goodput against buffers, and memory",
     ((ROUTER, "get"), (Cell(OURS, "mptcp2"), "connect"), (Cell(OURS, "mptcp2"), "get")),
     values=(25_000, 50_000, 100_000, EACH, 400_000, 1_000_000),
-    quick=(25_000, EACH),
+    quick=(25_000, EACH, 1_000_000),
     varied="buffer",
     meaning="what each socket may have at the most",
     runs=3,
@@ -70,10 +70,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
         def limited(at: int, cell: Cell) -> AbstractContextManager[Any]:
             node = bed.testbed["origin" if cell.proxy == DIRECT else "proxy"]
-            return several(
-                node.sysctl("net.ipv4.tcp_rmem", f"4096 {at} {at}"),
-                node.sysctl("net.ipv4.tcp_wmem", f"4096 {min(at, 16_384)} {at}"),
-            )
+            defaults = {"tcp_rmem": at, "tcp_wmem": min(at, 16_384)}
+            return several(node.sysctl(f"net.ipv4.{key}", f"4096 {default} {at}") for key, default in defaults.items())
 
         found = list(rounds(console, what, bed, seed, void, lambda at: Window(memory=True, warm=2.0), limited))
         for number in range(what.runs):
@@ -107,7 +105,7 @@ def _idle(console: Console, seed: int, runs: int, hold: int, void: list[str]) ->
     """Return what idle connections of a new proxy take, by TCP and Multipath TCP."""
     found: list[Held] = []
     with Testbed(paths((None, None), offloads=False, name="mimbox"), seed=seed) as testbed:
-        bed = Bed.built(testbed, BASE, Plan((BASE,), (), (), (), runs, 1.0, hold), FILES)
+        bed = Bed.built(testbed, BASE, seconds=1.0, hold=hold, files=FILES)
         for number in range(runs):
             for client in ("tcp", "mptcp2"):
                 for task, name in KEPT.items():

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..result_file import Judgement, shown
-from ..statistics import median, median_interval
+from ..statistics import median_interval
 from .aims import Aim
 from .relay_cells import Cell
+from .relay_judging import median_or_nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +140,17 @@ class Claim:
         return self.paper, f"{measured}; wanted {self.aim.wanted}", self.verdict
 
 
-def median_or_nan(values: Sequence[float]) -> float:
-    """Return the median; of nothing, what meets no aim."""
-    return median(values, default=math.nan)
+def growth(values: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
+    """Return for each round the value at the greatest of what was varied, by that at the smallest.
+
+    *values* are by round and what was varied. Where that is one value only there is no growth to speak of.
+    """
+    varied = sorted({at for _, at in values})
+    if len(varied) < 2:
+        return ()
+    least, most = varied[0], varied[-1]
+    there = [number for number in sorted({number for number, _ in values}) if (number, most) in values]
+    return tuple(values[number, most] / values[number, least] for number in there if values.get((number, least)))
 
 
 class Points:
@@ -154,28 +163,34 @@ class Points:
         """Return *figure* by round and value of what was varied."""
         return {(p.round, p.at): figure(p) for p in self.all if (p.cell, p.task) == (cell, task)}
 
+    def quotients(
+        self, one: tuple[Cell, str], other: tuple[Cell, str], figure: Callable[[Point], float]
+    ) -> dict[tuple[int, int], float]:
+        """Return one's ratios to the other, by round and value of what was varied."""
+        mine, theirs = self.values(*one, figure), self.values(*other, figure)
+        both = sorted(mine.keys() & theirs.keys())
+        return {key: mine[key] / theirs[key] if theirs[key] else math.nan for key in both}
+
     def ratios(
         self,
         one: tuple[Cell, str],
         other: tuple[Cell, str],
         figure: Callable[[Point], float],
         fold: Callable[[list[float]], float],
-    ) -> tuple[float, ...]:
-        """Return for each round what *fold* makes of one's ratios to the other, over what was varied."""
-        mine, theirs = self.values(*one, figure), self.values(*other, figure)
+    ) -> dict[int, float]:
+        """Return by round what *fold* makes of one's ratios to the other, over what was varied."""
         found: dict[int, list[float]] = {}
-        for key in sorted(mine.keys() & theirs.keys()):
-            found.setdefault(key[0], []).append(mine[key] / theirs[key] if theirs[key] else math.nan)
-        return tuple(fold(values) for values in found.values())
-
-    def others(self, tasks: Sequence[tuple[Cell, str]]) -> list[tuple[Cell, str]]:
-        """Return those of *tasks* that were measured."""
-        there = {(p.cell, p.task) for p in self.all}
-        return [task for task in tasks if task in there]
+        for (number, _), ratio in self.quotients(one, other, figure).items():
+            found.setdefault(number, []).append(ratio)
+        return {number: fold(values) for number, values in found.items()}
 
     def least_ratio(
         self, one: tuple[Cell, str], others: Sequence[tuple[Cell, str]], figure: Callable[[Point], float]
     ) -> tuple[float, ...]:
-        """Return for each round the least of one's ratios to any of *others*, at any value of what was varied."""
-        each = [self.ratios(one, other, figure, min) for other in self.others(others)]
-        return tuple(min(values) for values in zip(*each, strict=False))
+        """Return the least of one's ratios to any of *others* that was measured, at any value of what was varied.
+
+        There is one for each round in which all of these were measured.
+        """
+        each = [ratios for other in others if (ratios := self.ratios(one, other, figure, min))]
+        rounds = set.intersection(*map(set, each)) if each else ()
+        return tuple(min(ratios[number] for ratios in each) for number in sorted(rounds))

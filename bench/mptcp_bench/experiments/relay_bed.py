@@ -23,7 +23,7 @@ from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 
 from .peers import PEERS, PORT, Order
 from .peers.splice import built
-from .relay_cells import BULK, BUSY, CLIENTS, DIRECT, HELD, KEPT, STREAMS, Cell, Plan, Setting
+from .relay_cells import BULK, BUSY, CLIENTS, DIRECT, HELD, KEPT, STREAMS, Cell, Setting
 from .relay_judging import Measured, check, taken
 from .relay_memory import buffers, kernel_memory, user_memory
 
@@ -41,7 +41,7 @@ JOINING = 10.0
 """Seconds for their second subflows."""
 PERCENTS = (50, 90, 99)
 SAMPLES = 5
-"""Of the memory of busy connections."""
+"""Of memory, in a measurement."""
 BUCKETS = 60 * 32
 _COUNTERS = struct.Struct(f"={7 + BUCKETS}Q")
 CAPABLE, JOINED = "MPTcpExtMPCapableACKRX", "MPTcpExtMPJoinAckRx"
@@ -89,18 +89,23 @@ class Bed:
 
     testbed: Testbed
     setting: Setting
-    plan: Plan
+    seconds: float
+    """For which a transfer is measured."""
+    hold_count: int
+    """Idle connections that are held."""
     web: Origin
     numbers: Iterator[int] = field(default_factory=itertools.count)
     halves: dict[tuple[Cell, int], float] = field(default_factory=dict)
     """Half of the requests a second that a proxy answered, by round."""
 
     @classmethod
-    def built(cls, testbed: Testbed, setting: Setting, plan: Plan, files: Mapping[str, int] = FILES) -> Self:
+    def built(
+        cls, testbed: Testbed, setting: Setting, *, seconds: float, hold: int = 0, files: Mapping[str, int] = FILES
+    ) -> Self:
         web = start_origin(testbed["origin"], files)
         for node in ("client", "proxy", "origin"):
             built("relay_load" if node == "client" else "splice_relay", testbed[node])
-        return cls(testbed, setting, plan, web)
+        return cls(testbed, setting, seconds, hold, web)
 
     @property
     def origin(self) -> str:
@@ -182,7 +187,7 @@ class Bed:
         with self.subflows(cell), self.asking(cell, task, count, -1, file, rate) as load:
             self._ready(cell, load, count, seen)
             began, before, spent = time.monotonic(), load.read(), _processor(process)
-            time.sleep(self.plan.seconds)
+            time.sleep(self.seconds)
             seconds, after, spent = time.monotonic() - began, load.read(), _processor(process) - spent
         answers = after.answers - before.answers
         if task == "requests":
@@ -200,7 +205,7 @@ class Bed:
                 raise TestbedError("without a proxy there is no memory of one")
             if task == "busy":
                 return self._busy(cell, number, process)
-            count, requests = self.plan.hold, 1 if task == "idle-get" else 0
+            count, requests = self.hold_count, 1 if task == "idle-get" else 0
             self._settle()
             user, kernel = user_memory(process.pid), kernel_memory()
             seen = self._seen()
@@ -224,7 +229,7 @@ class Bed:
         with self.asking(cell, "busy", BUSY, -1, LARGE) as load:
             self._ready(cell, load, BUSY, seen)
             for _ in range(SAMPLES):
-                time.sleep(self.plan.seconds / SAMPLES)
+                time.sleep(self.seconds / SAMPLES)
                 grown += user_memory(process.pid) - user
                 kernel += buffers(self.testbed["proxy"].run(["ss", "-tMmH"]).stdout)
             failures = load.read().failures

@@ -1,6 +1,6 @@
 """What a proxy took to carry bytes and requests, and what is asked of ours. Pure.
 
-Processor time is that of all processes of a proxy: it says the same on a busy machine, where rates do not. Rates are
+Processor time is that of all processes of a proxy: other programs change it less than they change rates. Rates are
 those of the same round, as ratios to the same without a proxy. Ours is compared round by round with the peer whose
 median over the rounds is the best; where a round of either is missing, it does not count.
 """
@@ -129,26 +129,26 @@ def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: in
         best = rounds.best(BASE, "tcp", task)
         if tcp and best is not None:
             compared = ratios(tcp, rounds.costs(BASE, Cell(best, "tcp"), task))
-            aims.append(Aim(f"{NAMES[task]}, × the best peer", _median(compared), most=WORST))
+            aims.append(Aim(f"{NAMES[task]}, × the best peer", median_or_nan(compared), most=WORST))
         for client, subflows in CLIENTS.items():
             there = rounds.costs(BASE, ours[client], task)
             if subflows and tcp and there:
                 name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP"
-                aims.append(Aim(name, _median(ratios(there, tcp)), most=MULTIPATH))
+                aims.append(Aim(name, median_or_nan(ratios(there, tcp)), most=MULTIPATH))
         if task in RATES and tcp and rounds.of(BASE, Cell(DIRECT, "tcp"), "get"):
-            share = _median(rounds.of_direct(BASE, ours["tcp"], task))
+            share = median_or_nan(rounds.of_direct(BASE, ours["tcp"], task))
             aims.append(Aim(f"{task.upper()}, rate × direct", share, least=RATES[task]))
     for task in ("idle-get", "idle-connect"):
         for client in CLIENTS:
             held = list(rounds.costs(BASE, ours[client], task).values())
             if held:
-                aims.append(Aim(f"{NAMES[task]}, {client}", _median(held), most=IDLE))
+                aims.append(Aim(f"{NAMES[task]}, {client}", median_or_nan(held), most=IDLE))
     return aims
 
 
-def _median(values: Sequence[float]) -> float:
+def median_or_nan(values: Sequence[float]) -> float:
     """Return the median; of nothing, what meets no aim."""
-    return median(values) if values else math.nan
+    return median(values, default=math.nan)
 
 
 def machine(usage: Usage) -> list[Aim]:

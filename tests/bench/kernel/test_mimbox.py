@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from mptcp_bench.experiments.mimbox_bed import DEVICES, Window, built, measured
+from mptcp_bench.experiments.mimbox_bed import DEVICES, Window, built, measured, several
 from mptcp_bench.experiments.mimbox_delay import FILE, REQUESTS, delays_of
 from mptcp_bench.experiments.mimbox_judging import ROUTER
 from mptcp_bench.experiments.mimbox_points import Point
@@ -45,7 +44,7 @@ def test_a_download_has_both_paths_and_passes_the_proxy_where_there_is_one(bed: 
 def test_each_request_has_a_connection_of_its_own(bed: Bed, cell: Cell) -> None:
     found = point(bed, cell, "each", Window(SMALL, 10, close=True))
     assert found.failures == 0
-    assert found.answers > 10
+    assert found.opened >= 10
     assert found.renewed >= 1
     assert (found.multipath >= found.opened) is (cell.client != "tcp")
     assert found.joined == 0
@@ -54,9 +53,7 @@ def test_each_request_has_a_connection_of_its_own(bed: Bed, cell: Cell) -> None:
 
 @pytest.mark.parametrize("size", [296, 9000])
 def test_packets_are_as_large_as_the_links_allow(bed: Bed, size: int) -> None:
-    with ExitStack() as stack:
-        for node, device in DEVICES:
-            stack.enter_context(mtu(bed.testbed[node], device, size))
+    with several(mtu(bed.testbed[node], device, size) for node, device in DEVICES):
         found = point(bed, Cell(DIRECT, "tcp"), "get", Window())
     assert 0.8 < found.packet / (size + 14) <= 1
 
@@ -64,8 +61,8 @@ def test_packets_are_as_large_as_the_links_allow(bed: Bed, size: int) -> None:
 @pytest.mark.parametrize("cell", [ROUTER, Cell(OURS, "mptcp2")], ids=str)
 def test_each_request_is_stamped_on_its_way(bed: Bed, cell: Cell) -> None:
     found = delays_of(bed, cell, 0)
-    assert found.requests >= REQUESTS.requests
+    assert found.requests == REQUESTS.requests
     assert found.answer > 0
     assert found.data > 0
-    assert (found.subflows > 1) is (cell.proxy == OURS)
+    assert found.subflows > (1 if cell.proxy == OURS else 0)
     assert 0 < found.syn < 20

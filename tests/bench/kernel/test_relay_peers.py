@@ -29,7 +29,8 @@ PROGRAMS = {"haproxy": "haproxy", "nginx": "nginx", "traffic-server": "traffic_s
 @pytest.fixture(scope="module")
 def bed(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Bed:
     require("root", "mptcp", "mptcp-pm", "squid", "apache2", "mptcpize", "ss", "gcc")
-    return Bed.built(make_module_testbed(paths((None, None), name="relay")), BASE, PLAN)
+    testbed = make_module_testbed(paths((None, None), name="relay"))
+    return Bed.built(testbed, BASE, seconds=PLAN.seconds, hold=PLAN.hold)
 
 
 def tasks_found(bed: Bed, cell: Cell, *wanted: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from mutants import Judge
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.relay_cells import BASE, CLIENTS, DIRECT, HELD, OURS, Cell, Setting
+from mptcp_bench.experiments.relay_cells import BASE, CLIENTS, DIRECT, HELD, OURS, REBUILT, Cell, Setting
 from mptcp_bench.experiments.relay_judging import COSTS, Measured, Rounds, judge, machine
 from mptcp_lab.agent.processors import Usage
 
@@ -33,7 +33,7 @@ def measured(cell: Cell, task: str, number: int, setting: Setting = BASE) -> Mea
     found = Measured(setting, cell, task, number)
     if task in HELD:
         return replace(found, user=40 * KB, kernel=10 * KB)
-    spent = SPENT[task] * {OURS: 0.95, PEER: 1.0, WORSE_PEER: 2.0, DIRECT: 0.0}[cell.proxy]
+    spent = SPENT[task] * {OURS: 0.95, REBUILT: 0.5, PEER: 1.0, WORSE_PEER: 2.0, DIRECT: 0.0}[cell.proxy]
     spent *= 1.1 if CLIENTS[cell.client] else 1.0
     done = 1.0 if cell.proxy == DIRECT else RATE[task]
     return replace(
@@ -42,7 +42,8 @@ def measured(cell: Cell, task: str, number: int, setting: Setting = BASE) -> Mea
 
 
 def planned() -> list[tuple[Setting, Cell, str]]:
-    cells = [cell_of(DIRECT), cell_of(PEER), cell_of(WORSE_PEER), *(cell_of(OURS, client) for client in CLIENTS)]
+    # Ours rebuilt costs least, and is no peer that ours is compared with.
+    cells = [*map(cell_of, (DIRECT, REBUILT, PEER, WORSE_PEER)), *(cell_of(OURS, client) for client in CLIENTS)]
     return [
         (BASE, cell, task)
         for cell in cells
@@ -95,6 +96,9 @@ RELAY = Judge(
         ),
         "an answer was broken off": judged(
             lambda m: replace(m, failures=1) if m.round == 2 and m.cell.proxy == OURS else m
+        ),
+        "an answer was broken off, with ours rebuilt": judged(
+            lambda m: replace(m, failures=1) if m.round == 2 and m.cell.proxy == REBUILT else m
         ),
         "dead proxy: no byte comes": of_ours("get", "tcp", lambda m: {"octets": 0, "answers": 0}),
         "a byte costs more than with the best peer": of_ours("get", "tcp", dearer(1.1)),

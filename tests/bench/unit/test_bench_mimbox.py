@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mutants_of_mimbox import LARGE_MTU, SMALL_MTU, points
+from paper_conversion_dialogue import CLIENT, CLIENT_KEY, CLIENT_WIFI, ORIGIN, PROXY_KEY, Talk, dss
 
-from mptcp_bench.experiments import mimbox_goodput, mimbox_http
-from mptcp_bench.experiments.mimbox_bed import Chosen, chosen, claims_table, curves, drawn
-from mptcp_bench.experiments.mimbox_delay import passages
+from mptcp_bench.experiments import mimbox_goodput, mimbox_http, mimbox_memory
+from mptcp_bench.experiments.mimbox_bed import Chosen, Declared, chosen, claims_table, curves, drawn
+from mptcp_bench.experiments.mimbox_delay import passages, routed
 from mptcp_bench.experiments.mimbox_http import times
-from mptcp_bench.experiments.mimbox_judging import ROUTER, goodput_claims
-from mptcp_bench.experiments.mimbox_points import Claim, Points
+from mptcp_bench.experiments.mimbox_judging import EACH, ROUTER, goodput_claims
+from mptcp_bench.experiments.mimbox_points import Claim, Points, growth
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.relay_cells import DIRECT, OURS, Cell
+from mptcp_bench.experiments.relay_bed import MULTIPATH_PORT
+from mptcp_bench.experiments.relay_cells import DIRECT, LIMIT, OURS, Cell
 from mptcp_bench.wire.packets import ACK, Packet
+from mptcp_lab.testbed import TestbedError
 
 
 @pytest.mark.parametrize(
@@ -56,9 +60,37 @@ def goodputs() -> Points:
 
 def test_ratios_are_those_of_one_round_and_one_value() -> None:
     ours, router = (Cell(OURS, "mptcp2"), "connect"), (ROUTER, "get")
-    assert goodputs().ratios(ours, router, lambda p: p.goodput, min) == pytest.approx([0.9] * 3)
+    assert goodputs().ratios(ours, router, lambda p: p.goodput, min) == pytest.approx(dict.fromkeys(range(3), 0.9))
     alone = Points(p for p in goodputs().all if p.cell != ROUTER or p.round == 1)
-    assert len(alone.ratios(ours, router, lambda p: p.goodput, min)) == 1
+    assert alone.ratios(ours, router, lambda p: p.goodput, min) == pytest.approx({1: 0.9})
+
+
+def test_the_best_of_several_is_that_of_one_round() -> None:
+    ours, haproxy, splice = (Cell(OURS, "mptcp2"), "connect"), Cell("haproxy", "mptcp2"), Cell(LIMIT, "mptcp2")
+    fast = {(haproxy, 2): 10, (splice, 0): 100}
+    there = (replace(p, octets=p.octets * fast.get((p.cell, p.round), 1)) for p in goodputs().all)
+    found = Points(p for p in there if (p.cell, p.round) != (haproxy, 0))
+    others = [(haproxy, "get"), (splice, "get"), (Cell("squid", "tcp"), "get")]
+    # Of the first round, in which HAProxy has nothing, splice's is not compared with HAProxy's second.
+    assert found.least_ratio(ours, others, lambda p: p.goodput) == pytest.approx((0.9 / 0.8, 0.9 / 7))
+
+
+def test_growth_is_from_the_smallest_to_the_greatest_of_one_round() -> None:
+    assert growth({(0, 1): 2.0, (0, 5): 1.0, (0, 9): 8.0, (1, 1): 2.0, (1, 5): 8.0, (2, 1): 0.0, (2, 9): 1.0}) == (4.0,)
+    assert growth({(0, 1): 2.0, (1, 1): 3.0}) == growth({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("declared", "at", "compared"),
+    [(mimbox_goodput.DECLARED, 1500, 1), (mimbox_http.DECLARED, 1_000, 1), (mimbox_memory.DECLARED, EACH, 2)],
+    ids=lambda value: value.name if isinstance(value, Declared) else None,
+)
+def test_no_claim_holds_by_comparing_a_value_with_itself(declared: Declared, at: int, compared: int) -> None:
+    """Where one value alone was measured, what it is compared with others for is not judged."""
+    alone = Points(points(declared, (at,), lambda at: at * 1e4))
+    both = Points(points(declared, (at // 2, at, at * 2), lambda at: at * 1e4))
+    judged = [sum(bool(claim.values) for claim in declared.claims(each)) for each in (alone, both)]
+    assert judged[1] - judged[0] == compared
 
 
 def test_what_was_not_measured_is_compared_with_nothing() -> None:
@@ -79,6 +111,27 @@ def test_a_segment_that_was_seen_twice_has_passed() -> None:
 def test_a_segment_that_is_sent_again_passes_again() -> None:
     found = passages([packet(time) for time in (1_000, 2_000, 5_000, 7_000)])
     assert [seconds for _, seconds in found] == pytest.approx([1e-6, 2e-6])
+
+
+def twice(*talks: Talk) -> list[Packet]:
+    """Return what is captured on both sides of a router, which takes 3 µs."""
+    there = [p for talk in talks for p in talk.packets]
+    return [*there, *(replace(p, time=p.time + 3_000) for p in there)]
+
+
+def test_what_a_router_passes_is_connections_by_multipath_tcp() -> None:
+    server = (ORIGIN, MULTIPATH_PORT)
+    first = Talk((CLIENT, 1), server).open_mptcp(0, 10_000, 20_000)
+    first.up(30_000, 1, b"GET", dss(CLIENT_KEY, 0, 1, 3))
+    first.down(40_000, 1, b"data", dss(PROXY_KEY, 0, 1, 4))
+    second = Talk((CLIENT_WIFI, 2), server).join(50_000, 60_000, 70_000)
+    found = routed(ROUTER, 4, twice(first, second))
+    assert (found.round, found.requests, found.subflows) == (4, 1, 2)
+    assert (found.syn, found.answer, found.data) == pytest.approx([3e-6] * 3)
+    with pytest.raises(TestbedError, match="1 of 2 connections were plain TCP"):
+        routed(ROUTER, 4, twice(first, second, Talk((CLIENT, 3), server).open(80_000, 90_000, 95_000)))
+    with pytest.raises(TestbedError, match="and 0 segments were routed"):
+        routed(ROUTER, 4, twice(second, Talk((CLIENT, 1), server).open_mptcp(0, 10_000, 20_000)))
 
 
 @pytest.fixture

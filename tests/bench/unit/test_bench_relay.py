@@ -22,6 +22,7 @@ from mptcp_bench.experiments.relay_cells import (
     LIMIT,
     OURS,
     PROXIES,
+    REBUILT,
     TASKS,
     Cell,
     Setting,
@@ -200,8 +201,8 @@ def test_each_setting_has_its_tables_and_each_proxy_its_row() -> None:
     found = tables(Rounds([*reversed(list(sound())), other]), seed=1)
     titles = [str(table.title).partition(":")[0] for table in found]
     assert titles == ["Cost", "Memory of a connection in kB", "Cost"]
-    assert [table.row_count for table in found] == [6, 5, 1]
-    assert list(found[0].columns[0].cells) == [DIRECT, OURS, OURS, OURS, "squid", "haproxy"]
-    assert list(found[0].columns[2].cells)[5] == "1.00 (1.00 to 1.00)"
+    assert [table.row_count for table in found] == [7, 6, 1]
+    assert list(found[0].columns[0].cells) == [DIRECT, OURS, OURS, OURS, REBUILT, "squid", "haproxy"]
+    assert list(found[0].columns[2].cells)[-1] == "1.00 (1.00 to 1.00)"
     assert set(HELD) == {"idle-get", "idle-connect", "busy"}
     assert percentile([m.cost for m in sound() if m.cell == cell_of(OURS) and m.task == "get"], 50) < 1

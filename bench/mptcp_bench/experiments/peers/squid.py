@@ -52,7 +52,7 @@ def _start_stock(order: Order) -> Program:
     text = _STOCK.format(port=PORT, directory=order.directory, workers=order.workers)
     config = order.write("squid.conf", text)
     order.host.run(["chown", "-R", "proxy", str(order.directory)])
-    # SMP workers meet in /run; two Squids on a host collide on /dev/shm/squid-*.
+    # Several workers meet in /run; two Squids on a host collide on /dev/shm/squid-*.
     mounts = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
     argv = ["squid", "--foreground", "-f", str(config), "-n", "stock"]
     return answers(order, order.host.popen(argv, name="squid", mounts=mounts), "Squid")
