@@ -127,6 +127,29 @@ def test_as_shipped_there_is_one_for_each_processor_and_none_stays(
     assert listening(node) == []
 
 
+def test_of_a_squid_that_was_killed_nothing_stays_but_what_is_anothers(
+    testbed: Testbed, require: Callable[..., None]
+) -> None:
+    """Squid removes its shared memory itself where it has the time."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    started = start_proxy(node, configuration(node, "workers 2"))
+    wait_until(lambda: len(listening(node)) == 2, "both listen", process=started.process)
+    first = squid(started.process)
+    places = [os.open(f"/proc/{first}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")]
+    others = ["mptcpproxy2-cf__metadata.shm", "squid-coordinator.ipc"]
+    try:
+        assert all(os.listdir(place) for place in places)
+        for place, name in zip(places, others, strict=True):
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=place))
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: [os.listdir(place) for place in places] == [[name] for name in others], "nothing is left")
+    finally:
+        for place in places:
+            os.close(place)
+    assert started.process.stop(60) != 0
+
+
 def listening(node: LiveNode) -> list[str]:
     return node.run(["ss", "-HtlnO"]).stdout.splitlines()
 

@@ -72,6 +72,7 @@ def test_a_degraded_connection_loses_its_caps_on_downloads() -> None:
     assert down.reason.endswith(reason)
     assert scene.effects == [Relaxed(1, reason)]
     assert scene.guard.counters.relaxations == 1
+    assert scene.guard.relaxed() == 1
 
 
 def test_uploads_are_guarded_by_themselves() -> None:
@@ -109,6 +110,7 @@ def test_uploads_are_guarded_by_themselves() -> None:
     assert up.reason.startswith("upload: cap of rule cap relaxed: it got ")
     assert scene.effects == [Relaxed(1, up.reason.replace("cap of rule cap relaxed: ", ""))]
     assert scene.guard.reason(1) == up.reason.replace("cap of rule cap relaxed: ", "")
+    assert scene.guard.relaxed() == 1
 
 
 def test_the_caps_come_back() -> None:
@@ -121,6 +123,7 @@ def test_the_caps_come_back() -> None:
     assert scene.effects[1:] == [Resumed(1)]
     assert scene.guard.counters.resumptions == 1
     assert scene.guard.reason(1) is None
+    assert scene.guard.relaxed() == 0
 
 
 def test_a_rule_or_a_policy_without_guard_is_left_alone() -> None:

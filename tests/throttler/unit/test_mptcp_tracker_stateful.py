@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from hypothesis import settings
@@ -132,6 +133,11 @@ class Conversation(RuleBasedStateMachine):
             for subflow in connection.active:
                 # A proven join proves the initial subflow of its connection.
                 assert subflow.four_tuple in self.proven or (subflow.four_tuple == initial and self.proven)
+
+    @invariant()
+    def states_are_counted_as_they_are(self) -> None:
+        there = Counter(s.state for c in self.tracker.connections.values() for s in c.subflows)
+        assert +self.tracker.states() == there
 
     @invariant()
     def every_subflow_is_in_a_state_of_its_own(self) -> None:

@@ -1,0 +1,47 @@
+"""What a summary says of budgets: by account and in all, at the edges of a budget's steps."""
+
+from __future__ import annotations
+
+import pytest
+from short_budgets import at, policy
+
+from mptcp_throttler.policy.budget import Account, period
+from mptcp_throttler.views.budgets import budget_rows, budgets_of
+
+NOW = at("2026-11-10 12:00")
+MB = 1_000_000
+PER_CLIENT = policy("per: client, period: month")
+(BUDGET,) = PER_CLIENT.budgets
+START, END = period(BUDGET, PER_CLIENT.time_zone, NOW)
+
+
+@pytest.mark.parametrize(
+    ("used", "volume", "used_up"),
+    [(0, MB, 0), (MB - 1, MB, 0), (MB, 3 * MB, 0), (3 * MB - 1, 3 * MB, 0), (3 * MB, 3 * MB, 1), (9 * MB, 3 * MB, 1)],
+)
+def test_what_an_account_may_use_is_up_to_the_next_step(used: int, volume: int, used_up: int) -> None:
+    (total,), (account,) = budget_rows(PER_CLIENT, {Account(BUDGET.name, "10.77.1.9", START): used}, NOW, 100)
+    assert (account["used"], account["volume"], account["left"]) == (used, volume, max(0, volume - used))
+    assert (account["client"], account["rule"], account["until"]) == ("10.77.1.9", "lte", END)
+    assert (total["used"], total["volume"], total["used_up"], total["accounts"]) == (used, volume, used_up, 1)
+    assert (total["first_volume"], total["until"]) == (MB, END)
+
+
+def test_accounts_of_other_periods_and_of_other_clients_are_left_out() -> None:
+    mine, other, old = (
+        Account(BUDGET.name, client, start)
+        for client, start in (("10.77.1.1", START), ("10.77.1.2", START), ("10.77.1.1", START - 1))
+    )
+    used = {old: 5, mine: 6, other: 7}
+    (total,), accounts = budget_rows(PER_CLIENT, used, NOW, 100)
+    assert total["accounts"] == 2
+    assert [each["used"] for each in accounts] == [7, 6]
+    assert [each["used"] for each in budgets_of(PER_CLIENT, used, NOW, {"10.77.1.1"})] == [6]
+
+
+def test_a_budget_that_all_share_has_its_account_before_anything_is_used() -> None:
+    ((total,), (account,)) = budget_rows(policy("per: path, period: month"), {}, NOW, 100)
+    assert (account["client"], account["used"], account["volume"]) == (None, 0, MB)
+    assert (total["accounts"], total["volume"]) == (1, MB)
+    ((total,), accounts) = budget_rows(PER_CLIENT, {}, NOW, 100)
+    assert (total["accounts"], total["volume"], accounts) == (0, 0, [])
