@@ -143,7 +143,8 @@ def test_an_address_that_is_silent_keeps_nobody_waiting_for_long(scene: Scene, m
     with core.changed(["ip", "neigh", "add", *nobody], ["ip", "neigh", "del", *nobody]):
         began = time.monotonic()
         assert scene.status(get(f"http://half-dead.known.example:{OK}/")) == 200
-        assert SILENT <= time.monotonic() - began < 4 * SILENT
+        # Squid looks at its timers by the second.
+        assert SILENT - 1 <= time.monotonic() - began < 4 * SILENT
 
 
 def test_who_does_not_finish_a_request_is_not_waited_for(scene: Scene) -> None:
