@@ -47,7 +47,8 @@ print(first, ask((head + (body or "\\r\\n")).encode()))
 @pytest.fixture(scope="module")
 def testbed(module_testbed: Testbed, require: Callable[..., None]) -> Testbed:
     require("squid", "gcc")
-    start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
+    # Of several workers each has idle connections of its own, and the second request may meet another one.
+    start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], "workers 1"))
     return module_testbed
 
 
