@@ -179,7 +179,7 @@ def test_fish_completes_commands_options_and_files(installed_host: Chroot) -> No
 
 def fish_completes(host: Chroot, typed: str) -> list[str]:
     """Return what fish offers for the last word of what is *typed*."""
-    said = host.run("fish", "--no-config", "-c", f"complete --do-complete '{typed}'").stdout
+    said = host.run("env", "HOME=/nonexistent", "fish", "-c", f"complete --do-complete '{typed}'").stdout
     return [line.partition("\t")[0] for line in said.splitlines()]
 
 
