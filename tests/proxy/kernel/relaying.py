@@ -107,6 +107,11 @@ class Chain:
         log = self.parents[number].logs / "access.log"
         return len(re.findall(r" (?:GET|CONNECT) ", log.read_text())) if log.exists() else 0
 
+    def wait_for_served(self, *requests: int) -> None:
+        """Wait until each parent has logged so many: Squid logs a request when both ends of it are closed."""
+        numbers = range(len(requests))
+        wait_until(lambda: tuple(map(self.served, numbers)) == requests, f"the parents have served {requests}")
+
     def doctor(self) -> dict[str, dict[str, str]]:
         """Return the findings of ``mptcp-proxy doctor`` on the relay."""
         argv = [program("mptcp-proxy"), "doctor", "--role", "relay", "--json", "--config", str(self.config)]

@@ -166,11 +166,11 @@ def test_a_dead_parent_is_passed_over_and_used_again_and_without_any_the_client_
     relayed = chain(testbed, ("proxy", "proxy2"))
     origin = testbed["origin"]
     assert get(relayed) == (200, True)
-    assert (relayed.served(0), relayed.served(1)) == (1, 0)
+    relayed.wait_for_served(1, 0)
 
     relayed.parents[0].process.kill_tree()
     assert [get(relayed, https=https) for https in (False, True)] == [(200, True)] * 2
-    assert (relayed.served(0), relayed.served(1)) == (1, 2)
+    relayed.wait_for_served(1, 2)
 
     relayed.parents[1].process.kill_tree()
     before = origin.mib()["TcpPassiveOpens"]
@@ -192,7 +192,7 @@ def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callab
     assert get(relayed) == (200, True)
     with dropped(testbed["core"], "proxy"):
         assert get(relayed) == (200, True)
-        assert (relayed.served(0), relayed.served(1)) == (1, 1)
+        relayed.wait_for_served(1, 1)
         with dropped(testbed["core"], "proxy2"):
             statuses = [get(relayed, https=https)[0] for https in (False, True) * 2]
             assert {*statuses[::2]} == {503}
