@@ -13,17 +13,20 @@ def unreadable(paths: Iterable[Path], uid: int, gid: int, groups: Sequence[int])
     """Yield those of *paths* that a process of this user, group and further groups cannot read. Only root can ask.
 
     The kernel itself is asked, as that user: modes of all directories, groups and access lists count. Raises OSError
-    where this process may not become that user, subprocess.TimeoutExpired where the file system does not answer.
+    where this process may not become that user, TimeoutError where the file system does not answer.
     """
     for path in paths:
-        readable = subprocess.run(
-            ["/usr/bin/test", "-r", str(path.absolute())],
-            user=uid,
-            group=gid,
-            extra_groups=groups,
-            cwd="/",
-            timeout=_TEST_SECONDS,
-            check=False,
-        ).returncode
+        try:
+            readable = subprocess.run(
+                ["/usr/bin/test", "-r", str(path.absolute())],
+                user=uid,
+                group=gid,
+                extra_groups=groups,
+                cwd="/",
+                timeout=_TEST_SECONDS,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{path}: its file system does not answer within {_TEST_SECONDS} s") from None
         if readable != 0:
             yield path

@@ -133,8 +133,7 @@ def test_of_a_squid_that_was_killed_nothing_stays_but_what_is_anothers(
     """Squid removes its shared memory itself where it has the time."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    started = start_proxy(node, configuration(node, "workers 2"))
-    wait_until(lambda: len(listening(node)) == 2, "both listen", process=started.process)
+    started = with_two_workers(node)
     first = squid(started.process)
     places = [os.open(f"/proc/{first}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")]
     others = ["mptcpproxy2-cf__metadata.shm", "squid-coordinator.ipc"]
@@ -148,6 +147,13 @@ def test_of_a_squid_that_was_killed_nothing_stays_but_what_is_anothers(
         for place in places:
             os.close(place)
     assert started.process.stop(60) != 0
+
+
+def with_two_workers(node: LiveNode) -> Proxy:
+    """Return a proxy both of whose workers listen."""
+    started = start_proxy(node, configuration(node, "workers 2"))
+    wait_until(lambda: len(listening(node)) == 2, "both listen", process=started.process)
+    return started
 
 
 def listening(node: LiveNode) -> list[str]:
@@ -172,8 +178,7 @@ def test_the_number_is_that_of_the_start_whatever_a_reload_reads(
     """A worker that is started again reads the file: with another number in it, it would not meet the others."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    started = start_proxy(node, configuration(node, "workers 2"))
-    wait_until(lambda: len(listening(node)) == 2, "both listen", process=started.process)
+    started = with_two_workers(node)
     configuration(node, "workers 1")
     started.process.signal(signal.SIGHUP)
     said = "workers 1: not before the next start; until then 2"
@@ -190,8 +195,7 @@ def test_a_reload_gives_several_workers_nothing_that_each_would_have_for_itself(
     """Defect: both workers got the rates, and one that was started again wrote over the other's cache."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    started = start_proxy(node, configuration(node, "workers 2"))
-    wait_until(lambda: len(listening(node)) == 2, "both listen", process=started.process)
+    started = with_two_workers(node)
     before = (started.state / "squid.conf").read_bytes()
     configuration(node, "delay_pools 1", "workers 1")
     started.process.signal(signal.SIGHUP)
