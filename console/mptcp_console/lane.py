@@ -2,7 +2,8 @@
 
 However many browsers ask, the throttler is asked once a second at most over any longer time, after a few at once, and
 for no more than a quarter of the time: an answer about ten thousand connections takes a third of a second of processor
-time. Who asks what was just answered, or is being asked, gets that answer.
+time. After one slow answer nobody waits longer than ``LONGEST``. Who asks what was just answered, or is being asked,
+gets that answer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ INTERVAL: Final = 1.0
 """Seconds, over any longer time, for each question."""
 IDLE_SHARE: Final = 3.0
 """How many times as long as the last answer took nothing is asked, once the burst is spent."""
+LONGEST: Final = 8.0
+"""Seconds between two questions, however long an answer took."""
 FRESH: Final = 1.0
 """Seconds for which an answer is good enough for the next who asks the same."""
 MOST_WAITING: Final = 32
@@ -84,7 +87,7 @@ class Lane:
         begun = self._clock()
         answer = await self._ask(request)
         now = self._clock()
-        self._interval = max(INTERVAL, (1 + IDLE_SHARE) * (now - begun))
+        self._interval = min(LONGEST, max(INTERVAL, (1 + IDLE_SHARE) * (now - begun)))
         self._answers = {each: held for each, held in self._answers.items() if now - held[0] < FRESH}
         while len(self._answers) >= MOST_ANSWERS:
             del self._answers[next(iter(self._answers))]

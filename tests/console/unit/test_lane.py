@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mptcp_console.lane import BURST, FRESH, INTERVAL, MOST_ANSWERS, MOST_WAITING, Busy, Lane
+from mptcp_console.lane import BURST, FRESH, INTERVAL, LONGEST, MOST_ANSWERS, MOST_WAITING, Busy, Lane
 
 
 class Throttler:
@@ -85,6 +85,23 @@ def test_expensive_answers_are_asked_for_less_often() -> None:
     asyncio.run(ask())
     span = throttler.asked[-1][0] - throttler.asked[10][0]
     assert 0.5 * 29 / span < 0.26
+
+
+def test_one_slow_answer_does_not_stop_the_next_for_long() -> None:
+    throttler = Throttler()
+
+    async def ask() -> float:
+        lane = throttler.lane()
+        for number in range(BURST):
+            await lane.ask({"query": number})
+        throttler.takes = 30.0
+        await lane.ask({"query": "slow"})
+        throttler.takes = 0.0
+        ended = throttler.now
+        await lane.ask({"query": "next"})
+        return throttler.now - ended
+
+    assert asyncio.run(ask()) <= LONGEST
 
 
 def test_who_comes_when_too_many_wait_is_told() -> None:
