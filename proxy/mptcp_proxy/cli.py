@@ -146,9 +146,10 @@ def _check(configuration: Path, places: Places, role: Role, allow_open: bool) ->
         print(note)
     ports = f"on port {', '.join(map(str, checked.ports))}"
     if role is Role.PROXY:
-        print(f"{configuration}: good; MPTCP listeners {ports}")
+        what = f"MPTCP listeners {ports}"
     else:
-        print(f"{configuration}: good; listeners {ports}, MPTCP to {', '.join(map(str, checked.parents))}")
+        what = f"listeners {ports}, MPTCP to {', '.join(map(str, checked.parents))}"
+    print(f"{configuration}: good; {what}; {checked.workers}")
     return DONE
 
 

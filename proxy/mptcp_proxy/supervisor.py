@@ -29,7 +29,7 @@ from mptcp_common.reasons import reason
 
 from . import log_files, shim
 from .configuration.check import Checked, check
-from .configuration.workers import Workers, not_by_reload
+from .configuration.workers import not_by_reload
 from .installation import (
     install,
     install_library,
@@ -215,7 +215,7 @@ class _Supervisor:
                 start_new_session=True,
             )
             try:
-                what = f"{self._configuration}, {_described(self._workers)}"
+                what = f"{self._configuration}, {self._workers}"
                 how = ", Multipath TCP by its own option mptcp" if self._option else ""
                 say(f"started Squid {self._squid.version} (process {process.pid}) with {what}{how}")
                 ended = os.pidfd_open(process.pid)
@@ -382,11 +382,6 @@ class _Supervisor:
             return 0 if status in _STOPPED_WHILE_STARTING else status
         say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}", ERROR)
         return status or FAILED
-
-
-def _described(workers: Workers) -> str:
-    text = f"{workers.count} worker{'s' * (workers.count > 1)}"
-    return f"{text} ({workers.reason})" if workers.reason else text
 
 
 def _wakeup() -> socket.socket:

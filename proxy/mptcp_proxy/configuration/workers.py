@@ -34,6 +34,10 @@ class Workers:
     alone: Statement | None = None
     """What each of several would have for itself, where squid.conf has such a thing."""
 
+    def __str__(self) -> str:
+        text = f"{self.count} worker{'s' * (self.count > 1)}"
+        return f"{text} ({self.reason})" if self.reason else text
+
 
 def of_processes_alone(said: Sequence[Statement]) -> Statement | None:
     """Return the first statement whose meaning changes with several workers (Squid's documentation, "SMP")."""
