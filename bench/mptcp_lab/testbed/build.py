@@ -122,8 +122,9 @@ def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:
     )
     done = run(["ip", "netns", "exec", namespace, "sh", "-c", "\n".join(lines)], attempt=attempt, check=False)
     if done.returncode != 0:
-        *output, number = done.stdout.splitlines() or ["0"]
-        failed = there[int(number)]
+        *output, number = done.stdout.splitlines() or [""]
+        # A shell that was killed names none.
+        failed = there[int(number)] if number.isdigit() else "its shell"
         raise TestbedError(f"{attempt}: {failed}: exit code {done.returncode}{said(*output, done.stderr)}")
 
 
