@@ -13,10 +13,10 @@ from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
 from mutants_of_console import CONSOLE
 from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
-from mutants_of_others import EMULATION, SCALE
 from mutants_of_overshoot import OVERSHOOT
 from mutants_of_relay import RELAY
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
+from mutants_of_scale_and_emulation import EMULATION, SCALE
 from mutants_of_soak import SOAK
 from mutants_of_steering import STEERING
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mutants_of_others import ASKED, NONE, REACTIONS, held, rig
+from mutants_of_scale_and_emulation import ASKED, NONE, REACTIONS, held, rig
 
 from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.options import OptionError
