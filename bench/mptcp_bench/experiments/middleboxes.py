@@ -9,6 +9,7 @@ of subflows is compared with the status.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -37,6 +38,7 @@ from mptcp_lab.testbed.transfer import observe
 from .aims import aims_table
 from .findings import Findings
 from .middleboxes_judging import PAPER, PLACES, Download, Look, judge
+from .options import choice
 from .tables import new_table
 
 RATE = 20_000_000
@@ -44,6 +46,7 @@ DELAY = 5_000
 """Microseconds each way."""
 SIZE = 8_000_000
 TIMEOUT = 40.0
+OPTIONS = {"behaviour": f"which of {', '.join(BEHAVIOURS)}; default all"}
 QUICK = ("nothing", "remove-data", "sequence")
 POLICY = """\
 version: 1
@@ -55,10 +58,10 @@ rules:
 """
 
 
-def run(console: Console, seed: int, quick: bool) -> Findings:
-    """Try all behaviours at all places; quick: three of them."""
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+    """Try the behaviours that *options* choose at all places; quick: three of them."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nfqueue", "gcc", "apache2", "squid", "curl", "mptcpize", "ss")
-    behaviours = QUICK if quick else tuple(BEHAVIOURS)
+    behaviours = choice(options, "behaviour", BEHAVIOURS, QUICK if quick else None)
     down = Direction(RATE, DELAY, mtu=COALESCED_MTU)
     emulated = [EmulatedPath(name, down, Direction(RATE, DELAY), middlebox="nothing") for name in PLACES["both"]]
     downloads = []

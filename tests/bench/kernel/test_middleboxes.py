@@ -1,0 +1,44 @@
+"""Proxy and throttler behind middleboxes, by the experiment that knows what must come of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from mptcp_bench.experiments import middleboxes
+from mptcp_bench.experiments.findings import Findings
+from mptcp_bench.experiments.middleboxes_judging import PLACES
+
+pytestmark = pytest.mark.kernel
+PLAIN = "plain TCP"
+BOXES = {
+    "nothing": dict.fromkeys(PLACES, "two subflows"),
+    "remove-syn": {"ethernet": PLAIN, "wifi": "one subflow", "both": PLAIN},
+    "sequence": dict.fromkeys(PLACES, "two subflows"),
+    "remove-data": {"both": "fell back"},
+    "alg-longer": {"both": "fell back"},
+}
+"""What becomes of the connection with the box at a place, where one thing alone may."""
+
+
+@pytest.fixture(scope="module")
+def found(require: Callable[..., None]) -> Findings:
+    require("root", "mptcp", "mptcp-pm", "tbf", "htb", "nfqueue", "gcc", "apache2", "squid", "curl", "mptcpize", "ss")
+    return middleboxes.run(Console(quiet=True), 1, False, {"behaviour": ",".join(BOXES)})
+
+
+def test_each_does_what_it_is_named_after(found: Findings) -> None:
+    outcomes = {(each["behaviour"], each["place"]): each["outcome"] for each in found.data["downloads"]}
+    for behaviour, places in BOXES.items():
+        assert {place: outcomes[behaviour, place] for place in places} == places, behaviour
+
+
+def test_downloads_are_whole_and_the_status_follows_the_kernel(found: Findings) -> None:
+    wholes = {aim.what: aim.value for aim in found.aims if aim.what.endswith("downloads whole")}
+    assert wholes == {f"{behaviour}: downloads whole": 1 for behaviour in BOXES}
+    # How soon the status is right is the experiment's to judge. A busy machine is late with some looks, not with most.
+    for each in found.data["downloads"]:
+        right = [status == kernel and (capped > 0) == (kernel > 1) for _, kernel, status, capped in each["looks"]]
+        assert sum(right) > 0.6 * len(right), each
