@@ -1,17 +1,21 @@
-"""kill -9 and restart in mid-transfer; clean-up after a crash; SIGTERM.
+"""kill -9 and restart in mid-transfer; SIGTERM, and clean-up after a crash, in mid-transfer too.
 
-With each netfilter adapter that this kernel offers, on one download through the proxy with conf/policy.yaml:
+With each netfilter adapter that this kernel offers, on downloads through the proxy under conf/policy.yaml and two rules
+more: one steers other clients by order, so that sysctls are set, one caps uploads, so that there is an IFB device. The
+start must change each kind of thing whose return is judged: what was never changed is not put back either.
 
-- killed: the caps stay in force while no throttler runs; a new one adopts them: the same classes on the same
-  subflows, the same entries and classes in the kernel, at no moment more traffic than the cap, no gap in goodput;
-- killed, then ``mptcp-throttler cleanup``; and ended by SIGTERM: each time the kernel's dumps, the processes, what
-  they hold of BPF, and the files (``system_state``) are as before the first start.
+- killed: the sysctls are at once as before the start, by the keeper; all else stays: the caps are in force while no
+  throttler runs. A new one adopts them: the same classes on the same subflows, the same entries and classes in the
+  kernel, at no moment more traffic than the cap, no gap in goodput;
+- ended by SIGTERM under a cap; and killed under a cap, then ``mptcp-throttler cleanup``: each time the kernel's dumps
+  are at once as before the first start (``system_state``), and so are processes, what they hold of BPF, and files.
+  After SIGTERM the keeper goes with the last connection: processes and files are compared after the download.
 """
 
 from __future__ import annotations
 
+import json
 import math
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,12 +23,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
+from ruamel.yaml import YAML
 
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import (
+    Origin,
+    Proxy,
     Throttler,
     program,
     start_origin,
@@ -34,6 +41,19 @@ from mptcp_lab.testbed.services import (
     wait_until,
     write_throttler_config,
 )
+from mptcp_lab.testbed.system_state import (
+    BPF,
+    FILES,
+    PROCESSES,
+    SYSCTLS,
+    State,
+    changed_sysctls,
+    differences,
+    kernel_state,
+    sysctls,
+    whole_state,
+    without,
+)
 from mptcp_lab.testbed.topologies import WIFI_RATE
 from mptcp_lab.testbed.transfer import Added, Protocol, wget
 from mptcp_throttler.views.ask import ask
@@ -41,98 +61,139 @@ from mptcp_throttler.views.ask import ask
 from ..shipped import POLICY, ethernet_cap
 from .aims import aims_table, backends
 from .findings import Findings
-from .recovery_judging import DEVICES, RESTART, Observed, judge
-from .system_state import differences, kernel_state, whole_state
+from .recovery_judging import BEFORE, DEVICES, KEEPER, RESTART, Observed, judge, made
 
 SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0
 """Seconds: to the steady state, without a throttler, and after the restart."""
+CONNECTIONS = 90.0
+"""Seconds until the proxy has none of a client that has gone: one whose data nobody took has a minute's patience."""
 FILE_SIZE = 200_000_000
 """More than the download gets done; the client is stopped."""
-COUNTERS = re.compile(r"\s(packets|bytes) \d+")
+RULES = (
+    {
+        "name": "others-in-order",
+        "when": {"clients": ["192.0.2.0/24"]},
+        "steer": {"mode": "waterfall", "order": ["wifi", "ethernet"]},
+    },
+    {"name": "uploads", "paths": ["wifi"], "direction": "up", "throttle": {"rate": "10 Mbit/s"}},
+)
+"""Beside those of conf/policy.yaml. Neither is for what the download sends: its rates are those without them."""
+OF_PROGRAMS = (PROCESSES, BPF, FILES)
+"""What is in a whole state and not in the kernel's."""
 
 
 def run(console: Console, seed: int, quick: bool) -> Findings:
     """Run it with every backend that this kernel offers; nothing in it is drawn at random."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "wget", "mptcpize")
+    # Uploads are shaped by nftables on ingress and an IFB device, whatever the backend of downloads.
+    need("nftables", "nft-ingress", "ifb", "bpf-pacing")
     offered = backends()
     found = []
     for backend in offered[:1] if quick else offered:
-        console.print(f"{backend}: kill -9 and restart in mid-transfer, cleanup, SIGTERM", style="dim")
+        console.print(f"{backend}: kill -9, restart, SIGTERM, cleanup after kill -9; in mid-transfer", style="dim")
         with Testbed(TWO_PATHS) as testbed:
             found.append(examine(testbed, backend))
-    changed = [
-        f"{seen.backend}, {when}: {text}"
-        for seen in found
-        for when, texts in (
-            ("kill -9", seen.by_kill),
-            ("restart", seen.by_restart),
-            ("cleanup after kill -9", seen.after_cleanup),
-            ("SIGTERM", seen.after_stop),
-        )
-        for text in texts
-    ]
+    changed = [f"{seen.backend}, {when}: {text}" for seen in found for when, texts in seen.dumps() for text in texts]
     for text in changed:
         console.print(text, highlight=False, soft_wrap=True, style="red")
     aims = [aim for seen in found for aim in judge(seen, ethernet_cap(), WIFI_RATE)]
     data = {
         "rates": {seen.backend: seen.rates() for seen in found},
+        "made": {seen.backend: seen.made for seen in found},
         "differences": changed,
     }
     return Findings((aims_table("Recovery", aims),), data, aims=tuple(aims))
 
 
 def examine(testbed: Testbed, backend: str) -> Observed:
-    """Start, kill, restart, kill, clean up, start, stop; look at the kernel after each step."""
+    """Start, kill, restart, stop, start, kill, clean up; look at the kernel after each step."""
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file": FILE_SIZE})
     proxy = start_proxy(node)
-    config = write_throttler_config(node, POLICY, settings={"netfilter": backend})
+    config = write_throttler_config(node, node.write("policy.yaml", policy()), settings={"netfilter": backend})
     state = Path(throttler_mounts(node)["/run/mptcp-throttler"])
-    before, network = whole_state(node, state), ours(node)
-    argv = wget(origin.url("file"), proxy=proxy, multipath=True)
+    before = whole_state(node, state)
     with Recorder(testbed["client"], DEVICES) as recorder:
         throttler = start_throttler(node, config)
-        added = Added(testbed["client"], node)
-        client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
-        pause(client, lambda: recorder.now, SETTLE)
-        complaint = Protocol.of(*added.read()).complaint(multipath=True)
-        if complaint is not None:
-            raise TestbedError(f"recovery, {backend}: {complaint}")
+        client = download(testbed, backend, origin, proxy, lambda: recorder.now)
         capped = caps(throttler)
-        objects = ours(node)
-        killed = recorder.now
+        under = whole_state(node, state)
+        objects = without(under, *OF_PROGRAMS)
+        # The dumps take processor time from the download.
+        pause(client, lambda: recorder.now, recorder.now + BEFORE)
+        killed, fail_open = recorder.now, math.inf
         throttler.process.kill()
-        by_kill = differences(objects, ours(node))
+        with suppress(TestbedError):
+            wait_until(
+                lambda: not changed_sysctls(before[SYSCTLS], sysctls(node)), "the sysctls are back", timeout=KEEPER
+            )
+            fail_open = recorder.now - killed
+        by_kill = differences(without(objects, SYSCTLS), without(kernel_state(node), SYSCTLS))
         pause(client, lambda: recorder.now, killed + DOWN)
         restarted, same = recorder.now, math.inf
         throttler = start_throttler(node, config)
         with suppress(TestbedError):
             wait_until(lambda: caps(throttler) == capped, "it has the same caps", timeout=RESTART)
             same = recorder.now
-        by_restart = differences(objects, ours(node))
+        by_restart = differences(objects, kernel_state(node))
         ready = recorder.now
         pause(client, lambda: recorder.now, ready + AFTER)
-        end = recorder.now
+        end, samples = recorder.now, recorder.samples
+        seen = Observed(
+            backend, samples, killed, restarted, same, ready, end, len(capped), made(before, under), fail_open, by_kill,
+            by_restart,
+        )  # fmt: skip
+        seen = replace(seen, capped_at_stop=len(caps(throttler)), exit_code=throttler.process.stop(grace=15))
+        # The keeper goes with the last connection.
+        at_once = differences(without(before, PROCESSES, FILES), without(whole_state(node, state), PROCESSES, FILES))
+        still_running(client)
         client.stop()
-    seen = Observed(
-        backend, recorder.samples, killed, restarted, same, ready, end, len(capped),
-        len(differences(network, objects)), by_kill, by_restart,
-    )  # fmt: skip
-    throttler.process.kill()
-    cleanup(node, config)
-    after_cleanup = differences(before, whole_state(node, state))
-    throttler = start_throttler(node, config)
-    code = throttler.process.stop(grace=15)
-    return replace(
-        seen, after_cleanup=after_cleanup, after_stop=differences(before, whole_state(node, state)), exit_code=code
-    )
+        seen = replace(seen, at_stop=at_once, after_stop=settled(before, node, state))
+        throttler = start_throttler(node, config)
+        client = download(testbed, backend, origin, proxy, lambda: recorder.now)
+        seen = replace(seen, capped_at_cleanup=len(caps(throttler)))
+        throttler.process.kill()
+        cleanup(node, config)
+        seen = replace(seen, at_cleanup=differences(before, whole_state(node, state)))
+        still_running(client)
+        client.stop()
+    return seen
+
+
+def policy() -> str:
+    """Return conf/policy.yaml with ``RULES`` behind its own, as JSON, which is YAML."""
+    shipped = YAML(typ="safe").load(POLICY.read_text())
+    return json.dumps({**shipped, "rules": [*shipped["rules"], *RULES]})
+
+
+def download(testbed: Testbed, backend: str, origin: Origin, proxy: Proxy, clock: Callable[[], float]) -> Process:
+    """Start a download and return it in its steady state. Raises TestbedError where it is not one over both paths."""
+    added, begin = Added(testbed["client"], testbed["proxy"]), clock()
+    argv = wget(origin.url("file"), proxy=proxy, multipath=True)
+    client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
+    pause(client, clock, begin + SETTLE)
+    complaint = Protocol.of(*added.read()).complaint(multipath=True)
+    if complaint is not None:
+        raise TestbedError(f"recovery, {backend}: {complaint}")
+    return client
+
+
+def still_running(client: Process) -> None:
+    if not client.running:
+        raise TestbedError(f"the download ended with {client.returncode} before its time{client.tail()}")
+
+
+def settled(before: State, node: LiveNode, state: Path) -> list[str]:
+    """Return what differs once the keeper has ended, or has had the time for it."""
+    with suppress(TestbedError):
+        wait_until(lambda: not differences(before, whole_state(node, state)), "it is as before", timeout=CONNECTIONS)
+    return differences(before, whole_state(node, state))
 
 
 def pause(client: Process, clock: Callable[[], float], until: float) -> None:
     """Wait while the download goes on."""
     while clock() < until:
-        if not client.running:
-            raise TestbedError(f"the download ended with {client.returncode} before its time{client.tail()}")
+        still_running(client)
         time.sleep(0.02)
 
 
@@ -140,12 +201,6 @@ def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
     """Return classid and rate of each capped subflow, by the client's end, from the status socket."""
     subflows = (each for connection in ask(throttler.socket)["connections"] for each in connection["subflows"])
     return {each["remote"]: (each["classid"], each["rate"]) for each in subflows if each["classid"] is not None}
-
-
-def ours(node: LiveNode) -> dict[str, str]:
-    """Return the kernel's dumps without the counters that traffic drives."""
-    state = kernel_state(node)
-    return {command: COUNTERS.sub("", text) for command, text in state.items()}
 
 
 def cleanup(node: LiveNode, config: Path) -> None:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mptcp_lab.testbed.recorder import Sample, greatest_rate, longest_gap, mean_rate
+from mptcp_lab.testbed.system_state import (
+    BPF,
+    CLASSES,
+    FILES,
+    LINKS,
+    PROCESSES,
+    QDISCS,
+    SYSCTLS,
+    changed_sysctls,
+)
 
 from .aims import Aim
 
@@ -18,6 +30,8 @@ WINDOW = 0.5
 """Seconds over which the cap must hold at every moment from the kill to the end."""
 RESTART = 10.0
 """Seconds until the restarted throttler has the caps again."""
+KEEPER = 1.0
+"""Seconds after kill -9 until the sysctls are as before the start: the keeper needs milliseconds and a processor."""
 LEAST, MOST = 0.95, 1.05
 """Of a cap, a link, and the goodput before."""
 
@@ -38,13 +52,28 @@ class Observed:
     end: float
     capped: int
     """Subflows with a class, before the kill."""
-    installed: int
-    """Dumps that the throttler changed by its start: where there are none, nothing could be left either."""
+    made: Mapping[str, int]
+    """How many of each kind there were more, or otherwise, under the throttler than before it; see :func:`made`."""
+    fail_open: float
+    """Seconds from the kill until the sysctls were as before the start; infinity if they never were."""
     by_kill: Sequence[str]
     by_restart: Sequence[str]
-    after_cleanup: Sequence[str] = field(default=())
+    capped_at_stop: int = 0
+    at_stop: Sequence[str] = field(default=())
     after_stop: Sequence[str] = field(default=())
     exit_code: int | None = 0
+    capped_at_cleanup: int = 0
+    at_cleanup: Sequence[str] = field(default=())
+
+    def dumps(self) -> list[tuple[str, Sequence[str]]]:
+        """Return what differs, by the words for when it was looked at."""
+        return [
+            ("dumps that changed by kill -9, less sysctls", self.by_kill),
+            ("dumps that changed by the restart", self.by_restart),
+            ("SIGTERM in mid-download: dumps that differ, less processes and files", self.at_stop),
+            ("SIGTERM, after the download: dumps that differ", self.after_stop),
+            ("cleanup after kill -9, in mid-download: dumps that differ", self.at_cleanup),
+        ]
 
     def rates(self) -> dict[str, dict[str, float]]:
         """Return the mean bits/s of each device before the kill, without a throttler, and after the restart."""
@@ -56,6 +85,30 @@ class Observed:
         return {name: {d: mean_rate(self.samples, d, *span) for d in DEVICES} for name, span in phases.items()}
 
 
+def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
+    """Return how many of each kind of thing the throttler made or changed.
+
+    *before* and *under* are the whole states without it and with it.
+    """
+
+    def lines(begin: str, *names: str) -> int:
+        new = (Counter(under[name].splitlines()) - Counter(before[name].splitlines()) for name in names)
+        return sum(count for each in new for line, count in each.items() if line.startswith(begin))
+
+    netfilter = [name for name in before if "iptables" in name or name.startswith(("ipset", "nft"))]
+    interfaces = [set(re.findall(r"^\d+: ([^:@]+)", each[LINKS], re.MULTILINE)) for each in (before, under)]
+    return {
+        "sysctls changed": len(changed_sysctls(before[SYSCTLS], under[SYSCTLS])),
+        "links made": len(interfaces[1] - interfaces[0]),
+        "qdiscs made": lines("qdisc", QDISCS),
+        "classes made": lines("class", CLASSES),
+        "lines of iptables, ipset and nft": lines("", *netfilter),
+        "programs, maps and links of BPF held": lines("", BPF),
+        "processes started": lines("", PROCESSES),
+        "files made": lines("", FILES),
+    }
+
+
 def judge(seen: Observed, cap: int, wifi: int) -> list[Aim]:
     """Return the aims; *cap* is Ethernet's, *wifi* the other link's rate, bits/s.
 
@@ -65,9 +118,9 @@ def judge(seen: Observed, cap: int, wifi: int) -> list[Aim]:
     total = sum(rates["before"].values())
     aims = [
         Aim("capped subflows before the kill", seen.capped, least=1),
-        Aim("dumps that the throttler's start changed", seen.installed, least=1),
-        Aim("dumps that changed by kill -9", len(seen.by_kill), most=0),
-        Aim("dumps that changed by the restart", len(seen.by_restart), most=0),
+        *(Aim(f"by the start: {kind}", number, least=1) for kind, number in seen.made.items()),
+        *(Aim(when, len(texts), most=0) for when, texts in seen.dumps()),
+        Aim("kill -9 to the sysctls as before the start", seen.fail_open, " s", most=KEEPER),
         Aim("restart to the same caps on the same subflows", seen.same - seen.restarted, " s", most=RESTART),
         Aim("Wi-Fi / its link, before", rates["before"]["wlan0"] / wifi, least=LEAST, most=MOST),
     ]
@@ -80,8 +133,8 @@ def judge(seen: Observed, cap: int, wifi: int) -> list[Aim]:
         Aim(f"Ethernet / its cap, greatest over {WINDOW:g} s from the kill to the end", most / cap, most=MOST),
         Aim("goodput after / before", after, least=LEAST),
         Aim("longest gap in goodput", gap, " s", most=GAP),
-        Aim("cleanup after kill -9: dumps that differ", len(seen.after_cleanup), most=0),
-        Aim("SIGTERM: dumps that differ", len(seen.after_stop), most=0),
+        Aim("capped subflows at SIGTERM", seen.capped_at_stop, least=1),
+        Aim("capped subflows at the kill -9 before cleanup", seen.capped_at_cleanup, least=1),
         Aim("exit code after SIGTERM", float("nan") if seen.exit_code is None else seen.exit_code, least=0, most=0),
     ]
     return [Aim(f"{seen.backend}: {a.what}", a.value, a.unit, a.least, a.most) for a in aims]

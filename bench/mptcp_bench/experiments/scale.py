@@ -27,6 +27,7 @@ from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import Throttler, program, start_throttler, throttler_mounts, wait_until
+from mptcp_lab.testbed.system_state import State, differences, whole_state
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, SECOND_CLIENT_NETWORKS, WIFI_RATE
 
 from . import scale_soft
@@ -38,7 +39,6 @@ from .scale_crowd import TRICKLE, Crowd, with_crowd
 from .scale_judging import Held, Rig, Stop, Window, judge, judge_soft, nothing, table
 from .scale_policy import CAPPED, FULL, PROBE_PORT, UNCAPPED, Caps, settings_file
 from .scale_watch import Asking, Entries, answer, memory
-from .system_state import differences, kernel_state
 
 NUMBERS, QUICK_NUMBERS = (100, 1000, 10_000), (20, 100)
 OPTIONS = {
@@ -183,7 +183,7 @@ class Examination:
         self._node = testbed["proxy"]
         self._entries = Entries(self._node)
         testbed.scope.callback(self._entries.close)
-        self._before = kernel_state(self._node)
+        self._before = self._state()
 
     def run(self) -> None:
         """Measure everything, first with none held."""
@@ -293,6 +293,11 @@ class Examination:
             return throttler.status()
         return {}
 
+    def _state(self) -> State:
+        """Return the whole state of the proxy, less Squid's processes, which come and go."""
+        run = Path(throttler_mounts(self._node)["/run/mptcp-throttler"])
+        return whole_state(self._node, run, besides=(self._crowd.proxy.process.pid,))
+
     def _stop(self, moment: str, throttler: Throttler) -> Stop:
         """End *throttler*, by force after ``STOPPED``; then nothing of it is left either."""
         process = throttler.process
@@ -303,7 +308,7 @@ class Examination:
         except TestbedError:
             process.kill()
         passed = time.monotonic() - begin
-        found = tuple(differences(self._before, kernel_state(self._node)))
+        found = tuple(differences(self._before, self._state()))
         if found or passed >= STOPPED:
             argv = [program("mptcp-throttler"), "cleanup", "--config", str(self._settings)]
             self._node.run(with_mounts(argv, throttler_mounts(self._node)), check=False, timeout=120)

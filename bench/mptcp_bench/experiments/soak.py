@@ -24,7 +24,8 @@ from mptcp_lab.agent.processes import descendants
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
-from mptcp_lab.testbed.services import Throttler, start_throttler
+from mptcp_lab.testbed.services import Throttler, start_throttler, throttler_mounts
+from mptcp_lab.testbed.system_state import State, differences, whole_state
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, SECOND_CLIENT_NETWORKS, WIFI_RATE
 
 from .aims import aims_table
@@ -33,7 +34,6 @@ from .options import count, positive
 from .scale_crowd import TRICKLE, Crowd, two_subflows, with_crowd
 from .scale_policy import FULL, settings_file
 from .soak_judging import CHECKED, Process, Sample, Soak, judge, misplaced
-from .system_state import differences, kernel_state
 
 OPTIONS = {
     "minutes": "that it takes, default 60",
@@ -66,8 +66,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     trickle = count(options, "trickle", TRICKLE, least=0)
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
     with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
-        before = kernel_state(testbed["proxy"])
         crowd = Crowd.built(testbed, tunnels + CLOSING * churn, rate=max(300, 3 * churn), trickle=trickle)
+        before = _state(testbed, crowd)
         policy = testbed.directory / "policy.yaml"
         policy.write_text(FULL.text())
         throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
@@ -80,7 +80,9 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         cores = (tree_seconds(throttler.process.pid) - used) / (time.monotonic() - begin)
         crowd.churn(0)
         ended = crowd.client.read().ended - ended
-        soak = Soak(seconds, interval, tunnels, churn, samples, ended, cores, _stopped(testbed, throttler, before))
+        soak = Soak(
+            seconds, interval, tunnels, churn, samples, ended, cores, _stopped(testbed, crowd, throttler, before)
+        )
     aims = judge(soak)
     return Findings((aims_table("Soak", aims),), asdict(soak), aims=tuple(aims))
 
@@ -186,8 +188,15 @@ def bpf_bytes(pid: int) -> float:
     return total
 
 
-def _stopped(testbed: Testbed, throttler: Throttler, before: Mapping[str, str]) -> tuple[str, ...]:
+def _stopped(testbed: Testbed, crowd: Crowd, throttler: Throttler, before: State) -> tuple[str, ...]:
     """End the throttler; return what is left of it."""
     code = throttler.process.stop(STOPPED)
-    found = tuple(differences(dict(before), kernel_state(testbed["proxy"])))
+    found = tuple(differences(before, _state(testbed, crowd)))
     return found if code == 0 else (*found, f"exit code {code}")
+
+
+def _state(testbed: Testbed, crowd: Crowd) -> State:
+    """Return the whole state of the proxy, less Squid's processes, which come and go."""
+    proxy = testbed["proxy"]
+    run = Path(throttler_mounts(proxy)["/run/mptcp-throttler"])
+    return whole_state(proxy, run, besides=(crowd.proxy.process.pid,))

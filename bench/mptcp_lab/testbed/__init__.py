@@ -3,6 +3,7 @@
 ``topologies`` declares, ``plan`` turns a topology into commands (pure), ``build`` runs and undoes them,
 ``host`` says what a scenario needs of a host, ``node`` is the one in a namespace,
 ``services`` starts Apache, the proxy and the throttler on any host,
+``system_state`` dumps what a throttler may leave there, for comparison,
 ``ownership`` finds and removes what a killed run left, ``features`` says what this kernel lacks.
 """
 

@@ -13,6 +13,8 @@ from mptcp_bench.experiments import control_plane, datapath, goodput_judging, re
 from mptcp_bench.experiments.aims import Aim, payload_share
 from mptcp_bench.experiments.goodput_judging import CELLS, Cell, Measurement
 from mptcp_bench.experiments.recovery_judging import Observed
+from mptcp_lab.testbed import system_state
+from mptcp_lab.testbed.system_state import State
 from mptcp_lab.testbed.transfer import Protocol
 
 CAP = 5 * MBIT
@@ -173,15 +175,44 @@ KILLED, RESTARTED, READY, END = 5.0, 7.0, 8.0, 12.0
 
 
 ETHERNET, WIFI = constant(5), constant(30)
+UNTOUCHED: State = {
+    system_state.SYSCTLS: "net.mptcp.pm_type = 0",
+    system_state.LINKS: "1: lo: <UP>\n2: wan0@if4: <UP>",
+    system_state.QDISCS: "qdisc noqueue 0: dev wan0 root",
+    system_state.CLASSES: "wan0:",
+    "nft list ruleset": "",
+    system_state.PROCESSES: "squid",
+    system_state.BPF: "",
+    system_state.FILES: "",
+}
+TOUCHED: State = {
+    system_state.SYSCTLS: "net.mptcp.pm_type = 1\nnet.ipv4.conf.mptcp-up.forwarding = 1",
+    system_state.LINKS: "1: lo: <UP>\n2: wan0@if4: <UP>\n3: mptcp-up: <UP>",
+    system_state.QDISCS: "qdisc htb 4d50: dev wan0 root",
+    system_state.CLASSES: "wan0:\nclass htb 4d50:10",
+    "nft list ruleset": "table inet mptcp_throttler",
+    system_state.PROCESSES: "mptcp-throttler run\nsquid",
+    system_state.BPF: "mptcp-throttler run: anon_inode:bpf-map",
+    system_state.FILES: "/run/mptcp-throttler/status.sock",
+}
+"""By name what a throttler leaves as it was, and makes."""
+
+
+MADE = recovery_judging.made(UNTOUCHED, TOUCHED)
 
 
 def observed(ethernet: Load = ETHERNET, wifi: Load = WIFI, **change: Any) -> Callable[[], Sequence[Aim]]:
     """Judge a run with a kill after 5 s and a restart after 7 s."""
     sound = Observed(
         "x", series({"eth0": ethernet, "wlan0": wifi}, END), KILLED, RESTARTED, READY - 0.3, READY, END,
-        capped=1, installed=5, by_kill=(), by_restart=(),
+        capped=1, made=MADE, fail_open=0.4, by_kill=(), by_restart=(), capped_at_stop=1, capped_at_cleanup=1,
     )  # fmt: skip
     return lambda: recovery_judging.judge(replace(sound, **change), CAP, 30 * MBIT)
+
+
+def untouched(name: str) -> Callable[[], Sequence[Aim]]:
+    """Judge a run in whose dump *name* the start changed nothing."""
+    return observed(made=recovery_judging.made(UNTOUCHED, TOUCHED | {name: UNTOUCHED[name]}))
 
 
 def between(start: float, end: float, then: float, otherwise: float) -> Load:
@@ -191,7 +222,7 @@ def between(start: float, end: float, then: float, otherwise: float) -> Load:
 RECOVERY = Judge(
     observed(),
     {
-        "dead throttler": observed(ethernet=constant(100), capped=0, installed=0),
+        "dead throttler": observed(ethernet=constant(100), capped=0, made=recovery_judging.made(UNTOUCHED, UNTOUCHED)),
         "the wrong path is capped": observed(ethernet=constant(100), wifi=constant(5)),
         "second path unused": observed(wifi=constant(0)),
         "links are not shaped": observed(wifi=constant(300)),
@@ -202,11 +233,15 @@ RECOVERY = Judge(
         "nothing arrives for 0.4 s": observed(*(between(7.05, 7.45, 0, rate) for rate in (5, 30))),
         "slower afterwards": observed(wifi=between(READY, END + 1, 26, 30)),
         "nothing was capped": observed(capped=0),
-        "nothing was installed": observed(installed=0),
+        **{f"the start changes nothing of {name}": untouched(name) for name in UNTOUCHED},
         "the kill takes something away": observed(by_kill=("tc class",)),
         "the restart changes something": observed(by_restart=("tc class",)),
-        "cleanup leaves something": observed(after_cleanup=("sysctl",)),
-        "SIGTERM leaves something": observed(after_stop=("files",)),
+        "nobody puts the sysctls back": observed(fail_open=math.inf),
+        "SIGTERM leaves a class": observed(at_stop=("tc -d class show",)),
+        "SIGTERM leaves a keeper for ever": observed(after_stop=("processes",)),
+        "nothing was capped at SIGTERM": observed(capped_at_stop=0),
+        "cleanup leaves something": observed(at_cleanup=("sysctls",)),
+        "nothing was capped at the second kill": observed(capped_at_cleanup=0),
         "it ends with an error": observed(exit_code=1),
         "it ends by a signal": observed(exit_code=-9),
         "it does not end": observed(exit_code=None),

@@ -11,7 +11,6 @@ from mptcp_bench.cli import main
 from mptcp_bench.experiments import EXPERIMENTS, control_plane, goodput_judging
 from mptcp_bench.experiments.aims import Aim, missed, payload_share
 from mptcp_bench.experiments.datapath import within_rounds
-from mptcp_bench.experiments.system_state import differences
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.transfer import Protocol
 
@@ -52,10 +51,6 @@ def test_an_aim_is_met_within_its_bounds(value: float, met: bool) -> None:
     aim = Aim("x", value, least=0.95, most=1.05)
     assert aim.met is met
     assert bool(missed([aim])) is not met
-
-
-def test_only_dumps_that_changed_are_differences() -> None:
-    assert differences({"tc": "a", "nft": "b"}, {"tc": "a", "nft": "c"}) == ["nft:\n--- before\nb\n--- after\nc"]
 
 
 def test_ratios_compare_within_a_round() -> None:

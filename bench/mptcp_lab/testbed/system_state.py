@@ -1,0 +1,206 @@
+"""What a throttler may leave behind: the kernel's state of its network namespace, processes, BPF objects and files.
+
+Read with the tools that an operator has, and compared as their text, without counters. A dump that cannot be taken
+differs from every other, itself included: what nobody could read is not known to be as before.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..agent.processes import descendants
+from .commands import TestbedError
+from .features import missing
+from .node import LiveNode
+
+State = dict[str, str]
+"""The text of each dump, by its name."""
+FAILED = "this dump failed: "
+LINKS, SYSCTLS, QDISCS, CLASSES = "ip -d link show", "sysctls", "tc -d qdisc show", "tc -d class show"
+PROCESSES, BPF, FILES = "processes", "BPF programs, maps and links", "files"
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A command that shows a part of the kernel's state."""
+
+    name: str
+    argv: Sequence[str]
+    feature: str
+    """Of the host (``features``). Where it is missing, nothing of that kind can be there, and it is not asked for."""
+
+
+def _of_each_device(command: str) -> Dump:
+    script = f'for dev in $(ls /sys/class/net); do echo "$dev:"; {command} dev "$dev" || exit; done'
+    return Dump(command, ("sh", "-c", script), "root")
+
+
+def _filters(hook: str) -> Dump:
+    script = f'for dev in $(ls /sys/class/net); do echo "$dev:"; tc -d filter show dev "$dev" {hook} || exit; done'
+    return Dump(f"tc -d filter show {hook}".strip(), ("sh", "-c", script), "root")
+
+
+def _command(line: str, feature: str = "root") -> Dump:
+    return Dump(line, tuple(line.split()), feature)
+
+
+DUMPS = (
+    _command(LINKS),
+    _command("ip route show table all"),
+    _command("ip -6 route show table all"),
+    _command("ip rule show"),
+    _command("ip -6 rule show"),
+    _command("ip mptcp endpoint show", "mptcp-pm"),
+    _command("ip mptcp limits show", "mptcp-pm"),
+    _command(QDISCS),
+    _of_each_device(CLASSES),
+    *map(_filters, ("", "ingress", "egress")),
+    # Without -t: a table that is asked for by its name is registered by that, and every packet pays for it.
+    _command("iptables-legacy-save", "iptables-legacy"),
+    _command("ip6tables-legacy-save", "iptables-legacy"),
+    _command("ipset save", "ipset"),
+    _command("nft list ruleset", "nftables"),
+)
+"""What a throttler may change in a network namespace (docs/contract.md), and routes and rules, which it never does.
+
+Links show GSO limits and IFB devices."""
+DIRECTORIES = (Path("/run/mptcp-throttler"), Path("/var/lib/mptcp-throttler"), Path("/sys/fs/bpf"))
+"""Where a throttler of this host may leave files: its state, its ledger, BPF objects that outlive their process."""
+_COUNTERS = re.compile(r"\s(?:packets|bytes|refcnt|direct_packets_stat) \d+|(?<=\S) \[\d+:\d+\]")
+_UNUSED_TABLE = re.compile(r"^\*\w+\n(?::\w+ ACCEPT\n)*COMMIT\n?", re.MULTILINE)
+_SYSCTL_ROOT = Path("/proc/sys/net")
+
+
+def kernel_state(node: LiveNode) -> State:
+    """Return what a throttler may change in *node*'s kernel, as its tools print it, without counters.
+
+    A dump that fails is text that says so, by which :func:`differences` names it.
+    """
+    state = {dump.name: _taken(node, dump) for dump in DUMPS}
+    state[SYSCTLS] = sysctls(node)
+    return state
+
+
+def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES, besides: Sequence[int] = ()) -> State:
+    """Return :func:`kernel_state` with processes, the BPF objects that they hold, and files.
+
+    *run* is what the throttler on *node* sees as /run/mptcp-throttler, *more* are directories beside it. Left out are
+    the processes with the ids *besides* and all below them, which start and end others on their own.
+    """
+    state = kernel_state(node)
+    try:
+        pids = set(map(int, node.run(["ip", "netns", "pids", node.namespace]).stdout.split()))
+    except TestbedError as error:
+        return state | dict.fromkeys((PROCESSES, BPF), f"{FAILED}{error}") | {FILES: _files((run, *more))}
+    for pid in besides:
+        pids -= {pid, *descendants(pid)}
+    found = [(pid, _command_line(pid)) for pid in sorted(pids)]
+    # The command that lists them is one of them.
+    state[PROCESSES] = "\n".join(sorted(command for _, command in found if command and "netns pids" not in command))
+    state[BPF] = "\n".join(f"{command}: {held}" for pid, command in found for held in _bpf(pid))
+    state[FILES] = _files((run, *more))
+    return state
+
+
+def sysctls(node: LiveNode) -> str:
+    """Return the sysctls of *node* that can be written, each with its value: those of its network namespace.
+
+    What belongs to the whole kernel the namespace may read at the most (ensure_safe_net_sysctl in net/sysctl_net.c,
+    tcp_allowed_congestion_control in net/ipv4/sysctl_net_ipv4.c): whatever changes it meanwhile is in another
+    namespace.
+    """
+    lines = []
+    with node.entered():
+        # Path.rglob raises where the directory of a link vanishes meanwhile.
+        found = (Path(folder, name) for folder, _, names in os.walk(_SYSCTL_ROOT) for name in names)
+        for path in sorted(found):
+            try:
+                mode = path.stat().st_mode
+                # Those that are only written are commands: net.ipv4.route.flush.
+                if mode & 0o222 and mode & 0o444:
+                    lines.append(f"{_sysctl_name(path)} = {path.read_text().strip()}")
+            except OSError as error:
+                # net.ipv6.conf.*.stable_secret says EIO as long as it is not set.
+                lines.append(f"{_sysctl_name(path)} = ({error.strerror})")
+    if not any(line.startswith("net.mptcp.") for line in lines):
+        return f"{FAILED}[{node.name}] {_SYSCTL_ROOT} has no net.mptcp"
+    return "\n".join(lines)
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return the dumps that changed or failed, each with both texts."""
+    return [
+        f"{name}:\n--- before\n{before.get(name, '')}\n--- after\n{after.get(name, '')}"
+        for name in {**before, **after}
+        if before.get(name) != after.get(name) or before[name].startswith(FAILED)
+    ]
+
+
+def without(state: Mapping[str, str], *names: str) -> State:
+    """Return *state* less the dumps *names*."""
+    return {name: text for name, text in state.items() if name not in names}
+
+
+def changed_sysctls(before: str, after: str) -> list[str]:
+    """Return the names that have another value in *after*; those of links that came or went are none of them.
+
+    Both are what :func:`sysctls` returned.
+    """
+    then, now = (dict(line.partition(" = ")[::2] for line in each.splitlines()) for each in (before, after))
+    return [name for name in then if name in now and then[name] != now[name]]
+
+
+def readable(text: str, *, in_order: bool = True) -> str:
+    """Return what a command printed without comments, counters, and tables of iptables that have nothing in them.
+
+    Lines whose order says nothing, by *in_order*, are sorted.
+    """
+    lines = [_COUNTERS.sub("", line).rstrip() for line in text.splitlines() if not line.startswith("#")]
+    return _UNUSED_TABLE.sub("", "\n".join(lines if in_order else sorted(lines)))
+
+
+def _taken(node: LiveNode, dump: Dump) -> str:
+    lacking = missing(dump.feature)
+    if lacking is not None:
+        return f"not dumped: {lacking}"
+    try:
+        said = node.run(dump.argv).stdout
+    except TestbedError as error:
+        return f"{FAILED}{error}"
+    # A route that went and came again is the last one of its table.
+    return readable(said, in_order=" route " not in dump.name)
+
+
+def _sysctl_name(path: Path) -> str:
+    return ".".join(path.relative_to(_SYSCTL_ROOT.parent).parts)
+
+
+def _files(directories: Iterable[Path]) -> str:
+    # The lock's file is empty and stays: who removes it could remove that of a successor.
+    found = (path for each in directories for path in sorted(each.rglob("*")))
+    return "\n".join(str(path) for path in found if path.name != "lock")
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        # It has ended meanwhile.
+        return ""
+
+
+def _bpf(pid: int) -> list[str]:
+    """Return what process *pid* holds of BPF: a program or map that is not pinned lives as long as its descriptors."""
+    found = []
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            target = os.readlink(entry)
+            if target.startswith("anon_inode:bpf"):
+                found.append(target)
+    except OSError:
+        return []
+    return sorted(found)

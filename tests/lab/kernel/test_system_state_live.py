@@ -1,0 +1,132 @@
+"""What is left behind shows: each kind of thing that a throttler could leave is a difference of the system's state."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed, congestion
+from mptcp_lab.testbed.services import wait_until
+from mptcp_lab.testbed.system_state import SYSCTLS, differences, kernel_state, whole_state
+
+pytestmark = pytest.mark.kernel
+HOLDS_A_MAP = """
+import time
+from mptcp_throttler.kernel.bpf import Bpf
+bpf = Bpf()
+bpf.hash_map("left", 8, 8, 4)
+print("there", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def node(make_module_testbed: Callable[..., Testbed]) -> LiveNode:
+    return make_module_testbed(UNSHAPED)["proxy"]
+
+
+def changed(node: LiveNode, run: Path, before: dict[str, str]) -> set[str]:
+    return {text.partition(":\n")[0] for text in differences(before, whole_state(node, run))}
+
+
+HTB = "tc qdisc add dev wan0 root handle 7: htb"
+NO_HTB = "tc qdisc del dev wan0 root"
+LEGACY = "iptables-legacy"
+CLASSES, FILTERS = "tc -d class show", "tc -d filter show"
+
+
+@pytest.mark.parametrize(
+    ("do", "undo", "said", "feature"),
+    [
+        ("ip link add left type ifb", "ip link del left", "ip -d link show", "ifb"),
+        ("ip link set wan0 gso_max_size 3000", "ip link set wan0 gso_max_size 65536", "ip -d link show", "veth"),
+        ("ip route add 192.0.2.0/24 dev wan0", "ip route del 192.0.2.0/24", "ip route show table all", "veth"),
+        ("ip -6 route add fd99::/64 dev wan0", "ip -6 route del fd99::/64", "ip -6 route show table all", "veth"),
+        ("ip rule add fwmark 7 table 99", "ip rule del fwmark 7 table 99", "ip rule show", "root"),
+        ("ip -6 rule add fwmark 7 table 99", "ip -6 rule del fwmark 7 table 99", "ip -6 rule show", "root"),
+        ("ip mptcp endpoint add 192.0.2.9 id 9", "ip mptcp endpoint del id 9", "ip mptcp endpoint show", "mptcp-pm"),
+        ("sysctl -qw net.mptcp.stale_loss_cnt=7", "sysctl -qw net.mptcp.stale_loss_cnt=4", SYSCTLS, "mptcp"),
+        ("sysctl -qw net.ipv4.ip_default_ttl=63", "sysctl -qw net.ipv4.ip_default_ttl=64", SYSCTLS, "root"),
+        ("sysctl -qw net.ipv6.bindv6only=1", "sysctl -qw net.ipv6.bindv6only=0", SYSCTLS, "root"),
+        ("nft add table inet left", "nft delete table inet left", "nft list ruleset", "nftables"),
+        ("iptables-legacy -t mangle -A OUTPUT", "iptables-legacy -t mangle -F", "iptables-legacy-save", LEGACY),
+        ("ip6tables-legacy -t mangle -N left", "ip6tables-legacy -t mangle -X", "ip6tables-legacy-save", LEGACY),
+        ("iptables-legacy -P FORWARD DROP", "iptables-legacy -P FORWARD ACCEPT", "iptables-legacy-save", LEGACY),
+        ("ipset create left hash:ip", "ipset destroy left", "ipset save", "ipset"),
+        (HTB, NO_HTB, "tc -d qdisc show", "htb"),
+        (f"{HTB}; tc class add dev wan0 parent 7: classid 7:1 htb rate 1mbit", NO_HTB, CLASSES, "htb"),
+        (f"{HTB}; tc filter add dev wan0 parent 7: u32 match u32 0 0 flowid 7:1", NO_HTB, FILTERS, "htb"),
+        (
+            "tc qdisc add dev wan0 clsact; tc filter add dev wan0 ingress u32 match u32 0 0 flowid 7:1",
+            "tc qdisc del dev wan0 clsact", f"{FILTERS} ingress", "ingress",
+        ),
+        (
+            "tc qdisc add dev wan0 clsact; tc filter add dev wan0 egress u32 match u32 0 0 flowid 7:1",
+            "tc qdisc del dev wan0 clsact", f"{FILTERS} egress", "ingress",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_left_in_the_kernel_shows(
+    node: LiveNode, tmp_path: Path, require: Callable[..., None], do: str, undo: str, said: str, feature: str
+) -> None:
+    require(feature)
+    before = whole_state(node, tmp_path)
+    with node.changed(["sh", "-ec", do], ["sh", "-ec", undo]):
+        assert said in changed(node, tmp_path, before)
+    assert changed(node, tmp_path, before) == set()
+
+
+def test_to_look_registers_no_table_of_iptables(make_testbed: Callable[..., Testbed], tmp_path: Path) -> None:
+    """A table once asked for stays registered, and every packet pays for it."""
+    node = make_testbed(UNSHAPED)["proxy"]
+    assert not any("*" in text for name, text in whole_state(node, tmp_path).items() if "iptables" in name)
+    assert node.run(["sh", "-c", "cat /proc/net/ip_tables_names /proc/net/ip6_tables_names || :"]).stdout == ""
+
+
+def test_a_dump_that_fails_differs_even_from_itself(
+    node: LiveNode, tmp_path: Path, require: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("nftables")
+    before = whole_state(node, tmp_path)
+    broken = tmp_path / "bin" / "nft"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho no such luck >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
+    failed = kernel_state(node)
+    assert "nft list ruleset: exit code 3\n    no such luck" in failed["nft list ruleset"]
+    for earlier in (before, failed):
+        assert [text.partition(":\n")[0] for text in differences(earlier, failed) if "nft" in text[:20]]
+
+
+def test_a_sysctl_of_the_whole_kernel_does_not_show(node: LiveNode, tmp_path: Path) -> None:
+    """Every namespace reads what a congestion control is allowed, and any run may extend the list for a moment."""
+    others = set(congestion.AVAILABLE.read_text().split()) - set(congestion.ALLOWED.read_text().split())
+    if not others:
+        pytest.skip("NOT TESTED: every congestion control of this kernel is allowed")
+    name = others.pop()
+    before = whole_state(node, tmp_path)
+    with congestion.allowed(name):
+        assert name in node.run(["sysctl", "-n", "net.ipv4.tcp_allowed_congestion_control"]).stdout.split()
+        assert changed(node, tmp_path, before) == set()
+
+
+def test_files_processes_and_what_they_hold_of_bpf_show(
+    node: LiveNode, tmp_path: Path, require: Callable[..., None]
+) -> None:
+    require("bpf-pacing")
+    before = whole_state(node, tmp_path)
+    with ExitStack() as stack:
+        process = node.popen([sys.executable, "-c", HOLDS_A_MAP], name="left")
+        stack.callback(process.stop)
+        wait_until(lambda: "there" in process.output(), "the map is there", process=process)
+        (tmp_path / "status.sock").touch()
+        (tmp_path / "lock").touch()
+        assert changed(node, tmp_path, before) == {"processes", "BPF programs, maps and links", "files"}
+    (tmp_path / "status.sock").unlink()
+    assert changed(node, tmp_path, before) == set()
