@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import re
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command, wait_until
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, Ownership
 
-from ..statistics import CONFIDENCE, median_interval
+from ..statistics import CONFIDENCE, median, median_interval
 from .aims import BACKENDS, Aim, aims_table, backends
 from .findings import Findings
 
@@ -141,7 +140,7 @@ def judge(
             through = carried.get(backend, 0.0)
             aims.append(Aim(f"{backend}: through our class, × what was received", through, least=THROUGH))
             aims += [
-                Aim(what, statistics.median(values), least=None if "nothing" in what else LEAST)
+                Aim(what, median(values), least=None if "nothing" in what else LEAST)
                 for what, values in compared(backend, there).items()
             ]
     return aims

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 from rich.table import Table
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
 
 from .. import style
+from ..statistics import fmean
 from .aims import Aim
 from .drawing import both_paths, mark, stacked
 from .tables import mean, new_table

@@ -9,12 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import NamedTuple
 
 from mptcp_lab.testbed.recorder import Sample
 
-from ..statistics import median, percentile
+from ..statistics import fmean, median, percentile
 from .aims import Aim, payload_share
 
 WINDOW = 2.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Literal
 
 from rich import box
@@ -14,6 +13,7 @@ from rich.table import Table
 from mptcp_lab.testbed.recorder import Sample, rates
 
 from .. import style
+from ..statistics import fmean
 from .aims import Aim
 from .drawing import beside, both_paths
 from .pages_cells import Cell

@@ -16,7 +16,7 @@ from math import inf
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed import TestbedError
 
-from ..statistics import median, median_interval
+from ..statistics import histogram_percentiles, median, median_interval
 from .aims import Aim
 from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, REBUILT, Cell, Setting
 
@@ -183,17 +183,7 @@ def taken(late: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
 
     A value is the middle of its bucket, which is a thirty-second of it wide at the most.
     """
-    total = sum(late)
-    found = []
-    for percent in percents:
-        wanted, below, value = total * percent / 100, 0, inf
-        for number, count in enumerate(late):
-            below += count
-            if count and below >= wanted:
-                value = _middle(number) / 1e9
-                break
-        found.append(value)
-    return tuple(found)
+    return histogram_percentiles(late, percents, lambda number: _middle(number) / 1e9)
 
 
 def _middle(number: int) -> float:

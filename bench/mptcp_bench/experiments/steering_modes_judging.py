@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from statistics import fmean
 
 from rich.table import Table
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
 
+from ..statistics import fmean
 from .aims import Aim
 from .tables import mean, new_table
 from .two_paths import DEVICES
