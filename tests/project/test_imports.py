@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,3 +63,11 @@ def test_the_laboratory_loads_no_module_of_a_daemon_by_its_name() -> None:
     files = sorted(LABORATORY.rglob("*.py"))
     assert files
     assert [(file.name, *found) for file in files for found in named(file.read_text())] == []
+
+
+def test_the_contract_on_what_judges_has_all_that_judges() -> None:
+    contracts = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (contract,) = (each for each in contracts if each["name"] == "What judges an experiment measures and draws nothing")
+    experiments = TESTS.parent / "bench" / "mptcp_bench" / "experiments"
+    judging = {f"mptcp_bench.experiments.{file.stem}" for file in experiments.glob("*_judging.py")}
+    assert judging - set(contract["source_modules"]) == set()

@@ -30,16 +30,17 @@ from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 from .. import style
 from ..statistics import of_median
 from . import onset_cells
-from .aims import Aim, payload_share
+from .aims import Aim
 from .attempts import ATTEMPTS, attempted
+from .devices import DEVICES as PATH_DEVICES
 from .drawing import beside, both_paths, mark
 from .findings import Findings, Picture
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
 from .onset_judging import Outcome, aims, judge
 from .options import count
+from .payload import payload_share
 from .setup import Setup
 from .tables import mean, new_table
-from .two_paths import DEVICES as PATH_DEVICES
 from .two_paths import two_paths
 from .upload_recorder import UploadRecorder, on_the_wire
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from mptcp_lab.testbed.recorder import Sample
 
 from ..statistics import fmean, median, percentile
-from .aims import Aim, payload_share
+from .aims import Aim
+from .payload import payload_share
 
 WINDOW = 2.0
 """Seconds over which the capped path's rate is to be near its cap, wherever they begin."""
