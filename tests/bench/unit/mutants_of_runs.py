@@ -165,6 +165,8 @@ CONTROL_PLANE = Judge(
     replayed(),
     {
         "dead throttler": replayed(opened_less_sent=-10_000, activated_less_sent=-20_000, lost=10_000, cpu=0),
+        "the cap never comes": replayed(lost=10_000),
+        "second path unused": replayed(activated_less_sent=-10_000),
         "too slow a replay": replayed(rate=979.0),
         "a connection was missed": replayed(opened_less_sent=-1),
         "one was invented": replayed(opened_less_sent=1),
@@ -204,6 +206,7 @@ RECOVERY = Judge(
         "dead throttler": observed(ethernet=constant(100), capped=0, installed=0),
         "the wrong path is capped": observed(ethernet=constant(100), wifi=constant(5)),
         "second path unused": observed(wifi=constant(0)),
+        "fallback to TCP": observed(ethernet=constant(100), wifi=constant(0)),
         "links are not shaped": observed(wifi=constant(300)),
         "the cap is too low": observed(ethernet=constant(4)),
         "the cap goes with the throttler": observed(ethernet=between(KILLED, RESTARTED, 100, 5)),
