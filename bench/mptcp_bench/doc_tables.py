@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from math import inf
 from pathlib import Path
 
 from mptcp_lab.testbed.services import REPOSITORY
@@ -20,13 +21,15 @@ from . import result_file
 from .paper import chapter as paper_chapter
 from .paper.results import PaperResult
 from .report import load
-from .result_file import ExperimentResult, JudgedAim, Result, ResultError, Table
+from .result_file import ExperimentResult, JudgedAim, Result, ResultError, Table, judge
 
 DOCS = REPOSITORY / "docs"
 KEPT = "results"
 """Directory within."""
 BEGIN = re.compile(r"<!-- table: (?P<name>[\w-]+)\.(?P<key>[\w-]+)(?:: (?P<words>.+?))? -->")
 END = "<!-- end -->"
+COMMIT = re.compile("[0-9a-f]{40}")
+"""What ``provenance`` says of a working copy that is as it was committed."""
 SIGNS = {"met": "met", "missed": "**missed**", "no aim": ""}
 
 
@@ -41,12 +44,33 @@ def summary(found: Result) -> ExperimentResult:
     return ExperimentResult(**common, tables=(claims, *paper_chapter.chapter(found).tables))
 
 
+def unfit(found: ExperimentResult) -> list[str]:
+    """Return why no page may show *found*, one reason each; nothing where one may."""
+    reasons = []
+    if not found.complete:
+        reasons.append("it was interrupted")
+    if found.quick:
+        reasons.append("it was run with --quick")
+    if not COMMIT.fullmatch(found.provenance.commit):
+        reasons.append(f"commit {found.provenance.commit}: the working copy was no commit; commit, then run it again")
+    for aim in found.aims:
+        verdict = judge(inf if aim.value is None else aim.value, aim.least, aim.most)
+        if aim.verdict != verdict:
+            wanted = aim.wanted or "nothing"
+            reasons.append(f"{aim.what}: {aim.measured}, wanted {wanted}, is {verdict!r} and not {aim.verdict!r}")
+    return reasons
+
+
 def keep(name: str, results: Path, docs: Path = DOCS) -> None:
     """Keep the result *name* below *results* for the documentation.
 
-    :raises ResultError: it is not there, or is no result
+    :raises ResultError: it is not there, is no result, or is :func:`unfit`, with each reason in a line
     """
-    result_file.write(summary(load(results / name / result_file.FILE)), docs / KEPT / f"{name}.json")
+    source = results / name / result_file.FILE
+    found = summary(load(source))
+    if reasons := unfit(found):
+        raise ResultError("\n".join(f"{source}: {reason}" for reason in reasons))
+    result_file.write(found, docs / KEPT / f"{name}.json")
 
 
 def read_kept(docs: Path = DOCS) -> dict[str, ExperimentResult]:

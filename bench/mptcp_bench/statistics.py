@@ -3,16 +3,24 @@
 Intervals are Student's t: runs are few, independent, and their spread is not known beforehand (NIST/SEMATECH e-Handbook
 of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which assumes no equal spread: a claim
 holds or fails where a one-sided bound excludes the opposite, and is open in between, so that noise confirms nothing.
+Means and the normal distribution are the standard library's; the bench has them from here, like all else.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import floor, sqrt
-from statistics import fmean, stdev, variance
+from math import floor, inf, sqrt
+from statistics import NormalDist, fmean, geometric_mean, stdev, variance
+from typing import Any, TypeVar
 
+__all__ = [
+    "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "fmean", "geometric_mean", "histogram_percentiles",
+    "mean_interval", "median", "median_interval", "no_less_than", "of_median", "percentile", "percentiles",
+]  # fmt: skip
+
+T = TypeVar("T")
 CONFIDENCE = 0.95
 
 
@@ -77,6 +85,38 @@ def percentile(values: Sequence[float], percent: float, *, default: float | None
 def median(values: Sequence[float], *, default: float | None = None) -> float:
     """Return the 50th percentile of *values*; *default* and errors are those of :func:`percentiles`."""
     return percentile(values, 50, default=default)
+
+
+def histogram_percentiles(
+    counts: Sequence[int], percents: Sequence[float], value: Callable[[int], float]
+) -> tuple[float, ...]:
+    """Return percentiles of a histogram: the *value* of the first bucket up to which that share of the *counts* is.
+
+    This is the nearest rank: a histogram has no single values, between which :func:`percentiles` could interpolate.
+    They are infinite where it is empty.
+    """
+    total = sum(counts)
+    found = []
+    for percent in percents:
+        wanted, below, there = total * percent / 100, 0, inf
+        for number, count in enumerate(counts):
+            below += count
+            if count and below >= wanted:
+                there = value(number)
+                break
+        found.append(there)
+    return tuple(found)
+
+
+def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
+    """Return the one of *items* that has the median *key*; of an even number the lower of the two in the middle.
+
+    :raises ValueError: where there is none
+    """
+    ordered = sorted(items, key=key)
+    if not ordered:
+        raise ValueError("the median of nothing")
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def median_interval(

@@ -1,14 +1,25 @@
-"""Tests of the product and of the laboratory know nothing of the experiments."""
+"""Tests of the product and of the laboratory know nothing of the experiments; the laboratory loads no daemon's modules.
+
+The import contracts see import statements alone. Here are those of the tests, which they do not cover, and modules that
+are named in the text of a program.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parents[1]
-WITHOUT_EXPERIMENTS = ("common", "lab", "portal", "proxy", "throttler")
+LABORATORY = TESTS.parent / "bench" / "mptcp_lab"
+WITHOUT_EXPERIMENTS = sorted({each.relative_to(TESTS).parts[0] for each in TESTS.glob("*/**/*.py")} - {"bench"})
+"""What has tests: what is added later is among them."""
+DAEMONS = re.compile(r"\bmptcp_(?:console|portal|proxy|throttler)\b")
+"""Python packages; the commands have hyphens."""
 
 
 def imported(source: str) -> set[str]:
@@ -34,3 +45,29 @@ def test_no_test_of_this_component_imports_the_experiments(component: str) -> No
     files = [*(TESTS / component).rglob("*.py"), *TESTS.glob("*.py")]
     assert len(files) > len(list(TESTS.glob("*.py")))
     assert [str(file) for file in files if "mptcp_bench" in imported(file.read_text())] == []
+
+
+def named(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each string of *source* that names a package of a daemon; comments are no strings."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and DAEMONS.search(node.value):
+            yield node.lineno, node.value
+
+
+def test_modules_are_found_in_the_text_of_programs() -> None:
+    code = "# mptcp_proxy\na = f'{b} -c from mptcp_throttler.kernel import c'\nd = 'mptcp-throttler'\ne = 'mptcp_lab'\n"
+    assert [line for line, _ in named(code)] == [2]
+
+
+def test_the_laboratory_loads_no_module_of_a_daemon_by_its_name() -> None:
+    files = sorted(LABORATORY.rglob("*.py"))
+    assert files
+    assert [(file.name, *found) for file in files for found in named(file.read_text())] == []
+
+
+def test_the_contract_on_what_judges_has_all_that_judges() -> None:
+    contracts = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (contract,) = (each for each in contracts if each["name"] == "What judges an experiment measures and draws nothing")
+    experiments = TESTS.parent / "bench" / "mptcp_bench" / "experiments"
+    judging = {f"mptcp_bench.experiments.{file.stem}" for file in experiments.glob("*_judging.py")}
+    assert judging - set(contract["source_modules"]) == set()

@@ -1,4 +1,4 @@
-"""What the experiments share: the payload that a link can carry, and tables of aims."""
+"""Aims of our experiments: a value, the range that it should be in, whether it is, and a table of them. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,7 @@ from math import isfinite
 from rich import box
 from rich.table import Table
 
-from mptcp_lab.testbed import TestbedError
-from mptcp_lab.testbed.features import missing
-
 from ..result_file import AimVerdict, JudgedAim, bounds, judge
-
-FRAME = 1514
-"""Bytes of a full packet as the shapers count it: an MTU of 1500 and the Ethernet header."""
-TCP_HEADER = 20 + 12
-"""With timestamps (RFC 7323)."""
-DSS_OPTION = 28
-"""Data sequence signal with 8-byte sequence numbers and no checksum (RFC 8684, 3.3), padded."""
-IP_HEADER = {4: 20, 6: 40}
-
-
-def payload_share(family: int, *, multipath: bool) -> float:
-    """Return the payload in a full packet as a share of what the link counts."""
-    headers = IP_HEADER[family] + TCP_HEADER + (DSS_OPTION if multipath else 0)
-    return (1500 - headers) / FRAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +66,3 @@ def aims_table(title: str, aims: Sequence[Aim]) -> AimsTable:
 def missed(aims: Sequence[Aim]) -> tuple[str, ...]:
     """Return those that were missed, in words: the one rule by which our experiments fail."""
     return tuple(str(aim) for aim in aims if aim.verdict == "missed")
-
-
-BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
-"""The throttler's netfilter adapters and what each needs."""
-
-
-def backends() -> list[str]:
-    """Return the netfilter adapters that this host has all for; raise where there is none."""
-    found = [name for name, needs in BACKENDS.items() if all(missing(feature) is None for feature in needs)]
-    if not found:
-        raise TestbedError("this host has neither legacy iptables with ipset nor nftables")
-    return found

@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Final
 
 from rich.console import Console
@@ -27,6 +26,7 @@ from mptcp_lab.testbed.features import missing, need
 from mptcp_lab.testbed.services import Throttler, program, start_throttler, wait_until
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
+from ..statistics import fmean
 from .aims import aims_table
 from .console_load_browser import browser
 from .console_load_clients import Repeated, Streams, rows, scrape

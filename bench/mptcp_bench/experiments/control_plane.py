@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
 from mptcp_throttler.views.ask import ask
 
-from .aims import Aim, aims_table, backends
+from .aims import aims_table
+from .backends import backends
+from .control_plane_judging import AIM_RATE, judge
 from .findings import Findings
 from .options import count, counts
 
@@ -35,9 +37,6 @@ OPTIONS = {
     "rate": f"connections a second, a list, default {','.join(map(str, RATES))}",
     "seconds": f"that each replay takes, default {SECONDS}; frames are made before, 1.5 kB for a connection",
 }
-AIM_RATE = 1000
-PACE = 0.98
-"""What share of the rate asked for a replay must reach."""
 SUBFLOWS = 2
 FINISHED = 30.0
 """Seconds within which the last entry is gone: it stays for ten after its subflow has ended."""
@@ -64,32 +63,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             console.print(f"{backend}, {rate}/s: {sample}", highlight=False)
     aims = judge(data["runs"], offered)
     return Findings((aims_table("Control plane, two-subflow connections", aims),), data, aims=tuple(aims))
-
-
-def judge(runs: Sequence[Mapping[str, Any]], offered: Sequence[str]) -> list[Aim]:
-    """Return the aims of all *runs*; each adapter that is *offered* must have one at the aimed rate.
-
-    Beyond that rate the numbers are shown, and nothing is asked of them.
-    """
-    aimed = [run["backend"] for run in runs if run["asked"] == AIM_RATE]
-    aims = [
-        Aim(f"{backend}: replays at {AIM_RATE} connections/s", aimed.count(backend), least=1) for backend in offered
-    ]
-    return aims + [aim for run in runs for aim in _judge(run["backend"], run["asked"], run)]
-
-
-def _judge(backend: str, rate: int, sample: Mapping[str, Any]) -> list[Aim]:
-    name, asked = f"{backend}, {rate} connections/s", rate <= AIM_RATE
-    none = 0.0 if asked else None
-    return [
-        # A replay that cannot keep its pace would prove a lower rate.
-        Aim(f"{name}: sent per second", sample["rate"], least=PACE * rate if asked else None),
-        Aim(f"{name}: opened by the tracker, less sent", sample["opened_less_sent"], least=none, most=none),
-        Aim(f"{name}: subflows activated, less sent", sample["activated_less_sent"], least=none, most=none),
-        Aim(f"{name}: connections without entry, or whose entry stayed", sample["lost"], least=none, most=none),
-        Aim(f"{name}: segments dropped", sample["dropped"], most=none),
-        Aim(f"{name}: share of one core", 100 * sample["cpu"], " %", most=100 if asked else None),
-    ]
 
 
 def measure(backend: str, rate: int, seconds: int, seed: int) -> dict[str, float]:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import random
 import re
-import statistics
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -25,15 +23,13 @@ from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command, wait
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, Ownership
 
 from ..statistics import CONFIDENCE, median_interval
-from .aims import BACKENDS, Aim, aims_table, backends
+from .aims import aims_table
+from .backends import BACKENDS, backends
+from .datapath_judging import COUNTS, compared, judge, label
 from .findings import Findings
 
-COUNTS: tuple[int | None, ...] = (None, 0, 1_000, 50_000)
-"""None: nothing of the throttler is installed."""
 SECONDS = 1.0
 LINK = paths((None,), name="unshaped-link")
-LEAST = 0.98
-THROUGH = 0.95
 HANDLE = Ownership().htb_major
 
 SENDER = """
@@ -113,55 +109,11 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
     return Findings((aims_table(f"Ratios of goodput, median of {rounds} rounds", aims),), data, aims=tuple(aims))
 
 
-def compared(backend: str, goodput: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return the ratios of each round, by what is compared."""
-    return {
-        f"{backend}: {label(count)} / {label(base)}": within_rounds(goodput, count, base)
-        for count, base in ((0, None), (1_000, 0), (50_000, 0))
-    }
-
-
-def judge(
-    goodput: Mapping[str, Mapping[str, Sequence[float]]],
-    carried: Mapping[str, float],
-    offered: Sequence[str],
-    rounds: int,
-) -> list[Aim]:
-    """Return the aims for bits/s by adapter, number of entries and round.
-
-    *carried* is what went through our class, as a multiple of what was received: what is not in the way costs nothing.
-    What HTB and the rule cost at all is shown without an aim: it is the price of shaping.
-    """
-    aims = []
-    for backend in offered:
-        there = goodput.get(backend, {})
-        whole = min((len(there.get(label(count), ())) for count in COUNTS), default=0)
-        aims.append(Aim(f"{backend}: rounds", whole, least=rounds))
-        if whole:
-            through = carried.get(backend, 0.0)
-            aims.append(Aim(f"{backend}: through our class, × what was received", through, least=THROUGH))
-            aims += [
-                Aim(what, statistics.median(values), least=None if "nothing" in what else LEAST)
-                for what, values in compared(backend, there).items()
-            ]
-    return aims
-
-
 def through_class(testbed: Testbed) -> int:
     """Return the bytes that our class for what is not capped has sent; 0 where there is none."""
     shown = testbed["proxy"].run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
     found = re.search(rf"^class htb {HANDLE:x}:{DEFAULT_MINOR:x} .*\n Sent (\d+) bytes", shown, re.M)
     return int(found[1]) if found else 0
-
-
-def label(count: int | None) -> str:
-    return "nothing" if count is None else f"{count:,} entries"
-
-
-def within_rounds(goodput: Mapping[str, Sequence[float]], count: int | None, base: int | None) -> list[float]:
-    """Return the ratio of each round."""
-    pairs = zip(goodput[label(count)], goodput[label(base)], strict=True)
-    return [rate / other for rate, other in pairs]
 
 
 def prepare(testbed: Testbed, backend: str, count: int | None) -> Testbed:

@@ -8,7 +8,7 @@ from typing import Any
 from mptcp_lab.testbed.recorder import Rate
 
 from .. import style
-from .two_paths import DEVICES
+from .devices import DEVICES
 
 
 def both_paths(axes: Any, series: Sequence[Rate], zero: float = 0.0) -> None:

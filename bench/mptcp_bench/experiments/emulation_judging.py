@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import nan, sqrt
-from statistics import fmean
 
 from mptcp_lab.emulation.model import EmulatedPath, Loss, UniformLoss
 from mptcp_lab.testbed.ends import lost_of, reordered
 
-from ..statistics import median, percentile
+from ..statistics import fmean, median, percentile
 from .aims import Aim
 
 MEDIAN_WITHIN, P99_WITHIN = 0.5, 2.0

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mptcp_lab.testbed import TWO_PATHS, Testbed, lab_of
+from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.recorder import mean_rate
 from mptcp_lab.testbed.services import (
@@ -32,7 +32,7 @@ from mptcp_lab.testbed.transfer import download
 from ..shipped import POLICY, ethernet_cap
 from .aims import aims_table
 from .findings import Findings
-from .goodput_judging import CELLS, Cell, Measurement, check, judge
+from .goodput_judging import CELLS, Cell, Measurement, judge, void
 
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
@@ -96,7 +96,8 @@ def measure(testbed: Testbed, origin: Origin, proxy: Proxy, cell: Cell) -> Measu
             stack.enter_context(one_subflow(testbed))
         lab = lab_of(testbed)
         seen = download(lab, argv, timeout=120)
-    check(cell, seen.protocol)
+    if why := void(cell, seen.protocol):
+        raise TestbedError(why)
     start = SETTLE if cell.policy else 1.0
     steady = {path.device: mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths}
     return Measurement(cell, seen.goodput, steady, seen.sha256 == origin.digests[cell.file], seen.protocol)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product, starmap
 
-from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from mptcp_lab.testbed.transfer import Protocol
 
 from ..statistics import median
-from .aims import Aim, payload_share
+from .aims import Aim
+from .payload import payload_share
 
 LEAST, MOST = 0.95, 1.05
 """Of a link or a cap. More than the link has is no good news: then nothing shaped it."""
@@ -54,14 +54,15 @@ class Measurement:
     protocol: Protocol
 
 
-def check(cell: Cell, seen: Protocol) -> None:
-    """Raise TestbedError where a download was not of the kind it should be: its rate would say nothing."""
+def void(cell: Cell, seen: Protocol) -> str | None:
+    """Return why a download was not of the kind it should be, so that its rate would say nothing; None where it was."""
     if seen.proxy_requested or seen.fallbacks:
-        raise TestbedError(f"{cell.name}: {seen.complaint(multipath=True)}")
+        return f"{cell.name}: {seen.complaint(multipath=True)}"
     if seen.requested != (1 if cell.multipath else 0):
-        raise TestbedError(f"{cell.name}: the client asked for {seen.requested} MPTCP connections")
+        return f"{cell.name}: the client asked for {seen.requested} MPTCP connections"
     if cell.multipath and seen.joins != cell.subflows - 1:
-        raise TestbedError(f"{cell.name}: {1 + seen.joins} subflows instead of {cell.subflows}")
+        return f"{cell.name}: {1 + seen.joins} subflows instead of {cell.subflows}"
+    return None
 
 
 def judge(measured: Sequence[Measurement], rounds: int, cap: int) -> list[Aim]:

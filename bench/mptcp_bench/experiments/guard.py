@@ -25,7 +25,9 @@ from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
 
 from .attempts import attempted
+from .devices import DEVICES
 from .findings import Findings, Picture
+from .guard_drawing import draw
 from .guard_judging import (
     CAP,
     ETHERNET,
@@ -39,13 +41,12 @@ from .guard_judging import (
     after,
     aims,
     controls_table,
-    draw,
     judge,
     table_of,
 )
 from .options import choice, count, counts
 from .setup import Setup
-from .two_paths import DEVICES, slow_origin, slow_wifi, two_paths, wifi_dropping
+from .two_paths import slow_origin, slow_wifi, two_paths, wifi_dropping
 from .upload_recorder import UploadRecorder
 
 RTTS = (20, 60)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from random import Random
-from statistics import fmean
 
 from rich.console import Console
 
@@ -20,7 +19,7 @@ from mptcp_lab.testbed import TestbedError, lab_of
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import mptcp_command
 
-from ..statistics import median
+from ..statistics import fmean, median
 from ..wire.capture import captured
 from ..wire.packets import ACK, SYN, Packet
 from ..wire.streams import Leg, follow

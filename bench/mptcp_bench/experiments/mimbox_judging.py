@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean, geometric_mean
 
-from ..statistics import median
+from ..statistics import fmean, geometric_mean, median
 from .aims import Aim
 from .mimbox_points import PERCENTS, Claim, Delays, Held, Points, growth
 from .relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell

@@ -28,17 +28,19 @@ from mptcp_lab.testbed.recorder import Recorder, Sample, rates
 from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 
 from .. import style
+from ..statistics import of_median
 from . import onset_cells
-from .aims import Aim, payload_share
+from .aims import Aim
 from .attempts import ATTEMPTS, attempted
+from .devices import DEVICES as PATH_DEVICES
 from .drawing import beside, both_paths, mark
 from .findings import Findings, Picture
 from .onset_cells import DEVICES, NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
 from .onset_judging import Outcome, aims, judge
 from .options import count
+from .payload import payload_share
 from .setup import Setup
 from .tables import mean, new_table
-from .two_paths import DEVICES as PATH_DEVICES
 from .two_paths import two_paths
 from .upload_recorder import UploadRecorder, on_the_wire
 
@@ -209,8 +211,8 @@ def draw(target: Path, measured: Sequence[Measured]) -> None:
     names = {"ethernet": "Ethernet", "wifi": "Wi-Fi"}
     titles = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
     for axes, (variant, title) in zip(panels, titles.items(), strict=True):
-        runs = sorted((m for m in measured if m.cell == cell and m.variant == variant), key=lambda m: m.outcome.kept)
-        shown = runs[(len(runs) - 1) // 2]
+        runs = [m for m in measured if m.cell == cell and m.variant == variant]
+        shown = of_median(runs, lambda m: m.outcome.kept)
         both_paths(axes, [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5], shown.onset)
         mark(axes, 0)
         axes.set_title(

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isclose
-from statistics import fmean
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate
 
+from ..statistics import fmean
 from .aims import Aim
 
 BEFORE = 2.0

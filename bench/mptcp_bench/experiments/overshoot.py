@@ -32,6 +32,7 @@ from .. import style
 from . import pages_cells
 from .aims import aims_table
 from .attempts import attempted
+from .devices import DEVICES
 from .findings import Findings, Picture
 from .options import choice, count, positive, refused
 from .overshoot_judging import PERIOD, TRANSFERS, Measured, Rates, aims, expected, first_packet, judge
@@ -39,7 +40,7 @@ from .overshoot_poller import Poller
 from .pages_bed import Bed, IpRecorder, static_class
 from .pages_judging import Octets
 from .tables import new_table
-from .two_paths import DEVICES, two_paths
+from .two_paths import two_paths
 
 VARIANTS = ("none", "ours", "budget", "static", "poller")
 OPTIONS = {

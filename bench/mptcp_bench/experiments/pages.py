@@ -20,13 +20,14 @@ from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import missing, need
 
 from .attempts import attempted
+from .devices import DEVICES
 from .findings import Findings, Picture
 from .options import count
 from .pages_bed import Batch, Bed
 from .pages_cells import OPTIONS, Cell, cells, variants_of
 from .pages_judging import judge, lead
 from .pages_results import Batches, Measured, draw, drawn_cell, tables
-from .two_paths import DEVICES, two_paths
+from .two_paths import two_paths
 
 __all__ = ["OPTIONS", "run"]
 

@@ -34,10 +34,11 @@ from mptcp_lab.testbed.services import (
 from mptcp_throttler.policy.model import Share, Throttle
 from mptcp_throttler.shaping.cap import class_spec
 
+from .devices import DEVICES
 from .pages_browser import Page, chromium
 from .pages_cells import Cell
 from .pages_judging import Download
-from .two_paths import DEVICES, hop_shaper
+from .two_paths import hop_shaper
 
 PAUSE = 1.0
 """Seconds after the last connection of a batch before the next one."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import cycle, islice, product
 from math import exp
-from statistics import NormalDist
 
+from ..statistics import NormalDist
 from .options import choice, count, refused
 
 VARIANTS = ("none", "ours", "static", "link", "ideal")

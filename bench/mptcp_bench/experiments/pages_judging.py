@@ -9,13 +9,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import NamedTuple
 
 from mptcp_lab.testbed.recorder import Sample
 
-from ..statistics import median, percentile
-from .aims import Aim, payload_share
+from ..statistics import fmean, median, percentile
+from .aims import Aim
+from .payload import payload_share
 
 WINDOW = 2.0
 """Seconds over which the capped path's rate is to be near its cap, wherever they begin."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Literal
 
 from rich import box
@@ -14,11 +13,12 @@ from rich.table import Table
 from mptcp_lab.testbed.recorder import Sample, rates
 
 from .. import style
+from ..statistics import fmean
 from .aims import Aim
+from .devices import DEVICES
 from .drawing import beside, both_paths
 from .pages_cells import Cell
 from .pages_judging import Lead, Octets, Outcome, ideal_seconds, judge_cell, judge_lone
-from .two_paths import DEVICES
 
 COLUMNS = (
     "downloads", "variant", "n", "× cap", "worst", "ahead kB", "s", "× static", "× ideal", "p50 s", "p95 s",

@@ -22,7 +22,8 @@ from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import PROXY_PORT, start_throttler, write_throttler_config
 
-from .aims import aims_table, backends
+from .aims import aims_table
+from .backends import backends
 from .findings import Findings
 from .reaction_judging import judge
 

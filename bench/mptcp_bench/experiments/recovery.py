@@ -59,7 +59,8 @@ from mptcp_lab.testbed.transfer import Added, Protocol, wget
 from mptcp_throttler.views.ask import ask
 
 from ..shipped import POLICY, ethernet_cap
-from .aims import aims_table, backends
+from .aims import aims_table
+from .backends import backends
 from .findings import Findings
 from .recovery_judging import BEFORE, DEVICES, KEEPER, RESTART, Observed, judge, made
 

@@ -24,7 +24,7 @@ from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 from .peers import PEERS, PORT, Order
 from .peers.splice import built
 from .relay_cells import BULK, BUSY, CLIENTS, DIRECT, HELD, KEPT, STREAMS, Cell, Setting
-from .relay_judging import Measured, check, taken
+from .relay_judging import Measured, taken, void
 from .relay_memory import buffers, kernel_memory, user_memory
 
 SMALL, LARGE = "small", "large"
@@ -257,7 +257,8 @@ class Bed:
         while counted()[1] < wanted and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(WARM)
-        check(cell, count, *counted())
+        if why := void(cell, count, *counted()):
+            raise TestbedError(why)
 
     def _settle(self) -> None:
         """Wait until the ends of earlier connections are gone from the kernel, and slabs are counted."""

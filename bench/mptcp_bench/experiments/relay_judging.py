@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from math import inf
 
 from mptcp_lab.agent.processors import Usage
-from mptcp_lab.testbed import TestbedError
 
-from ..statistics import median, median_interval
+from ..statistics import histogram_percentiles, median, median_interval
 from .aims import Aim
 from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, REBUILT, Cell, Setting
 
@@ -162,17 +161,18 @@ def machine(usage: Usage) -> list[Aim]:
     return found
 
 
-def check(cell: Cell, connections: int, capable: int, joins: int) -> None:
-    """Raise TestbedError where the proxy's kernel did not see the clients that *cell* names."""
+def void(cell: Cell, connections: int, capable: int, joins: int) -> str | None:
+    """Return how the clients that the proxy's kernel saw differ from those that *cell* names; None: they do not."""
     subflows = CLIENTS[cell.client]
     if subflows == 0 and capable:
-        raise TestbedError(f"{cell}: {capable} connections were Multipath TCP")
+        return f"{cell}: {capable} connections were Multipath TCP"
     if subflows and capable < connections:
-        raise TestbedError(f"{cell}: {capable} of {connections} connections were Multipath TCP")
+        return f"{cell}: {capable} of {connections} connections were Multipath TCP"
     if subflows == 1 and joins:
-        raise TestbedError(f"{cell}: {joins} second subflows")
+        return f"{cell}: {joins} second subflows"
     if subflows == 2 and joins < connections:
-        raise TestbedError(f"{cell}: {joins} of {connections} connections had a second subflow")
+        return f"{cell}: {joins} of {connections} connections had a second subflow"
+    return None
 
 
 STEPS = 32
@@ -183,17 +183,7 @@ def taken(late: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
 
     A value is the middle of its bucket, which is a thirty-second of it wide at the most.
     """
-    total = sum(late)
-    found = []
-    for percent in percents:
-        wanted, below, value = total * percent / 100, 0, inf
-        for number, count in enumerate(late):
-            below += count
-            if count and below >= wanted:
-                value = _middle(number) / 1e9
-                break
-        found.append(value)
-    return tuple(found)
+    return histogram_percentiles(late, percents, lambda number: _middle(number) / 1e9)
 
 
 def _middle(number: int) -> float:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from rich import box
 from rich.table import Table
 
-from ..statistics import median, percentile
+from ..statistics import fmean, median, percentile
 from .aims import Aim
 
 RELOAD = 5.0

@@ -16,11 +16,12 @@ from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import mptcp_command, start_origin, start_throttler, wait_until
 
 from .attempts import attempted
+from .devices import DEVICES
 from .onset_judging import judge
 from .scale_crowd import Crowd, with_crowd
 from .scale_policy import Caps, settings_file
 from .setup import FILE_SIZE, Setup
-from .two_paths import DEVICES, two_paths
+from .two_paths import two_paths
 
 RATES, RTTS = (100, 30), (20, 20)
 """Mbit/s and milliseconds of Ethernet and Wi-Fi."""

@@ -24,12 +24,13 @@ from mptcp_lab.testbed.recorder import Recorder, rates
 
 from .. import style
 from . import steering_cells, steering_outages
+from .devices import DEVICES
 from .drawing import both_paths, mark, stacked
 from .findings import Findings, Picture
 from .options import choice, count, refused
 from .setup import Setup
 from .steering_modes_judging import AFTER, ETHERNET, EVENT, PACED, SLOW_ORIGIN, WARM, WIFI, Measured, aims, table_of
-from .two_paths import DEVICES, slow_origin, two_paths, wifi_dropping
+from .two_paths import slow_origin, two_paths, wifi_dropping
 
 RTTS = ("20/20", "60/20")
 """Milliseconds, Ethernet and Wi-Fi."""

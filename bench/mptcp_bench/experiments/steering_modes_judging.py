@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from statistics import fmean
 
 from rich.table import Table
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
 
+from ..statistics import fmean
 from .aims import Aim
+from .devices import DEVICES
 from .tables import mean, new_table
-from .two_paths import DEVICES
 
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
 """Mbit/s."""

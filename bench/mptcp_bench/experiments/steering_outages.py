@@ -21,11 +21,12 @@ from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
+from .devices import DEVICES
 from .findings import Findings
 from .setup import Setup
 from .steering_cells import NONE, PATHS, POLICY, Cell
 from .steering_outages_judging import APPLICATION, Outcome, Watched, aims, beside_each_other, outcome, table_of
-from .two_paths import DEVICES, dropping, slow_origin, two_paths
+from .two_paths import dropping, slow_origin, two_paths
 
 LOST, OTHER, PACE, RTT = 30, 20, 12, 20
 """Mbit/s, Mbit/s, Mbit/s, ms."""

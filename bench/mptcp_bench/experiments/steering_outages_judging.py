@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from statistics import fmean
 
 from rich.table import Table
 
 from mptcp_lab.testbed.recorder import Sample, longest_gap, mean_rate, rates
 
+from ..statistics import fmean
 from .aims import Aim
 from .steering_cells import BY_ORDER, NONE, Cell
 from .tables import mean, new_table

@@ -9,8 +9,6 @@ from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.plan import tbf
 
-DEVICES = ("eth0", "wlan0")
-"""Of the client: Ethernet, Wi-Fi."""
 QUEUE_MS = 50
 
 

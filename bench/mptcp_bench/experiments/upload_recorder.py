@@ -10,7 +10,7 @@ from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
-from .two_paths import DEVICES
+from .devices import DEVICES
 
 
 class UploadRecorder(Recorder):

@@ -127,12 +127,12 @@ def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> R
         f"{BULK} {DOWN}": [value for e in parts[FAST.key] for value in e.down],
     }
     delays = {name: tuple(round(value, 9) for value in values) for name, values in seconds.items() if values}
-    values = {median(name): percentile(values, 50) for name, values in delays.items()}
+    values = {metric_of_median(name): percentile(values, 50) for name, values in delays.items()}
     values |= {part: percentile([getattr(e, part) for e in small], 50) for part in PARTS}
     values[IDLE] = measured[SMALL.key].idle
     return Run(protocol, number, valid=True, values=values, distributions=delays)
 
 
-def median(distribution: str) -> str:
+def metric_of_median(distribution: str) -> str:
     """Return the name of the metric: the median of *distribution*."""
     return f"median_{distribution.replace(' ', '_')}"

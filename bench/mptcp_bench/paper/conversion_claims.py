@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..result_file import Judgement
 from ..statistics import compare, percentiles
 from .claims import SPARE
-from .conversion import ANSWER, MPTCP, OWN_SYN, REFERENCES, TCP, median
+from .conversion import ANSWER, MPTCP, OWN_SYN, REFERENCES, TCP, metric_of_median
 from .judging import Claims, Finding, Measured, Missing, above, either, explained
 from .quantities import show
 from .results import (
@@ -63,7 +63,7 @@ def _against(m: Measured, kind: str, found: Statistic, more: str) -> tuple[Judge
 
 
 def _median(m: Measured, kind: str, direction: str) -> Statistic:
-    return m(MPTCP, median(f"{kind} {direction}"))
+    return m(MPTCP, metric_of_median(f"{kind} {direction}"))
 
 
 @CLAIMS.of(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import style
+from ..statistics import median
 from .figures_parts import bars, delays, sweep
 from .figures_time import Scales, beginning, over_time, receive_memory
 from .results import (
@@ -92,7 +93,7 @@ def _wire(result: PaperResult) -> str:
     """Return the line below the title."""
     runs = [run for case in result.of_kind("panel") if (run := representative(result.valid(case.key)))]
     steps = [b - a for run in runs if run.series for a, b in zip(run.series.times, run.series.times[1:], strict=False)]
-    mean = f", mean over {style.SMOOTHING * sorted(steps)[len(steps) // 2]:.1g} s" if steps else ""
+    mean = f", mean over {style.SMOOTHING * median(steps):.1g} s" if steps else ""
     return f"Bytes on the wire at the client{mean}. Bold: the run of median goodput; faint: the other runs."
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..statistics import mean_interval
+from ..statistics import mean_interval, of_median
 from .results import GOODPUT, METRICS, Case, PaperResult, Run, Statistic, metric
 
 
@@ -39,5 +39,4 @@ def pooled(result: PaperResult, distribution: str, case: str | None = None) -> t
 def representative(runs: Sequence[Run]) -> Run | None:
     """Return the run of median goodput (the lower of the two in the middle); None where none has a time series."""
     with_series = [run for run in runs if run.series is not None]
-    ordered = sorted(with_series, key=lambda run: run.values.get(GOODPUT, 0.0))
-    return ordered[(len(ordered) - 1) // 2] if ordered else None
+    return of_median(with_series, lambda run: run.values.get(GOODPUT, 0.0)) if with_series else None

@@ -48,8 +48,7 @@ _TRIALS: dict[str, tuple[str, str]] = {
         "nftables on ingress (CONFIG_NETFILTER_INGRESS, CONFIG_NF_TABLES_NETDEV)",
     ),
     "bpf-pacing": (
-        f"{sys.executable} -I -c 'from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing as P; "
-        "from mptcp_throttler.shaping.model import Ownership as O; P(O()).close()'",
+        f"{sys.executable} -I -m mptcp_lab.testbed.bpf_probe",
         "BPF programs on TCP sockets (CONFIG_CGROUP_BPF) or libbpf 1",
     ),
 }  # fmt: skip

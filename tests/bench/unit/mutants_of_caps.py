@@ -47,6 +47,8 @@ def onset(
 ONSET_JUDGE = Judge(
     onset(),
     {
+        "dead throttler": onset(constant(100), sound=0),
+        "fallback to TCP": onset(constant(100), constant(0), sound=0),
         "the cap never comes in one of three runs": onset(constant(100)),
         "it comes late": onset(step(ONSET + 6, 100, 5)),
         "the cap ends again": onset(lambda t: 5 if ONSET + 0.5 <= t < ONSET + 3 else 100),
@@ -70,13 +72,16 @@ CELL = guard_judging.Cell("down", 20, "silence")
 
 
 def transfer(
-    relaxed: float | None, capped: float = 3.0, *, fault: float = 0.0, cap: float = 5, wifi: float = 30, count: int = 1
-) -> guard_judging.Outcome:
-    """Return a transfer whose cap is relaxed so long after the fault, and back so long after its end."""
+    relaxed: float | None, capped: float = 3.0, *, fault: float = 0.0, cap: float = 5, wifi: float = 30,
+    link: float = 90, count: int = 1,
+) -> guard_judging.Outcome:  # fmt: skip
+    """Return a transfer whose cap is relaxed so long after the fault, and back so long after its end; *link* is what
+    Ethernet carries then.
+    """
     ended = FAULT_AT + FAULT
 
     def ethernet(time: float) -> float:
-        return 90 if relaxed is not None and FAULT_AT + relaxed <= time < ended + capped else cap
+        return link if relaxed is not None and FAULT_AT + relaxed <= time < ended + capped else cap
 
     def second(time: float) -> float:
         return fault if FAULT_AT <= time < ended else wifi
@@ -120,6 +125,13 @@ GUARD = Judge(
         "the cap never comes back": guarded(lambda: transfer(1.0, 99)),
         "dead throttler: no cap at all": guarded(
             lambda: transfer(None, cap=100, count=0), lambda: transfer(None, cap=100, count=0)
+        ),
+        "the wrong path is capped": guarded(
+            lambda: transfer(1.0, cap=90, wifi=5), lambda: transfer(None, cap=90, wifi=5, count=0)
+        ),
+        "fallback to TCP": guarded(lambda: transfer(None, cap=90, wifi=0, count=0)),
+        "emulator off": guarded(
+            lambda: transfer(1.0, wifi=900, link=900), lambda: transfer(None, wifi=900, link=900, count=0)
         ),
         "second path hardly used": guarded(lambda: transfer(1.0, wifi=3)),
         "second path unused": guarded(lambda: transfer(1.0, wifi=0)),
@@ -172,6 +184,7 @@ PAGES = Judge(
     {
         "dead throttler": pages(FREE, FREE),
         "the wrong path is capped": pages(page(constant(45), constant(5), 3.0)),
+        "fallback to TCP": pages(page(constant(45), constant(0)), page(constant(45), constant(0))),
         "the cap never comes for a new client": pages(fresh=FREE),
         "a burst that the rest makes good": pages(page(lambda t: 20 if t < 0.6 else 2)),
         "second path unused": pages(page(constant(5), constant(0), 24.0)),
@@ -207,6 +220,7 @@ STARVATION = Judge(
         "the capped path starves": starved(first=0.9),
         "second path unused": starved(second=0),
         "emulator off": starved(second=1000),
+        "fallback to TCP": starved(first=20, second=0),
         "no real links to compare with": starved(variants=1),
         "nothing measured": starved(runs=0),
     },

@@ -78,6 +78,7 @@ OVERSHOOT = Judge(
         "a burst that the rest makes good": everywhere(lambda t: 40 if t < 0.5 else 4.6),
         "a burst in the middle": everywhere(lambda t: 40 if 8 < t < 9.5 else 4.6),
         "second path unused": everywhere(CAPPED, constant(0)),
+        "fallback to TCP": everywhere(FULL, constant(0)),
         "the capped path is hardly used": everywhere(constant(3)),
         "emulator off": overshoot(none=constant(900), poller=until(PHASE, 900), wifi=constant(900)),
         "the link is as slow as the cap": overshoot(none=CAPPED, poller=CAPPED),

@@ -10,8 +10,9 @@ from mutants import Judge
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.relay_cells import BASE, CLIENTS, DIRECT, HELD, OURS, REBUILT, Cell, Setting
-from mptcp_bench.experiments.relay_judging import COSTS, Measured, Rounds, judge, machine
+from mptcp_bench.experiments.relay_judging import COSTS, Measured, Rounds, judge, machine, void
 from mptcp_lab.agent.processors import Usage
+from mptcp_lab.testbed import TestbedError
 
 RUNS = 3
 SECONDS = 2.0
@@ -87,9 +88,22 @@ def larger(m: Measured) -> dict[str, Any]:
     return {"user": 95 * KB}
 
 
+def clients(client: str, capable: int, joins: int) -> Callable[[], Sequence[Aim]]:
+    """Judge ten connections, of which the proxy's kernel saw so many with Multipath TCP and second subflows."""
+
+    def aims() -> Sequence[Aim]:
+        if why := void(cell_of(OURS, client), 10, capable, joins):
+            raise TestbedError(why)
+        return judged()()
+
+    return aims
+
+
 RELAY = Judge(
     judged(),
     {
+        "fallback to TCP": clients("mptcp1", 9, 0),
+        "second path unused": clients("mptcp2", 10, 9),
         "nothing measured": lambda: judge(Rounds(()), planned(), RUNS),
         "one round of one of them is missing": judged(
             keep=lambda m: (m.cell, m.task, m.round) != (cell_of(PEER), "get", 1)

@@ -9,11 +9,18 @@ from typing import Any
 
 from mutants import MBIT, Judge, Load, constant, series
 
-from mptcp_bench.experiments import control_plane, datapath, goodput_judging, reaction_judging, recovery_judging
-from mptcp_bench.experiments.aims import Aim, payload_share
+from mptcp_bench.experiments import (
+    control_plane_judging,
+    datapath_judging,
+    goodput_judging,
+    reaction_judging,
+    recovery_judging,
+)
+from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.goodput_judging import CELLS, Cell, Measurement
+from mptcp_bench.experiments.payload import payload_share
 from mptcp_bench.experiments.recovery_judging import Observed
-from mptcp_lab.testbed import system_state
+from mptcp_lab.testbed import TestbedError, system_state
 from mptcp_lab.testbed.system_state import State
 from mptcp_lab.testbed.transfer import Protocol
 
@@ -44,7 +51,8 @@ def measurement(
     steady = {"eth0": ethernet * MBIT, "wlan0": wifi * MBIT}
     payload = (ethernet + wifi) * MBIT * payload_share(cell.family, multipath=cell.multipath)
     protocol = Protocol(int(cell.multipath), int(fallback), (cell.subflows - 1) * cell.multipath, 0)
-    goodput_judging.check(cell, protocol)
+    if why := goodput_judging.void(cell, protocol):
+        raise TestbedError(why)
     return Measurement(cell, 0.99 * payload, steady, digest_ok, protocol)
 
 
@@ -98,7 +106,7 @@ def entries(rounds: int = 30, carried: float = 1.3, **change: float) -> Callable
     rates = {"nothing": 10.3, "0 entries": 10.0, "1,000 entries": 10.0, "50,000 entries": 10.0}
     rates |= {{"few": "1,000 entries", "many": "50,000 entries"}[name]: rate for name, rate in change.items()}
     found = {"nftables": {name: [rate] * rounds for name, rate in rates.items()}}
-    return lambda: datapath.judge(found, {"nftables": carried}, ["nftables"], 30)
+    return lambda: datapath_judging.judge(found, {"nftables": carried}, ["nftables"], 30)
 
 
 DATAPATH = Judge(
@@ -109,7 +117,7 @@ DATAPATH = Judge(
         "dead throttler: nothing of ours is in the way": entries(carried=0.0),
         "a round is missing": entries(rounds=29),
         "nothing measured": entries(rounds=0),
-        "an adapter was not measured": lambda: datapath.judge({}, {}, ["nftables"], 30),
+        "an adapter was not measured": lambda: datapath_judging.judge({}, {}, ["nftables"], 30),
     },
 )
 
@@ -144,19 +152,22 @@ REACTION = Judge(
 )
 
 REPLAYED = {
-    "backend": "x", "asked": control_plane.AIM_RATE, "rate": 1000.0, "opened_less_sent": 0, "activated_less_sent": 0,
+    "backend": "x", "asked": control_plane_judging.AIM_RATE, "rate": 1000.0, "opened_less_sent": 0,
+    "activated_less_sent": 0,
     "lost": 0, "dropped": 0, "cpu": 0.5,
 }  # fmt: skip
 
 
 def replayed(**change: float) -> Callable[[], Sequence[Aim]]:
-    return lambda: control_plane.judge([{**REPLAYED, **change}], ["x"])
+    return lambda: control_plane_judging.judge([{**REPLAYED, **change}], ["x"])
 
 
 CONTROL_PLANE = Judge(
     replayed(),
     {
         "dead throttler": replayed(opened_less_sent=-10_000, activated_less_sent=-20_000, lost=10_000, cpu=0),
+        "the cap never comes": replayed(lost=10_000),
+        "second path unused": replayed(activated_less_sent=-10_000),
         "too slow a replay": replayed(rate=979.0),
         "a connection was missed": replayed(opened_less_sent=-1),
         "one was invented": replayed(opened_less_sent=1),
@@ -167,7 +178,7 @@ CONTROL_PLANE = Judge(
         "a segment was dropped": replayed(dropped=1),
         "more than a core": replayed(cpu=1.1),
         "not at the rate aimed at": replayed(asked=250, rate=250.0),
-        "nothing measured": lambda: control_plane.judge([], ["x"]),
+        "nothing measured": lambda: control_plane_judging.judge([], ["x"]),
     },
 )
 
@@ -225,6 +236,7 @@ RECOVERY = Judge(
         "dead throttler": observed(ethernet=constant(100), capped=0, made=recovery_judging.made(UNTOUCHED, UNTOUCHED)),
         "the wrong path is capped": observed(ethernet=constant(100), wifi=constant(5)),
         "second path unused": observed(wifi=constant(0)),
+        "fallback to TCP": observed(ethernet=constant(100), wifi=constant(0)),
         "links are not shaped": observed(wifi=constant(300)),
         "the cap is too low": observed(ethernet=constant(4)),
         "the cap goes with the throttler": observed(ethernet=between(KILLED, RESTARTED, 100, 5)),

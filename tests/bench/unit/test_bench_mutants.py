@@ -19,6 +19,7 @@ from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
 from mutants_of_scale_and_emulation import EMULATION, SCALE
 from mutants_of_soak import SOAK
 from mutants_of_steering import STEERING
+from named_faults import FAULTS, NAMED, Because
 
 from mptcp_bench import experiments
 from mptcp_bench.experiments import EXPERIMENTS
@@ -61,6 +62,15 @@ def test_what_is_sound_misses_nothing(name: str) -> None:
 @pytest.mark.parametrize(("name", "mutant"), [(name, m) for name, v in sorted(JUDGES.items()) for m in v.mutants])
 def test_each_mutant_misses_an_aim(name: str, mutant: str) -> None:
     assert missed(JUDGES[name].mutants[mutant])
+
+
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_each_experiment_has_the_named_faults_or_says_why_not(name: str) -> None:
+    answers = NAMED[name]
+    assert set(answers) == set(FAULTS)
+    for fault, answer in answers.items():
+        if not isinstance(answer, Because):
+            assert answer in JUDGES[name].mutants, fault
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import random
 import statistics as standard
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
+import mptcp_bench
 from mptcp_bench.statistics import (
     compare,
+    histogram_percentiles,
     mean_interval,
     median,
     median_interval,
     no_less_than,
+    of_median,
     percentile,
     percentiles,
 )
@@ -143,3 +149,72 @@ def test_a_comparison_with_nothing_is_an_error() -> None:
         compare([], [1.0])
     with pytest.raises(ValueError, match="no values"):
         no_less_than([1.0], [], 0.05)
+
+
+def test_the_one_of_median_key_is_the_lower_of_the_two_in_the_middle() -> None:
+    assert of_median(["abc", "a", "ab"], len) == "ab"
+    assert of_median(iter(["abcd", "abc", "a", "ab"]), len) == "ab"
+    with pytest.raises(ValueError, match="the median of nothing"):
+        of_median([], len)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1), st.floats(0, 100))
+def test_a_percentile_of_a_histogram_is_the_nearest_rank(values: list[int], percent: float) -> None:
+    counts = [values.count(number) for number in range(10)]
+    rank = next(rank for rank in range(1, len(values) + 1) if rank >= len(values) * percent / 100)
+    assert histogram_percentiles(counts, (percent,), float) == (sorted(values)[rank - 1],)
+    assert histogram_percentiles([0] * 10, (percent,), float) == (math.inf,)
+
+
+def own_statistics(source: str) -> Iterator[int]:
+    """Yield the lines on which *source* imports a library's statistics, or indexes the middle of a sequence itself."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names) if any(each.name.partition(".")[0] in LIBRARIES for each in names):
+                yield node.lineno
+            case ast.ImportFrom(module=str(module), level=0) if module.partition(".")[0] in LIBRARIES:
+                yield node.lineno
+            case ast.FunctionDef(name="median" | "percentile" | "percentiles" | "quantile" | "quantiles"):
+                yield node.lineno
+            case ast.Subscript(slice=index) if any(is_half(each) for each in ast.walk(index)):
+                yield node.lineno
+
+
+def is_half(node: ast.AST) -> bool:
+    match node:
+        case ast.BinOp(op=ast.FloorDiv() | ast.Div(), right=ast.Constant(value=2)):
+            return True
+        case ast.BinOp(op=ast.RShift(), right=ast.Constant(value=1)):
+            return True
+    return False
+
+
+LIBRARIES = frozenset({"statistics", "numpy", "scipy", "pandas"})
+BENCH = Path(mptcp_bench.__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import statistics",
+        "import statistics as standard",
+        "from statistics import median",
+        "import scipy.stats",
+        "from scipy.special import stdtrit",
+        "a = sorted(b)[len(b) // 2]",
+        "a = b[(len(b) - 1) // 2]",
+        "a = sorted(b)[int(len(b) / 2)]",
+        "a = b[len(b) >> 1]",
+        "def percentile(a): pass",
+    ],
+)
+def test_statistics_of_its_own_are_found(line: str) -> None:
+    assert list(own_statistics(f"import math\n{line}")) == [2]
+    assert list(own_statistics("from .statistics import median\na = b[-1]\nc = len(d) // 2\nd = e[x / 1000]")) == []
+
+
+def test_no_other_module_of_the_bench_has_statistics_of_its_own() -> None:
+    files = [file for part in ("mptcp_bench", "mptcp_lab") for file in sorted((BENCH / part).rglob("*.py"))]
+    assert len(files) > 100
+    found = [f"{file.relative_to(BENCH)}:{line}" for file in files for line in own_statistics(file.read_text())]
+    assert [each for each in found if not each.startswith("mptcp_bench/statistics.py:")] == []

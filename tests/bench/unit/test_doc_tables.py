@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from paper_examples import PROVENANCE, fig3
 
 from mptcp_bench import doc_tables, result_file
 from mptcp_bench.cli import main
-from mptcp_bench.doc_tables import DOCS, END, generated, keep, markdown, pages, read_kept, summary, write_pages
+from mptcp_bench.doc_tables import DOCS, END, generated, keep, markdown, pages, read_kept, summary, unfit, write_pages
 from mptcp_bench.result_file import ExperimentResult, JudgedAim, ResultError, Table
 
 FOUND = ExperimentResult(
@@ -50,6 +51,63 @@ def test_the_pages_say_what_the_results_say() -> None:
     for page, text in pages().items():
         assert page.read_text() == text, f"{page}: {message}"
     assert read_kept(), "no result is kept in docs/results"
+
+
+UNFIT_UNTIL_RUN_AGAIN = {"fig3": "made while the pages were written, before such were refused: its commit is -dirty"}
+
+
+@pytest.mark.parametrize("name", sorted(read_kept()))
+def test_what_is_kept_is_fit(name: str) -> None:
+    found = read_kept()[name]
+    if name not in UNFIT_UNTIL_RUN_AGAIN:
+        assert unfit(found) == []
+        return
+    # The exception is for the one reason, and goes with it.
+    (reason,) = unfit(found)
+    assert reason.startswith(f"commit {found.provenance.commit[:40]}-dirty: ")
+
+
+def changed(number: int, **values: Any) -> tuple[JudgedAim, ...]:
+    aims = list(FOUND.aims)
+    aims[number] = replace(aims[number], **values)
+    return tuple(aims)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (replace(FOUND, complete=False), "it was interrupted"),
+        (replace(FOUND, quick=True), "it was run with --quick"),
+        *(
+            (
+                replace(FOUND, provenance=replace(PROVENANCE, commit=commit)),
+                f"commit {commit}: the working copy was no commit; commit, then run it again",
+            )
+            for commit in (f"{PROVENANCE.commit}-dirty", f"{PROVENANCE.commit}-unknown", "unknown")
+        ),
+        (replace(FOUND, aims=changed(0, value=0.3)), "iptables: gap: 0.3 s, wanted ≤ 0.25, is 'missed' and not 'met'"),
+        (replace(FOUND, aims=changed(0, most=0.1)), "iptables: gap: 0.125 s, wanted ≤ 0.1, is 'missed' and not 'met'"),
+        (
+            replace(FOUND, aims=changed(1, verdict="met")),
+            "nftables: gap: nothing, wanted ≤ 0.25, is 'missed' and not 'met'",
+        ),
+        (
+            replace(FOUND, aims=changed(2, verdict="met")),
+            "nftables: seconds: 0.7, wanted nothing, is 'no aim' and not 'met'",
+        ),
+    ],
+)
+def test_what_is_unfit_is_not_kept(
+    bad: ExperimentResult, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "recovery" / result_file.FILE
+    result_file.write(bad, source)
+    with pytest.raises(ResultError) as error:
+        keep("recovery", tmp_path, tmp_path / "docs")
+    assert str(error.value) == f"{source}: {reason}"
+    assert main(["report", str(tmp_path), "--docs", "recovery"]) == 1
+    assert capsys.readouterr().err == f"mptcp-bench: {source}: {reason}\n"
+    assert not (tmp_path / "docs").exists()
 
 
 def test_what_is_kept_is_small() -> None:

@@ -1,0 +1,59 @@
+"""Judges what the experiment ``datapath`` measured: ratios of goodput within a round. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..statistics import median
+from .aims import Aim
+
+COUNTS: tuple[int | None, ...] = (None, 0, 1_000, 50_000)
+"""Entries in the kernel set; None: nothing of the throttler is installed."""
+LEAST = 0.98
+"""Of the goodput with no entry."""
+THROUGH = 0.95
+"""Of the bytes that were received, through our class."""
+
+
+def judge(
+    goodput: Mapping[str, Mapping[str, Sequence[float]]],
+    carried: Mapping[str, float],
+    offered: Sequence[str],
+    rounds: int,
+) -> list[Aim]:
+    """Return the aims for bits/s by adapter, number of entries and round.
+
+    *carried* is what went through our class, as a multiple of what was received: what is not in the way costs nothing.
+    What HTB and the rule cost at all is shown without an aim: it is the price of shaping.
+    """
+    aims = []
+    for backend in offered:
+        there = goodput.get(backend, {})
+        whole = min((len(there.get(label(count), ())) for count in COUNTS), default=0)
+        aims.append(Aim(f"{backend}: rounds", whole, least=rounds))
+        if whole:
+            through = carried.get(backend, 0.0)
+            aims.append(Aim(f"{backend}: through our class, × what was received", through, least=THROUGH))
+            aims += [
+                Aim(what, median(values), least=None if "nothing" in what else LEAST)
+                for what, values in compared(backend, there).items()
+            ]
+    return aims
+
+
+def compared(backend: str, goodput: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Return the ratios of each round, by what is compared."""
+    return {
+        f"{backend}: {label(count)} / {label(base)}": within_rounds(goodput, count, base)
+        for count, base in ((0, None), (1_000, 0), (50_000, 0))
+    }
+
+
+def within_rounds(goodput: Mapping[str, Sequence[float]], count: int | None, base: int | None) -> list[float]:
+    """Return the ratio of each round."""
+    pairs = zip(goodput[label(count)], goodput[label(base)], strict=True)
+    return [rate / other for rate, other in pairs]
+
+
+def label(count: int | None) -> str:
+    return "nothing" if count is None else f"{count:,} entries"

@@ -1,0 +1,32 @@
+"""Draws what the experiment ``guard`` measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mptcp_lab.testbed.recorder import rates
+
+from .. import style
+from .drawing import both_paths, mark, stacked
+from .guard_judging import AFTER, CAP, FAULT, Measured
+
+
+def draw(target: Path, measured: Sequence[Measured]) -> None:
+    """Draw the first fault of each kind at the first RTT, with the guard, in the first direction."""
+    first = measured[0].cell
+    shown = [m for m in measured if m.guarded and (m.cell.direction, m.cell.rtt) == (first.direction, first.rtt)]
+    kinds = list(dict.fromkeys(m.cell.fault for m in shown))
+    figure, panels = stacked(len(kinds), 2.3)
+    for axes, fault in zip(panels, kinds, strict=True):
+        chosen = next(m for m in shown if m.cell.fault == fault)
+        series = [rate for rate in rates(chosen.samples) if rate.time - chosen.fault_at >= -2]
+        both_paths(axes, series, chosen.fault_at)
+        mark(axes, 0, FAULT)
+        axes.set_title(f"Wi-Fi: {fault}", loc="left", fontsize=10, color=style.INK)
+        axes.set_xlim(-2, FAULT + AFTER)
+        style.dress(axes, "seconds since the fault" if fault == kinds[-1] else "", "Mbit/s")
+    panels[0].legend(loc="upper right", frameon=False)
+    heading = f"Ethernet capped at {CAP} Mbit/s, RTT {first.rtt} ms; between the dashed lines Wi-Fi has a fault"
+    style.heading(figure, "The guard", heading, left=0.065)
+    style.save(figure, target)

@@ -1,0 +1,85 @@
+"""Tries whether the kernel runs a BPF program on the TCP sockets of this network namespace: bpf(2), libbpf 1.
+
+``python -m mptcp_lab.testbed.bpf_probe`` loads a program of the kind *sock_ops* that asks for the cookie of its
+namespace (Linux 5.15) and does nothing, attaches it to the root of the cgroup hierarchy (version 2), and ends; both go
+with it. Exit status 1, and one line, where that is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+
+_LIBRARY = "libbpf.so.1"
+_PROGRAM_SOCK_OPS, _ATTACH_SOCK_OPS = 13, 3
+_NETNS_COOKIE = 122
+"""Number of the helper. A kernel that has it for this kind of program has the older ones, and links to cgroups."""
+_CALL, _MOVE, _EXIT = 0x85, 0xB7, 0x95
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+"""System calls, the same on every architecture."""
+_FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
+
+
+class _LoadOptions(ctypes.Structure):
+    """The beginning of struct bpf_prog_load_opts (bpf/bpf.h), whose size says how much of it there is."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("attempts", ctypes.c_int),
+        ("expected_attach_type", ctypes.c_int),
+    )
+
+
+def code() -> bytes:
+    """Return the program: an operation, registers, an offset, and a number each; it returns 1."""
+    lines = ((_CALL, _NETNS_COOKIE), (_MOVE, 1), (_EXIT, 0))
+    return b"".join(struct.pack("=BBhi", operation, 0, 0, number) for operation, number in lines)
+
+
+def attach() -> None:
+    """Load and attach the program, until this process ends.
+
+    :raises OSError: what was tried, and why it was refused
+    """
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        raise OSError(f"load {_LIBRARY}: {error}") from None
+    library.libbpf_set_print(None)
+    load = library.bpf_prog_load
+    load.argtypes = (ctypes.c_int, *(ctypes.c_char_p,) * 3, ctypes.c_size_t, ctypes.c_void_p)
+    options = _LoadOptions(ctypes.sizeof(_LoadOptions), 1, _ATTACH_SOCK_OPS)
+    program = code()
+    loaded = load(_PROGRAM_SOCK_OPS, b"probe", b"GPL", program, len(program) // 8, ctypes.byref(options))
+    descriptor = _made(loaded, "load a BPF program of the kind sock_ops")
+    link = library.bpf_link_create(descriptor, _cgroup_root(), _ATTACH_SOCK_OPS, None)
+    _made(link, "attach it to the root of the cgroup hierarchy")
+
+
+def _cgroup_root() -> int:
+    """Open it without mounting it anywhere: it need not be mounted in this mount namespace."""
+    system = ctypes.CDLL(None, use_errno=True).syscall
+
+    def called(*arguments: object) -> int:
+        result = int(system(*arguments))
+        return -ctypes.get_errno() if result < 0 else result
+
+    what = "open the cgroup hierarchy"
+    context = _made(called(_FSOPEN, b"cgroup2", _CLOSE_ON_EXEC), what)
+    _made(called(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0), what)
+    return _made(called(_FSMOUNT, context, _CLOSE_ON_EXEC, 0), what)
+
+
+def _made(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(f"{what}: {os.strerror(-result)}")
+    return result
+
+
+if __name__ == "__main__":
+    try:
+        attach()
+    except OSError as refused:
+        sys.exit(str(refused))

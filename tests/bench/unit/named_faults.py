@@ -1,0 +1,184 @@
+"""Six faults that no experiment may overlook: the mutant that has each, by experiment, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DEAD, WRONG, NEVER = "throttler dead", "wrong path capped", "cap never comes"
+UNUSED, UNSHAPED, FALLBACK = "second path unused", "emulator off", "fallback to TCP"
+FAULTS = (DEAD, WRONG, NEVER, UNUSED, UNSHAPED, FALLBACK)
+
+
+@dataclass(frozen=True)
+class Because:
+    """Why an experiment need not notice a fault, or cannot have it."""
+
+    reason: str
+
+
+Answer = str | Because
+NO_THROTTLER = dict.fromkeys((DEAD, WRONG, NEVER), Because("no throttler runs"))
+NOT_EMULATED = Because("nothing is emulated: the links are as fast as the machine")
+TRICKLE = Because("tunnels trickle, far below the rate of any link, and delays are those of programs")
+
+NAMED: Mapping[str, Mapping[str, Answer]] = {
+    "console": {
+        DEAD: "dead throttler: nobody tells of the loop",
+        WRONG: "the wrong path is capped as well",
+        NEVER: "one cap is gone for a moment",
+        UNUSED: "plain TCP, second path unused",
+        UNSHAPED: TRICKLE,
+        FALLBACK: "plain TCP, second path unused",
+    },
+    "control-plane": {
+        DEAD: "dead throttler",
+        WRONG: Because("entries are counted, and no data passes; goodput and soak look at whose they are"),
+        NEVER: "the cap never comes",
+        UNUSED: "second path unused",
+        UNSHAPED: NOT_EMULATED,
+        FALLBACK: Because("the handshakes are replayed: there is no socket that could fall back"),
+    },
+    "datapath": {
+        DEAD: "dead throttler: nothing of ours is in the way",
+        **dict.fromkeys((WRONG, NEVER), Because("nothing is capped: the entries are of subflows that do not exist")),
+        UNUSED: Because("there is one path"),
+        UNSHAPED: NOT_EMULATED,
+        FALLBACK: Because("it is plain TCP"),
+    },
+    "emulation": {
+        **NO_THROTTLER,
+        UNUSED: Because("each path is measured alone"),
+        UNSHAPED: "emulator off",
+        FALLBACK: Because("probes are of ICMP and UDP"),
+    },
+    "goodput": {
+        DEAD: "dead throttler, in one round of three",
+        WRONG: "the wrong path is capped",
+        NEVER: "dead throttler, in one round of three",
+        UNUSED: "second path unused",
+        UNSHAPED: "links are not shaped",
+        FALLBACK: "fallback to TCP",
+    },
+    "guard": {
+        DEAD: "dead throttler: no cap at all",
+        WRONG: "the wrong path is capped",
+        NEVER: "dead throttler: no cap at all",
+        UNUSED: "second path unused",
+        UNSHAPED: "emulator off",
+        FALLBACK: "fallback to TCP",
+    },
+    "middleboxes": {
+        DEAD: "dead throttler",
+        **dict.fromkeys((WRONG, NEVER), Because("what status says is judged; caps are judged by goodput and onset")),
+        UNUSED: "the second path is not used",
+        UNSHAPED: Because("no rate and no delay is judged; that boxes do what they say is tested in tests/lab"),
+        FALLBACK: "all falls back",
+    },
+    "mimbox-delay": {
+        **NO_THROTTLER,
+        UNUSED: "second path unused",
+        UNSHAPED: NOT_EMULATED,
+        # It is known by the number of subflows.
+        FALLBACK: "second path unused",
+    },
+    "mimbox-goodput": {
+        **NO_THROTTLER,
+        UNUSED: "second path unused: it carries nothing",
+        UNSHAPED: NOT_EMULATED,
+        FALLBACK: "fallback to TCP",
+    },
+    "mimbox-http": {
+        **NO_THROTTLER,
+        UNUSED: Because("no client has a second subflow: a connection is for one request"),
+        UNSHAPED: NOT_EMULATED,
+        FALLBACK: "fallback to TCP",
+    },
+    "mimbox-memory": {
+        **NO_THROTTLER,
+        UNUSED: "second path unused: no join",
+        # Without delays a small buffer limits nothing.
+        UNSHAPED: "buffers are not limited",
+        FALLBACK: "fallback to TCP",
+    },
+    "onset": {
+        DEAD: "dead throttler",
+        WRONG: "the wrong path is capped",
+        NEVER: "the cap never comes in one of three runs",
+        UNUSED: "second path unused",
+        UNSHAPED: "emulator off",
+        FALLBACK: "fallback to TCP",
+    },
+    "overshoot": {
+        DEAD: "dead throttler: the cap never comes",
+        WRONG: "the wrong path is capped",
+        NEVER: "dead throttler: the cap never comes",
+        UNUSED: "second path unused",
+        UNSHAPED: "emulator off",
+        FALLBACK: "fallback to TCP",
+    },
+    "pages": {
+        DEAD: "dead throttler",
+        WRONG: "the wrong path is capped",
+        NEVER: "the cap never comes for a new client",
+        UNUSED: "second path unused",
+        UNSHAPED: Because("times are ratios to those of a static class over the same links, rates to the cap"),
+        FALLBACK: "fallback to TCP",
+    },
+    "reaction": {
+        DEAD: "dead throttler: no cap ever comes",
+        # The probe looks at the first subflow, which is the one that is to be capped.
+        WRONG: "dead throttler: no cap ever comes",
+        NEVER: "one connection has none",
+        UNUSED: "none was",
+        UNSHAPED: Because("delays are between packets as they leave the proxy and as they come to it"),
+        FALLBACK: "none was",
+    },
+    "recovery": {
+        DEAD: "dead throttler",
+        WRONG: "the wrong path is capped",
+        NEVER: "the cap never comes back",
+        UNUSED: "second path unused",
+        UNSHAPED: "links are not shaped",
+        FALLBACK: "fallback to TCP",
+    },
+    "relay": {
+        **NO_THROTTLER,
+        UNUSED: "second path unused",
+        UNSHAPED: NOT_EMULATED,
+        FALLBACK: "fallback to TCP",
+    },
+    "scale": {
+        DEAD: "dead throttler",
+        # As with reaction.
+        WRONG: "the caps of joins never come",
+        NEVER: "the cap never comes",
+        UNUSED: "second path unused: no second subflow",
+        UNSHAPED: TRICKLE,
+        FALLBACK: "second path unused: no second subflow",
+    },
+    "soak": {
+        DEAD: "dead throttler",
+        WRONG: "the cap is on the other path, or never came",
+        NEVER: "the cap is on the other path, or never came",
+        UNUSED: "plain TCP, second path unused: no connection has two",
+        UNSHAPED: TRICKLE,
+        FALLBACK: "plain TCP, second path unused: no connection has two",
+    },
+    "starvation": {
+        DEAD: "dead throttler",
+        WRONG: "the wrong path is capped",
+        NEVER: "dead throttler",
+        UNUSED: "second path unused",
+        UNSHAPED: "emulator off",
+        FALLBACK: "fallback to TCP",
+    },
+    "steering": {
+        DEAD: "modes: dead throttler",
+        WRONG: "modes: the other path is preferred",
+        NEVER: Because("modes choose paths; that they never do is what a dead throttler does"),
+        UNUSED: "modes: Wi-Fi is unused",
+        UNSHAPED: "modes: emulator off",
+        FALLBACK: "modes: plain TCP over Ethernet",
+    },
+}

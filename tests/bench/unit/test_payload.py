@@ -1,0 +1,12 @@
+"""What a full packet carries."""
+
+from __future__ import annotations
+
+from mptcp_bench.experiments.payload import payload_share
+
+
+def test_payload_of_a_full_packet() -> None:
+    # 1500 less IP 20, TCP 20, timestamps 12, and the 28 bytes of a DSS option.
+    assert payload_share(4, multipath=False) == 1448 / 1514
+    assert payload_share(4, multipath=True) == 1420 / 1514
+    assert payload_share(6, multipath=True) == 1400 / 1514

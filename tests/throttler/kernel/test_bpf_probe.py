@@ -1,0 +1,31 @@
+"""What the laboratory says of BPF on TCP sockets, by a program of its own, is what becomes of the throttler's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+pytestmark = pytest.mark.kernel
+PROBE = ("-m", "mptcp_lab.testbed.bpf_probe")
+DAEMON = """
+from mptcp_throttler.kernel.sockets.pacing import BpfSocketPacing
+from mptcp_throttler.shaping.model import Ownership
+BpfSocketPacing(Ownership()).close()
+"""
+
+
+def works(rights: str, *argv: str) -> bool:
+    """Run Python with *argv* in a network namespace of its own, with these *rights* alone."""
+    command = ["unshare", "--net", "setpriv", f"--bounding-set={rights}", sys.executable, "-I", *argv]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode == 0
+
+
+@pytest.mark.parametrize("rights", ["+all", "-bpf,-sys_admin", "-net_admin,-sys_admin", "-all"])
+def test_the_probe_and_the_throttler_agree(rights: str, require: Callable[..., None]) -> None:
+    require("namespaces")
+    assert works(rights, *PROBE) is works(rights, "-c", DAEMON)
