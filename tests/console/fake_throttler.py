@@ -34,6 +34,8 @@ class World:
     count: int = 3
     pid: int = 4711
     capped: bool = True
+    dry_run: bool = False
+    """The policy would cap what is capped, and nothing of it is in the kernel."""
     rate: int = 5_000_000
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
@@ -134,7 +136,7 @@ class World:
             "policy": {
                 "file": "/etc/mptcp-throttler/policy.yaml",
                 "since": self.clock() - 600,
-                "dry_run": False,
+                "dry_run": self.dry_run,
                 "rules": ["spare-ethernet"],
             },
             "last_event": len(self.events),
@@ -158,12 +160,12 @@ class World:
                 "rule": "spare-ethernet" if path == "ethernet" and self.capped else None,
                 "rate": self.rate if path == "ethernet" and self.capped else None,
                 "ceil": self.rate if path == "ethernet" and self.capped else None,
-                "classid": "4d50:10" if path == "ethernet" and self.capped else None,
+                "classid": "4d50:10" if path == "ethernet" and self.capped and not self.dry_run else None,
                 "landing": False,
                 "local_id": 0,
                 "remote_id": 0 if initial else 1,
                 "pacing_limit": None,
-                "reason": REASON if path == "ethernet" and self.capped else "no rule matches",
+                "reason": self._reason(path),
                 "upload": None,
                 "bytes_sent": 1_000_000 * (number + 1),
                 "bytes_received": 20_000,
@@ -189,6 +191,11 @@ class World:
             "bytes_received": 40_000,
             "subflows": subflows,
         }
+
+    def _reason(self, path: str) -> str:
+        if path != "ethernet" or not self.capped:
+            return "no rule matches"
+        return f"{REASON.replace('caps', 'would cap')} (dry run)" if self.dry_run else REASON
 
     def _connections(self, request: dict[str, Any]) -> dict[str, Any]:
         numbers = [
@@ -220,10 +227,11 @@ class World:
 
     def _explained(self, subflow: dict[str, Any]) -> dict[str, Any]:
         capped = subflow["rule"] is not None
+        dry = " (dry run)" if self.dry_run else ""
         return {
             **{key: subflow[key] for key in ("remote", "local", "path", "interface", "rate", "ceil", "rule", "since")},
             "direction": "down",
-            "verdict": "capped at 5 Mbit/s" if capped else "not capped",
+            "verdict": f"capped at 5 Mbit/s{dry}" if capped else "not capped",
             "reason": subflow["reason"],
             "tried": [
                 {
@@ -248,7 +256,7 @@ class World:
                     "since": subflow["since"],
                 }
             ],
-            "cap_state": "in force" if capped else "none",
+            "cap_state": "in force" if capped and not self.dry_run else "none",
         }
 
     def _events(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -131,6 +131,27 @@ def test_a_cap_comes_and_goes_in_graph_table_and_words(site: Site) -> None:
     site.browser.until_text("#announcer", "capped again")
 
 
+def test_in_a_dry_run_nothing_is_shown_as_capped(site: Site) -> None:
+    site.open("live")
+    site.browser.until_text("#legend", "cap 5 Mbit/s")
+    assert not site.browser.find("#dry-run").is_displayed()
+    site.world.dry_run = True
+    try:
+        site.browser.until(lambda: site.browser.find("#dry-run").is_displayed(), "it is said that it is a dry run")
+        assert site.browser.text("#dry-run").startswith("Dry run: nothing is capped.")
+        site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
+        site.browser.until_text("#tiles", "Capped0")
+        site.open("connections")
+        site.browser.until_text("#connections", "5 Mbit/s (dry run)")
+        assert site.browser.run("return document.querySelectorAll('#connections .badge.capped').length") == 0
+        site.open("policy")
+        site.browser.until_text("#rules", "3 would be")
+    finally:
+        site.world.dry_run = False
+    site.open("live")
+    site.browser.until(lambda: not site.browser.find("#dry-run").is_displayed(), "the dry run is over")
+
+
 def test_by_keyboard_a_time_is_held_and_what_was_then_is_told(site: Site) -> None:
     site.open("live")
     graph = site.browser.find("#graph")

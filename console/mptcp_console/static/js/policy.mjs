@@ -55,7 +55,8 @@ function draw(answer) {
       make("td", {class: "number"}), make("td", {class: "number wide"})),
     (row, /** @type {Rule} */ each) => {
       const more = each.ceil !== null && each.ceil !== each.rate ? `, up to ${cap(each.ceil)}` : "";
-      const subflows = `${each.capped}${each.landing > 0 ? `, ${each.landing} coming` : ""}`;
+      const coming = each.landing > 0 ? `, ${each.landing} coming` : "";
+      const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${coming}`;
       fill(row, [pathLabel(each.path), each.direction, `${cap(each.rate)}${more}`,
         SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–", subflows, size(each.bytes)]);
     });
