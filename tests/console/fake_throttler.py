@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 RULE = {"policy": "policy", "rule": "spare-ethernet", "path": "ethernet", "direction": "down", "share": "path"}
+WORDS = [{"rule": "spare-ethernet", "conditions": ["path ethernet"], "does": ["cap of 5 Mbit/s"]}]
 REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
 
 
@@ -37,6 +38,8 @@ class World:
     dry_run: bool = False
     """The policy would cap what is capped, and nothing of it is in the kernel."""
     rate: int = 5_000_000
+    words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
+    """The policy's rules in words; others than the usual one have no cap."""
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -101,7 +104,7 @@ class World:
                 }
                 for path in ("ethernet", "wifi")
             ],
-            "rules": [rule],
+            "rules": [rule] if self.words == WORDS else [],
             "classes": [],
             "started": self.clock() - 3600,
             "counted": self.clock() if self.counted is None else self.counted,
@@ -137,7 +140,8 @@ class World:
                 "file": "/etc/mptcp-throttler/policy.yaml",
                 "since": self.clock() - 600,
                 "dry_run": self.dry_run,
-                "rules": ["spare-ethernet"],
+                "rules": [each["rule"] for each in self.words],
+                "rules_in_words": self.words,
             },
             "last_event": len(self.events),
         }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptcp_throttler.mptcp.model import SubflowState
-from mptcp_throttler.policy.model import DOWN_ONLY, Rule
+from mptcp_throttler.policy.model import DOWN_ONLY, Policy, Rule
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.telemetry.traffic import CapKey
@@ -82,7 +82,7 @@ def _paths(known: Known) -> list[dict[str, Any]]:
 
 def _rules(known: Known, policy_name: str, landing: Mapping[CapKey, int]) -> list[dict[str, Any]]:
     """Return each rule of the policy with a cap on each of its paths, and whatever else caps or has capped."""
-    throttles = {key: rule.throttle for rule in known.policy.rules for key in _keys(rule)}
+    throttles = {key: rule.throttle for rule in known.policy.rules for key in _keys(rule, known.policy)}
     totals = known.traffic.caps
     place = {rule.name: index for index, rule in enumerate(known.policy.rules)}
     keys = sorted(
@@ -111,10 +111,11 @@ def _rules(known: Known, policy_name: str, landing: Mapping[CapKey, int]) -> lis
     return rules
 
 
-def _keys(rule: Rule) -> Iterable[CapKey]:
-    if rule.throttle is None or rule.paths is None:
+def _keys(rule: Rule, policy: Policy) -> Iterable[CapKey]:
+    if rule.throttle is None:
         return
-    for path in rule.paths:
+    # A rule that names no paths is for every subflow, those on no path included.
+    for path in rule.paths if rule.paths is not None else (*(each.name for each in policy.paths), None):
         for direction in sorted(rule.directions or DOWN_ONLY, key=lambda each: each.value):
             yield CapKey(rule.name, path, direction)
 
