@@ -223,6 +223,7 @@ class Queries:
         return explain(
             self._known,
             self._parts.events,
+            self._parts.reloads.since or self._parts.started,
             lambda connection: decisions.steps(connection, now),
             lambda connection: decisions.expected(connection, now),
             request,

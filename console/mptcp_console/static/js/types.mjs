@@ -19,7 +19,7 @@
  *   refused: number}} Columns
  *
  * @typedef {{rule: string, kind: "throttle"|"budget"|"steer", matched: boolean, failed: string|null, until: number|null}} Tried
- * @typedef {{stage: string, what: string, since: number}} Stage
+ * @typedef {{stage: string, what: string, since: number|null}} Stage
  * @typedef {{remote: string, local: string, path: string|null, interface: string|null, direction: string,
  *   verdict: string, reason: string, rate: number|null, ceil: number|null, rule: string|null, since: number, tried: Tried[],
  *   stages: Stage[], cap_state: string}} ExplainedSubflow
