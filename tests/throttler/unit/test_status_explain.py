@@ -193,6 +193,39 @@ async def test_a_cap_that_begins_in_a_transition_is_coming(tmp_path: Path) -> No
 
 
 @scenario
+async def test_a_cap_on_an_upload_is_coming_until_its_class_is_down_at_it(tmp_path: Path) -> None:
+    """Defect: it was in force from the first step on, where the class has what comes in."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+        planner = scene.daemon._uploads.planner
+        await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
+        sent = time.monotonic()
+
+        def is_on_its_way() -> bool:
+            nonlocal sent
+            before, sent = sent, time.monotonic()
+            kernel.sockets.carry(four_tuple(WIFI), 0, int((sent - before) * 32_000_000 / 8))
+            return any(cap.interim for cap in planner.caps.values())
+
+        def shown() -> tuple[str, bool, int, int]:
+            (connection,) = scene.ask(query="connections")["connections"]
+            (status,) = scene.status()["connections"]
+            assert connection["subflows"][0]["upload"]["landing"] == status["subflows"][0]["upload"]["landing"]
+            summary = scene.ask(query="summary")
+            (rule,) = summary["rules"]
+            (wifi,) = [each for each in explained(scene, token="7") if each["path"] == "a" and each["rule"]]
+            landing = connection["subflows"][0]["upload"]["landing"]
+            return wifi["cap_state"], landing, rule["landing"], summary["subflows"]["pending"]
+
+        await until(is_on_its_way)
+        assert not planner.is_pending(four_tuple(WIFI)), "it has its entry"
+        assert shown() == ("coming", True, 1, 1)
+        await until(lambda: not any(cap.interim for cap in planner.caps.values()))
+        await until(lambda: shown() == ("in force", False, 0, 0))
+
+
+@scenario
 async def test_a_cap_whose_entry_is_still_there_is_being_lifted(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)

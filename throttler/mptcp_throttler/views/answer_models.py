@@ -86,6 +86,8 @@ class Upload(Part):
     rate: Rate | None
     ceil: Rate | None
     classid: str | None
+    landing: bool
+    """Its class still falls to the cap, or waits to."""
     reason: str
 
 

@@ -27,7 +27,7 @@
  *
  * @typedef {{local: string, remote: string, path: string|null, interface: string|null, state: string, initial: boolean,
  *   backup: boolean, since: number, rule: string|null, rate: number|null, ceil: number|null, classid: string|null,
- *   landing: boolean, reason: string, upload: {rate: number|null, rule: string|null, reason: string}|null,
+ *   landing: boolean, reason: string, upload: {rate: number|null, rule: string|null, landing?: boolean, reason: string}|null,
  *   bytes_sent: number|null, bytes_received: number|null, rtt: number|null, retransmits: number|null,
  *   segments_out: number|null, lost: number|null, rate_sent: number|null, rate_received: number|null,
  *   share: number|null}} Subflow

@@ -65,8 +65,10 @@ export function verdict(subflow, dryRun = false) {
   if (subflow.state !== "active") return {text: subflow.state, kind: "none"};
   const parts = [];
   if (subflow.rate !== null) parts.push(`${cap(subflow.rate)}${subflow.landing ? ", coming" : ""}`);
-  if (subflow.upload !== null && subflow.upload.rate !== null) parts.push(`${cap(subflow.upload.rate)} up`);
+  if (subflow.upload !== null && subflow.upload.rate !== null) {
+    parts.push(`${cap(subflow.upload.rate)} up${subflow.upload.landing ? ", coming" : ""}`);
+  }
   if (parts.length > 0 && dryRun) return {text: `${parts.join("; ")} (dry run)`, kind: "none"};
-  if (parts.length > 0) return {text: parts.join("; "), kind: subflow.landing ? "landing" : "capped"};
+  if (parts.length > 0) return {text: parts.join("; "), kind: subflow.landing || subflow.upload?.landing ? "landing" : "capped"};
   return {text: subflow.backup ? "backup" : "none", kind: "none"};
 }
