@@ -278,12 +278,15 @@ def test_what_is_no_capture_or_a_damaged_one_is_told_in_one_line(
     assert all(line.startswith(("note: ", "mptcp-throttler: ")) for line in err.splitlines())
 
 
-def test_standard_input_is_read(replay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_standard_input_is_read(
+    replay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     expected = replay(pcap(BOTH))[1]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(pcap(BOTH)))))
     code = main(["replay", "-", "--policy", str(tmp_path / "policy.yaml")])
     assert code == 0
-    assert expected
+    assert "2 connections" in expected
+    assert capsys.readouterr().out == expected
 
 
 @pytest.mark.parametrize(
