@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mptcp_common.accounts import fullest
-from mptcp_console.rates import PathKey
+from mptcp_console.rates import PathKey, capping
 
 MOST_RULES: Final = 100
 """Of those that cap somebody; of more, those that cap most."""
@@ -16,8 +16,7 @@ MOST_BUDGETS: Final = 20
 
 def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[str, Any]:
     """Return what every page shows. Raises KeyError, TypeError or AttributeError where *summary* is none."""
-    active = [each for each in summary["rules"] if each["capped"]]
-    active.sort(key=lambda each: -each["capped"])
+    active = sorted(capping(summary), key=lambda each: -each["capped"])
     return {
         "time": summary["time"],
         "version": summary.get("version"),
@@ -35,6 +34,7 @@ def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict
         "rules": active[:MOST_RULES],
         "more_rules": max(0, len(active) - MOST_RULES),
         "rule_names": summary["policy"]["rules"],
+        "dry_run": summary["policy"]["dry_run"],
         "refused_reload": (summary.get("reloads") or {}).get("last_refused"),
     }
 

@@ -52,6 +52,11 @@ def path_bytes(summary: Mapping[str, Any]) -> dict[PathKey, int]:
     return found
 
 
+def capping(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what caps somebody of the *summary*'s rules: in a dry run nothing does, whatever was decided."""
+    return [] if summary["policy"]["dry_run"] else [each for each in summary["rules"] if each["capped"]]
+
+
 def rule_bytes(summary: Mapping[str, Any]) -> dict[RuleKey, int]:
     """Return how many bytes went under each rule's caps."""
     return {_rule_key(each, "rate"): each["bytes"] or 0 for each in summary["rules"]}
@@ -116,8 +121,8 @@ def record(tracks: Tracks, meter: Meter, summary: Mapping[str, Any]) -> None:
     first = min(now, int(since) + 1)
     for path, rate in meter.paths.items():
         tracks.put(path, first, rate, mean)
-    for each in summary["rules"]:
-        if each["capped"] and each["rate"] is not None:
+    for each in capping(summary):
+        if each["rate"] is not None:
             tracks.put(_rule_key(each, "cap"), first, each["rate"], latest)
             tracks.put(_rule_key(each, "capped"), first, each["capped"], highest)
             carried = _rule_key(each, "rate")

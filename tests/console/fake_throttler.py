@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 RULE = {"policy": "policy", "rule": "spare-ethernet", "path": "ethernet", "direction": "down", "share": "path"}
+WORDS = [{"rule": "spare-ethernet", "conditions": ["path ethernet"], "does": ["cap of 5 Mbit/s"]}]
 REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
 
 
@@ -34,7 +35,11 @@ class World:
     count: int = 3
     pid: int = 4711
     capped: bool = True
+    dry_run: bool = False
+    """The policy would cap what is capped, and nothing of it is in the kernel."""
     rate: int = 5_000_000
+    words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
+    """The policy's rules in words; others than the usual one have no cap."""
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -99,7 +104,7 @@ class World:
                 }
                 for path in ("ethernet", "wifi")
             ],
-            "rules": [rule],
+            "rules": [rule] if self.words == WORDS else [],
             "classes": [],
             "started": self.clock() - 3600,
             "counted": self.clock() if self.counted is None else self.counted,
@@ -134,8 +139,9 @@ class World:
             "policy": {
                 "file": "/etc/mptcp-throttler/policy.yaml",
                 "since": self.clock() - 600,
-                "dry_run": False,
-                "rules": ["spare-ethernet"],
+                "dry_run": self.dry_run,
+                "rules": [each["rule"] for each in self.words],
+                "rules_in_words": self.words,
             },
             "last_event": len(self.events),
         }
@@ -158,12 +164,12 @@ class World:
                 "rule": "spare-ethernet" if path == "ethernet" and self.capped else None,
                 "rate": self.rate if path == "ethernet" and self.capped else None,
                 "ceil": self.rate if path == "ethernet" and self.capped else None,
-                "classid": "4d50:10" if path == "ethernet" and self.capped else None,
+                "classid": "4d50:10" if path == "ethernet" and self.capped and not self.dry_run else None,
                 "landing": False,
                 "local_id": 0,
                 "remote_id": 0 if initial else 1,
                 "pacing_limit": None,
-                "reason": REASON if path == "ethernet" and self.capped else "no rule matches",
+                "reason": self._reason(path),
                 "upload": None,
                 "bytes_sent": 1_000_000 * (number + 1),
                 "bytes_received": 20_000,
@@ -189,6 +195,11 @@ class World:
             "bytes_received": 40_000,
             "subflows": subflows,
         }
+
+    def _reason(self, path: str) -> str:
+        if path != "ethernet" or not self.capped:
+            return "no rule matches"
+        return f"{REASON.replace('caps', 'would cap')} (dry run)" if self.dry_run else REASON
 
     def _connections(self, request: dict[str, Any]) -> dict[str, Any]:
         numbers = [
@@ -220,10 +231,11 @@ class World:
 
     def _explained(self, subflow: dict[str, Any]) -> dict[str, Any]:
         capped = subflow["rule"] is not None
+        dry = " (dry run)" if self.dry_run else ""
         return {
             **{key: subflow[key] for key in ("remote", "local", "path", "interface", "rate", "ceil", "rule", "since")},
             "direction": "down",
-            "verdict": "capped at 5 Mbit/s" if capped else "not capped",
+            "verdict": f"capped at 5 Mbit/s{dry}" if capped else "not capped",
             "reason": subflow["reason"],
             "tried": [
                 {
@@ -248,7 +260,7 @@ class World:
                     "since": subflow["since"],
                 }
             ],
-            "cap_state": "in force" if capped else "none",
+            "cap_state": "in force" if capped and not self.dry_run else "none",
         }
 
     def _events(self, request: dict[str, Any]) -> dict[str, Any]:

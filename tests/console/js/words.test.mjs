@@ -44,6 +44,9 @@ test("a subflow's cap", () => {
   assert.deepEqual(words.verdict({...subflow, rate: 5e6}), {text: "5 Mbit/s", kind: "capped"});
   assert.deepEqual(words.verdict({...subflow, rate: 5e6, landing: true}), {text: "5 Mbit/s, coming", kind: "landing"});
   assert.deepEqual(words.verdict({...subflow, upload: {rate: 1e6}}), {text: "1 Mbit/s up", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, upload: {rate: 1e6, landing: true}}), {text: "1 Mbit/s up, coming", kind: "landing"});
   assert.deepEqual(words.verdict({...subflow, rate: 5e6, upload: {rate: 1e6}}), {text: "5 Mbit/s; 1 Mbit/s up", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, rate: 5e6}, true), {text: "5 Mbit/s (dry run)", kind: "none"});
+  assert.deepEqual(words.verdict(subflow, true), {text: "none", kind: "none"});
   assert.deepEqual(words.verdict({...subflow, state: "pending", rate: 5e6}), {text: "pending", kind: "none"});
 });

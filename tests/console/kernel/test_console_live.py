@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.request import ProxyHandler, build_opener
 
 import pytest
 from browser import DEVICES, THEMES, Browser, browser
 from console_site import Console, console
 
+from mptcp_common import status_client
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
     Throttler,
@@ -40,6 +45,13 @@ NOBODY = 65534
 STATUS_GROUP = 54321
 """A group of nobody's, in place of the throttler's."""
 ROUNDS = 5
+WATCHED_SECONDS = 0.8
+"""From one question to the throttler to the next while somebody watches; not the console's own constant: what is
+promised is that a cap is shown within a second."""
+CARRIED = 100_000
+"""Bytes over a path by which it is seen that a download goes on."""
+LAG_SECONDS = 2.0
+"""For which nobody may hold up the throttler: less than the console hangs."""
 WATCH_FOR_CAP = """\
 window.capSeen = 0;
 new MutationObserver(() => {
@@ -98,20 +110,72 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
 
 
 def test_a_cap_is_shown_within_a_second_of_its_being_in_force(site: Site) -> None:
-    shown = []
+    """The first that the console hears of the throttler after it has the cap, and it asks often enough."""
+    shown, pauses = [], []
     site.browser.run(WATCH_FOR_CAP)
-    for _ in range(ROUNDS):
-        begun = time.time()
-        site.reload(CAPPED)
-        seen = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
-        applied = site.browser.until(partial(applied_after, site, begun), "the throttler says that it is applied")
-        shown.append(seen - applied)
-        site.reload(UNCAPPED)
-        site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown any more")
-    median = sorted(shown)[len(shown) // 2]
-    print(f"cap shown after it was in force: median {median:.2f} s, longest {max(shown):.2f} s of {len(shown)}")
-    # How fast this machine is is not what is tested; that nothing waits for a slow round is.
-    assert median < 15
+    with heard(site) as moments:
+        for _ in range(ROUNDS):
+            begun = time.time()
+            answer = seconds_of_an_answer(site)
+            site.reload(CAPPED)
+            seen = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
+            applied = site.browser.until(partial(applied_after, site, begun), "the throttler says that it is applied")
+            shown.append(seen - applied)
+            after = site.browser.until(partial(first_after, moments, applied), "the console asks again")
+            assert after.is_capped, "what was in force when the throttler answered is missing"
+            last = max(each.time for each in moments if each.time <= applied)
+            pauses.append(after.time - last - answer)
+            site.reload(UNCAPPED)
+            site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown any more")
+    print(f"a cap shown after it was in force: {sorted(shown)} s")
+    print(f"from one question to the next, without the answer: {sorted(pauses)} s")
+    # How fast this machine is, and what else it does, is not what is tested: so the best of some rounds.
+    assert min(pauses) <= WATCHED_SECONDS + 0.2
+    assert min(shown) < 1
+
+
+class Heard(NamedTuple):
+    """What the console sent of one answer of the throttler."""
+
+    time: float
+    """By the throttler's clock."""
+    is_capped: bool
+
+
+@contextmanager
+def heard(site: Site) -> Iterator[list[Heard]]:
+    """Listen to the console's stream, beside the browser; the list grows meanwhile, and begins with one."""
+    with site.testbed["proxy"].entered():
+        stream = build_opener(ProxyHandler({})).open(f"{site.console.url}/api/live", timeout=60)
+    found: list[Heard] = []
+    over = threading.Event()
+
+    def listen() -> None:
+        with stream:
+            for line in stream:
+                if over.is_set():
+                    return
+                if line.startswith(b"data: ") and (now := json.loads(line[len(b"data: ") :])["now"]) is not None:
+                    found.append(Heard(now["time"], bool(now["rules"])))
+
+    listening = threading.Thread(target=listen, daemon=True)
+    listening.start()
+    try:
+        wait_until(lambda: found, "the console sends what is now", timeout=60)
+        yield found
+    finally:
+        over.set()
+        listening.join(60)
+
+
+def first_after(moments: list[Heard], time: float) -> Heard | None:
+    return next((each for each in list(moments) if each.time > time), None)
+
+
+def seconds_of_an_answer(site: Site) -> float:
+    begun = time.monotonic()
+    status_client.ask(site.throttler.socket, {"query": "summary"})
+    return time.monotonic() - begun
 
 
 def applied_after(site: Site, begun: float) -> float | None:
@@ -200,21 +264,44 @@ def test_it_is_nobody_and_writes_nothing(site: Site) -> None:
 
 def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
     site.reload(CAPPED)
+    wait_until(lambda: capped(site) == 1, "the cap", timeout=60)
     before = loop(site)
+    carried = received(site)
     site.console.process.send_signal(signal.SIGSTOP)
     try:
         for _ in range(5):
             time.sleep(1)
             assert capped(site) == 1
+        goes_on(site, carried)
     finally:
         site.console.process.send_signal(signal.SIGCONT)
+    carried = received(site)
     site.console.process.kill()
     site.console.process.wait(60)
     assert capped(site) == 1
+    goes_on(site, carried)
     site.reload(UNCAPPED)
     wait_until(lambda: capped(site) == 0, "the throttler goes on without a console", timeout=60)
+    goes_on(site, received(site))
     assert site.throttler.process.running
-    print(f"the throttler's longest pause: {before['longest']:.3f} s before, {loop(site)['longest']:.3f} s after")
+    after = loop(site)
+    print(f"the throttler's longest pause: {before['longest']:.3f} s before, {after['longest']:.3f} s after")
+    assert after["longest"] - before["longest"] < LAG_SECONDS
+
+
+def received(site: Site) -> dict[str, int]:
+    """Return the bytes that came over each path."""
+    counters = site.testbed["client"].counters()
+    return {device: counters[device].received for device in ("eth0", "wlan0")}
+
+
+def goes_on(site: Site, before: dict[str, int]) -> None:
+    """Wait until each path has carried more than *before*: the download is under way on both."""
+
+    def carries() -> bool:
+        return all(count - before[device] >= CARRIED for device, count in received(site).items())
+
+    wait_until(carries, f"the download goes on over {', '.join(before)}", timeout=60)
 
 
 def capped(site: Site) -> int:

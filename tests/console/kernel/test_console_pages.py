@@ -131,6 +131,47 @@ def test_a_cap_comes_and_goes_in_graph_table_and_words(site: Site) -> None:
     site.browser.until_text("#announcer", "capped again")
 
 
+def test_in_a_dry_run_nothing_is_shown_as_capped(site: Site) -> None:
+    site.open("live")
+    site.browser.until_text("#legend", "cap 5 Mbit/s")
+    assert not site.browser.find("#dry-run").is_displayed()
+    site.world.dry_run = True
+    try:
+        site.browser.until(lambda: site.browser.find("#dry-run").is_displayed(), "it is said that it is a dry run")
+        assert site.browser.text("#dry-run").startswith("Dry run: nothing is capped.")
+        site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
+        site.browser.until_text("#tiles", "Capped0")
+        site.open("connections")
+        site.browser.until_text("#connections", "5 Mbit/s (dry run)")
+        assert site.browser.run("return document.querySelectorAll('#connections .badge.capped').length") == 0
+        site.open("policy")
+        site.browser.until_text("#rules", "3 would be")
+    finally:
+        site.world.dry_run = False
+    site.open("live")
+    site.browser.until(lambda: not site.browser.find("#dry-run").is_displayed(), "the dry run is over")
+
+
+def test_rules_that_steer_or_meter_are_told_in_words(site: Site) -> None:
+    """Defect: of a policy whose rules have no cap of their own, the page said that it has no rule."""
+    usual = site.world.words
+    site.open("policy")
+    site.browser.until_text("#rule-words", "spare-ethernet cap of 5 Mbit/sWhere: path ethernet")
+    steering = {"conditions": ["Mon-Fri 08:00-18:00 (UTC)"], "does": ["steering waterfall: wifi, then lte"]}
+    try:
+        site.world.words = [{"rule": "office", **steering}, {"rule": "rest", "conditions": [], "does": ["no budget"]}]
+        site.browser.until_text(
+            "#rule-words", "office steering waterfall: wifi, then lteWhere: Mon-Fri 08:00-18:00 (UTC)"
+        )
+        site.browser.until_text("#rule-words", "rest no budgetEverywhere, always")
+        site.browser.until_text("#rules", "No rule has a cap of its own.")
+        assert "The policy has no rule" not in site.browser.text("main")
+        site.world.words = []
+        site.browser.until_text("#rule-words", "The policy has no rule: nothing is capped.")
+    finally:
+        site.world.words = usual
+
+
 def test_by_keyboard_a_time_is_held_and_what_was_then_is_told(site: Site) -> None:
     site.open("live")
     graph = site.browser.find("#graph")

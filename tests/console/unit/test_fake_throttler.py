@@ -12,6 +12,7 @@ from mptcp_throttler.views.status_schema import ANSWERS
 POLICY = "version: 1\nrules: []\n"
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("capped", [True, False])
 @pytest.mark.parametrize(
     "request_",
@@ -25,8 +26,8 @@ POLICY = "version: 1\nrules: []\n"
     ],
     ids=lambda request: str(request["query"]),
 )
-def test_the_fakes_answers_are_those_of_the_protocol(request_: dict[str, object], capped: bool) -> None:
-    world = World(capped=capped)
+def test_the_fakes_answers_are_those_of_the_protocol(request_: dict[str, object], capped: bool, dry_run: bool) -> None:
+    world = World(capped=capped, dry_run=dry_run)
     world.tell("applied", "a cap", token="4f037d87", client="10.77.1.2", rule="spare-ethernet")
     answer = world.answer(request_)
     ANSWERS[str(request_["query"])].model_validate_json(json.dumps(answer))

@@ -134,6 +134,16 @@ def test_a_rule_of_an_old_policy_has_its_bytes_and_no_cap() -> None:
     assert names == {"mptcp_throttler_cap_bytes_total"}
 
 
+def test_a_dry_run_has_caps_and_none_of_them_in_force() -> None:
+    summary = summary_answer()
+    summary["policy"]["dry_run"] = True
+    found = samples(everything(summary))
+    for name in ("caps_in_force", "caps_coming"):
+        assert found[labelled(f"mptcp_throttler_{name}", **SPARE, direction="down")] == 0
+    assert found.keys() == samples(everything()).keys()
+    assert found[labelled("mptcp_throttler_cap_rate_bytes_per_second", **SPARE, direction="down")] == 625_000
+
+
 def test_what_squid_does_not_tell_is_left_out() -> None:
     pages = squid_page_texts()
     pages["info"] = "Squid Object Cache: Version 9\n"

@@ -8,6 +8,7 @@ import pytest
 from fake_throttler import World
 
 from mptcp_console.history import Tracks
+from mptcp_console.overviews import overview, whole
 from mptcp_console.rates import LONGEST_PAUSE, Meter, PathKey, columns, record
 
 START = 1_795_000_000
@@ -49,6 +50,19 @@ def seen(world: World, clock: Clock, *seconds: float) -> dict[str, Any]:
 def rates(found: dict[str, Any], path: str, direction: str = "down") -> list[int | None]:
     (row,) = (each["rate"] for each in found["paths"] if (each["path"], each["direction"]) == (path, direction))
     return list(row)
+
+
+def test_a_dry_run_has_rates_and_no_caps(world: World, clock: Clock) -> None:
+    world.dry_run = True
+    found = seen(world, clock, 1, 1)
+    assert rates(found, "wifi") == [None, 30_000_000, 30_000_000]
+    assert found["rules"] == []
+    shown = overview(summary(world), {})
+    assert (shown["dry_run"], shown["capped"], shown["landing"], shown["rules"]) == (True, 0, 0, [])
+    assert whole(summary(world))["policy"]["dry_run"] is True
+    world.dry_run = False
+    shown = overview(summary(world), {})
+    assert (shown["dry_run"], shown["capped"], len(shown["rules"])) == (False, 3, 1)
 
 
 def test_rates_are_differences(world: World, clock: Clock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -224,6 +225,55 @@ def test_version_0_is_said_and_not_tracked(replay: Run) -> None:
     assert "note: 1 SYN for MPTCP version 0 (RFC 6824), which is not tracked" in err
 
 
+KEYS = "1112131415161718", "2122232425262728"
+VERSION_0 = [
+    (True, 0x02, f"1e0c 0081 {KEYS[0]}", "SYN: MP_CAPABLE version 0, the sender's key, with checksums"),
+    (False, 0x12, f"1e0c 0081 {KEYS[1]}", "SYN ACK: MP_CAPABLE version 0, the sender's key, with checksums"),
+    (True, 0x10, f"1e14 0081 {KEYS[0]} {KEYS[1]}", "ACK: MP_CAPABLE version 0, both keys, with checksums"),
+    (True, 0x18, "1e14 2005 00000005 00000007 00000001 0004 beef", ""),
+    (False, 0x10, "1e08 3403 c0000201", "ACK: ADD_ADDR id 3: 192.0.2.1"),
+    (True, 0x02, "1e0c 1007 01020304 a1a2a3a4", "SYN: MP_JOIN to connection 01020304, address id 7"),
+]
+"""Who sends, TCP's flags, the option (RFC 6824), what is said of it: of data nothing."""
+
+
+def of_version_0(number: int) -> Frame:
+    """Return a frame of that dialogue. Sequence numbers stay: nobody is to follow them."""
+    from_client, flags, option, _ = VERSION_0[number]
+    options = bytes.fromhex(option)
+    options += b"\x01" * (-len(options) % 4)
+    ends = (bytes([10, 77, 0, 1]), 48_830), (bytes([10, 77, 0, 2]), 3128)
+    (source, port), (target, other_port) = ends if from_client else ends[::-1]
+    words = (20 + len(options)) // 4 << 12 | flags
+    tcp = struct.pack("!HHIIHHHH", port, other_port, 1000, 2000 if flags & 0x10 else 0, words, 65535, 0, 0) + options
+    ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 1, 0, 64, 6, 0) + source + target
+    ethernet = BOTH[0][2][:14] if from_client else BOTH[0][2][6:12] + BOTH[0][2][:6] + b"\x08\x00"
+    return START + number / 1000, "v0", ethernet + ip + tcp
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_a_dialogue_of_version_0_is_in_words_without_keys_and_opens_nothing(replay: Run, form: tuple[str]) -> None:
+    code, out, err = replay(pcap([of_version_0(number) for number in range(len(VERSION_0))]), *form)
+    assert code == 0
+    for key in KEYS:
+        assert key not in out
+        assert str(int(key, 16)) not in out
+    assert "1 SYN for MPTCP version 0 (RFC 6824), which is not tracked" in out + err
+    assert "not read" not in out + err
+    if form:
+        found = entries(out)
+        said = [(each["from"] == "client", each["text"]) for each in found if each["kind"] == "segment"]
+        rest = [each["kind"] for each in found if each["kind"] != "segment"]
+        assert rest == ["refused", "summary"], "no connection, no subflow, no cap"
+        assert (found[-1]["connections"], found[-1]["segments"]) == (0, len(VERSION_0))
+    else:
+        lines = [line.partition("10.77.0.1:48830 ")[2] for line in out.splitlines() if line.startswith("22:")]
+        said = [(line[0] == ">", line[2:]) for line in lines]
+        assert f"0 connections, 0 subflows and {len(VERSION_0)} segments" in out
+    expected = [(from_client, text) for from_client, _, _, text in VERSION_0 if text]
+    assert [(way, str(text).partition(": asks for")[0]) for way, text in said] == expected
+
+
 def test_what_began_before_the_capture_is_said(replay: Run) -> None:
     _, out, err = replay(pcap(BOTH[4:11]))
     assert "10.77.1.1:35941 join refused: no connection with this token is known" in out
@@ -278,12 +328,15 @@ def test_what_is_no_capture_or_a_damaged_one_is_told_in_one_line(
     assert all(line.startswith(("note: ", "mptcp-throttler: ")) for line in err.splitlines())
 
 
-def test_standard_input_is_read(replay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_standard_input_is_read(
+    replay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     expected = replay(pcap(BOTH))[1]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(pcap(BOTH)))))
     code = main(["replay", "-", "--policy", str(tmp_path / "policy.yaml")])
     assert code == 0
-    assert expected
+    assert "2 connections" in expected
+    assert capsys.readouterr().out == expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fake_kernel import FakeKernel, four_tuple
-from test_daemon import CAPPED, PATHS, UNCAPPED, Scene, running, scenario
+from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
 from test_status_answers import LTE, WIFI, listed, sampled
 
 from mptcp_throttler.stages.guard import Relaxed
@@ -143,6 +143,20 @@ async def test_the_owner_of_a_connection_sees_that_and_nothing_else(tmp_path: Pa
         )
         assert "10.1.0.8" not in str(found)
         assert "10.2.0.8" not in str(found)
+
+
+@scenario
+async def test_in_a_dry_run_the_owner_of_a_connection_is_told_of_no_cap(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, BOTH_WAYS + "dry_run: true\n", kernel) as scene:
+        assert scene.ask(query="summary")["rules"][0]["capped"] == 1, "it would be"
+        found = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"]
+        told_of = [[each[key] for key in ("path", "capped", "rate", "rule", "upload_rate")] for each in found]
+        assert told_of == [["a", False, None, None, None], ["b", False, None, None, None]]
+        await scene.reload(BOTH_WAYS)
+        first = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"][0]
+        assert (first["capped"], first["rate"], first["upload_rate"]) == (True, 5_000_000, 5_000_000)
 
 
 @scenario

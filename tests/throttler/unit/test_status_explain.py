@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
 
 from fake_kernel import IDLE, FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
-from test_status_answers import LTE, WIFI, sampled
+from test_status_answers import LTE, WIFI, listed, sampled
 from test_status_events import VOLUME
 
 from mptcp_common import status_client
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.stages.degradation import Candidate, Relaxation
 from mptcp_throttler.stages.guard import Relaxed
+from mptcp_throttler.telemetry.event_ring import MAX_EVENTS
+from mptcp_throttler.views.explanation import explanation
 from mptcp_throttler.views.what_if import MAX_CHANGES
 
 
@@ -102,6 +105,56 @@ async def test_what_stages_made_of_it(tmp_path: Path) -> None:
         ]
 
 
+STEERED = VOLUME + "  - {name: share, steer: {mode: load-balancing, weights: {a: 60, b: 40}}}\n"
+
+
+@scenario
+async def test_what_a_reload_began_is_as_old_as_the_policy(tmp_path: Path) -> None:
+    """Defect: of what makes no event, as sharing by weights, it was said that it began with the subflow."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+        begun = explained(scene, token="7")[1]["since"]
+        await asyncio.sleep(0.01)
+        reloaded = time.time()
+        await scene.reload(STEERED)
+        stages = {each["stage"]: each for each in explained(scene, token="7")[1]["stages"]}
+        assert stages.keys() == {"budgets", "steering"}
+        assert begun < reloaded <= min(each["since"] for each in stages.values())
+        kernel.sockets.connect(8, WIFI, LTE, port=40_001)
+        listed(scene, later=5.0)
+        for subflow in explained(scene, token="8"):
+            (steering,) = [each for each in subflow["stages"] if each["stage"] == "steering"]
+            assert steering["since"] > reloaded + 4, "it began with the subflow"
+
+
+@scenario
+async def test_what_events_do_not_tell_any_more_has_no_beginning(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, VOLUME, kernel) as scene:
+        ring = scene.daemon._chronicle.ring
+        for _ in range(MAX_EVENTS - ring.last):
+            ring.add(time.time(), "fault")
+        assert explained(scene, token="7")[1]["stages"][0]["since"] is not None, "none has gone"
+        for _ in range(ring.last):
+            ring.add(time.time(), "fault")
+        assert explained(scene, token="7")[1]["stages"][0]["since"] is None
+        lines = list(explanation(scene.ask(query="explain", token="7")))
+        (line,) = [each for each in lines if "then budgets" in each]
+        assert ", since" not in line
+
+
+@scenario
+async def test_what_hours_may_have_begun_has_no_beginning(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    always = VOLUME.replace("paths: [b], budget", 'paths: [b], when: {hours: ["00:00-24:00"]}, budget')
+    async with running(tmp_path, always, kernel) as scene:
+        (stage,) = explained(scene, token="7")[1]["stages"]
+        assert (stage["stage"], stage["since"]) == ("budgets", None)
+
+
 @scenario
 async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
     kernel = FakeKernel()
@@ -137,6 +190,39 @@ async def test_a_cap_that_begins_in_a_transition_is_coming(tmp_path: Path) -> No
         assert (found["rules"][0]["landing"], found["subflows"]["pending"]) == (1, 1)
         await until(lambda: explained(scene, token="7")[0]["cap_state"] == "in force")
         assert scene.ask(query="summary")["rules"][0]["landing"] == 0
+
+
+@scenario
+async def test_a_cap_on_an_upload_is_coming_until_its_class_is_down_at_it(tmp_path: Path) -> None:
+    """Defect: it was in force from the first step on, where the class has what comes in."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+        planner = scene.daemon._uploads.planner
+        await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
+        sent = time.monotonic()
+
+        def is_on_its_way() -> bool:
+            nonlocal sent
+            before, sent = sent, time.monotonic()
+            kernel.sockets.carry(four_tuple(WIFI), 0, int((sent - before) * 32_000_000 / 8))
+            return any(cap.interim for cap in planner.caps.values())
+
+        def shown() -> tuple[str, bool, int, int]:
+            (connection,) = scene.ask(query="connections")["connections"]
+            (status,) = scene.status()["connections"]
+            assert connection["subflows"][0]["upload"]["landing"] == status["subflows"][0]["upload"]["landing"]
+            summary = scene.ask(query="summary")
+            (rule,) = summary["rules"]
+            (wifi,) = [each for each in explained(scene, token="7") if each["path"] == "a" and each["rule"]]
+            landing = connection["subflows"][0]["upload"]["landing"]
+            return wifi["cap_state"], landing, rule["landing"], summary["subflows"]["pending"]
+
+        await until(is_on_its_way)
+        assert not planner.is_pending(four_tuple(WIFI)), "it has its entry"
+        assert shown() == ("coming", True, 1, 1)
+        await until(lambda: not any(cap.interim for cap in planner.caps.values()))
+        await until(lambda: shown() == ("in force", False, 0, 0))
 
 
 @scenario

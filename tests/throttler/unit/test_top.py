@@ -71,6 +71,9 @@ def test_a_cap_on_the_upload_has_a_line_of_its_own() -> None:
     upload = {"rule": "up", "rate": 2_000_000, "ceil": 2_000_000, "classid": "4d50:11", "reason": "upload: rule up …"}
     lines = shown(page(connection(0, capped("10.0.0.1:1", upload=upload))))
     assert lines[4].split() == ["upload", "2M", "held"]
+    lines = shown(page(connection(0, capped("10.0.0.1:1", upload=upload | {"landing": True}))))
+    assert lines[4].split() == ["upload", "2M", "coming"], "its class still falls"
+    assert lines[3].split()[-1] == "held", "the download's is its own"
 
 
 def test_what_nobody_knows_is_a_dash() -> None:

@@ -146,6 +146,9 @@ def test_a_pause_asks_nothing(tmp_path: Path) -> None:
         before = len(asked)
         time.sleep(2.5)
         assert len(asked) == before
+        terminal.type("\x1b[B")
+        time.sleep(2.5)
+        assert len(asked) == before, "what is on the screen does not change under a cursor that moves"
         terminal.type("s")
         terminal.wait_for("by bytes")
         deadline = time.monotonic() + PATIENCE
@@ -153,6 +156,11 @@ def test_a_pause_asks_nothing(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert asked[-1][1]["sort"] == "bytes", "what is new is asked for"
+        before = len(asked)
+        terminal.type(" ")
+        while len(asked) < before + 2:
+            assert time.monotonic() < deadline, "it goes on"
+            terminal.read(0.05)
 
 
 @pytest.mark.parametrize(

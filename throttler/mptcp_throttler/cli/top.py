@@ -144,7 +144,8 @@ class _Screen:
                 self._end(DONE)
                 return
             self._view = view
-        if keyboard.request(before, rows) != keyboard.request(self._view, rows) or before.paused:
+        resumed = before.paused and not self._view.paused
+        if resumed or keyboard.request(before, rows) != keyboard.request(self._view, rows):
             self._wanted.set()
         self._draw()
 

@@ -182,7 +182,8 @@ class _CompiledRule:
         self.client_bit = 0 if rule.clients is None else 1 << index
 
 
-def _cap(throttle: Throttle) -> str:
+def cap_text(throttle: Throttle) -> str:
+    """Return ``5 Mbit/s per client, up to 8 Mbit/s``."""
     up_to = "" if throttle.ceil == throttle.rate else f", up to {format_rate(throttle.ceil)}"
     return f"{format_rate(throttle.rate)}{_EACH[throttle.share]}{up_to}"
 
@@ -279,7 +280,7 @@ class CompiledPolicy:
             if situation.expected > situation.active:
                 active = f"{active}, {situation.expected} anticipated"
             dry = " (dry run)" if self.policy.dry_run else ""
-            reason = f"{before}rule {rule.name} {verb} {what} at {_cap(throttle)}: {active}{dry}"
+            reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{dry}"
         found: dict[Kind, _CompiledRule | None] = {}
         for kind in (Kind.BUDGET, Kind.STEER):
             other, passed_over = self._first(kind, situation, direction)

@@ -45,6 +45,7 @@ from mptcp_throttler.views.explain import explain
 from mptcp_throttler.views.known import Known, Sockets
 from mptcp_throttler.views.own_client import own_client
 from mptcp_throttler.views.requests import SCHEMA, Request, RequestError, parse_request
+from mptcp_throttler.views.rule_words import rules_in_words
 from mptcp_throttler.views.summary import Counted, summary
 from mptcp_throttler.views.what_if import Decided, what_if
 
@@ -212,6 +213,7 @@ class Queries:
                 "since": parts.reloads.since or parts.started,
                 "dry_run": policy.dry_run,
                 "rules": [rule.name for rule in policy.rules],
+                "rules_in_words": rules_in_words(policy),
             },
             "last_event": parts.events.last,
         }
@@ -221,6 +223,7 @@ class Queries:
         return explain(
             self._known,
             self._parts.events,
+            self._parts.reloads.since or self._parts.started,
             lambda connection: decisions.steps(connection, now),
             lambda connection: decisions.expected(connection, now),
             request,

@@ -64,6 +64,11 @@ class EventRing:
         """Sequence number of the oldest event that is kept; one more than the last where none is."""
         return self.last - len(self._events) + 1
 
+    @property
+    def whole_since(self) -> float:
+        """Since when no event has gone, seconds since the epoch; 0 where none has."""
+        return self._events[0][0] if self.first > 1 and self._events else 0.0
+
     def add(
         self,
         time: float,

@@ -86,6 +86,8 @@ class Upload(Part):
     rate: Rate | None
     ceil: Rate | None
     classid: str | None
+    landing: bool
+    """Its class still falls to the cap, or waits to."""
     reason: str
 
 
@@ -194,8 +196,9 @@ class Tried(Part):
 class StageWords(Part):
     stage: Literal["budgets", "guard", "steering"]
     what: str
-    since: Moment
-    """When it last did something here, as far as events go back; else when the subflow began."""
+    since: Moment | None
+    """When it last did something here, by its events. Without any: when the subflow began or the policy was taken,
+    whichever is later; null where events do not go back so far, or hours of the rule may have begun it."""
 
 
 class ExplainedSubflow(Part):

@@ -14,6 +14,7 @@ from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import event_ring
 from mptcp_throttler.telemetry.event_ring import EventRing, Happened
 from mptcp_throttler.views.known import Known
+from mptcp_throttler.views.landing import is_landing
 from mptcp_throttler.views.own_client import connection_with
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.snapshot import end_text
@@ -29,15 +30,16 @@ Steps = Callable[[Connection], Iterable[tuple[Verdict, ...]]]
 
 
 def explain(
-    known: Known, ring: EventRing, steps: Steps, expected: Callable[[Connection], int], request: Request
+    known: Known, ring: EventRing, taken: float, steps: Steps, expected: Callable[[Connection], int], request: Request
 ) -> dict[str, Any]:
-    """Return the answer; *expected* says with how many subflows a connection is decided."""
+    """Return the answer. The policy in force was *taken* then; *expected* says with how many subflows a connection is
+    decided."""
     policy = ExplainedPolicy(known.policy)
     found = sorted(_asked_for(known, request), key=lambda each: each.since, reverse=True)
     return {
         "total": len(found),
         "connections": [
-            _Explained(known, ring, policy, each, list(steps(each)), expected(each)).as_json()
+            _Explained(known, ring, taken, policy, each, list(steps(each)), expected(each)).as_json()
             for each in found[:MAX_CONNECTIONS]
         ],
     }
@@ -65,6 +67,7 @@ class _Explained:
         self,
         known: Known,
         ring: EventRing,
+        taken: float,
         policy: ExplainedPolicy,
         connection: Connection,
         steps: Sequence[tuple[Verdict, ...]],
@@ -75,7 +78,9 @@ class _Explained:
         self._connection = connection
         self._steps = [{(each.four_tuple, each.direction): each for each in step} for step in steps]
         self._expected = expected
+        self._taken = taken
         self._events = [each for each in ring.after(0) if each.token in (connection.token, None)]
+        self._whole_since = ring.whole_since
 
     def as_json(self) -> dict[str, Any]:
         connection = self._connection
@@ -133,14 +138,23 @@ class _Explained:
             if what:
                 yield {"stage": stage, "what": what, "since": self._since(stage, key, verdict)}
 
-    def _since(self, stage: str, key: tuple[FourTuple, Direction], verdict: Verdict) -> float:
-        """Return when the stage last did something to the subflow; the subflow's beginning where it is not known."""
+    def _since(self, stage: str, key: tuple[FourTuple, Direction], verdict: Verdict) -> float | None:
+        """Return when the stage last did something to the subflow; None where that is not known.
+
+        What there is no event of began with the subflow, or with the policy: of steering there are events of backup
+        flags alone. That hours began it, or an event that is kept no more, cannot be ruled out.
+        """
         four_tuple, _ = key
         kind = _EVENTS[stage]
         found = [each.time for each in self._events if each.kind == kind and self._concerns(each, four_tuple, verdict)]
         if found:
             return found[-1]
-        return next((each.since for each in self._connection.subflows if each.four_tuple == four_tuple), 0.0)
+        rule = verdict.steer if stage == "steering" else verdict.budget if stage == "budgets" else None
+        if rule is not None and rule.windows is not None:
+            return None
+        began = next((each.since for each in self._connection.subflows if each.four_tuple == four_tuple), 0.0)
+        since = max(began, self._taken)
+        return since if since >= self._whole_since else None
 
     def _concerns(self, event: Happened, four_tuple: FourTuple, verdict: Verdict) -> bool:
         if event.kind != event_ring.BUDGET:
@@ -156,7 +170,7 @@ class _Explained:
         there = entry is not None and entry != UNCAPPED
         if verdict.throttle is None or self._known.policy.dry_run:
             return "being lifted" if there else "none"
-        settled = there and four_tuple not in planner.entries.upserts and not planner.is_pending(four_tuple)
+        settled = there and four_tuple not in planner.entries.upserts and not is_landing(planner, four_tuple)
         return "in force" if settled else "coming"
 
 

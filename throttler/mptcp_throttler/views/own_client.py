@@ -31,10 +31,13 @@ def own_client(
     down, up = by_direction(verdicts)
     active = [each for each in connection.subflows if each.state is SubflowState.ACTIVE]
     samples, _ = known.sockets.look_up([each.four_tuple for each in active])
+    dry_run = known.policy.dry_run
     subflows = []
     for each in active:
         verdict, upload = down.get(each.four_tuple), up.get(each.four_tuple)
-        capping = verdict if verdict is not None and verdict.throttle is not None else None
+        # What a dry run would cap is no cap.
+        capping = verdict if verdict is not None and verdict.throttle is not None and not dry_run else None
+        on_upload = upload.throttle if upload is not None and not dry_run else None
         sample = samples.get(each.four_tuple)
         sent, received = (
             known.traffic.carried(each.four_tuple) if sample is None else (sample.bytes_acked, sample.bytes_received)
@@ -46,7 +49,7 @@ def own_client(
                 "capped": capping is not None,
                 "rate": None if capping is None or capping.throttle is None else capping.throttle.ceil,
                 "rule": None if capping is None or capping.rule is None else capping.rule.name,
-                "upload_rate": None if upload is None or upload.throttle is None else upload.throttle.ceil,
+                "upload_rate": None if on_upload is None else on_upload.ceil,
                 "bytes": sent + received,
                 "bytes_sent": sent,
                 "bytes_received": received,

@@ -11,11 +11,12 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.model import Direction, Verdict
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
+from mptcp_throttler.views.landing import landing as all_landing
 
 
 class Planners(Protocol):
@@ -26,6 +27,13 @@ class Planners(Protocol):
 
     @property
     def upload(self) -> Planner: ...
+
+
+class Landing(NamedTuple):
+    """Which of a subflow's caps are still to come into force."""
+
+    download: bool
+    upload: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,8 @@ class Shown:
 def document(shown: Shown) -> Iterator[str]:
     """Yield the text of the document in pieces, one for each connection."""
     yield json.dumps(shown.head)[:-1] + ', "connections": ['
-    sockets, landing = shown.samples(), frozenset(shown.download.pending())
+    sockets = shown.samples()
+    landing = frozenset(all_landing(shown.download)), frozenset(all_landing(shown.upload))
     separator = ""
     for connection in list(shown.connections):
         yield separator + _connection(connection, shown, sockets, landing)
@@ -80,19 +89,22 @@ def classes(planners: Iterable[Planner]) -> list[dict[str, Any]]:
 
 
 def _connection(
-    connection: Connection, shown: Shown, sockets: Mapping[FourTuple, KernelSubflow], landing: Set[FourTuple]
+    connection: Connection,
+    shown: Shown,
+    sockets: Mapping[FourTuple, KernelSubflow],
+    landing: tuple[Set[FourTuple], Set[FourTuple]],
 ) -> str:
     # Written by hand: an encoder takes three times as long, and there may be twenty thousand subflows.
     down, up = by_direction(shown.verdicts.get(connection.token, ()))
-    subflows = ", ".join(
-        [
-            subflow_text(each, down.get(known), up.get(known), sockets.get(known), shown, known in landing)
-            for each, known in ((each, each.four_tuple) for each in connection.subflows)
-        ]
-    )
+    on_download, on_upload = landing
+    texts = []
+    for each in connection.subflows:
+        known = each.four_tuple
+        coming = Landing(known in on_download, known in on_upload)
+        texts.append(subflow_text(each, down.get(known), up.get(known), sockets.get(known), shown, coming))
     return (
         f'{{"token": "{connection.token:08x}", "version": 1, "since": {connection.since!r}, '
-        f'"relaxed": {_text(shown.relaxed(connection.token))}, "subflows": [{subflows}]}}'
+        f'"relaxed": {_text(shown.relaxed(connection.token))}, "subflows": [{", ".join(texts)}]}}'
     )
 
 
@@ -102,9 +114,9 @@ def subflow_text(
     upload: Verdict | None,
     sample: KernelSubflow | None,
     shown: Planners,
-    landing: bool,
+    landing: Landing,
 ) -> str:
-    """Return the text of one subflow's object; *landing*: it is in a transition for its cap."""
+    """Return the text of one subflow's object."""
     four_tuple = subflow.four_tuple
     sent, received, pacing = "null", "null", None
     if sample is not None:
@@ -120,16 +132,17 @@ def subflow_text(
         f'{{"local": {_own_end(local, local_port)}, "remote": "{end_text(remote, remote_port)}", '
         f"{_kind(state, subflow.initial, subflow.local_id, subflow.remote_id, subflow.backup, subflow.interface)}, "
         f'"since": {subflow.since!r}, "path": {path}, {cap}, '
-        f'"landing": {"true" if landing else "false"}, '
+        f'"landing": {"true" if landing.download else "false"}, '
         f'"pacing_limit": {"null" if pacing is None else pacing}, '
         f'"reason": {reason}, "bytes_sent": {sent}, "bytes_received": {received}, '
-        f'"upload": {"null" if upload is None else _upload(upload, shown.upload)}}}'
+        f'"upload": {"null" if upload is None else _upload(upload, shown.upload, landing.upload)}}}'
     )
 
 
-def _upload(verdict: Verdict, planner: Planner) -> str:
+def _upload(verdict: Verdict, planner: Planner, landing: bool) -> str:
     """Return what holds for what comes from the client."""
-    return f'{{{_cap(verdict.four_tuple, verdict, planner)}, "reason": {_text(verdict.reason)}}}'
+    cap, reason = _cap(verdict.four_tuple, verdict, planner), _text(verdict.reason)
+    return f'{{{cap}, "landing": {"true" if landing else "false"}, "reason": {reason}}}'
 
 
 def _cap(four_tuple: FourTuple, verdict: Verdict | None, planner: Planner) -> str:

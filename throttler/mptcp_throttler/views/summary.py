@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptcp_throttler.mptcp.model import SubflowState
-from mptcp_throttler.policy.model import DOWN_ONLY, Rule
+from mptcp_throttler.policy.model import DOWN_ONLY, Policy, Rule
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.telemetry.traffic import CapKey
 from mptcp_throttler.views.known import Known
+from mptcp_throttler.views.landing import landing
 
 MAX_CLASSES = 256
 """Classes that are listed: a cap for each client is as many."""
@@ -34,24 +35,24 @@ class Counted:
 
 def summary(known: Known, counted: Counted, policy_name: str) -> dict[str, Any]:
     """Return what the daemon's parts do not say themselves."""
-    landing = Counter(_landing(known))
+    coming = Counter(_landing(known))
     return {
         "connections": len(known.connections),
         "subflows": {
             **{state.value: counted.states.get(state, 0) for state in _STATES},
-            "pending": landing.total(),
+            "pending": coming.total(),
         },
         "clients": counted.clients,
         "paths": _paths(known),
-        "rules": _rules(known, policy_name, landing),
+        "rules": _rules(known, policy_name, coming),
         "classes": _classes(known),
     }
 
 
 def _landing(known: Known) -> Iterator[CapKey]:
-    """Yield the cap of each subflow that is in a transition for it."""
+    """Yield the cap of each subflow on which it does not hold yet."""
     for planner in (known.download, known.upload):
-        for four_tuple in planner.pending():
+        for four_tuple in landing(planner):
             standing = known.traffic.standing(four_tuple, planner.direction)
             if standing is not None and standing[2] is not None:
                 yield CapKey(standing[2], standing[1], planner.direction)
@@ -80,9 +81,9 @@ def _paths(known: Known) -> list[dict[str, Any]]:
     ]
 
 
-def _rules(known: Known, policy_name: str, landing: Mapping[CapKey, int]) -> list[dict[str, Any]]:
+def _rules(known: Known, policy_name: str, coming: Mapping[CapKey, int]) -> list[dict[str, Any]]:
     """Return each rule of the policy with a cap on each of its paths, and whatever else caps or has capped."""
-    throttles = {key: rule.throttle for rule in known.policy.rules for key in _keys(rule)}
+    throttles = {key: rule.throttle for rule in known.policy.rules for key in _keys(rule, known.policy)}
     totals = known.traffic.caps
     place = {rule.name: index for index, rule in enumerate(known.policy.rules)}
     keys = sorted(
@@ -101,7 +102,7 @@ def _rules(known: Known, policy_name: str, landing: Mapping[CapKey, int]) -> lis
                 "path": key.path,
                 "direction": key.direction.value,
                 "capped": capped,
-                "landing": landing.get(key, 0),
+                "landing": coming.get(key, 0),
                 "rate": None if throttle is None else throttle.rate,
                 "ceil": None if throttle is None else throttle.ceil,
                 "bytes": 0 if total is None else total.bytes,
@@ -111,10 +112,11 @@ def _rules(known: Known, policy_name: str, landing: Mapping[CapKey, int]) -> lis
     return rules
 
 
-def _keys(rule: Rule) -> Iterable[CapKey]:
-    if rule.throttle is None or rule.paths is None:
+def _keys(rule: Rule, policy: Policy) -> Iterable[CapKey]:
+    if rule.throttle is None:
         return
-    for path in rule.paths:
+    # A rule that names no paths is for every subflow, those on no path included.
+    for path in rule.paths if rule.paths is not None else (*(each.name for each in policy.paths), None):
         for direction in sorted(rule.directions or DOWN_ONLY, key=lambda each: each.value):
             yield CapKey(rule.name, path, direction)
 

@@ -130,12 +130,24 @@ class Histogram(Part):
     sum: Seconds
 
 
+class RuleWords(Part):
+    """One rule for people: what it is for, and what it does."""
+
+    rule: str
+    conditions: list[str]
+    """All of them hold where the rule does; none: always, for every subflow."""
+    does: list[str]
+    """Its cap, its budget, its steering, and from what it exempts."""
+
+
 class SummaryPolicy(Part):
     file: str
     since: Moment
     """When it was taken."""
     dry_run: bool
     rules: list[str]
+    rules_in_words: list[RuleWords]
+    """In the same order."""
 
 
 class SummaryAnswer(Answer):

@@ -150,7 +150,7 @@ def _rows(connection: Answer, rates: Rates, now: float) -> Iterator[Row]:
 
 
 def _row(subflow: Answer, capped: Answer, cells: dict[str, str]) -> Row:
-    state = _state(capped, bool(subflow.get("landing")) and capped is subflow)
+    state = _state(capped, bool(capped.get("landing")))
     if subflow["state"] != "active":
         state, shown = None, subflow["state"]
     else:

@@ -86,7 +86,7 @@ function update(card, each, live, now) {
     return make("li", {class: rule.matched ? "matched" : "failed"}, make("strong", {}, rule.rule), `${kind} ${text}`);
   }));
   const stages = make("ul", {class: "stages"}, ...each.stages.map(stage =>
-    make("li", {}, make("strong", {}, stage.stage), ` ${stage.what}, since ${moment(stage.since, now)}`)));
+    make("li", {}, make("strong", {}, stage.stage), ` ${stage.what}${stage.since === null ? "" : `, since ${moment(stage.since, now)}`}`)));
   const parts = [make("div", {class: "card-head"}, title), make("p", {class: "reason"}, each.reason), list, make("h3", {}, "Rules that were tried"),
     each.tried.length > 0 ? tried : make("p", {class: "help"}, "The policy has no rule.")];
   if (each.stages.length > 0) parts.push(make("h3", {}, "What changed it after that"), stages);

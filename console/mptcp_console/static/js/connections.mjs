@@ -16,6 +16,8 @@ const PAUSE_AFTER_TYPING = 300;
 export class ConnectionsPage {
   #form = byId("filter");
   #offset = 0;
+  /** whether the policy is tried, and caps nothing */
+  dryRun = false;
   #visible = false;
   #timer = 0;
   #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible && !byId("pause").checked);
@@ -71,7 +73,7 @@ export class ConnectionsPage {
   /** @param {Connection[]} connections @param {number} total @param {number} now */
   #draw(connections, total, now) {
     const table = byId("connections");
-    keyed(table, connections, each => each.token, each => group(each), (body, each) => update(body, each, now));
+    keyed(table, connections, each => each.token, each => group(each), (body, each) => update(body, each, now, this.dryRun));
     setText(byId("connections-count"), counted(total, "connection"));
     const last = this.#offset + connections.length;
     setText(byId("page-text"), total === 0 ? "none" : `${this.#offset + 1}–${last} of ${total.toLocaleString("en")}`);
@@ -93,14 +95,14 @@ function cells() {
   return kinds.map(kind => make("td", {class: kind}));
 }
 
-/** @param {HTMLTableSectionElement} body @param {Connection} each @param {number} now */
-function update(body, each, now) {
+/** @param {HTMLTableSectionElement} body @param {Connection} each @param {number} now @param {boolean} dryRun */
+function update(body, each, now, dryRun) {
   const head = body.rows[0];
   const sum = (/** @type {"rate_sent"|"rate_received"} */ key) => {
     const known = each.subflows.map(subflow => subflow[key]).filter(value => value !== null);
     return known.length === 0 ? null : known.reduce((all, value) => Number(all) + Number(value), 0);
   };
-  const capped = each.subflows.filter(subflow => verdict(subflow).kind !== "none").length;
+  const capped = each.subflows.filter(subflow => verdict(subflow, dryRun).kind !== "none").length;
   const state = each.relaxed === null ? `${capped} of ${each.subflows.length}`
     : make("span", {class: "badge relaxed", title: each.relaxed}, "relaxed");
   fill(head, ["", age(now - each.since), rate(sum("rate_sent")), rate(sum("rate_received")), "", "", size(each.bytes_sent),
@@ -109,7 +111,7 @@ function update(body, each, now) {
     const name = make("th", {scope: "row"}, pathLabel(subflow.path));
     return make("tr", {class: "subflow"}, name, ...cells());
   }, (row, subflow) => {
-    const {text, kind} = verdict(subflow);
+    const {text, kind} = verdict(subflow, dryRun);
     const cap = make("span", {class: `badge ${kind}`, title: subflow.reason}, text);
     const rule = kind === "none" ? "" : subflow.rule ?? subflow.upload?.rule ?? "";
     const why = make("span", {}, cap, rule === "" ? "" : make("span", {class: "rule wide-inline"}, rule));

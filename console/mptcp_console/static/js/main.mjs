@@ -85,6 +85,8 @@ function take(moment) {
   byId("logout").hidden = !moment.login;
   if (moment.now !== null) {
     choices(moment.now);
+    byId("dry-run").hidden = !moment.now.dry_run;
+    connections.dryRun = moment.now.dry_run;
     const refused = moment.now.refused_reload;
     const note = byId("note");
     note.hidden = refused === null;

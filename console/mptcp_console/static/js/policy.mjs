@@ -7,6 +7,7 @@ import {age, cap, counted, moment, percent, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
 
 /** @typedef {import("./types.mjs").Rule} Rule */
+/** @typedef {{rule: string, conditions: string[], does: string[]}} RuleWords */
 /** @typedef {{name: string, client: string|null, used: number, volume: number, until: number|null, accounts?: number, used_up?: number}} Budget */
 
 const SECONDS = 3;
@@ -46,6 +47,15 @@ function draw(answer) {
   ]);
   /** @type {string[]} */
   const order = policy?.rules ?? [];
+  const words = byId("rule-words");
+  keyed(words, policy?.rules_in_words ?? [], (/** @type {RuleWords} */ each) => each.rule,
+    (/** @type {RuleWords} */ each) => make("li", {}, make("strong", {}, each.rule), make("span"), make("p", {class: "help"})),
+    (item, /** @type {RuleWords} */ each) => {
+      setText(item.children[1], ` ${each.does.join("; ")}`);
+      setText(item.children[2], each.conditions.length > 0 ? `Where: ${each.conditions.join("; ")}` : "Everywhere, always");
+    });
+  words.querySelector(":scope > .empty")?.remove();
+  if (order.length === 0) words.append(make("li", {class: "empty"}, "The policy has no rule: nothing is capped."));
   const place = (/** @type {Rule} */ each) => order.indexOf(each.rule) + 1 || order.length + 1;
   const rules = [...answer.rules].sort((/** @type {Rule} */ a, /** @type {Rule} */ b) => place(a) - place(b));
   const body = byId("rules").tBodies[0];
@@ -55,13 +65,14 @@ function draw(answer) {
       make("td", {class: "number"}), make("td", {class: "number wide"})),
     (row, /** @type {Rule} */ each) => {
       const more = each.ceil !== null && each.ceil !== each.rate ? `, up to ${cap(each.ceil)}` : "";
-      const subflows = `${each.capped}${each.landing > 0 ? `, ${each.landing} coming` : ""}`;
+      const coming = each.landing > 0 ? `, ${each.landing} coming` : "";
+      const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${coming}`;
       fill(row, [pathLabel(each.path), each.direction, `${cap(each.rate)}${more}`,
         SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–", subflows, size(each.bytes)]);
     });
   body.querySelector(":scope > .empty")?.remove();
   if (rules.length === 0) {
-    body.append(make("tr", {class: "empty"}, make("td", {colspan: "7"}, "The policy has no rule: nothing is capped.")));
+    body.append(make("tr", {class: "empty"}, make("td", {colspan: "7"}, "No rule has a cap of its own.")));
   }
   const budgets = byId("budgets");
   /** @type {Budget[]} */

@@ -7,7 +7,7 @@
  *   landing: number, rate: number|null, ceil: number|null, bytes: number}} Rule
  * @typedef {{time: number, version: string, pid: number, connections: number, subflows: Record<string, number>,
  *   clients: number, capped: number, landing: number, relaxed: number, paths: PathRate[], rules: Rule[],
- *   more_rules: number, rule_names: string[], refused_reload: {time: number, errors: string[]}|null}} Overview
+ *   more_rules: number, rule_names: string[], dry_run: boolean, refused_reload: {time: number, errors: string[]}|null}} Overview
  * @typedef {{serial: number, time: number, kind?: string, token?: string, client?: string, remote?: string,
  *   path?: string, rule?: string, direction?: string, text: string}} Happening
  * @typedef {{tick: number, login: boolean, throttler: Throttler, now: Overview|null, events: Happening[], more_events: boolean}} Moment
@@ -19,7 +19,7 @@
  *   refused: number}} Columns
  *
  * @typedef {{rule: string, kind: "throttle"|"budget"|"steer", matched: boolean, failed: string|null, until: number|null}} Tried
- * @typedef {{stage: string, what: string, since: number}} Stage
+ * @typedef {{stage: string, what: string, since: number|null}} Stage
  * @typedef {{remote: string, local: string, path: string|null, interface: string|null, direction: string,
  *   verdict: string, reason: string, rate: number|null, ceil: number|null, rule: string|null, since: number, tried: Tried[],
  *   stages: Stage[], cap_state: string}} ExplainedSubflow
@@ -27,7 +27,7 @@
  *
  * @typedef {{local: string, remote: string, path: string|null, interface: string|null, state: string, initial: boolean,
  *   backup: boolean, since: number, rule: string|null, rate: number|null, ceil: number|null, classid: string|null,
- *   landing: boolean, reason: string, upload: {rate: number|null, rule: string|null, reason: string}|null,
+ *   landing: boolean, reason: string, upload: {rate: number|null, rule: string|null, landing?: boolean, reason: string}|null,
  *   bytes_sent: number|null, bytes_received: number|null, rtt: number|null, retransmits: number|null,
  *   segments_out: number|null, lost: number|null, rate_sent: number|null, rate_received: number|null,
  *   share: number|null}} Subflow

@@ -56,12 +56,19 @@ export function announcement(events) {
   return texts.length === 0 ? null : texts.join(". ");
 }
 
-/** @param {import("./types.mjs").Subflow} subflow @returns {{text: string, kind: string}} what caps its download */
-export function verdict(subflow) {
+/**
+ * What caps a subflow.
+ * @param {import("./types.mjs").Subflow} subflow @param {boolean} dryRun whether the policy is tried, and caps nothing
+ * @returns {{text: string, kind: string}}
+ */
+export function verdict(subflow, dryRun = false) {
   if (subflow.state !== "active") return {text: subflow.state, kind: "none"};
   const parts = [];
   if (subflow.rate !== null) parts.push(`${cap(subflow.rate)}${subflow.landing ? ", coming" : ""}`);
-  if (subflow.upload !== null && subflow.upload.rate !== null) parts.push(`${cap(subflow.upload.rate)} up`);
-  if (parts.length > 0) return {text: parts.join("; "), kind: subflow.landing ? "landing" : "capped"};
+  if (subflow.upload !== null && subflow.upload.rate !== null) {
+    parts.push(`${cap(subflow.upload.rate)} up${subflow.upload.landing ? ", coming" : ""}`);
+  }
+  if (parts.length > 0 && dryRun) return {text: `${parts.join("; ")} (dry run)`, kind: "none"};
+  if (parts.length > 0) return {text: parts.join("; "), kind: subflow.landing || subflow.upload?.landing ? "landing" : "capped"};
   return {text: subflow.backup ? "backup" : "none", kind: "none"};
 }

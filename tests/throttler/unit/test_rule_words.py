@@ -1,0 +1,101 @@
+"""Rules in words, as the status socket and the console tell them: conditions, caps, budgets, steering, exemptions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_daemon import PATHS, running, scenario
+
+from mptcp_throttler.policy.load import load_policy
+from mptcp_throttler.views.rule_words import MOST_PREFIXES, rules_in_words
+
+EXAMPLES = Path(__file__).parents[3] / "conf" / "examples"
+
+
+def told(text: str) -> list[tuple[str, list[str], list[str]]]:
+    return [(each["rule"], each["conditions"], each["does"]) for each in rules_in_words(load_policy(text, "p"))]
+
+
+def of_rule(rule: str) -> tuple[list[str], list[str]]:
+    ((_, conditions, does),) = told(PATHS + f"rules: [{{name: x, {rule}}}]\n")
+    return conditions, does
+
+
+def test_a_budget_is_told() -> None:
+    assert told((EXAMPLES / "monthly-volume.yaml").read_text()) == [
+        (
+            "lte-monthly",
+            ["path lte", "downloads and uploads"],
+            [
+                "budget of rule lte-monthly, by month for each client: "
+                "after 5.00 GB 512 kbit/s per client, after 6.00 GB 64 kbit/s per client"
+            ],
+        )
+    ]
+
+
+def test_steering_is_told() -> None:
+    assert told((EXAMPLES / "steering-modes.yaml").read_text()) == [
+        (
+            "office-hours",
+            ["path ethernet or wifi", "Mon-Fri 08:00-18:00 (Europe/Athens)"],
+            ["steering load-balancing: ethernet 70, wifi 30"],
+        ),
+        ("prefer-wifi", ["path wifi or ethernet"], ["steering priority-based: wifi, then ethernet"]),
+    ]
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.name)
+def test_every_rule_of_every_example_does_something(file: Path) -> None:
+    policy = load_policy(file.read_text(), file.name)
+    words = rules_in_words(policy)
+    assert [each["rule"] for each in words] == [rule.name for rule in policy.rules]
+    assert all(each["does"] for each in words)
+
+
+@pytest.mark.parametrize(
+    ("rule", "conditions", "does"),
+    [
+        ("throttle: {rate: 5 Mbit/s}", [], ["cap of 5 Mbit/s"]),
+        (
+            "paths: [a, b], direction: up, throttle: {rate: 5 Mbit/s, ceil: 8 Mbit/s, share: connection}",
+            ["path a or b", "uploads"],
+            ["cap of 5 Mbit/s per connection, up to 8 Mbit/s"],
+        ),
+        ("throttle: none, budget: none, steer: none", [], ["no cap", "no budget", "no steering"]),
+        ("steer: {mode: smallest-delay}", [], ["steering smallest-delay"]),
+        (
+            "steer: {mode: active-standby, active: a, standby: b}, when: {min_subflows: 2, max_subflows: 3}",
+            ["path a or b", "at least 2 active subflows", "at most 3 active subflows"],
+            ["steering active-standby: a, then b"],
+        ),
+        (
+            "throttle: {rate: 5 Mbit/s}, lift_last: false, guard: false",
+            [],
+            ["cap of 5 Mbit/s, on the last usable subflow too, never relaxed by the guard"],
+        ),
+    ],
+)
+def test_a_rule_in_words(rule: str, conditions: list[str], does: list[str]) -> None:
+    assert of_rule(rule) == (conditions, does)
+
+
+def test_of_many_clients_some_are_named() -> None:
+    prefixes = [f"10.{number}.0.0/16" for number in range(MOST_PREFIXES + 2)]
+    text = f"when: {{clients: [{', '.join(prefixes)}]}}, throttle: {{rate: 5 Mbit/s}}"
+    assert of_rule(text)[0] == [f"clients {', '.join(prefixes[:MOST_PREFIXES])} and 2 more"]
+
+
+@scenario
+async def test_a_summary_has_them_and_each_path_of_a_rule_that_names_none(tmp_path: Path) -> None:
+    """Defect: such a rule had no metric until a subflow had its cap."""
+    policy = PATHS + "rules: [{name: all, throttle: {rate: 5 Mbit/s}}]\n"
+    async with running(tmp_path, policy) as scene:
+        found = scene.ask(query="summary")
+        assert found["policy"]["rules_in_words"] == [{"rule": "all", "conditions": [], "does": ["cap of 5 Mbit/s"]}]
+        assert [(each["path"], each["capped"], each["rate"]) for each in found["rules"]] == [
+            (None, 0, 5_000_000),
+            ("a", 0, 5_000_000),
+            ("b", 0, 5_000_000),
+        ]
