@@ -9,7 +9,7 @@ from .results import (
     CASE_OF,
     ETHERNET,
     GOODPUT,
-    IDLE,
+    LEAST_IDLE,
     OUT_OF_ORDER,
     RECEIVER_DROPS,
     RETRANSMISSION_SHARE,
@@ -48,7 +48,7 @@ FULL = 0.4
 """Of a receive buffer: what is held when the window is used up, by samples 0.1 s apart. The kernel's memory for packets
 counts, of which payload, and so the window, is about half."""
 SPARE = 0.1
-"""Share of a host's processor time that was idle: it was not short of it."""
+"""Share of the time that a host's busiest processor was idle: no program was short of one, of however few threads."""
 
 
 def mbit(statistic: Statistic) -> str:
@@ -252,10 +252,10 @@ def _fig5_unstable(m: Measured) -> Finding:
     rates = m("mtu-1000", GOODPUT), m("mtu-1500", GOODPUT)
     left = rates[0].mean / rates[1].mean / HEADERS_LEAVE
     worse = not above(rates[0], rates[1], SATURATED * HEADERS_LEAVE)
-    idle = m.mean("mtu-1000", IDLE)
+    idle = m.mean("mtu-1000", LEAST_IDLE)
     return Finding(
         f"Retransmitted: {small.mean:.2%} of the segments with MTU 1000, {full.mean:.2%} with 1500; goodput is "
-        f"{left:.3f} of what the headers leave. Of the processor time {idle:.0%} was idle.",
+        f"{left:.3f} of what the headers leave. The busiest processor was idle {idle:.0%} of the time.",
         *explained(
             worse and small.mean >= HARDLY and above(small, full),
             not worse and small.mean < HARDLY and idle >= SPARE,

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .processes import descendants
@@ -18,6 +19,7 @@ from .processes import descendants
 STAT = Path("/proc/stat")
 PRESSURE = Path("/proc/pressure/cpu")
 _SOME = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
+_PROCESSOR = re.compile(r"cpu\d+ ")
 _COUNTED = 8
 """Fields of /proc/stat's first line that add up to all time: those behind them are in ``user`` and ``nice`` already."""
 _IDLE, _WAITING_FOR_DISK, _STOLEN = 3, 4, 7
@@ -42,6 +44,8 @@ class Reading:
     """Of all processors together: the fields of /proc/stat."""
     waited: int | None
     """Microseconds in which some program waited for a processor; None where the kernel does not count them."""
+    each: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The same fields of each processor, by its name: ``cpu0``."""
     own: float | None = None
     """Seconds that our own programs took; None where they were not asked for."""
 
@@ -56,6 +60,11 @@ class Usage:
     """The share of the time in which some program waited for a processor; None where that is not counted."""
     others: float | None = None
     """Taken by programs that are not our own; None where that is not known."""
+    least_idle: float | None = None
+    """:attr:`idle` of the busiest processor alone: a program that fills one has it full, however many there are.
+
+    It may be more where a program that never sleeps was moved meanwhile. None where the kernel lists no processors.
+    """
 
     @property
     def busy(self) -> bool:
@@ -83,13 +92,14 @@ def parse(moment: float, stat: str, pressure: str | None, own: float | None = No
     if name != "cpu" or len(fields) < _COUNTED:
         raise ValueError(f"{STAT}: its first line is not that of all processors: {stat[:80]!r}")
     some = _SOME.search(pressure or "")
-    return Reading(moment, tuple(map(int, fields)), int(some.group(1)) if some else None, own)
+    lines = (line.split() for line in stat.split("\n") if _PROCESSOR.match(line))
+    each = {name: tuple(map(int, ticks)) for name, *ticks in lines if len(ticks) >= _COUNTED}
+    return Reading(moment, tuple(map(int, fields)), int(some.group(1)) if some else None, each, own)
 
 
 def usage(before: Reading, after: Reading) -> Usage:
     """Return what happened between two readings; of two that are too close, nothing did."""
-    # zip(strict=) came with Python 3.10.
-    ticks = [late - early for early, late in zip(before.ticks, after.ticks)][:_COUNTED]  # noqa: B905
+    ticks = _passed(before.ticks, after.ticks)
     total, seconds = sum(ticks), after.time - before.time
     if total <= 0 or seconds <= 0:
         return Usage(0.0, 1.0, None)
@@ -100,7 +110,19 @@ def usage(before: Reading, after: Reading) -> Usage:
     if before.own is not None and after.own is not None:
         # A process's time is exact and a processor's is counted in ticks: the difference may be less than nothing.
         others = max(0.0, sum(ticks[:_PROGRAMS]) - (after.own - before.own) * _TICK) / total
-    return Usage(ticks[_STOLEN] / total, (ticks[_IDLE] + ticks[_WAITING_FOR_DISK]) / total, waiting, others)
+    # One that was switched off, or on, meanwhile is not among both.
+    passed = (_passed(before.each[name], after.each[name]) for name in before.each if name in after.each)
+    least = min((_idle(each) for each in passed if sum(each) > 0), default=None)
+    return Usage(ticks[_STOLEN] / total, _idle(ticks), waiting, others, least)
+
+
+def _passed(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
+    # zip(strict=) came with Python 3.10.
+    return [late - early for early, late in zip(before, after)][:_COUNTED]  # noqa: B905
+
+
+def _idle(ticks: list[int]) -> float:
+    return (ticks[_IDLE] + ticks[_WAITING_FOR_DISK]) / sum(ticks)
 
 
 def read(own: int | None = None) -> Reading:

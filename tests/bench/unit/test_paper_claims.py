@@ -101,7 +101,7 @@ IN_FORCE = {"capped": 1.0, "time_to_throttle": 0.0, "joined": 0.01}
         (
             "fig5",
             {
-                "mtu-1000": rates(20, retransmission_share=0.0001, idle=0.5),
+                "mtu-1000": rates(20, retransmission_share=0.0001, least_idle=0.5),
                 "mtu-1500": rates(110, retransmission_share=0.0001),
             },
             "unstable",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -9,7 +10,8 @@ from paper_mutants import BREAKS, FIGURE_MUTANTS, PAPER, TODAY, UNEXPLAINED, Wor
 
 from mptcp_bench.paper.results import Cause, PaperResult
 from mptcp_bench.paper.scenarios import SCENARIOS
-from mptcp_bench.paper.verdicts import CLAIMS
+from mptcp_bench.paper.verdicts import CLAIMS, judged
+from mptcp_bench.result_file import from_json, to_json
 
 CLAIMED = [(key, claim.id) for key in SCENARIOS for claim in CLAIMS[key]]
 
@@ -66,6 +68,15 @@ def test_what_differs_does_so_by_the_mechanism_that_was_measured(key: str, claim
 def test_nothing_else_differs(key: str, claim: str) -> None:
     if verdicts(found("today", key))[claim] == "differs":
         assert (key, claim) in UNEXPLAINED
+
+
+def test_a_result_without_what_decides_it_loads_and_is_not_judged() -> None:
+    """Until 2026-11-23 results had the idle time of all processors together, which says nothing of the busiest."""
+    kept = found("today", "fig5")
+    runs = tuple(replace(run, values={k: v for k, v in run.values.items() if k != "least_idle"}) for run in kept.runs)
+    old = from_json(to_json(judged(replace(kept, runs=runs))), "f", PaperResult)
+    assert old.values("mtu-1000", "idle") == kept.values("mtu-1000", "idle") != ()
+    assert verdicts(judged(old)) == verdicts(kept) | {"unstable": "not judged"}
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -66,6 +66,24 @@ def test_what_other_programs_took_is_what_our_own_did_not() -> None:
     assert usage(before, parse(1.0, stat(user=200), None)).others is None
 
 
+def test_one_processor_that_is_full_is_not_hidden_by_the_others() -> None:
+    def text(first: int, second: int) -> str:
+        """Return user's ticks of two processors, each of which has 100 in all."""
+        each = ((f"cpu{number}", user) for number, user in enumerate((first, second)))
+        lines = (f"{name} {user} 0 0 {100 - user} 0 0 0 0 0 0" for name, user in each)
+        return "\n".join([f"cpu  {first + second} 0 0 {200 - first - second} 0 0 0 0 0 0", *lines, "intr 5"])
+
+    nothing = "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n"
+    found = usage(parse(0.0, nothing, None), parse(1.0, text(100, 0), None))
+    assert (found.idle, found.least_idle) == (0.5, 0.0)
+    found = usage(parse(0.0, nothing, None), parse(1.0, text(50, 50), None))
+    assert (found.idle, found.least_idle) == (0.5, 0.5)
+    # One that was switched on meanwhile was not there at first.
+    alone = nothing.rpartition("cpu1")[0]
+    assert usage(parse(0.0, alone, None), parse(1.0, text(20, 90), None)).least_idle == 0.8
+    assert usage(parse(0.0, "cpu  0 0 0 0 0 0 0 0\n", None), parse(1.0, text(20, 90), None)).least_idle is None
+
+
 def test_two_readings_at_one_moment() -> None:
     reading = parse(1.0, stat(user=5), PRESSURE.format(1))
     assert not usage(reading, reading).busy
@@ -85,4 +103,6 @@ def test_this_host() -> None:
     used = usage(before, after)
     assert 0.0 <= used.stolen <= 1.0
     assert 0.0 <= used.idle <= 1.0
+    assert used.least_idle is not None
+    assert 0.0 <= used.least_idle <= 1.0
     assert "processors idle" in str(used)
