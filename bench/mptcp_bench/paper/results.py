@@ -24,6 +24,7 @@ DURATION = "duration"
 TIME_TO_THROTTLE = "time_to_throttle"
 CAPPED = "capped"
 """1 where the cap came into force before the transfer was over, 0 where it never did: then it has no time to it."""
+BEFORE_CAP = "before_cap"
 IDLE = "idle"
 LEAST_IDLE = "least_idle"
 """Of the busiest single processor; results of before 2026-11-23 do not have it."""
@@ -91,6 +92,7 @@ METRICS: Mapping[str, Metric] = {
         Metric(JOINED, "second subflow joined after", "s"),
         Metric(CAPPED, "transfers in which the cap came into force", "ratio"),
         Metric(TIME_TO_THROTTLE, "time to throttle", "s"),
+        Metric(BEFORE_CAP, "Ethernet on the wire, greatest before the cap was in force", "bit/s"),
         Metric(RETRANSMISSIONS, "retransmitted segments", "count"),
         Metric(RETRANSMISSION_SHARE, "retransmitted / sent segments", "ratio"),
         Metric(RECEIVER_DROPS, "segments that the receiver dropped", "count"),

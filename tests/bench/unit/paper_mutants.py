@@ -61,6 +61,8 @@ class World:
     cap_first: float | None = 0.3
     cap_repeated: float | None = 0.0
     """From the join until the cap is in force; None: never."""
+    before_cap: float = 1.0
+    """Of its rate, what Ethernet carries before its cap is in force."""
     capped: str = "ethernet"
     cap_is: float = 0.98
     """Times the cap that a capped path carries."""
@@ -75,6 +77,7 @@ class World:
         rates = {path: rate * strength for path, rate in self._rates(trial).items()}
         landed = None
         if trial.throttled:
+            rates["ethernet"] *= self.before_cap
             cap_after = self.cap_first if trial.fresh_throttler else self.cap_repeated
             landed = None if cap_after is None else JOINED + cap_after
         octets, samples, time = dict.fromkeys(rates, 0.0), [], -LEAD
@@ -208,15 +211,18 @@ BREAKS: dict[tuple[str, str], tuple[str, ...]] = {
 """By scenario and claim."""
 
 UNEXPLAINED: dict[tuple[str, str], Change] = {
-    ("fig3", "wifi-unused"): _with(ethernet=0.8),
-    ("fig4", "small-loses"): _with(memory=0.1),
     ("fig5", "unstable"): ONE_CORE_FULL,
     ("fig6", "first-escapes"): _with(cap_first=1.2, cap_repeated=1.2, links={"ethernet": 20e6, "wifi": 8e6}),
     ("fig6", "small-impact"): THROTTLER_DEAD,
-    ("fig6", "repeated-throttled"): THROTTLER_DEAD,
+    ("fig6", "repeated-throttled"): _with(before_cap=0.3),
     ("fig7", "offload"): _with(wifi_beside_cap=0.5),
 }
 """Changes of ``TODAY`` after which a claim that differs must not do so any more: the mechanism named is not there."""
+UNLIKELY: dict[tuple[str, str], Change] = {
+    ("fig3", "wifi-unused"): _with(ethernet=0.8),
+    ("fig4", "small-loses"): _with(memory=0.1),
+}
+"""Claims that fail in ``TODAY`` for a likely reason that is not measured, and after what change it is not even that."""
 
 
 def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> PaperResult:

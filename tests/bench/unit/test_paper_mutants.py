@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from paper_mutants import BREAKS, FIGURE_MUTANTS, PAPER, TODAY, UNEXPLAINED, World, experiment, verdicts
+from paper_mutants import BREAKS, FIGURE_MUTANTS, PAPER, TODAY, UNEXPLAINED, UNLIKELY, World, experiment, verdicts
 
 from mptcp_bench.paper.results import Cause, PaperResult
 from mptcp_bench.paper.scenarios import SCENARIOS
 from mptcp_bench.paper.verdicts import CLAIMS, judged
-from mptcp_bench.result_file import from_json, to_json
+from mptcp_bench.result_file import JudgedClaim, from_json, to_json
 
 CLAIMED = [(key, claim.id) for key in SCENARIOS for claim in CLAIMS[key]]
 
@@ -62,6 +62,18 @@ def test_what_differs_does_so_by_the_mechanism_that_was_measured(key: str, claim
     assert verdicts(found("today", key))[claim] == "differs"
     without = UNEXPLAINED[key, claim](TODAY)
     assert verdicts(experiment(without, key))[claim] == "fails"
+
+
+@pytest.mark.parametrize(("key", "claim"), UNLIKELY)
+def test_what_was_not_measured_is_no_reason_to_differ(key: str, claim: str) -> None:
+    def judged_claim(result: PaperResult) -> JudgedClaim:
+        return next(each for each in result.claims if each.id == claim)
+
+    failed = judged_claim(found("today", key))
+    assert failed.verdict == "fails"
+    assert failed.why.startswith("Likely, but not measured: ")
+    without = judged_claim(experiment(UNLIKELY[key, claim](TODAY), key))
+    assert (without.verdict, without.why) == ("fails", "")
 
 
 @pytest.mark.parametrize(("key", "claim"), CLAIMED)
