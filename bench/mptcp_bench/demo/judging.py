@@ -2,7 +2,8 @@
 
 There are two kinds of complaint. What the product does *wrong* is wrong on any machine: other bytes, no Multipath TCP,
 a path unused, a cap exceeded, a throttler that ended. A rate that was *missed* may be the machine's fault: it counts
-only if the processors had time enough. What a link gives is what plain TCP got over it in the same run.
+only if neither the hypervisor nor other programs took the processors' time: that the demo's own programs took it all is
+a fault of theirs. What a link gives is what plain TCP got over it in the same run.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,9 +74,9 @@ class Stage:
             self.view.refresh()
 
         self.view.begin(f"{part.title}: {part.subtitle}")
-        before = processors.read()
+        before = processors.read(own=os.getpid())
         seen = download(lab_of(self.testbed), argv, timeout=4 * part.seconds + 10, watch=watch)
-        used = processors.usage(before, processors.read())
+        used = processors.usage(before, processors.read(own=os.getpid()))
         ended = self.throttler.process.returncode if part.capped and self.throttler is not None else None
         start = seen.began - self.recorder.started
         steady_seconds = seen.ended - ENDING - part.settle

@@ -9,7 +9,7 @@ from .results import (
     CASE_OF,
     ETHERNET,
     GOODPUT,
-    IDLE,
+    LEAST_IDLE,
     OUT_OF_ORDER,
     RECEIVER_DROPS,
     RETRANSMISSION_SHARE,
@@ -45,10 +45,10 @@ HEADERS_LEAVE = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
 """Payload with MTU 1000 against 1500: IPv4 and TCP headers with timestamps and DSS are 80 bytes, and the shapers count
 14 of Ethernet (experiments/aims.py)."""
 FULL = 0.4
-"""Of a receive buffer: what is held when the window is used up, by samples 0.1 s apart. The kernel's memory for packets
-counts, of which payload, and so the window, is about half."""
+"""Of a receive buffer: what is held, by samples 0.1 s apart, where the window may be used up, which is not measured.
+The kernel's memory for packets counts, of which payload, and so the window, is about half."""
 SPARE = 0.1
-"""Share of a host's processor time that was idle: it was not short of it."""
+"""Share of the time that a host's busiest processor was idle: no program was short of one, of however few threads."""
 
 
 def mbit(statistic: Statistic) -> str:
@@ -130,13 +130,12 @@ def _fig3_wifi_unused(m: Measured) -> Finding:
     return Finding(
         f"Wi-Fi carried {mbit(wifi)}, {part.mean:.0%} of the bytes: {used[0]:.0%} of what it gives alone, beside an "
         f"Ethernet that carried {used[1]:.0%} of what that does.",
-        *explained(
+        *likely(
             not above(part, UNUSED),
-            used[0] >= SATISFACTORY and used[1] >= SATURATED,
-            "Ethernet was full, and what did not fit went to Wi-Fi: the scheduler of today's Linux gives a segment to "
-            "the subflow that will have sent its queue soonest. Why MPTCP 0.89 left it unused is not measured here; "
-            "likely its coupled congestion control (LIA) held the worse path's window down, which upstream Linux "
-            "does not have.",
+            "the scheduler of today's Linux gives a segment to the subflow that will have sent its queue soonest, so "
+            "that what a full Ethernet does not take goes to Wi-Fi; MPTCP 0.89 left it unused because its coupled "
+            "congestion control (LIA) held the worse path's window down, which upstream Linux does not have.",
+            signs=used[0] >= SATISFACTORY and used[1] >= SATURATED,
         ),
     )
 
@@ -166,12 +165,13 @@ def _fig4_small_loses(m: Measured) -> Finding:
         f"0.18 MB ({shares[0].mean:.2%}), {large.mean:.0f} with 0.72 MB ({shares[1].mean:.2%}). Greatest receive "
         f"memory in use: {approximate_size(memory[0].mean)}, {memory[0].mean / buffer:.0%} of the buffer, and "
         f"{approximate_size(memory[1].mean)}.",
-        *explained(
+        *likely(
             loses,
-            not something and memory[0].mean >= FULL * buffer and m.mean("small", GOODPUT) < m.mean("large", GOODPUT),
-            "The window was used up and nothing was lost: a receiver of today never advertises more than it can hold. "
-            "The connection's window (RFC 8684, 3.3.1) keeps the sender waiting, and a small buffer costs throughput "
-            "instead of packets.",
+            "a receiver of today never advertises more than it can hold, so that the connection's window (RFC 8684, "
+            "3.3.1) keeps the sender waiting, and a small buffer costs throughput instead of packets.",
+            signs=not something
+            and memory[0].mean >= FULL * buffer
+            and m.mean("small", GOODPUT) < m.mean("large", GOODPUT),
         ),
     )
 
@@ -252,10 +252,10 @@ def _fig5_unstable(m: Measured) -> Finding:
     rates = m("mtu-1000", GOODPUT), m("mtu-1500", GOODPUT)
     left = rates[0].mean / rates[1].mean / HEADERS_LEAVE
     worse = not above(rates[0], rates[1], SATURATED * HEADERS_LEAVE)
-    idle = m.mean("mtu-1000", IDLE)
+    idle = m.mean("mtu-1000", LEAST_IDLE)
     return Finding(
         f"Retransmitted: {small.mean:.2%} of the segments with MTU 1000, {full.mean:.2%} with 1500; goodput is "
-        f"{left:.3f} of what the headers leave. Of the processor time {idle:.0%} was idle.",
+        f"{left:.3f} of what the headers leave. The busiest processor was idle {idle:.0%} of the time.",
         *explained(
             worse and small.mean >= HARDLY and above(small, full),
             not worse and small.mean < HARDLY and idle >= SPARE,

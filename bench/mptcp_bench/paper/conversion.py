@@ -21,7 +21,7 @@ from mptcp_lab.testbed.services import start_origin, start_proxy
 
 from ..statistics import percentile
 from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_configuration
-from .results import BULK, DATA, DOWN, IDLE, STREAM, SYN, UP, WHOLE, Case, Reference, Run
+from .results import BULK, DATA, DOWN, IDLE, LEAST_IDLE, STREAM, SYN, UP, WHOLE, Case, Reference, Run
 
 SCENARIO = "table1"
 ATTEMPTS = 3
@@ -129,7 +129,10 @@ def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> R
     delays = {name: tuple(round(value, 9) for value in values) for name, values in seconds.items() if values}
     values = {metric_of_median(name): percentile(values, 50) for name, values in delays.items()}
     values |= {part: percentile([getattr(e, part) for e in small], 50) for part in PARTS}
-    values[IDLE] = measured[SMALL.key].idle
+    used = measured[SMALL.key].processors
+    values[IDLE] = used.idle
+    if used.least_idle is not None:
+        values[LEAST_IDLE] = used.least_idle
     return Run(protocol, number, valid=True, values=values, distributions=delays)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from mptcp_lab.agent.processors import Reading, usage
+from mptcp_lab.agent.processors import Reading, Usage, usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.mtu import mtu
@@ -30,7 +30,7 @@ from mptcp_lab.testbed.transfer import Observation, observe, processors_of, stil
 
 from . import measures
 from .parameters import Parameters
-from .results import IDLE, Case, Cause, Run, rtt
+from .results import IDLE, LEAST_IDLE, Case, Cause, Run, rtt
 from .scenarios import Expected, Scenario, Trial
 
 ATTEMPTS = 3
@@ -170,13 +170,14 @@ def data_point(
     digest: str,
     parameters: Parameters,
     *,
-    idle: float,
+    used: Sequence[Usage],
     rtts: Mapping[str, float],
     emulated: bool,
 ) -> Run:
     """Return the run number *number* of *trial* that was *seen*, valid where it is a data point.
 
-    *digest* is the SHA-256 of what should have come; *idle* the share of processor time, *rtts* seconds by path.
+    *digest* is the SHA-256 of what should have come; *used* is what was made of the processors of each host,
+    *rtts* are seconds by path.
     """
     wrong = complaint(trial, seen, digest)
     if wrong is None and emulated and (reason := wrong_path(seen, rtts, parameters)) is not None:
@@ -188,7 +189,10 @@ def data_point(
         except ValueError as error:
             wrong = Complaint(f"too short to be measured: {error}")
         else:
-            numbers |= {IDLE: idle, **{rtt(path): seconds for path, seconds in rtts.items()}}
+            numbers |= {IDLE: min(each.idle for each in used)}
+            if least := [each.least_idle for each in used if each.least_idle is not None]:
+                numbers[LEAST_IDLE] = min(least)
+            numbers |= {rtt(path): seconds for path, seconds in rtts.items()}
     return Run(
         trial.key,
         number,
@@ -311,7 +315,7 @@ class Engine:
             seen,
             origin.digests[name],
             self._parameters,
-            idle=min(usage(*readings).idle for readings in zip(before, after, strict=True)),
+            used=[usage(*readings) for readings in zip(before, after, strict=True)],
             rtts=rtts,
             emulated=lab.emulated,
         )

@@ -143,6 +143,9 @@ def explained(holds: bool, mechanism: bool, why: str) -> tuple[Judgement, str]:
     return ("differs", why) if mechanism else ("fails", "")
 
 
-def likely(holds: bool, why: str) -> tuple[Judgement, str]:
-    """Return the verdict on a claim whose failure has a likely reason, *why*, that the runs do not measure."""
-    return ("holds", "") if holds else ("fails", f"Likely, but not measured: {why}")
+def likely(holds: bool, why: str, *, signs: bool = True) -> tuple[Judgement, str]:
+    """Return the verdict on a claim whose failure has a likely reason, *why*, that the runs do not measure.
+
+    Nothing is said of it where what they do measure has no *signs* of it.
+    """
+    return ("holds", "") if holds else ("fails", f"Likely, but not measured: {why}" if signs else "")

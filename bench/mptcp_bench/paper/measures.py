@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
-from mptcp_lab.testbed.recorder import mean_rate, rates
+from mptcp_lab.testbed.recorder import TooFewSamples, greatest_rate, mean_rate, rates
 from mptcp_lab.testbed.transfer import Observation
 
 from ..statistics import median
 from .results import (
+    BEFORE_CAP,
     CAPPED,
     DURATION,
     GOODPUT,
@@ -135,4 +137,9 @@ def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
         result[CAPPED] = float(taken is not None)
         if taken is not None:
             result[TIME_TO_THROTTLE] = taken
+            assert seen.joined is not None
+            # A cap that was there at once, or after less than such a window, has no rate before it.
+            with suppress(TooFewSamples):
+                until = seen.joined + taken
+                result[BEFORE_CAP] = greatest_rate(seen.samples, "ethernet", WINDOW, seen.joined, until)
     return result

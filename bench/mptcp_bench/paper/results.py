@@ -24,7 +24,10 @@ DURATION = "duration"
 TIME_TO_THROTTLE = "time_to_throttle"
 CAPPED = "capped"
 """1 where the cap came into force before the transfer was over, 0 where it never did: then it has no time to it."""
+BEFORE_CAP = "before_cap"
 IDLE = "idle"
+LEAST_IDLE = "least_idle"
+"""Of the busiest single processor; results of before 2026-11-23 do not have it."""
 JOINED = "joined"
 RECEIVER_DROPS = "receiver_drops"
 RETRANSMISSIONS = "retransmissions"
@@ -89,6 +92,7 @@ METRICS: Mapping[str, Metric] = {
         Metric(JOINED, "second subflow joined after", "s"),
         Metric(CAPPED, "transfers in which the cap came into force", "ratio"),
         Metric(TIME_TO_THROTTLE, "time to throttle", "s"),
+        Metric(BEFORE_CAP, "Ethernet on the wire, greatest before the cap was in force", "bit/s"),
         Metric(RETRANSMISSIONS, "retransmitted segments", "count"),
         Metric(RETRANSMISSION_SHARE, "retransmitted / sent segments", "ratio"),
         Metric(RECEIVER_DROPS, "segments that the receiver dropped", "count"),
@@ -97,6 +101,7 @@ METRICS: Mapping[str, Metric] = {
         Metric(rtt(ETHERNET), "RTT of Ethernet, idle", "s"),
         Metric(rtt(WIFI), "RTT of Wi-Fi, idle", "s"),
         Metric(IDLE, "processor time idle, of the busier host", "ratio"),
+        Metric(LEAST_IDLE, "time that the busiest processor was idle", "ratio"),
         Metric("median_syn_up", "client's connection established → SYN to origin, median", "s"),
         Metric("median_syn-whole_up", "client's SYN in → SYN to origin, median", "s"),
         Metric("median_data_up", "request in → out, handshake with origin within, median", "s"),

@@ -10,7 +10,19 @@ from mptcp_common.units import approximate_rate
 
 from .claims import MARGIN, mbit
 from .judging import Claims, Finding, Measured, above, either, explained, no_less, shifted, within
-from .results import CAPPED, DURATION, ETHERNET, GOODPUT, JOINED, TIME_TO_THROTTLE, WIFI, Statistic, rate, share
+from .results import (
+    BEFORE_CAP,
+    CAPPED,
+    DURATION,
+    ETHERNET,
+    GOODPUT,
+    JOINED,
+    TIME_TO_THROTTLE,
+    WIFI,
+    Statistic,
+    rate,
+    share,
+)
 from .summary import summed_up
 
 CLAIMS = Claims()
@@ -18,6 +30,8 @@ AT_ONCE = 0.1
 """Seconds within which a cap is in force for a transfer to be throttled from its start."""
 LANDED = 1.0
 """Seconds within which a cap that lands softly is in force (docs/soft-start.md)."""
+FULL_SPEED = 0.8
+"""Of Ethernet's rate when it is not throttled: what it carries until a cap that lands softly is in force."""
 SLIGHT = 0.5
 """Seconds of completion time that are "a miniature impact"."""
 ON_TIME = 0.1
@@ -117,14 +131,18 @@ def _fig6_repeated_throttled(m: Measured) -> Finding:
     free, repeated = m("free", share(ETHERNET)), m("repeated", share(ETHERNET))
     again, duration = m("repeated", TIME_TO_THROTTLE), m("repeated", DURATION)
     relieved = not above(repeated, free, LESS)
+    speed, full = m.result.statistic("repeated", BEFORE_CAP), m.mean("free", rate(ETHERNET))
+    before = (
+        "" if speed is None else f"; until then Ethernet carried up to {mbit(speed)}, not throttled {full / 1e6:.1f}"
+    )
     return Finding(
         f"Ethernet carries {repeated.mean:.0%} of a repeated transfer ({free.mean:.0%} when not throttled); the "
-        f"cap is in force after {_milliseconds(again)} of {duration.mean:.2f} s.",
+        f"cap is in force after {_milliseconds(again)} of {duration.mean:.2f} s{before}.",
         *explained(
             relieved and not above(again, duration, ON_TIME),
-            relieved and again.mean <= LANDED,
+            relieved and again.mean <= LANDED and speed is not None and speed.mean >= FULL_SPEED * full,
             "The cap lands softly, on a repeated transfer too: what waits for Ethernet leaves at full speed before its "
-            "rate falls, so that Wi-Fi does not wait for it.",
+            "rate falls.",
         ),
     )
 

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 from mptcp_lab.agent.counters import fallbacks
-from mptcp_lab.agent.processors import usage
+from mptcp_lab.agent.processors import Usage, usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Host, Lab
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, mptcp_command
@@ -58,8 +58,8 @@ class Conversions:
     """What was measured of a workload."""
 
     exchanges: tuple[Exchange, ...]
-    idle: float
-    """Share of the processor time of the proxy's host that was idle meanwhile."""
+    processors: Usage
+    """Of the proxy's host, meanwhile."""
 
 
 def squid_configuration(proxy: Host) -> Path:
@@ -95,7 +95,7 @@ def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipa
             raise TestbedError(f"{value} connections fell back to plain TCP ({name})")
     measured = exchanges(client.connections, server.connections, wanted)
     _check_protocol(measured, multipath=multipath)
-    return Conversions(measured, used.idle)
+    return Conversions(measured, used)
 
 
 @contextmanager

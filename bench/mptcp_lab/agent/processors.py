@@ -1,7 +1,7 @@
 """How busy this host's processors were between two moments: proc(5) stat, and pressure stall information; by whom.
 
 Time may be taken from outside (stolen by the hypervisor for other guests) or by other programs, for whose turns ours
-wait. Both make every rate less than what the links would carry.
+wait. Both make every rate less than what the links would carry. What our own programs took is no excuse for them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .processes import descendants
@@ -18,13 +19,18 @@ from .processes import descendants
 STAT = Path("/proc/stat")
 PRESSURE = Path("/proc/pressure/cpu")
 _SOME = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
+_PROCESSOR = re.compile(r"cpu\d+ ")
 _COUNTED = 8
 """Fields of /proc/stat's first line that add up to all time: those behind them are in ``user`` and ``nice`` already."""
 _IDLE, _WAITING_FOR_DISK, _STOLEN = 3, 4, 7
+_PROGRAMS = 3
+"""Of these, what programs took comes first: user, nice, system. Interrupts are nobody's."""
+_TICK = os.sysconf("SC_CLK_TCK")
+"""Ticks in a second."""
 
 MOST_STOLEN = 0.05
 MOST_WAITING = 0.5
-LEAST_IDLE = 0.1
+MOST_OTHERS = 0.25
 """Shares of the time beyond which rates say as much of the machine as of what was to be measured."""
 
 
@@ -38,6 +44,10 @@ class Reading:
     """Of all processors together: the fields of /proc/stat."""
     waited: int | None
     """Microseconds in which some program waited for a processor; None where the kernel does not count them."""
+    each: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The same fields of each processor, by its name: ``cpu0``."""
+    own: float | None = None
+    """Seconds that our own programs took; None where they were not asked for."""
 
 
 @dataclass(frozen=True)
@@ -48,58 +58,95 @@ class Usage:
     idle: float
     waiting: float | None
     """The share of the time in which some program waited for a processor; None where that is not counted."""
+    others: float | None = None
+    """Taken by programs that are not our own; None where that is not known."""
+    least_idle: float | None = None
+    """:attr:`idle` of the busiest processor alone: a program that fills one has it full, however many there are.
+
+    It may be more where a program that never sleeps was moved meanwhile. None where the kernel lists no processors.
+    """
 
     @property
     def busy(self) -> bool:
-        """Whether a rate that was missed meanwhile may be the machine's fault."""
-        waited = self.waiting is not None and self.waiting > MOST_WAITING
-        return waited or self.stolen > MOST_STOLEN or self.idle < LEAST_IDLE
+        """Whether a rate that was missed meanwhile may be the machine's fault.
+
+        Programs that wait, and processors that are never idle, say nothing of whose fault that is: our own may have
+        taken all there was.
+        """
+        waited = self.waiting is None or self.waiting > MOST_WAITING
+        contended = waited and self.others is not None and self.others > MOST_OTHERS
+        return contended or self.stolen > MOST_STOLEN
 
     def __str__(self) -> str:
         waiting = "" if self.waiting is None else f", programs waited for them {self.waiting:.0%} of it"
-        return f"processors idle {self.idle:.0%} of the time, stolen {self.stolen:.0%}{waiting}"
+        others = "" if self.others is None else f", other programs took {self.others:.0%}"
+        return f"processors idle {self.idle:.0%} of the time, stolen {self.stolen:.0%}{others}{waiting}"
 
 
-def parse(moment: float, stat: str, pressure: str | None) -> Reading:
-    """Return the reading of the texts of /proc/stat and /proc/pressure/cpu; ValueError where they are not these."""
+def parse(moment: float, stat: str, pressure: str | None, own: float | None = None) -> Reading:
+    """Return the reading of the texts of /proc/stat and /proc/pressure/cpu; ValueError where they are not these.
+
+    *own* is the seconds that our own programs took.
+    """
     name, *fields = stat.split("\n", 1)[0].split()
     if name != "cpu" or len(fields) < _COUNTED:
         raise ValueError(f"{STAT}: its first line is not that of all processors: {stat[:80]!r}")
     some = _SOME.search(pressure or "")
-    return Reading(moment, tuple(map(int, fields)), int(some.group(1)) if some else None)
+    lines = (line.split() for line in stat.split("\n") if _PROCESSOR.match(line))
+    each = {name: tuple(map(int, ticks)) for name, *ticks in lines if len(ticks) >= _COUNTED}
+    return Reading(moment, tuple(map(int, fields)), int(some.group(1)) if some else None, each, own)
 
 
 def usage(before: Reading, after: Reading) -> Usage:
     """Return what happened between two readings; of two that are too close, nothing did."""
-    # zip(strict=) came with Python 3.10.
-    ticks = [late - early for early, late in zip(before.ticks, after.ticks)][:_COUNTED]  # noqa: B905
+    ticks = _passed(before.ticks, after.ticks)
     total, seconds = sum(ticks), after.time - before.time
     if total <= 0 or seconds <= 0:
         return Usage(0.0, 1.0, None)
     waiting = None
     if before.waited is not None and after.waited is not None:
         waiting = (after.waited - before.waited) / 1e6 / seconds
-    return Usage(ticks[_STOLEN] / total, (ticks[_IDLE] + ticks[_WAITING_FOR_DISK]) / total, waiting)
+    others = None
+    if before.own is not None and after.own is not None:
+        # A process's time is exact and a processor's is counted in ticks: the difference may be less than nothing.
+        others = max(0.0, sum(ticks[:_PROGRAMS]) - (after.own - before.own) * _TICK) / total
+    # One that was switched off, or on, meanwhile is not among both.
+    passed = (_passed(before.each[name], after.each[name]) for name in before.each if name in after.each)
+    least = min((_idle(each) for each in passed if sum(each) > 0), default=None)
+    return Usage(ticks[_STOLEN] / total, _idle(ticks), waiting, others, least)
 
 
-def read() -> Reading:
-    """Read this host's counters now."""
+def _passed(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
+    # zip(strict=) came with Python 3.10.
+    return [late - early for early, late in zip(before, after)][:_COUNTED]  # noqa: B905
+
+
+def _idle(ticks: list[int]) -> float:
+    return (ticks[_IDLE] + ticks[_WAITING_FOR_DISK]) / sum(ticks)
+
+
+def read(own: int | None = None) -> Reading:
+    """Read this host's counters now; our own programs are process *own*, all below it, and those of them that ended."""
     pressure = None
     with suppress(OSError):  # a kernel without CONFIG_PSI, or booted with psi=0
         pressure = PRESSURE.read_text()
-    return parse(time.monotonic(), STAT.read_text(), pressure)
+    took = None if own is None else tree_seconds(own, ended=True)
+    return parse(time.monotonic(), STAT.read_text(), pressure, took)
 
 
-def process_seconds(pid: int) -> float:
-    """Return user and system time of process *pid*, with its threads; proc(5)."""
+def process_seconds(pid: int, *, ended: bool = False) -> float:
+    """Return user and system time of process *pid*, with its threads; with those that *ended* below it, too; proc(5).
+
+    What ended is counted once its parent has waited for it, and as long as that lives.
+    """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11 : 15 if ended else 13])) / _TICK
 
 
-def tree_seconds(pid: int) -> float:
-    """Return the same of *pid* and its children together, those that ended aside."""
+def tree_seconds(pid: int, *, ended: bool = False) -> float:
+    """Return the same of *pid* and its children together."""
     total = 0.0
     for each in (pid, *descendants(pid)):
         with suppress(OSError):
-            total += process_seconds(each)
+            total += process_seconds(each, ended=ended)
     return total

@@ -72,6 +72,7 @@ def test_a_figure_is_one_command(tmp_path: Path) -> None:
     for run in result.runs:
         assert run.values["rtt_wifi"] > run.values["rtt_ethernet"]
         assert 0 <= run.values["idle"] <= 1
+        assert 0 <= run.values["least_idle"] <= 1
     pictures = list((tmp_path / "fig6").glob("*.png")) + list((tmp_path / "fig6").glob("*.svg"))
     assert len(pictures) == 2
     page = bench("report", str(tmp_path))

@@ -17,8 +17,11 @@ MPTCP = Protocol(requested=1, fallbacks=0, joins=1, proxy_requested=0)
 TCP = Protocol(requested=0, fallbacks=0, joins=0, proxy_requested=0)
 PLAIN = {"eth0": 98.5e6, "wlan0": 29.6e6}
 """What plain TCP got over each link."""
-IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3)
-BUSY = Usage(stolen=0.0, idle=0.0, waiting=1.0)
+IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3, others=0.05)
+BUSY = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.7)
+"""Two busy loops beside the demo, on two processors."""
+BURNT = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.02)
+"""The proxy itself burns both processors."""
 
 
 def good(part: Part) -> Measured:

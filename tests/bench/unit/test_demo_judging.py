@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import FrameType
 
 import pytest
-from demo_parts import BUSY, FREE, IDLE, MUTANTS, PARTS, PLAIN, POLICY, SLOW, Mutant, good, with_rates
+from demo_parts import BURNT, BUSY, FREE, IDLE, MUTANTS, PARTS, PLAIN, POLICY, SLOW, Mutant, good, with_rates
 
 from mptcp_bench.demo import judging
 from mptcp_bench.demo.judging import Measured, Outcome, Verdict, judge, perform
@@ -50,6 +50,14 @@ def test_a_missed_rate_fails_unless_the_machine_was_busy(mutant: Mutant) -> None
     assert verdict.failure is None
     assert verdict.warning is not None
     assert f"too busy to judge the rates of: {mutant.part.title} (processors idle 0%" in verdict.warning
+
+
+@pytest.mark.parametrize("mutant", SLOW.values(), ids=SLOW)
+def test_a_missed_rate_fails_where_the_proxy_burns_both_processors(mutant: Mutant) -> None:
+    outcome = judge(mutant.broken(replace(good(mutant.part), processors=BURNT)), PLAIN)
+    assert outcome.failed
+    assert not outcome.busy
+    assert Verdict([outcome]).failure == f"not as it should be: {mutant.part.title} (see above)"
 
 
 def complaints() -> set[tuple[str, int]]:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-from demo_parts import BUSY, CAP, IDLE, PARTS, good, with_rates
+from demo_parts import BURNT, BUSY, CAP, IDLE, PARTS, good, with_rates
 from rich.console import Console
 
 from mptcp_bench import cli
@@ -176,8 +176,12 @@ def test_a_machine_that_is_too_busy_is_a_warning_and_exit_status_0(
     assert setup.throttlers == 1
 
 
-def test_the_same_rates_on_a_machine_with_time_are_exit_status_1(setup: Setup, tmp_path: Path) -> None:
+@pytest.mark.parametrize("used", [IDLE, BURNT], ids=["machine with time", "proxy burns both processors"])
+def test_the_same_rates_are_exit_status_1_where_no_other_program_took_the_time(
+    setup: Setup, tmp_path: Path, used: Usage
+) -> None:
     setup.broken = {"mptcp": lambda m: with_rates(m, eth0=60e6)}
+    setup.used = {part: [used] for part in PARTS}
     with pytest.raises(running.DemoError, match="not as it should be: MPTCP through the proxy "):
         run(tmp_path)
     assert setup.downloads == list(PARTS)

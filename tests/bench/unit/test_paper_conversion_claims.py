@@ -21,6 +21,7 @@ from mptcp_bench.paper.conversion import (
 )
 from mptcp_bench.paper.results import Run
 from mptcp_bench.paper.verdicts import CLAIMS, judged
+from mptcp_lab.agent.processors import Usage
 
 
 @pytest.mark.parametrize("claim", [claim.id for claim in CLAIMS["table1"]])
@@ -68,12 +69,12 @@ def test_a_run_has_the_distributions_that_the_figure_draws() -> None:
     assert set(one.distributions) == kinds
     assert (one.case, one.repetition, one.valid) == (MPTCP, 1, True)
     assert one.values["median_stream_up"] == PAPER.stream
-    assert one.values["idle"] == PAPER.idle
+    assert (one.values["idle"], one.values["least_idle"]) == (PAPER.idle, PAPER.least_idle)
 
 
 def test_a_real_origin_is_not_slowed_down() -> None:
     assert PACED not in workloads(emulated=False)
     assert estimate(2, emulated=False) < estimate(2)
     few = tuple(PAPER.exchange(random.Random(1)) for _ in range(3))
-    measured = {workload.key: Conversions(few, 0.5) for workload in (SMALL, FAST, UPLOAD)}
+    measured = {workload.key: Conversions(few, Usage(0.0, 0.5, None)) for workload in (SMALL, FAST, UPLOAD)}
     assert "stream down" not in run_of(MPTCP, 1, measured).distributions

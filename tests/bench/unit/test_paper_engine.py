@@ -11,6 +11,7 @@ from mptcp_bench.paper import engine, measures
 from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.results import Cause
 from mptcp_bench.paper.scenarios import SCENARIOS, Trial
+from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.recorder import Sample
 from mptcp_lab.testbed.transfer import Observation
 
@@ -153,6 +154,8 @@ def test_a_path_that_carries_nothing_is_not_capped() -> None:
     assert measures.time_to_throttle(seen, "ethernet", CAP) is None
 
 
+USED = (Usage(0.0, 0.5, None, least_idle=0.2), Usage(0.0, 0.4, None, least_idle=0.3))
+"""Of client and proxy."""
 RTTS = {"ethernet": 0.002, "wifi": 0.013}
 
 
@@ -171,28 +174,28 @@ def test_a_path_that_is_not_emulated_makes_no_data_point(
 ) -> None:
     seen = replace(SEEN, samples=samples(*[(ethernet, 19e6)] * 40))
     run = engine.data_point(
-        THROUGH, 1, seen, "same", Parameters.of(), idle=0.5, rtts=rtts, emulated=True
+        THROUGH, 1, seen, "same", Parameters.of(), used=USED, rtts=rtts, emulated=True
     )  # fmt: skip
     assert run.valid is (said is None)
     assert (said or "") in run.reason
-    real = engine.data_point(THROUGH, 1, seen, "same", Parameters.of(), idle=0.5, rtts=rtts, emulated=False)
+    real = engine.data_point(THROUGH, 1, seen, "same", Parameters.of(), used=USED, rtts=rtts, emulated=False)
     assert real.valid
-    assert real.values["idle"] == 0.5
+    assert (real.values["idle"], real.values["least_idle"]) == (0.4, 0.2)
     assert all(real.values[f"rtt_{path}"] == seconds for path, seconds in rtts.items())
 
 
 def test_a_download_too_short_to_be_measured_is_no_data_point() -> None:
     seen = replace(SEEN, ended=0.05, samples=samples((90e6, 0)))
-    run = engine.data_point(THROUGH, 1, seen, "same", Parameters.of(), idle=0.5, rtts={}, emulated=True)
+    run = engine.data_point(THROUGH, 1, seen, "same", Parameters.of(), used=USED, rtts={}, emulated=True)
     assert "too short" in run.reason
 
 
 def test_a_server_that_speaks_multipath_is_a_cause_of_its_own() -> None:
     seen = replace(SEEN, samples=samples(*[(0, 19e6)] * 40))
-    run = engine.data_point(ALONE, 1, seen, "same", Parameters.of(), idle=0.5, rtts=RTTS, emulated=True)
+    run = engine.data_point(ALONE, 1, seen, "same", Parameters.of(), used=USED, rtts=RTTS, emulated=True)
     assert (run.valid, run.cause) == (False, Cause.NO_FALLBACK)
     other = engine.data_point(
-        ALONE, 1, replace(seen, status=4), "same", Parameters.of(), idle=0.5, rtts={}, emulated=True
+        ALONE, 1, replace(seen, status=4), "same", Parameters.of(), used=USED, rtts={}, emulated=True
     )
     assert (other.valid, other.cause) == (False, Cause.OTHER)
 

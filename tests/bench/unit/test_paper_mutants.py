@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
-from paper_mutants import BREAKS, FIGURE_MUTANTS, PAPER, TODAY, UNEXPLAINED, World, experiment, verdicts
+from paper_mutants import BREAKS, FIGURE_MUTANTS, PAPER, TODAY, UNEXPLAINED, UNLIKELY, World, experiment, verdicts
 
 from mptcp_bench.paper.results import Cause, PaperResult
 from mptcp_bench.paper.scenarios import SCENARIOS
-from mptcp_bench.paper.verdicts import CLAIMS
+from mptcp_bench.paper.verdicts import CLAIMS, judged
+from mptcp_bench.result_file import JudgedClaim, from_json, to_json
 
 CLAIMED = [(key, claim.id) for key in SCENARIOS for claim in CLAIMS[key]]
 
@@ -62,10 +64,31 @@ def test_what_differs_does_so_by_the_mechanism_that_was_measured(key: str, claim
     assert verdicts(experiment(without, key))[claim] == "fails"
 
 
+@pytest.mark.parametrize(("key", "claim"), UNLIKELY)
+def test_what_was_not_measured_is_no_reason_to_differ(key: str, claim: str) -> None:
+    def judged_claim(result: PaperResult) -> JudgedClaim:
+        return next(each for each in result.claims if each.id == claim)
+
+    failed = judged_claim(found("today", key))
+    assert failed.verdict == "fails"
+    assert failed.why.startswith("Likely, but not measured: ")
+    without = judged_claim(experiment(UNLIKELY[key, claim](TODAY), key))
+    assert (without.verdict, without.why) == ("fails", "")
+
+
 @pytest.mark.parametrize(("key", "claim"), CLAIMED)
 def test_nothing_else_differs(key: str, claim: str) -> None:
     if verdicts(found("today", key))[claim] == "differs":
         assert (key, claim) in UNEXPLAINED
+
+
+def test_a_result_without_what_decides_it_loads_and_is_not_judged() -> None:
+    """Until 2026-11-23 results had the idle time of all processors together, which says nothing of the busiest."""
+    kept = found("today", "fig5")
+    runs = tuple(replace(run, values={k: v for k, v in run.values.items() if k != "least_idle"}) for run in kept.runs)
+    old = from_json(to_json(judged(replace(kept, runs=runs))), "f", PaperResult)
+    assert old.values("mtu-1000", "idle") == kept.values("mtu-1000", "idle") != ()
+    assert verdicts(judged(old)) == verdicts(kept) | {"unstable": "not judged"}
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -13,7 +13,7 @@ import pytest
 from mptcp_bench.experiments.relay_memory import pss, user_memory
 from mptcp_bench.experiments.soak import process
 from mptcp_lab.agent.processes import descendants
-from mptcp_lab.agent.processors import process_seconds, tree_seconds
+from mptcp_lab.agent.processors import process_seconds, read, tree_seconds
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 WORKER_SECONDS, WORKER_BYTES = 0.2, 8_000_000
@@ -47,6 +47,34 @@ def tree() -> Iterator[int]:
 
 def test_processor_time_is_that_of_all(tree: int) -> None:
     assert tree_seconds(tree) >= process_seconds(tree) + 2 * (WORKER_SECONDS - TICK)
+
+
+ENDED = f"""
+import subprocess, sys
+burn = "import time\\nwhile time.process_time() < {WORKER_SECONDS}: pass"
+print("ready", flush=True)
+sys.stdin.readline()
+subprocess.run([sys.executable, "-c", burn])
+print("ended", flush=True)
+sys.stdin.readline()
+"""
+"""A process that burns no time, and one below it that does and ends."""
+
+
+def test_what_ended_below_it_is_a_program_s_own() -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as own:
+        assert own.stdin is not None
+        assert own.stdout is not None
+        assert own.stdout.readline() == b"ready\n"
+        before, running = read(own.pid), tree_seconds(own.pid)
+        own.stdin.write(b"\n")
+        own.stdin.flush()
+        assert own.stdout.readline() == b"ended\n"
+        after = read(own.pid)
+        assert before.own is not None
+        assert after.own is not None
+        assert after.own - before.own >= WORKER_SECONDS - 2 * TICK
+        assert tree_seconds(own.pid) - running < WORKER_SECONDS / 2
 
 
 def test_memory_is_that_of_all(tree: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from mptcp_lab.agent.processors import Usage, parse, read, usage
 
+TICK = os.sysconf("SC_CLK_TCK")
 STAT = "cpu  {user} 0 {system} {idle} {disk} 0 0 {stolen} {user} 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n"
 PRESSURE = "some avg10=49.07 avg60=54.26 avg300=50.15 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=77\n"
 
@@ -30,23 +32,56 @@ def test_shares_of_the_time_between_two_readings() -> None:
 def test_a_kernel_that_does_not_count_waiting(pressure: str | None) -> None:
     before, after = parse(0.0, stat(), pressure), parse(1.0, stat(user=95, idle=5), pressure)
     assert usage(before, after) == Usage(stolen=0.0, idle=0.05, waiting=None)
+    assert not usage(before, after).busy, "by whom is not known"
+    before, after = parse(0.0, stat(), pressure, 5.0), parse(1.0, stat(user=95, idle=5), pressure, 5.1)
     assert usage(before, after).busy
-    assert not usage(before, parse(1.0, stat(user=80, idle=20), pressure)).busy
+    assert not usage(before, parse(1.0, stat(user=80, idle=20), pressure, 5.7)).busy
 
 
 @pytest.mark.parametrize(
     ("used", "busy"),
     [
-        (Usage(0.0, 0.9, 0.05), False),
-        (Usage(0.0, 0.2, 0.45), False),
-        (Usage(0.0, 0.2, 0.55), True),
-        (Usage(0.0, 0.05, 0.45), True),
-        (Usage(0.2, 0.7, 0.1), True),
+        (Usage(0.0, 0.9, 0.05, 0.05), False),
+        (Usage(0.0, 0.2, 0.45, 0.5), False),
+        (Usage(0.0, 0.2, 0.55, 0.5), True),
+        (Usage(0.0, 0.0, 1.0, 0.7), True),
+        (Usage(0.0, 0.0, None, 0.7), True),
+        # Nobody else took it, or it is not known who did.
+        (Usage(0.0, 0.0, 1.0, 0.02), False),
+        (Usage(0.0, 0.0, 1.0, None), False),
+        (Usage(0.2, 0.7, 0.1, 0.0), True),
         (Usage(0.2, 0.7, None), True),
     ],
 )
-def test_stolen_and_contended_processors_are_busy(used: Usage, busy: bool) -> None:
+def test_processors_that_others_took_are_busy(used: Usage, busy: bool) -> None:
     assert used.busy is busy
+
+
+def test_what_other_programs_took_is_what_our_own_did_not() -> None:
+    before = parse(0.0, stat(user=100), None, own=7.0)
+    after = parse(1.0, stat(user=200, system=40, idle=60), None, own=7.0 + 60 / TICK)
+    assert usage(before, after).others == pytest.approx(0.4)
+    # Interrupts and idle time are nobody's, and a process's time may be more than the ticks that were counted.
+    assert usage(before, parse(1.0, stat(user=110, idle=90), None, own=7.0 + 20 / TICK)).others == 0
+    assert usage(before, parse(1.0, stat(user=200), None)).others is None
+
+
+def test_one_processor_that_is_full_is_not_hidden_by_the_others() -> None:
+    def text(first: int, second: int) -> str:
+        """Return user's ticks of two processors, each of which has 100 in all."""
+        each = ((f"cpu{number}", user) for number, user in enumerate((first, second)))
+        lines = (f"{name} {user} 0 0 {100 - user} 0 0 0 0 0 0" for name, user in each)
+        return "\n".join([f"cpu  {first + second} 0 0 {200 - first - second} 0 0 0 0 0 0", *lines, "intr 5"])
+
+    nothing = "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n"
+    found = usage(parse(0.0, nothing, None), parse(1.0, text(100, 0), None))
+    assert (found.idle, found.least_idle) == (0.5, 0.0)
+    found = usage(parse(0.0, nothing, None), parse(1.0, text(50, 50), None))
+    assert (found.idle, found.least_idle) == (0.5, 0.5)
+    # One that was switched on meanwhile was not there at first.
+    alone = nothing.rpartition("cpu1")[0]
+    assert usage(parse(0.0, alone, None), parse(1.0, text(20, 90), None)).least_idle == 0.8
+    assert usage(parse(0.0, "cpu  0 0 0 0 0 0 0 0\n", None), parse(1.0, text(20, 90), None)).least_idle is None
 
 
 def test_two_readings_at_one_moment() -> None:
@@ -68,4 +103,6 @@ def test_this_host() -> None:
     used = usage(before, after)
     assert 0.0 <= used.stolen <= 1.0
     assert 0.0 <= used.idle <= 1.0
+    assert used.least_idle is not None
+    assert 0.0 <= used.least_idle <= 1.0
     assert "processors idle" in str(used)
