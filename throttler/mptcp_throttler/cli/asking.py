@@ -14,7 +14,8 @@ from typing import Any
 
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED, USAGE
-from mptcp_throttler.cli.common import complain, no_answer, status_socket
+from mptcp_throttler.cli.complaints import complain
+from mptcp_throttler.cli.status_socket import no_answer, status_socket
 
 FOLLOW_SECONDS = 1.0
 """Between two questions for events."""

@@ -7,7 +7,8 @@ import argparse
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError
-from mptcp_throttler.cli.common import complain, no_answer, policy_with_warnings, status_socket
+from mptcp_throttler.cli.complaints import complain, policy_with_warnings
+from mptcp_throttler.cli.status_socket import no_answer, status_socket
 
 
 def run(options: argparse.Namespace) -> int:

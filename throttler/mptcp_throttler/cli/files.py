@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError, Problem, Severity
-from mptcp_throttler.cli.common import complain, policy_with_warnings, time_of
+from mptcp_throttler.cli.complaints import complain, policy_with_warnings
 
 if TYPE_CHECKING:
     from mptcp_throttler.config.settings import Settings
@@ -69,7 +70,7 @@ def plan(options: argparse.Namespace) -> int:
 
     settings = read_settings(options.config)
     policy = policy_with_warnings(options.policy or settings.policy, settings)
-    now = time_of(options.at)
+    now = _time_of(options.at)
     connections = (
         _live_connections(settings, now) if options.live else read_connections(options.subflows, settings, now)
     )
@@ -135,3 +136,14 @@ def quota(options: argparse.Namespace) -> int:
 def _no_such_budget(name: str, budgets: Sequence[str]) -> str:
     known = f"the rules with one are {', '.join(budgets)}" if budgets else "no rule has one"
     return f'"{name}" is not a rule with a budget; {known}'
+
+
+def _time_of(text: str | None) -> float:
+    if text is None:
+        return time.time()
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise DocumentError(
+            [Problem("--at", 0, 0, "", text, f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"')]
+        ) from None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_common.problems import DocumentError, Problem
-from mptcp_throttler.cli.common import complain, policy_with_warnings
+from mptcp_throttler.cli.complaints import complain, policy_with_warnings
 from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from rich.text import Text
 
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.status_client import ask, ask_async
-from mptcp_throttler.cli.common import complain, no_answer
+from mptcp_throttler.cli.complaints import complain
+from mptcp_throttler.cli.status_socket import no_answer
 from mptcp_throttler.views import top as keyboard
 from mptcp_throttler.views import top_screen
 from mptcp_throttler.views.top import Page, View

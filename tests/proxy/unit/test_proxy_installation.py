@@ -1,0 +1,77 @@
+"""Files that are installed."""
+
+from __future__ import annotations
+
+import os
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy import installation, shim
+from mptcp_proxy.configuration.check import Checked
+from mptcp_proxy.configuration.listeners import listeners
+from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.configuration.workers import Workers
+from mptcp_proxy.places import Places
+
+
+class Here(Places):
+    """Places below a directory of the test's."""
+
+    directory: Path
+
+    @property
+    def runtime(self) -> Path:
+        return self.directory / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "lib"
+
+
+def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    Here.directory = tmp_path
+    places = Here("n")
+    lines = tuple(PhysicalLine("f", n, t) for n, t in enumerate(["http_port 3129", "http_port 3128", "via on"], 1))
+    checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
+    before = os.umask(0o077)
+    try:
+        installation.make_directories(places, checked)
+        installation.install(places, checked, [ip_network("10.0.0.1/32")], 1)
+    finally:
+        os.umask(before)
+    assert places.configuration_in_force.read_text() == "workers 1\nhttp_port 3129\nhttp_port 3128\nvia on\n"
+    assert places.listen_ports.read_text() == "3128,3129\n"
+    assert places.own_addresses.read_text() == "10.0.0.1/32\n"
+    installation.install(places, checked, [], 1, option=True)
+    assert (
+        places.configuration_in_force.read_text() == "workers 1\nhttp_port 3129 mptcp\nhttp_port 3128 mptcp\nvia on\n"
+    )
+    assert places.listen_ports.read_text() == "3128,3129\n"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path.glob("*/*"))}
+    others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644}
+    assert modes == {"squid.conf": 0o640, **others}
+    # Squid takes it for a template, in which this begins a code.
+    assert "%" not in places.check_page_missing.read_text()
+    assert places.runtime.stat().st_mode & 0o777 == 0o755
+    assert places.logs.stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "a\tb"])
+def test_a_library_that_ld_preload_cannot_name_is_copied(tmp_path: Path, name: str) -> None:
+    Here.directory = tmp_path
+    tmp_path.chmod(0o755)
+    places = Here("n")
+    library = tmp_path / name / "mptcp_listen.so"
+    library.parent.mkdir()
+    library.write_bytes(b"library")
+    used = installation.install_library(places, library)
+    assert used == places.runtime / "mptcp_listen.so"
+    assert used.read_bytes() == b"library"
+    assert shim.can_be_preloaded(used)

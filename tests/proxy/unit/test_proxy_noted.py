@@ -1,0 +1,23 @@
+"""Signals that are noted."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from mptcp_proxy.noted import NotedSignals
+
+
+def test_signals_are_noted_in_their_order() -> None:
+    before = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGUSR2)
+    try:
+        noted = NotedSignals([signal.SIGHUP])
+        noted.note([signal.SIGUSR2])
+        assert not noted
+        os.kill(os.getpid(), signal.SIGUSR2)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert [noted.pop(), noted.pop()] == [signal.SIGUSR2, signal.SIGHUP]
+        assert not noted
+    finally:
+        for number, action in zip((signal.SIGHUP, signal.SIGUSR2), before, strict=True):
+            signal.signal(number, action)

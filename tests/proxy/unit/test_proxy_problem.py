@@ -1,0 +1,28 @@
+"""Problems as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mptcp_proxy.problem import Problem, errors
+
+
+def test_problems_as_people_read_them() -> None:
+    assert str(Problem("wrong", "f", 3, "right")) == "f:3: wrong (allowed: right)"
+    assert str(Problem("odd", "f", warning=True)) == "f: warning: odd"
+    assert str(Problem("caf\xe9 \x1b[2J\n\x07", "f")) == r"f: caf\xe9 \x1b[2J\n\x07".replace(r"\xe9", "\xe9")
+    assert str(Problem("wrong")) == "wrong"
+    assert errors([Problem("odd", warning=True), Problem("wrong")]) == (Problem("wrong"),)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("cache_peer p parent 1 0 login=joe:hunter2 x: odd", "cache_peer p parent 1 0 login=… x: odd"),
+        ("cache_peer p sslpassword=hunter2", "cache_peer p sslpassword=…"),
+        ("cachemgr_passwd hunter2 all: odd", "cachemgr_passwd … all: odd"),
+        ("http_port 3128 name=joe", "http_port 3128 name=joe"),
+    ],
+)
+def test_passwords_are_not_repeated(said: str, shown: str) -> None:
+    assert str(Problem(said, "f", 3)) == f"f:3: {shown}"
