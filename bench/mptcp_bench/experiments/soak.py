@@ -32,7 +32,7 @@ from .findings import Findings
 from .options import count, positive
 from .scale_crowd import TRICKLE, Crowd, two_subflows, with_crowd
 from .scale_policy import FULL, settings_file
-from .soak_judging import CHECKED, Process, Sample, Soak, judge, misplaced
+from .soak_judging import CHECKED, Process, Reading, Soak, judge, misplaced
 from .system_state import differences, kernel_state
 
 OPTIONS = {
@@ -93,7 +93,7 @@ def _samples(
     interval: float,
     draw: Random,
     console: Console,
-) -> Iterator[Sample]:
+) -> Iterator[Reading]:
     begin = time.monotonic()
     due = interval
     while due <= seconds:
@@ -107,7 +107,7 @@ def _samples(
         due += interval
 
 
-def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Sample:
+def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Reading:
     """Raise TestbedError or ValueError where the throttler does not answer."""
     proxy = testbed["proxy"]
     before = two_subflows(crowd.listed())
@@ -124,7 +124,7 @@ def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, dr
     checked = set(draw.sample(sorted(there), min(CHECKED, len(there))))
     counters = crowd.client.read()
     squid = crowd.proxy.process.pid
-    return Sample(
+    return Reading(
         time=now,
         standing=counters.standing,
         opened=counters.opened,
