@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..statistics import fmean, geometric_mean, median
 from .aims import Aim
-from .mimbox_points import PERCENTS, Claim, Delays, Held, Points, growth
+from .mimbox_points import PERCENTS, Claim, Delays, HeldMemory, Points, growth
 from .relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
 from .relay_judging import IDLE, median_or_nan
 
@@ -194,7 +194,7 @@ def buffer_claims(points: Points) -> list[Claim]:
     ]
 
 
-def buffer_aims(points: Points, idle: Sequence[Held]) -> list[Aim]:
+def buffer_aims(points: Points, idle: Sequence[HeldMemory]) -> list[Aim]:
     """Say whether buffers were filled, and what *idle* connections take."""
     ours = [p for p in points.all if p.cell.proxy == OURS and p.task == "connect"]
     smallest = min((p.at for p in ours), default=0)

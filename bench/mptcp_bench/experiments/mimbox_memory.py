@@ -23,7 +23,7 @@ from .attempts import attempted
 from .findings import Findings
 from .mimbox_bed import NEEDS, Declared, Window, built, chosen, curves, drawn, findings, measured, rounds, several
 from .mimbox_judging import EACH, ROUTER, buffer_aims, buffer_claims
-from .mimbox_points import Held, Point, Points
+from .mimbox_points import HeldMemory, Point, Points
 from .relay_bed import LARGE, SMALL, Bed
 from .relay_cells import BASE, DIRECT, OURS, Cell
 from .relay_judging import Measured
@@ -93,7 +93,10 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         lambda target: drawn(target, "Goodput against what a socket may buffer", subtitle,
                              [lambda axes: curves(axes, DECLARED, what, points, "linear")]),
     )  # fmt: skip
-    kept = [*idle, *(Held("busy tunnel, mptcp2", p.user / 1e3, p.kernel / 1e3) for p in found if p.task == "busy")]
+    kept = [
+        *idle,
+        *(HeldMemory("busy tunnel, mptcp2", p.user / 1e3, p.kernel / 1e3) for p in found if p.task == "busy"),
+    ]
     table = new_table("Memory of a connection, kB", ("", "user", "kernel"), ("",))
     for name in dict.fromkeys(each.name for each in kept):
         there = [each for each in kept if each.name == name]
@@ -101,9 +104,9 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     return replace(done, tables=(*done.tables, table), data=done.data | {"memory": [asdict(each) for each in kept]})
 
 
-def _idle(console: Console, seed: int, runs: int, hold: int, void: list[str]) -> list[Held]:
+def _idle(console: Console, seed: int, runs: int, hold: int, void: list[str]) -> list[HeldMemory]:
     """Return what idle connections of a new proxy take, by TCP and Multipath TCP."""
-    found: list[Held] = []
+    found: list[HeldMemory] = []
     with Testbed(paths((None, None), offloads=False, name="mimbox"), seed=seed) as testbed:
         bed = Bed.built(testbed, BASE, seconds=1.0, hold=hold, files=FILES)
         for number in range(runs):
@@ -116,5 +119,5 @@ def _idle(console: Console, seed: int, runs: int, hold: int, void: list[str]) ->
                     there = attempted(once, f"round {number + 1}, {name}, {client}", console, void)
                     if there is not None:
                         console.print(f"{name}, {client}: {there.cost:.0f} kB", style="dim", highlight=False)
-                        found.append(Held(f"{name}, {client}", there.user / 1e3, there.kernel / 1e3))
+                        found.append(HeldMemory(f"{name}, {client}", there.user / 1e3, there.kernel / 1e3))
     return found

@@ -90,7 +90,7 @@ class Delays:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMemory:
     """What a held connection takes of memory, KB."""
 
     name: str

@@ -65,7 +65,7 @@ TITLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PlannedRun:
     """One variant to be run; a poller with its *phase* in seconds."""
 
     variant: str
@@ -75,7 +75,7 @@ class Order:
         return self.variant if self.phase is None else f"{self.variant}, reading after {self.phase:.1f} s"
 
 
-def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Order], float, float]:
+def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[PlannedRun], float, float]:
     """Return what *options* choose, cap in Mbit/s, and seconds. Raises OptionError for what makes no sense."""
     variants = choice(options, "variant", VARIANTS)
     phases = count(options, "phases", QUICK_PHASES if quick else PHASES)
@@ -85,13 +85,13 @@ def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Order
     draw = random.Random(seed)
     # Not before the transfer has brought what a reading must find.
     parts = [max(SOONEST, PERIOD * (number + draw.random()) / phases) for number in range(phases)]
-    orders = [Order(v, phase) for v in variants for phase in (parts if v == "poller" else [None])]
-    return orders, cap, seconds
+    planned = [PlannedRun(v, phase) for v in variants for phase in (parts if v == "poller" else [None])]
+    return planned, cap, seconds
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
     """Run what *options* choose, one variant after the other, in two testbeds that stand at the same time."""
-    orders, cap, seconds = plan(options, seed, quick)
+    planned, cap, seconds = plan(options, seed, quick)
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss")
     topology = paths(two_paths(RATES, RTTS))
     measured: list[Measured] = []
@@ -99,11 +99,11 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     with Testbed(topology, seed=seed) as plain, Testbed(topology, seed=seed) as throttled:
         size = round(sum(RATES) * 1e6 / 8 * (seconds + 5))
         work = Work(Bed.built(plain, [size]), Bed.built(throttled, [size]), size, cap, seconds)
-        for order in orders:
-            console.print(str(order), style="dim", highlight=False)
-            measured += attempted(partial(work.measure, order), str(order), console, void) or []
-    variants = list(dict.fromkeys(order.variant for order in orders))
-    asked = aims(measured, work.rates, variants, sum(order.variant == "poller" for order in orders))
+        for one in planned:
+            console.print(str(one), style="dim", highlight=False)
+            measured += attempted(partial(work.measure, one), str(one), console, void) or []
+    variants = list(dict.fromkeys(one.variant for one in planned))
+    asked = aims(measured, work.rates, variants, sum(one.variant == "poller" for one in planned))
     data = {
         "transfers": [
             {"variant": m.variant, "transfer": m.transfer, "phase": m.phase, **asdict(m.outcome)} for m in measured
@@ -131,34 +131,34 @@ class Work:
         burst = class_spec(1, Throttle(rate, rate, None, Share.PATH)).burst
         return Rates(rate, RATES[0] * 1_000_000, RATES[1] * 1_000_000, burst + FIRST_WINDOW)
 
-    def measure(self, order: Order) -> list[Measured]:
+    def measure(self, one: PlannedRun) -> list[Measured]:
         """Return the first and the repeated transfer of a client that nobody knows.
 
         Raises TestbedError or ValueError where one was not over both paths.
         """
-        policy = "budget" if order.variant == "budget" else "cap"
+        policy = "budget" if one.variant == "budget" else "cap"
         [cell] = pages_cells.cells({"at_once": "1", "cap": f"{self.cap:g}", "policy": policy})
-        ours = order.variant in ("ours", "budget")
+        ours = one.variant in ("ours", "budget")
         bed = self.throttled if ours else self.plain
         bed.wait_until_quiet()
         if ours:
             bed.start_throttler(cell)
-        with bed.set_up(cell, order.variant), self._poller(bed, cell, order) as poller:
-            found = [self._transfer(bed, order, TRANSFERS[0], self.seconds, poller)]
+        with bed.set_up(cell, one.variant), self._poller(bed, cell, one) as poller:
+            found = [self._transfer(bed, one, TRANSFERS[0], self.seconds, poller)]
             bed.wait_until_quiet()
-            found.append(self._transfer(bed, order, TRANSFERS[1], REPEATED, None))
+            found.append(self._transfer(bed, one, TRANSFERS[1], REPEATED, None))
         return found
 
     @contextmanager
-    def _poller(self, bed: Bed, cell: pages_cells.Cell, order: Order) -> Iterator[Poller | None]:
+    def _poller(self, bed: Bed, cell: pages_cells.Cell, one: PlannedRun) -> Iterator[Poller | None]:
         """Have a poller that is not started yet, and whose class is taken away at the end."""
-        if order.phase is None:
+        if one.phase is None:
             yield None
             return
         class_, gone = static_class(cell)
         proxy, router = bed.testbed["proxy"], bed.testbed["hop1"]
         poller = Poller(
-            lambda: router.interface_bytes("lan").sent, lambda: proxy.run(class_), order.phase, PERIOD
+            lambda: router.interface_bytes("lan").sent, lambda: proxy.run(class_), one.phase, PERIOD
         )  # fmt: skip
         try:
             yield poller
@@ -167,7 +167,7 @@ class Work:
             if poller.capped_at is not None:
                 proxy.run(gone)
 
-    def _transfer(self, bed: Bed, order: Order, transfer: str, seconds: float, poller: Poller | None) -> Measured:
+    def _transfer(self, bed: Bed, one: PlannedRun, transfer: str, seconds: float, poller: Poller | None) -> Measured:
         added = Added(bed.client, bed.testbed["proxy"])
         url = bed.origin.url(str(self.size))
         proxy = f"http://{bed.proxy_address}:{PROXY_PORT}"
@@ -191,7 +191,7 @@ class Work:
         bed.testbed.check_emulation()
         until = None if poller is None or poller.capped_at is None else poller.capped_at - recorder.started
         outcome = judge(recorder.samples, CAPPED, OTHER, self.rates.cap, end, until)
-        return Measured(order.variant, transfer, order.phase, outcome, begin, recorder.samples)
+        return Measured(one.variant, transfer, one.phase, outcome, begin, recorder.samples)
 
 
 def table_of(measured: Sequence[Measured], over: Rates) -> Table:

@@ -13,21 +13,21 @@ LATE_MS = 200.0
 """Age from which a connection's transfer is well under way."""
 AIM_P99_MS = 5.0
 
-Sample = Mapping[str, float]
+JoinSample = Mapping[str, float]
 """Of one join, see ``reaction_joins.sample``."""
 
 
-def reactions(samples: Sequence[Sample]) -> list[float]:
+def reactions(samples: Sequence[JoinSample]) -> list[float]:
     """Return the delays of those joins after which a cap came, in milliseconds."""
     return [sample["delay_ms"] for sample in samples if 0 <= sample["delay_ms"] < inf]
 
 
-def judge(found: Mapping[str, Sequence[Sample]], offered: Sequence[str], count: int) -> list[Aim]:
+def judge(found: Mapping[str, Sequence[JoinSample]], offered: Sequence[str], count: int) -> list[Aim]:
     """Return the aims for the samples of each adapter that is *offered*; *count* connections were made with each."""
     return [aim for backend in offered for aim in _judge(backend, found.get(backend, ()), count)]
 
 
-def _judge(backend: str, samples: Sequence[Sample], count: int) -> list[Aim]:
+def _judge(backend: str, samples: Sequence[JoinSample], count: int) -> list[Aim]:
     delays = [sample["delay_ms"] for sample in samples]
     late = [sample for sample in samples if sample["age_ms"] > LATE_MS]
     early = [sample for sample in samples if sample["age_ms"] <= LATE_MS]

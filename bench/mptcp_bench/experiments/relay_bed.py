@@ -21,7 +21,7 @@ from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Process, Program, Testbed, TestbedError
 from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 
-from .peers import PEERS, PORT, Order
+from .peers import PEERS, PORT, PeerSetup
 from .peers.splice import built
 from .relay_cells import BULK, BUSY, CLIENTS, DIRECT, HELD, KEPT, STREAMS, Cell, Setting
 from .relay_judging import Measured, taken, void
@@ -121,8 +121,8 @@ class Bed:
         directory = host.directory / f"{cell.proxy}-{next(self.numbers)}"
         directory.mkdir(mode=0o755)
         workers = 1 if self.setting.workers == "one" else os.cpu_count() or 1
-        order = Order(host, directory, self.origin, workers, bool(CLIENTS[cell.client]), more)
-        process = PEERS[cell.proxy].start(order)
+        setup = PeerSetup(host, directory, self.origin, workers, bool(CLIENTS[cell.client]), more)
+        process = PEERS[cell.proxy].start(setup)
         try:
             yield process
         finally:

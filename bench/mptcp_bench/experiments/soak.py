@@ -33,7 +33,7 @@ from .findings import Findings
 from .options import count, positive
 from .scale_crowd import TRICKLE, Crowd, two_subflows, with_crowd
 from .scale_policy import FULL, settings_file
-from .soak_judging import CHECKED, Process, Sample, Soak, judge, misplaced
+from .soak_judging import CHECKED, Process, Reading, Soak, judge, misplaced
 
 OPTIONS = {
     "minutes": "that it takes, default 60",
@@ -95,7 +95,7 @@ def _samples(
     interval: float,
     draw: Random,
     console: Console,
-) -> Iterator[Sample]:
+) -> Iterator[Reading]:
     begin = time.monotonic()
     due = interval
     while due <= seconds:
@@ -109,7 +109,7 @@ def _samples(
         due += interval
 
 
-def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Sample:
+def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Reading:
     """Raise TestbedError or ValueError where the throttler does not answer."""
     proxy = testbed["proxy"]
     before = two_subflows(crowd.listed())
@@ -126,7 +126,7 @@ def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, dr
     checked = set(draw.sample(sorted(there), min(CHECKED, len(there))))
     counters = crowd.client.read()
     squid = crowd.proxy.process.pid
-    return Sample(
+    return Reading(
         time=now,
         standing=counters.standing,
         opened=counters.opened,

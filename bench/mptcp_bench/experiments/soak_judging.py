@@ -34,7 +34,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Reading:
     """What there was at one moment."""
 
     time: float
@@ -73,7 +73,7 @@ class Soak:
     tunnels: int
     churn: int
     """Tunnels to be replaced a second."""
-    samples: tuple[Sample, ...]
+    samples: tuple[Reading, ...]
     ended: int
     """Tunnels that the proxy ended."""
     cores: float
@@ -101,7 +101,7 @@ def misplaced(
     )
 
 
-def growth(samples: Sequence[Sample], value: Callable[[Sample], float]) -> float:
+def growth(samples: Sequence[Reading], value: Callable[[Reading], float]) -> float:
     """Return by what share the median of *value* grew from the second third of the time to the last.
 
     Not a number where too few samples are there for thirds, or where one has no such value.
@@ -123,7 +123,7 @@ def judge(soak: Soak) -> list[Aim]:
     replaced = (samples[-1].opened - samples[0].opened) / (samples[-1].time - samples[0].time) if samples[1:] else 0.0
     # While status and the kernel are read, some tunnels are replaced: these are not compared.
     least = min(CHECKED, soak.tunnels // 2)
-    kinds: tuple[tuple[str, float, Callable[[Sample], float]], ...] = (
+    kinds: tuple[tuple[str, float, Callable[[Reading], float]], ...] = (
         ("throttler's resident memory", GROWTH, lambda each: each.daemon.resident),
         ("throttler's descriptors", GROWTH, lambda each: each.daemon.descriptors),
         ("throttler's BPF maps", GROWTH, lambda each: each.bpf),

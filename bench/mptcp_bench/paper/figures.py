@@ -40,7 +40,7 @@ PNG_DPI = 180
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Panel:
     """One pair of axes."""
 
     draw: Callable[[Any], None]
@@ -52,7 +52,7 @@ class Part:
 class Row:
     height: float
     """Inches of the axes alone."""
-    parts: tuple[Part, ...]
+    parts: tuple[Panel, ...]
     aside: float = 0.0
     """Inches on the right that are left to the part's own legend."""
 
@@ -66,7 +66,7 @@ class Picture:
     legend: bool = True
 
 
-def _panels(result: PaperResult, until: float | None = None) -> tuple[Part, ...]:
+def _panels(result: PaperResult, until: float | None = None) -> tuple[Panel, ...]:
     """Return a panel for each case, or, *until* that many seconds, for each that has a cap.
 
     Panels with a cap have one scale, those without have one: a cap would leave nothing to see on the others'.
@@ -78,13 +78,13 @@ def _panels(result: PaperResult, until: float | None = None) -> tuple[Part, ...]
         False: Scales.of(result, [case for case in cases if not case.caps]),
     }
 
-    def part(case: Case) -> Part:
-        return Part(lambda axes: over_time(axes, result, case, scales[bool(case.caps)], until))
+    def part(case: Case) -> Panel:
+        return Panel(lambda axes: over_time(axes, result, case, scales[bool(case.caps)], until))
 
     return tuple(map(part, cases if until is None else capped))
 
 
-def _in_rows(parts: Sequence[Part], height: float) -> tuple[Row, ...]:
+def _in_rows(parts: Sequence[Panel], height: float) -> tuple[Row, ...]:
     """Return *parts* in rows of two; one alone has the row to itself."""
     return tuple(Row(height, tuple(parts[i : i + 2])) for i in range(0, len(parts), 2))
 
@@ -104,7 +104,7 @@ def throughput(result: PaperResult) -> Picture:
 
 def transfers(result: PaperResult) -> Picture:
     """Return throughput over time, how long the transfers took, and a close look at the beginning of the caps."""
-    done = Part(lambda axes: bars(axes, result, result.of_kind("panel"), DURATION))
+    done = Panel(lambda axes: bars(axes, result, result.of_kind("panel"), DURATION))
     rows = _in_rows((*_panels(result), done), 2.2)
     if (until := beginning(result, result.of_kind("panel"))) is not None:
         rows += _in_rows(_panels(result, until), 1.8)
@@ -118,15 +118,15 @@ def buffers(result: PaperResult) -> Picture:
     if any(OUT_OF_ORDER in run.series.extra for run in result.runs if run.valid and run.series):
         scales = Scales.of(result, cases, extra=OUT_OF_ORDER)
 
-        def memory(case: Case) -> Part:
-            return Part(lambda axes: receive_memory(axes, result, case, OUT_OF_ORDER, scales))
+        def memory(case: Case) -> Panel:
+            return Panel(lambda axes: receive_memory(axes, result, case, OUT_OF_ORDER, scales))
 
         rows += _in_rows([memory(case) for case in cases], 1.3)
     has_share = any(s.metric == RETRANSMISSION_SHARE for s in result.summary)
     again = RETRANSMISSION_SHARE if has_share else RETRANSMISSIONS
-    last = [Part(lambda axes: bars(axes, result, cases, again), 0.4)]
+    last = [Panel(lambda axes: bars(axes, result, cases, again), 0.4)]
     if result.of_kind("sweep"):
-        last.insert(0, Part(lambda axes: sweep(axes, result), 0.6))
+        last.insert(0, Panel(lambda axes: sweep(axes, result), 0.6))
     return Picture(_wire(result), (*rows, Row(2.3 if len(last) > 1 else 1.5, tuple(last))))
 
 
@@ -134,8 +134,8 @@ def conversion(result: PaperResult) -> Picture:
     """Return the distributions of delays, a row for each kind of segment."""
     kinds = dict.fromkeys(name.split()[0] for run in result.runs if run.valid for name in run.distributions)
 
-    def part(kind: str) -> Part:
-        return Part(lambda axes: delays(axes, result, kind))
+    def part(kind: str) -> Panel:
+        return Panel(lambda axes: delays(axes, result, kind))
 
     rows = tuple(Row(1.9, (part(kind),), aside=3.2) for kind in kinds)
     return Picture("From packet timestamps on both sides of the proxy. Dots: median, p95, p99.", rows, legend=False)

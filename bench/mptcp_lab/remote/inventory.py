@@ -36,7 +36,7 @@ class InventoryError(DocumentError, TestbedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HostRole:
     """One of the three hosts."""
 
     name: str
@@ -52,9 +52,9 @@ class Part:
 class Inventory:
     """Three hosts, checked as far as the file alone allows."""
 
-    client: Part
-    proxy: Part
-    origin: Part
+    client: HostRole
+    proxy: HostRole
+    origin: HostRole
     paths: tuple[ClientPath, ...]
     """The client's; connections open over the first."""
     source: str = ""
@@ -62,7 +62,7 @@ class Inventory:
     """The line of each key, by its name (``client.paths.wifi``), for messages."""
 
     @property
-    def parts(self) -> tuple[Part, Part, Part]:
+    def parts(self) -> tuple[HostRole, HostRole, HostRole]:
         return self.client, self.proxy, self.origin
 
     def at(self, key: str) -> str:
@@ -167,12 +167,12 @@ def load_inventory(text: str, source: str) -> Inventory:
     if section is None or problems:
         raise InventoryError(problems)
 
-    def part(name: str, host: HostSection, devices: tuple[str, ...], commands: str | None = None) -> Part:
+    def part(name: str, host: HostSection, devices: tuple[str, ...], commands: str | None = None) -> HostRole:
         login = Login(host.ssh, {**host.options, **_missing(section.options, host.options)}, host.directory)
         addresses: dict[int, str] = {}
         if isinstance(host, ServerSection):
             addresses = {f: a for f, a in ((4, host.address), (6, host.address6)) if a is not None}
-        return Part(name, login, devices, addresses, Path(commands) if commands else None)
+        return HostRole(name, login, devices, addresses, Path(commands) if commands else None)
 
     client, proxy, origin = section.client, section.proxy, section.origin
     return Inventory(

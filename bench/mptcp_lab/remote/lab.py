@@ -17,7 +17,7 @@ from ..testbed.model import Limits
 from ..testbed.ownership import Cleaned
 from ..testbed.services import PROXY_PORT
 from .connection import PREFIX
-from .inventory import Inventory, Part
+from .inventory import HostRole, Inventory
 from .ssh import SshHost
 
 MULTIPATH = REPOSITORY / "bench" / "rpi" / "multipath"
@@ -92,7 +92,7 @@ def cleanup(inventory: Inventory) -> Cleaned:
     return Cleaned(tuple(done), tuple(left))
 
 
-def _host(part: Part, run_id: str) -> SshHost:
+def _host(part: HostRole, run_id: str) -> SshHost:
     return SshHost(
         part.name,
         part.login,
@@ -125,7 +125,7 @@ def _leftovers(host: SshHost) -> _Leftovers:
     return _Leftovers(host, **json.loads(asked.stdout))
 
 
-def _problems(inventory: Inventory, part: Part, host: SshHost) -> Iterator[str]:
+def _problems(inventory: Inventory, part: HostRole, host: SshHost) -> Iterator[str]:
     where = f"{part.name}: {part.login.destination}"
     for program, package in PROGRAMS[part.name].items():
         if not host.has(program):
@@ -146,7 +146,7 @@ def _problems(inventory: Inventory, part: Part, host: SshHost) -> Iterator[str]:
             yield f"{where}: port {port} is taken by {listening[-1]}; stop it for the experiment"
 
 
-def _interface_problems(inventory: Inventory, part: Part, host: SshHost) -> Iterator[str]:
+def _interface_problems(inventory: Inventory, part: HostRole, host: SshHost) -> Iterator[str]:
     devices = host.devices()
     keys = {
         "client": {path.device: f"client.paths.{path.name}" for path in inventory.paths},

@@ -16,7 +16,7 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. What is not OK says why it matters and which command mends it."""
+    """One line of the report. What is not OK says why it matters and which command corrects it."""
 
     check: str
     status: Status

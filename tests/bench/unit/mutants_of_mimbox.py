@@ -20,7 +20,7 @@ from mptcp_bench.experiments.mimbox_judging import (
     http_aims,
     sound,
 )
-from mptcp_bench.experiments.mimbox_points import PERCENTS, Delays, Held, Point, Points
+from mptcp_bench.experiments.mimbox_points import PERCENTS, Delays, HeldMemory, Point, Points
 from mptcp_bench.experiments.relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
 
 RUNS = 3
@@ -132,8 +132,8 @@ _BUSY = [
 KEPT = [f"idle {what}, {client}" for what in ("connection", "tunnel") for client in ("tcp", "mptcp2")]
 
 
-def idle(large: str = "") -> list[Held]:
-    return [Held(name, 90.0 if name == large else 30.0, 20.0) for name in KEPT for _ in range(RUNS)]
+def idle(large: str = "") -> list[HeldMemory]:
+    return [HeldMemory(name, 90.0 if name == large else 30.0, 20.0) for name in KEPT for _ in range(RUNS)]
 
 
 def _memory_judge(large: str = "") -> Callable[..., Judged]:

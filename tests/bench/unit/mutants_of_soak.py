@@ -10,16 +10,16 @@ from typing import Any
 from mutants import Judge
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.soak_judging import Process, Sample, Soak, judge
+from mptcp_bench.experiments.soak_judging import Process, Reading, Soak, judge
 
 TUNNELS, CHURN, INTERVAL, COUNT = 1_000, 50, 30.0, 120
 
 
-def sample(number: int) -> Sample:
+def sample(number: int) -> Reading:
     """What a throttler has that meets every aim: it warms up for a while, and is then as it was."""
     time = INTERVAL * (number + 1)
     warm = min(1.0, 0.8 + number / 100)
-    return Sample(
+    return Reading(
         time=time,
         standing=TUNNELS - 10,
         opened=TUNNELS + round(CHURN * time),
@@ -36,14 +36,14 @@ def sample(number: int) -> Sample:
     )
 
 
-def soaked(change: Callable[[int, Sample], dict[str, Any]] = lambda number, one: {}, **more: Any) -> Soak:
+def soaked(change: Callable[[int, Reading], dict[str, Any]] = lambda number, one: {}, **more: Any) -> Soak:
     samples = tuple(replace(one, **change(number, one)) for number, one in enumerate(map(sample, range(COUNT))))
     sound = Soak(INTERVAL * COUNT, INTERVAL, TUNNELS, CHURN, samples, ended=0, cores=0.1, left=())
     return replace(sound, **more)
 
 
 def judged(
-    change: Callable[[int, Sample], dict[str, Any]] = lambda number, one: {}, **more: Any
+    change: Callable[[int, Reading], dict[str, Any]] = lambda number, one: {}, **more: Any
 ) -> Callable[[], Sequence[Aim]]:
     return lambda: judge(soaked(change, **more))
 

@@ -12,7 +12,7 @@ from mutants_of_overshoot import BEGIN, CAPPED, FULL, PHASE, RATES, outcome, unt
 from rich.console import Console
 
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.overshoot import Order, draw, plan, table_of
+from mptcp_bench.experiments.overshoot import PlannedRun, draw, plan, table_of
 from mptcp_bench.experiments.overshoot_judging import Measured, expected, first_packet, judge
 from mptcp_bench.experiments.overshoot_poller import Poller
 from mptcp_lab.testbed import TestbedError
@@ -82,7 +82,7 @@ def test_phases_are_one_of_each_part_of_the_period_and_the_same_for_a_seed() -> 
     assert plan({"phases": "3"}, 7, quick=False)[0] == orders
     assert [order.variant for order in orders][:4] == ["none", "ours", "budget", "static"]
     assert cap == 5
-    assert plan({"variant": "ours"}, 7, quick=True)[0] == [Order("ours")]
+    assert plan({"variant": "ours"}, 7, quick=True)[0] == [PlannedRun("ours")]
 
 
 @pytest.mark.parametrize("option", ["variant=theirs", "phases=0", "phases=x", "cap=50", "cap=0", "seconds=30"])

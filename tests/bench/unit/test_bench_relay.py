@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mutants_of_relay import RUNS, cell_of, measured, sound
 
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.peers import PEERS, Order, Peer
+from mptcp_bench.experiments.peers import PEERS, Peer, PeerSetup
 from mptcp_bench.experiments.relay import tasks_of
 from mptcp_bench.experiments.relay_cells import (
     BASE,
@@ -97,7 +97,7 @@ def test_what_is_not_installed_is_named_with_its_package(tmp_path: Path) -> None
 
 
 def test_a_proxy_says_its_version_in_a_line() -> None:
-    def never(order: Order) -> NoReturn:
+    def never(setup: PeerSetup) -> NoReturn:
         pytest.fail("started")
 
     assert Peer("x", "x", (), never).version() == ""

@@ -1,4 +1,4 @@
-"""The doctor in a namespace that is ill: it says so, and its remedies heal."""
+"""The doctor in a namespace with a fault: it says so, and its remedies correct it."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def doctor(node: LiveNode) -> tuple[int, Findings]:
     return answer.returncode, {finding["check"]: finding for finding in json.loads(answer.stdout)}
 
 
-def heal(node: LiveNode, finding: dict[str, str]) -> None:
+def correct(node: LiveNode, finding: dict[str, str]) -> None:
     """Run what the finding says, without the part that makes it last over a reboot."""
     for command in finding["remedy"].split("#")[0].split("&&"):
         if ">>" not in command:
             node.run(["sh", "-c", command])
 
 
-def test_a_healthy_node(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
+def test_a_node_without_a_fault(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
     require("htb")
     node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
     code, findings = doctor(node)
@@ -72,7 +72,7 @@ def test_the_doctor_imports_nothing_from_where_it_stands(make_testbed: Callable[
 
 
 @pytest.mark.parametrize(
-    ("ill", "check", "status"),
+    ("fault", "check", "status"),
     [
         (["sysctl", "-qw", "net.mptcp.enabled=0"], "kernel MPTCP", "fail"),
         (["sysctl", "-qw", "net.mptcp.allow_join_initial_addr_port=0"], "sysctl join address", "fail"),
@@ -82,16 +82,16 @@ def test_the_doctor_imports_nothing_from_where_it_stands(make_testbed: Callable[
         (["sysctl", "-qw", "net.ipv4.conf.wan1.rp_filter=1"], "rp_filter", "warn"),
     ],
 )
-def test_an_ill_node_is_healed_by_the_remedy(
-    make_testbed: Callable[..., Testbed], ill: list[str], check: str, status: str
+def test_the_remedy_corrects_the_fault(
+    make_testbed: Callable[..., Testbed], fault: list[str], check: str, status: str
 ) -> None:
     node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
-    node.run(ill)
+    node.run(fault)
     code, findings = doctor(node)
     assert findings[check]["status"] == status
     assert findings[check]["why"]
     assert code == (1 if status == "fail" else 0)
-    heal(node, findings[check])
+    correct(node, findings[check])
     code, findings = doctor(node)
     assert findings[check]["status"] == "ok"
     assert code == 0
@@ -110,7 +110,7 @@ def test_what_the_doctor_says_of_a_limit_of_0_is_true(testbed: Testbed, require:
         return node.mib()["MPTcpExtMPJoinAckRx"] - before
 
     assert joins() == 0
-    heal(node, doctor(node)[1]["path manager"])
+    correct(node, doctor(node)[1]["path manager"])
     assert joins() >= 1
 
 

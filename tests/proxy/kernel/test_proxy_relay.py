@@ -314,7 +314,7 @@ def test_a_relay_without_parents_does_not_start(testbed: Testbed) -> None:
     assert "no cache_peer: a relay needs a parent" in answer.stderr
 
 
-ILL = {
+FAULTS = {
     "uplinks": (["ip", "mptcp", "endpoint", "delete", "id", "4"], ["ip", "mptcp", "endpoint", "delete", "id", "5"]),
     "path manager": (["ip", "mptcp", "limits", "set", "subflows", "0"],),
     "routes of uplinks": (["ip", "-4", "rule", "delete", "from", "10.77.2.2"],),
@@ -322,11 +322,11 @@ ILL = {
 }
 
 
-@pytest.mark.parametrize("check", ILL)
-def test_an_ill_host_is_healed_by_the_remedy(make_testbed: Callable[..., Testbed], check: str) -> None:
+@pytest.mark.parametrize("check", FAULTS)
+def test_the_remedy_corrects_the_fault(make_testbed: Callable[..., Testbed], check: str) -> None:
     testbed = make_testbed(RELAY)
     relayed = chain(testbed)
-    for command in ILL[check]:
+    for command in FAULTS[check]:
         relayed.node.run(command)
     found = relayed.doctor()
     assert found[check]["status"] == "fail"
@@ -350,7 +350,7 @@ s.connect((sys.argv[1], 3128))
 """
 
 
-def test_where_the_kernel_has_given_up_multipath_tcp_it_is_said_and_healed(
+def test_where_the_kernel_has_given_up_multipath_tcp_it_is_said_and_corrected(
     make_testbed: Callable[..., Testbed],
 ) -> None:
     """As after an uplink that was silent for a few seconds: packets with MPTCP's option (30) vanish, then do not."""

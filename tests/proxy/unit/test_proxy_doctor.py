@@ -26,7 +26,7 @@ OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 
 
 def is_complete(finding: Finding) -> bool:
-    """What is not OK says why it matters and what mends it."""
+    """What is not OK says why it matters and what corrects it."""
     return finding.status is OK or bool(finding.why and finding.remedy)
 
 
@@ -360,7 +360,7 @@ def test_the_probe_tells_reasons() -> None:
     assert "Operation not supported" in str(results["refused"])
 
 
-FINDINGS = (ok("one", "fine"), warn("second", "odd", "it may hurt", "mend it"), fail("3", "bad", "it hurts", "do it"))
+FINDINGS = (ok("one", "fine"), warn("second", "odd", "it may hurt", "change it"), fail("3", "bad", "it hurts", "do it"))
 
 
 def test_plain_lines_are_aligned() -> None:
@@ -368,7 +368,7 @@ def test_plain_lines_are_aligned() -> None:
         "ok    one     fine",
         "warn  second  odd",
         "              why: it may hurt",
-        "              do:  mend it",
+        "              do:  change it",
         "fail  3       bad",
         "              why: it hurts",
         "              do:  do it",
@@ -395,7 +395,7 @@ def test_json() -> None:
         "status": "warn",
         "text": "odd",
         "why": "it may hurt",
-        "remedy": "mend it",
+        "remedy": "change it",
     }
 
 

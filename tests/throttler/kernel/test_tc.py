@@ -123,23 +123,23 @@ def test_a_successor_adopts_the_classes_and_puts_the_root_back(link: LiveNode, t
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_class_that_one_interface_lost_is_seen_and_mended(link: LiveNode, tmp_path: Path) -> None:
+def test_a_class_that_one_interface_lost_is_seen_and_repaired(link: LiveNode, tmp_path: Path) -> None:
     async def scenario() -> tuple[dict[int, ClassSpec], dict[int, ClassSpec]]:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         async with tc.opened():
             damaged = await tc.read_classes()
             await tc.upsert_classes([CLASSES[0x10]])
-            mended = await tc.read_classes()
+            repaired = await tc.read_classes()
             await tc.delete_classes([0x10, 0x10, 0x99])
             await tc.restore()
-        return damaged, mended
+        return damaged, repaired
 
     with link.entered():
         asyncio.run(with_classes(tmp_path))
         link.run(["tc", "class", "del", "dev", "t1", "classid", "4d50:10"])
-        damaged, mended = asyncio.run(scenario())
+        damaged, repaired = asyncio.run(scenario())
     assert not damaged[0x10].same_as(CLASSES[0x10])
-    assert mended[0x10].same_as(CLASSES[0x10])
+    assert repaired[0x10].same_as(CLASSES[0x10])
 
 
 @pytest.mark.parametrize("parent", ["1:", "1:1"])

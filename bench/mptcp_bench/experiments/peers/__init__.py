@@ -7,12 +7,12 @@ comes, connections to the origin kept and used again where it can do that.
 
 from .apache import APACHE
 from .haproxy import HAPROXY
-from .model import PORT, Order, Peer, answers
+from .model import PORT, Peer, PeerSetup, answers
 from .nginx import NGINX
 from .splice import SPLICE
 from .squid import OURS, REBUILT, SQUID
 from .traffic_server import TRAFFIC_SERVER
 
-__all__ = ["PEERS", "PORT", "Order", "Peer", "answers"]
+__all__ = ["PEERS", "PORT", "Peer", "PeerSetup", "answers"]
 
 PEERS = {peer.name: peer for peer in (OURS, REBUILT, SQUID, HAPROXY, NGINX, TRAFFIC_SERVER, APACHE, SPLICE)}

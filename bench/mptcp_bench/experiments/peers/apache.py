@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mptcp_lab.testbed import Program
 
-from .model import PORT, Order, Peer, answers
+from .model import PORT, Peer, PeerSetup, answers
 
 MODULES = "/usr/lib/apache2/modules"
 THREADS = 1000
@@ -51,14 +51,14 @@ AllowCONNECT 443
 """
 
 
-def _start(order: Order) -> Program:
+def _start(setup: PeerSetup) -> Program:
     text = _CONFIG.format(
-        port=PORT, directory=order.directory, modules=MODULES, origin=order.origin_host,
-        workers=order.workers, threads=THREADS, all_threads=THREADS * order.workers,
+        port=PORT, directory=setup.directory, modules=MODULES, origin=setup.origin_host,
+        workers=setup.workers, threads=THREADS, all_threads=THREADS * setup.workers,
     )  # fmt: skip
-    config = order.write("apache.conf", text)
-    argv = order.wrapped(["apache2", "-D", "FOREGROUND", "-f", str(config)])
-    return answers(order, order.host.popen(argv, name="apache"), "Apache")
+    config = setup.write("apache.conf", text)
+    argv = setup.wrapped(["apache2", "-D", "FOREGROUND", "-f", str(config)])
+    return answers(setup, setup.host.popen(argv, name="apache"), "Apache")
 
 
 APACHE = Peer("apache", "apache2-bin", ("apache2", f"{MODULES}/mod_proxy_connect.so"), _start, asked=("apache2", "-v"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mptcp_lab.testbed import Program
 
-from .model import PORT, Order, Peer, answers
+from .model import PORT, Peer, PeerSetup, answers
 
 _CONFIG = """\
 global
@@ -24,11 +24,11 @@ backend origin
 """
 
 
-def _start(order: Order) -> Program:
-    text = _CONFIG.format(port=PORT, workers=order.workers, origin=order.origin_host)
-    config = order.write("haproxy.cfg", text)
-    argv = order.wrapped(["haproxy", "-db", "-f", str(config)])
-    return answers(order, order.host.popen(argv, name="haproxy"), "HAProxy")
+def _start(setup: PeerSetup) -> Program:
+    text = _CONFIG.format(port=PORT, workers=setup.workers, origin=setup.origin_host)
+    config = setup.write("haproxy.cfg", text)
+    argv = setup.wrapped(["haproxy", "-db", "-f", str(config)])
+    return answers(setup, setup.host.popen(argv, name="haproxy"), "HAProxy")
 
 
 HAPROXY = Peer("haproxy", "haproxy", ("haproxy",), _start, tunnels=False, asked=("haproxy", "-v"))

@@ -17,7 +17,7 @@ PORT = PROXY_PORT
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PeerSetup:
     """What is to be started."""
 
     host: LiveNode
@@ -56,7 +56,7 @@ class Peer:
     """Of Debian; empty for what is compiled here."""
     needs: tuple[str, ...]
     """Programs, by name, and files, by path."""
-    start: Callable[[Order], Program]
+    start: Callable[[PeerSetup], Program]
     tunnels: bool = True
     """Whether it takes CONNECT."""
     multipath: str = "wrapped"
@@ -84,12 +84,12 @@ def program(name: str) -> str | None:
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 
-def answers(order: Order, process: Program, name: str) -> Program:
+def answers(setup: PeerSetup, process: Program, name: str) -> Program:
     """Return *process* once it takes connections on ``PORT``. Raises TestbedError, with the end of its log."""
-    address = order.host.service_address()
+    address = setup.host.service_address()
     try:
         wait_until(
-            lambda: accepts(order.host, address, PORT), f"{name} answers on port {PORT}", process=process, timeout=30
+            lambda: accepts(setup.host, address, PORT), f"{name} answers on port {PORT}", process=process, timeout=30
         )
     except TestbedError:
         # The next one is to have the port.

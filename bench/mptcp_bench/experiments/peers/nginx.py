@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mptcp_lab.testbed import Program
 
-from .model import PORT, Order, Peer, answers
+from .model import PORT, Peer, PeerSetup, answers
 
 # Without a limit nginx stores what a slow client has not taken yet in a file: others hold the origin back.
 _CONFIG = """\
@@ -47,11 +47,11 @@ http {{
 """
 
 
-def _start(order: Order) -> Program:
-    text = _CONFIG.format(port=PORT, workers=order.workers, origin=order.origin_host, directory=order.directory)
-    config = order.write("nginx.conf", text)
-    argv = order.wrapped(["nginx", "-p", str(order.directory), "-e", "error.log", "-c", str(config)])
-    return answers(order, order.host.popen(argv, name="nginx"), "nginx")
+def _start(setup: PeerSetup) -> Program:
+    text = _CONFIG.format(port=PORT, workers=setup.workers, origin=setup.origin_host, directory=setup.directory)
+    config = setup.write("nginx.conf", text)
+    argv = setup.wrapped(["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", str(config)])
+    return answers(setup, setup.host.popen(argv, name="nginx"), "nginx")
 
 
 NGINX = Peer("nginx", "nginx", ("nginx",), _start, tunnels=False, asked=("nginx", "-v"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from mptcp_lab.testbed import LiveNode, Program
 from mptcp_lab.testbed.commands import run
 
-from .model import PORT, Order, Peer, answers
+from .model import PORT, Peer, PeerSetup, answers
 
 NATIVE = Path(__file__).parent.parent / "native"
 
@@ -21,9 +21,9 @@ def built(name: str, host: LiveNode) -> Path:
     return program
 
 
-def _start(order: Order) -> Program:
-    argv = [str(built("splice_relay", order.host)), str(PORT), order.origin, "80"]
-    return answers(order, order.host.popen(argv, name="splice"), "the splice relay")
+def _start(setup: PeerSetup) -> Program:
+    argv = [str(built("splice_relay", setup.host)), str(PORT), setup.origin, "80"]
+    return answers(setup, setup.host.popen(argv, name="splice"), "the splice relay")
 
 
 SPLICE = Peer("splice", "gcc", ("gcc",), _start, multipath="own")

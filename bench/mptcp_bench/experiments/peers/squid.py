@@ -12,7 +12,7 @@ from pathlib import Path
 from mptcp_lab.testbed import TMPFS, Program
 from mptcp_lab.testbed.services import SQUID_CONFIG, start_proxy
 
-from .model import PORT, Order, Peer, answers
+from .model import PORT, Peer, PeerSetup, answers
 
 # What Debian's squid.conf has, but for the cache, which is off, and where its files are. It logs each request.
 _STOCK = """\
@@ -35,27 +35,27 @@ workers {workers}
 """
 
 
-def _start_ours(order: Order, env: Mapping[str, str] | None = None) -> Program:
-    config = order.write("squid.conf", f"include {SQUID_CONFIG}\nworkers {order.workers}\n{order.more}")
-    proxy = start_proxy(order.host, config, env=env)
+def _start_ours(setup: PeerSetup, env: Mapping[str, str] | None = None) -> Program:
+    config = setup.write("squid.conf", f"include {SQUID_CONFIG}\nworkers {setup.workers}\n{setup.more}")
+    proxy = start_proxy(setup.host, config, env=env)
     # It will be killed, and the next one is not to take the file for that of a proxy which runs.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
     return proxy.process
 
 
-def _start_rebuilt(order: Order) -> Program:
+def _start_rebuilt(setup: PeerSetup) -> Program:
     # The proxy takes the first Squid in PATH.
-    return _start_ours(order, {"PATH": f"{Path(_REBUILT).parent}:{os.environ.get('PATH', os.defpath)}"})
+    return _start_ours(setup, {"PATH": f"{Path(_REBUILT).parent}:{os.environ.get('PATH', os.defpath)}"})
 
 
-def _start_stock(order: Order) -> Program:
-    text = _STOCK.format(port=PORT, directory=order.directory, workers=order.workers)
-    config = order.write("squid.conf", text)
-    order.host.run(["chown", "-R", "proxy", str(order.directory)])
+def _start_stock(setup: PeerSetup) -> Program:
+    text = _STOCK.format(port=PORT, directory=setup.directory, workers=setup.workers)
+    config = setup.write("squid.conf", text)
+    setup.host.run(["chown", "-R", "proxy", str(setup.directory)])
     # Several workers meet in /run; two Squids on a host collide on /dev/shm/squid-*.
     mounts = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
     argv = ["squid", "--foreground", "-f", str(config), "-n", "stock"]
-    return answers(order, order.host.popen(argv, name="squid", mounts=mounts), "Squid")
+    return answers(setup, setup.host.popen(argv, name="squid", mounts=mounts), "Squid")
 
 
 _REBUILT = os.environ.get("MPTCP_BENCH_SQUID", "")

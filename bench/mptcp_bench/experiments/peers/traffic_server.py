@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mptcp_lab.testbed import Program
 
-from .model import PORT, Order, Peer, answers
+from .model import PORT, Peer, PeerSetup, answers
 
 _RECORDS = """\
 CONFIG proxy.config.http.server_ports STRING {port} {port}:ipv6
@@ -57,23 +57,23 @@ cachedir: {root}/cache
 _EMPTY = ("storage.config", "plugin.config", "remap.config", "logging.yaml", "ssl_multicert.config", "sni.yaml")
 
 
-def _start(order: Order) -> Program:
-    root = order.directory
+def _start(setup: PeerSetup) -> Program:
+    root = setup.directory
     for folder in ("bin", "etc", "share", "lib", "modules", "var", "run", "log", "cache"):
         (root / folder).mkdir()
-    order.write("etc/records.config", _RECORDS.format(port=PORT, workers=order.workers, root=root))
-    order.write("etc/ip_allow.yaml", _ALLOWED)
+    setup.write("etc/records.config", _RECORDS.format(port=PORT, workers=setup.workers, root=root))
+    setup.write("etc/ip_allow.yaml", _ALLOWED)
     for name in _EMPTY:
-        order.write(f"etc/{name}", "")
+        setup.write(f"etc/{name}", "")
     # It does not start without a set of error pages.
-    order.write("etc/body_factory/default/.body_factory_info", "Content-Language: en\nContent-Charset: utf-8\n")
-    layout = order.write("runroot.yaml", _ROOT.format(root=root))
+    setup.write("etc/body_factory/default/.body_factory_info", "Content-Language: en\nContent-Charset: utf-8\n")
+    layout = setup.write("runroot.yaml", _ROOT.format(root=root))
     # It looks for the name of its own address, and waits ten seconds for name servers that there are not.
-    own = (order.host.service_address(family) for family in (4, 6))
-    hosts = order.write("hosts", "127.0.0.1 localhost\n" + "".join(f"{address} proxy.test\n" for address in own))
-    argv = order.wrapped(["traffic_server", f"--run-root={layout}"])
-    process = order.host.popen(argv, name="traffic-server", mounts={"/etc/hosts": str(hosts)})
-    return answers(order, process, "Traffic Server")
+    own = (setup.host.service_address(family) for family in (4, 6))
+    hosts = setup.write("hosts", "127.0.0.1 localhost\n" + "".join(f"{address} proxy.test\n" for address in own))
+    argv = setup.wrapped(["traffic_server", f"--run-root={layout}"])
+    process = setup.host.popen(argv, name="traffic-server", mounts={"/etc/hosts": str(hosts)})
+    return answers(setup, process, "Traffic Server")
 
 
 TRAFFIC_SERVER = Peer(
