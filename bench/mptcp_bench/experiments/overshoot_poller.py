@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
-from mptcp_lab.testbed import TestbedError
+from mptcp_lab.agent.pacing import Paced
 
 ALLOWED = 1_000_000
 """Bytes that may come between two readings: a transfer is seen by the first reading after it began."""
@@ -20,34 +19,25 @@ class Poller:
         self.capped_at: float | None = None
         """When the cap was there, as time.monotonic()."""
         self._read, self._cap = read, cap
-        self._phase, self._period = phase, period
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._phase, self._before = phase, 0
+        self._paced = Paced(self._look, period)
 
     def start(self, moment: float) -> None:
         """Begin at *moment*, as time.monotonic(): when a transfer began, whose bytes are not in a reading yet."""
-        before = self._read()
-        self._thread = threading.Thread(target=self._poll, args=(before, moment), name="poller", daemon=True)
-        self._thread.start()
+        self._before = self._read()
+        self._paced.start(moment + self._phase)
 
     def stop(self) -> None:
         """End, and raise what reading or capping raised."""
-        self._end.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._error is not None:
-            raise self._error
+        self._paced.stop()
+        if self._paced.error is not None:
+            raise self._paced.error
 
-    def _poll(self, before: int, moment: float) -> None:
-        due = moment + self._phase
-        try:
-            while not self._end.wait(max(0.0, due - time.monotonic())):
-                now = self._read()
-                if now - before > ALLOWED:
-                    self._cap()
-                    self.capped_at = time.monotonic()
-                    return
-                before, due = now, due + self._period
-        except (TestbedError, OSError, KeyError) as error:
-            self._error = error
+    def _look(self) -> None:
+        if self.capped_at is not None:
+            return
+        now = self._read()
+        if now - self._before > ALLOWED:
+            self._cap()
+            self.capped_at = time.monotonic()
+        self._before = now

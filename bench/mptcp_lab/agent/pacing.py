@@ -18,16 +18,21 @@ class Paced:
         self._due = 0.0
         self._thread = threading.Thread(target=self._run, name="paced", daemon=True)
 
-    def start(self) -> None:
-        """Call it now, and then at the pace; what the first call raises is raised."""
-        self._due = time.monotonic()
-        self._take()
+    def start(self, first: float | None = None) -> None:
+        """Call it now, and then at the pace; what the first call raises is raised.
+
+        With *first*, a time as time.monotonic(), the first call is made then, in the thread as all others.
+        """
+        self._due = time.monotonic() if first is None else first - self._interval
+        if first is None:
+            self._take()
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the last call end."""
+        """Have the last call end, where it was started."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         try:

@@ -16,12 +16,14 @@ import pytest
 from rich.console import Console
 
 from mptcp_bench.paper import engine, session
+from mptcp_bench.paper.claims import UNUSED
 from mptcp_bench.paper.parameters import Parameters
-from mptcp_bench.paper.results import load
-from mptcp_bench.paper.scenarios import SCENARIOS
+from mptcp_bench.paper.results import PaperResult, load
+from mptcp_bench.paper.scenarios import MB, SCENARIOS
 from mptcp_bench.paper.verdicts import judged
 from mptcp_bench.result_file import FILE
 from mptcp_lab.testbed import Testbed, TestbedError, Topology, lab_of, ownership
+from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.installed import program
 from mptcp_lab.testbed.services import Throttler, start_throttler
 from mptcp_lab.testbed.topologies import paths
@@ -169,6 +171,57 @@ def test_nothing_holds_of_a_throttler_that_died(
     assert all(run.valid for run in result.runs), [run.reason for run in result.failed()]
     assert result.values("first", "capped") == result.values("repeated", "capped") == (0, 0)
     assert {claim.verdict for claim in result.claims} == {"fails"}
+
+
+def fig7_throttled(testbed: Testbed, parameters: Parameters, output: Path) -> PaperResult:
+    """Run the throttled transfers of Figure 7 alone, shorter ones, and judge them."""
+    planned = engine.plan(SCENARIOS["fig7"], parameters, 1, True)
+    rounds = tuple(tuple(replace(t, quick=8 * MB) for t in trials if t.throttled) for trials in planned.rounds)
+    running = engine.Engine(SCENARIOS["fig7"], parameters, replace(planned, rounds=rounds))
+    order = session.Order(parameters, 1, True, output, Console())
+    return judged(replace(session.prepare("fig7", order).result, runs=tuple(running.runs(lab_of(testbed)))))
+
+
+def _on_the_other_path(policy: dict[str, Any]) -> None:
+    policy["rules"][0]["paths"] = ["wifi"]
+
+
+def _never(policy: dict[str, Any]) -> None:
+    policy["dry_run"] = True
+
+
+@pytest.mark.parametrize("change", [_on_the_other_path, _never], ids=["cap on the other path", "cap never comes"])
+def test_nothing_holds_of_a_cap_that_is_not_on_ethernet(
+    make_testbed: MakeTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], None]
+) -> None:
+    shipped = engine.policy
+
+    def broken(lab: Lab, cap: int) -> str:
+        policy = json.loads(shipped(lab, cap))
+        change(policy)
+        return json.dumps(policy)
+
+    monkeypatch.setattr(engine, "policy", broken)
+    parameters = Parameters.of(["repetitions=2"])
+    result = fig7_throttled(make_testbed(emulated(parameters)), parameters, tmp_path)
+    assert all(run.valid for run in result.runs), [run.reason for run in result.failed()]
+    assert result.values("throttled", "capped") == (0, 0)
+    found = {claim.id: claim.verdict for claim in result.claims}
+    # Two runs of a busy machine may be too far apart to say by how much the cap was exceeded.
+    assert found.pop("cap") in ("fails", "not judged")
+    assert set(found.values()) == {"fails"}
+
+
+def test_nothing_holds_of_a_second_path_that_is_not_used(make_testbed: MakeTestbed, tmp_path: Path) -> None:
+    """The proxy refuses joins by the third ACK: the client has seen a SYN/ACK by then."""
+    parameters = Parameters.of(["repetitions=2"])
+    testbed = make_testbed(emulated(parameters))
+    testbed["proxy"].run(["ip", "mptcp", "limits", "set", "subflows", "0"])
+    result = fig7_throttled(testbed, parameters, tmp_path)
+    assert not any(run.values.get("share_wifi", 0.0) > UNUSED for run in result.runs)
+    found = {claim.verdict for claim in result.claims}
+    assert found
+    assert found <= {"fails", "not judged"}
 
 
 def test_a_path_without_its_delay_is_no_data_point(make_testbed: MakeTestbed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -25,6 +26,29 @@ def test_the_first_reading_is_there_at_once_and_others_follow() -> None:
     assert enough.wait(30)
     paced.stop()
     assert paced.error is None
+
+
+def test_a_first_reading_may_be_asked_for_later() -> None:
+    times: list[float] = []
+    enough = threading.Event()
+
+    def take() -> None:
+        times.append(time.monotonic())
+        if len(times) == 2:
+            enough.set()
+
+    paced = Paced(take, 0.02)
+    first = time.monotonic() + 0.1
+    paced.start(first)
+    assert times == []
+    assert enough.wait(30)
+    paced.stop()
+    assert times[0] >= first
+    assert times[1] >= first + 0.02
+
+
+def test_one_that_never_started_can_be_stopped() -> None:
+    Paced(lambda: None, 1.0).stop()
 
 
 def test_a_first_reading_that_fails_is_raised() -> None:
