@@ -45,16 +45,22 @@ class Scene:
 
     def kernel(self) -> str:
         """Return all that is in the kernel by name, less what differs by itself or when a device is made anew."""
-        text = self.site.kernel_dump() + self.run("sysctl net.mptcp.pm_type net.mptcp.stale_loss_cnt")
         text = re.sub(
             r"counter packets \d+ bytes \d+|packets \d+ bytes \d+|link/ether \S+|initval \S+|^\d+: ",
             "",
-            text,
+            self.site.kernel_dump(),
             flags=re.M,
         )
         # The kernel numbers qdiscs from 8000 on, and what is made anew comes last.
         lines = re.sub(r"\b[89a-f][0-9a-f]{3}:", "8000:", text).splitlines()
-        return "\n".join(sorted(line.rstrip() for line in lines if "fq_codel 0:" not in line))
+        # A link has its local address a second or two after it was made, and another one each time.
+        return "\n".join(
+            sorted(
+                line.rstrip()
+                for line in lines
+                if "fq_codel 0:" not in line and not re.search("dev mptcp-up (proto|table)", line)
+            )
+        )
 
     def warnings(self) -> int:
         """Return how often the daemon said that something was not as it had left it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from throttling import ThrottledSite, stopped
+from throttling import ThrottledSite
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
@@ -82,7 +82,7 @@ def test_every_byte_counts_of_one_download_and_of_many_short_ones(site: Site, fa
     brought = site.download("big", family)
     brought += sum(site.download("small", family) for _ in range(30))
     wait_until(lambda: near(site.used(), brought), f"{brought} bytes are counted")
-    stopped(throttler)
+    site.stopped(throttler)
     assert near(site.used(), brought)
 
 
@@ -96,7 +96,7 @@ def test_a_kill_in_mid_transfer_neither_loses_nor_doubles(site: Site) -> None:
         throttler = site.begin("5 GB", anew=False)
     site.abort(client)
     wait_until(lambda: not throttler.status()["connections"], "the connection is gone")
-    stopped(throttler)
+    site.stopped(throttler)
     received = site.received() - before
     assert 0.9 * received < site.used() < received, "headers are not counted"
 
@@ -118,7 +118,7 @@ def test_the_cap_begins_after_the_volume_and_goes_with_a_reset(site: Site) -> No
         wait_until(lambda: throttler.status()["counters"]["entries"] == 0, "the cap goes")
     finally:
         site.abort(client)
-    stopped(throttler)
+    site.stopped(throttler)
 
 
 COMPOSED = """\
@@ -151,7 +151,7 @@ def test_a_cap_hides_no_budget_and_the_tightest_holds(site: Site) -> None:
         wait_until(lambda: rates() == {10_000_000}, "the rule's cap holds again")
     finally:
         site.abort(client)
-    stopped(throttler)
+    site.stopped(throttler)
 
 
 def test_mistakes_are_one_line(site: Site) -> None:

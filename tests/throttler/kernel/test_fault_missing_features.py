@@ -133,7 +133,7 @@ def start(host: Site, lack: Lack, directory: Path) -> Process:
 
 @pytest.mark.parametrize("lack", LACKS.values(), ids=LACKS)
 def test_one_line_says_what_is_missing(host: Site, tmp_path: Path, lack: Lack) -> None:
-    before = host.kernel_dump()
+    before = host.state()
     process = start(host, lack, tmp_path)
     if lack.runs is not None:
         assert AT_WORK + lack.runs in process.output()
@@ -142,7 +142,7 @@ def test_one_line_says_what_is_missing(host: Site, tmp_path: Path, lack: Lack) -
     said = process.output()
     assert sum(lack.line in line for line in said.splitlines()) == 1 or not lack.line, said
     assert "Traceback" not in said
-    assert host.kernel_dump() == before
+    host.nothing_left(before)
 
 
 MISSED_BY_CHECK = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from throttling import PATHS, UNCAPPED, ThrottledSite, stopped
+from throttling import PATHS, UNCAPPED, ThrottledSite
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import throttler_mounts, wait_until
@@ -44,7 +44,7 @@ def test_the_nftables_backend_registers_no_table_of_iptables(
     command("status")
     command("check")
     command("plan", "--live")
-    stopped(throttler)
+    site.stopped(throttler)
     assert registered(site) == "", "after the stop"
     throttler = site.start(CAPPED)
     throttler.process.signal(signal.SIGKILL)
@@ -53,7 +53,7 @@ def test_the_nftables_backend_registers_no_table_of_iptables(
     command("cleanup")
     throttler = site.start(CAPPED)
     assert registered(site) == ""
-    stopped(throttler)
+    site.stopped(throttler)
     doctor = site.node.popen([site.node.program("mptcp-proxy"), "doctor"], name="doctor")
     doctor.wait(60)
     assert registered(site) == "", "after doctor"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from throttling import PATHS, UNCAPPED, ThrottledSite, stopped
+from throttling import PATHS, UNCAPPED, ThrottledSite
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
@@ -102,7 +102,7 @@ def test_a_cap_lands_on_the_socket_and_then_in_the_set_and_goes_again(site: Site
         wait_until(lambda: throttler.status()["classes"][0]["rate"] == 2_000_000, "and then to its class")
         site.reload(throttler, UNCAPPED)
         wait_until(lambda: site.limits() == {True: None, False: None}, "the limit goes with the cap")
-        stopped(throttler)
+        site.stopped(throttler)
 
 
 def test_at_once_leaves_sockets_alone(site: Site) -> None:
@@ -112,7 +112,7 @@ def test_at_once_leaves_sockets_alone(site: Site) -> None:
         wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has fallen")
         time.sleep(0.5)
         assert site.limits() == {True: None, False: None}
-        stopped(throttler)
+        site.stopped(throttler)
 
 
 def test_a_stop_takes_the_limit_back(site: Site) -> None:
@@ -120,7 +120,7 @@ def test_a_stop_takes_the_limit_back(site: Site) -> None:
     with site.transfer(4):
         site.reload(throttler, capped("rate: 5 Mbit/s"))
         wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
-        stopped(throttler)
+        site.stopped(throttler)
         assert site.limits() == {True: None, False: None}
 
 
@@ -133,7 +133,7 @@ def test_the_limit_of_a_killed_daemon_is_taken_back_by_its_successor(site: Site)
         assert site.limits()[True] == 5_000_000
         successor = site.start(UNCAPPED)
         wait_until(lambda: site.limits() == {True: None, False: None}, "the successor takes the limit back")
-        stopped(successor)
+        site.stopped(successor)
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -151,7 +151,7 @@ def test_a_low_cap_gives_its_subflow_a_larger_send_buffer_and_no_other(site: Sit
         assert site.send_buffers()[False] < send_buffer(2_000_000)
         site.reload(throttler, UNCAPPED)
         wait_until(lambda: site.send_buffers()[True] == MAX_BYTES, "without a cap it has what the kernel may give")
-        stopped(throttler)
+        site.stopped(throttler)
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -160,4 +160,4 @@ def test_a_connection_without_a_cap_keeps_its_send_buffer(site: Site, family: in
     with site.transfer(family):
         time.sleep(1)
         assert max(site.send_buffers().values()) < send_buffer(2_000_000)
-        stopped(throttler)
+        site.stopped(throttler)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from throttling import PATHS, UNCAPPED, ThrottledSite, stopped
+from throttling import PATHS, UNCAPPED, ThrottledSite
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.host import Program
-from mptcp_lab.testbed.services import Origin, Throttler, start_origin, throttler_mounts, wait_until
+from mptcp_lab.testbed.services import Origin, Throttler, start_origin, wait_until
 from mptcp_throttler.kernel.bpf import Bpf
 from mptcp_throttler.kernel.bpf_code import Register, add, assemble, call, copy, map_address, number, store_64
 from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, SOCKET_COOKIE, get_option, on_every_socket
@@ -74,12 +74,6 @@ class Site(ThrottledSite):
             found = not_sent_of_all()
         return {each: found[cookie] for each, cookie in cookies.items()}
 
-    def cleaned(self) -> str:
-        argv = [self.node.program("mptcp-throttler"), "cleanup", "--config", str(self.config)]
-        cleaning = self.node.popen(argv, name="throttler-cleanup", mounts=throttler_mounts(self.node))
-        assert cleaning.wait(60) == 0, cleaning.output()
-        return cleaning.output()
-
 
 def not_sent_of_all() -> dict[int, int]:
     """Return TCP_NOTSENT_LOWAT of this namespace's sockets, by cookie."""
@@ -120,7 +114,7 @@ def test_a_download_that_a_killed_throttler_capped_is_as_fast_as_its_path_after_
         killed(throttler)
         assert site.megabits_per_second(1) < 4
         assert throttler.socket.exists()
-        said = site.cleaned()
+        said = site.cleanup()
         assert "the pacing limit of 1 subflow lifted" in said
         assert not throttler.socket.exists()
         assert site.limits() == {True: None, False: None}
@@ -147,7 +141,7 @@ def paused_under_a_killed_throttler(site: Site) -> Iterator[None]:
 def test_cleanup_takes_everything_back_from_a_download_that_is_paused(site: Site) -> None:
     with paused_under_a_killed_throttler(site):
         assert site.limits()[True] is not None
-        site.cleaned()
+        site.cleanup()
         assert site.limits() == {True: None, False: None}
         assert site.waiting() == {True: 0, False: 0}
 
@@ -157,7 +151,7 @@ def test_a_successor_takes_back_what_no_policy_explains(site: Site) -> None:
         successor = site.start(UNCAPPED)
         wait_until(lambda: site.limits() == {True: None, False: None}, "the limit is lifted")
         assert site.waiting() == {True: 0, False: 0}
-        stopped(successor)
+        site.stopped(successor)
 
 
 def test_what_a_subflow_began_with_is_taken_back_by_a_successor_and_by_a_stop(site: Site) -> None:
@@ -168,15 +162,15 @@ def test_what_a_subflow_began_with_is_taken_back_by_a_successor_and_by_a_stop(si
         killed(throttler)
         successor = site.start(UNCAPPED)
         assert site.waiting() == {True: 0, False: 0}
-        stopped(successor)
+        site.stopped(successor)
     throttler = site.start(CAPPED)
     with site.download():
         wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
-        stopped(throttler)
+        site.stopped(throttler)
         assert site.limits() == {True: None, False: None}
         assert site.waiting() == {True: 0, False: 0}
 
 
 def test_cleanup_has_nothing_to_say_of_sockets_where_nothing_was_set(site: Site) -> None:
     with site.download():
-        assert "sockets" not in site.cleaned()
+        assert "sockets" not in site.cleanup()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from throttling import PATHS, UNCAPPED, ThrottledSite, stopped
+from throttling import PATHS, UNCAPPED, ThrottledSite
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
@@ -95,7 +95,7 @@ def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: 
             wait_until(lambda: site.received("eth0") > ethernet + 5_000_000, "the standby takes over")
             wait_until(lambda: site.backups() == [False, True], "the two change places")
         wait_until(lambda: site.backups() == [True, False], "they are back in their order")
-    stopped(throttler)
+    site.stopped(throttler)
     assert site.sysctls() == before
 
 
@@ -108,7 +108,7 @@ def test_flags_go_with_the_rule(site: Site) -> None:
         throttler.process.signal(signal.SIGHUP)
         wait_until(lambda: site.backups() == [False, False], "it is regular again")
         wait_until(lambda: site.sysctls() == before, "the sysctls are put back")
-    stopped(throttler)
+    site.stopped(throttler)
 
 
 def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
@@ -121,7 +121,7 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
         throttler = site.start(BALANCE)
         wait_until(lambda: site.backups() == [False, False], "it is regular again")
         wait_until(lambda: site.sysctls() == before, "the sysctls are put back")
-        stopped(throttler)
+        site.stopped(throttler, keeper=True)
     site.start(STANDBY).process.kill()
     site.cleanup()
     assert site.sysctls() == before
@@ -136,7 +136,7 @@ def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
         assert capped["reason"] == "steered load-balancing by rule b: 50 % of the bytes"
         assert 1_000_000 < capped["rate"] < 60_000_000
     wait_until(lambda: not throttler.status()["classes"], "the class goes with the connection")
-    stopped(throttler)
+    site.stopped(throttler)
 
 
 def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
@@ -152,4 +152,4 @@ def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
     assert "ledger is no regular file; remove it" in throttler.process.output()
     assert site.sysctls() == before
     assert "mptcp-up" not in site.node.run(["ip", "-o", "link"]).stdout
-    stopped(throttler)
+    site.stopped(throttler)

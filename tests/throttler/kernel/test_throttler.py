@@ -93,7 +93,7 @@ def test_paths_told_apart_by_the_proxys_interface(make_testbed: Callable[..., Te
         testbed["proxy"], policy, interfaces=("wan0", "wan1"), settings={"netfilter": site.backend}
     )
     other = Site(testbed, site.backend, policy, config)
-    before = other.kernel_dump()
+    before = other.state()
     with running(other), connection(other):
         try:
             until(lambda: clients(other.entries()) == ["10.77.2.2"])
@@ -103,7 +103,7 @@ def test_paths_told_apart_by_the_proxys_interface(make_testbed: Callable[..., Te
         (classid,) = other.entries().values()
         for interface in ("wan0", "wan1"):
             assert f"class htb {classid} " in other.proxy.run(["tc", "class", "show", "dev", interface]).stdout
-    assert other.kernel_dump() == before
+    other.nothing_left(before)
 
 
 def test_a_forged_join_never_counts(site: Site) -> None:

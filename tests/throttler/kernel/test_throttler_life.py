@@ -13,6 +13,7 @@ from throttler_site import POLICY, Site, clients, connection, running, until
 from mptcp_common.exit_status import CONFIGURATION
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import program, start_throttler, throttler_mounts, write_throttler_config
+from mptcp_lab.testbed.system_state import differences
 from mptcp_throttler.views.ask import ask
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
@@ -45,7 +46,7 @@ def test_a_killed_daemons_successor_adopts_and_no_entry_is_ever_missing(site: Si
 
 
 def test_cleanup_after_a_kill_removes_all_and_refuses_while_a_daemon_runs(site: Site) -> None:
-    before = site.kernel_dump()
+    before = site.state()
     throttler = site.start()
     with connection(site):
         until(lambda: len(site.entries()) == 1)
@@ -54,10 +55,10 @@ def test_cleanup_after_a_kill_removes_all_and_refuses_while_a_daemon_runs(site: 
         assert "running already" in refused.stdout
         assert site.entries()
         throttler.process.kill()
-        assert site.kernel_dump() != before
+        assert differences(before, site.state())
         done = site.throttler("cleanup")
         assert done.returncode == 0, done.stdout
-        assert site.kernel_dump() == before
+        site.nothing_left(before)
     again = site.throttler("cleanup")
     assert again.returncode == 0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from throttling import PATHS, ThrottledSite, stopped
+from throttling import PATHS, ThrottledSite
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
@@ -97,7 +97,7 @@ def test_a_cap_on_upload_shapes_the_chosen_subflow_alone(site: Site, family: int
         table = site.node.run(["nft", "list", "table", "netdev", "mptcp_throttler"]).stdout
         assert table.count(": jump class_") == 1
     wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 0, "the entry goes with the connection")
-    stopped(throttler)
+    site.stopped(throttler)
     assert not site.traces()
 
 
@@ -114,7 +114,7 @@ def test_a_reload_brings_it_and_takes_it_away(site: Site) -> None:
         site.reload(throttler, DOWN_ONLY)
         wait_until(lambda: not site.traces(), "device and table are gone")
         assert subflow(throttler, "ethernet")["classid"] is not None
-    stopped(throttler)
+    site.stopped(throttler)
 
 
 def test_what_a_killed_daemon_left_is_adopted_or_removed(site: Site) -> None:
@@ -131,7 +131,7 @@ def test_what_a_killed_daemon_left_is_adopted_or_removed(site: Site) -> None:
         throttler.process.kill()
         throttler = site.start(DOWN_ONLY)
         assert not site.traces()
-    stopped(throttler)
+    site.stopped(throttler)
 
 
 def test_cleanup_removes_what_a_killed_daemon_left(site: Site) -> None:
@@ -151,7 +151,7 @@ def test_a_device_that_somebody_removed_comes_back(site: Site) -> None:
         (classid,) = site.passed()
         before = site.passed()[classid]
         wait_until(lambda: site.passed()[classid] > before + 100_000, "packets pass it again")
-    stopped(throttler)
+    site.stopped(throttler)
 
 
 def test_something_else_of_that_name_refuses_the_reload(site: Site) -> None:
@@ -164,7 +164,7 @@ def test_something_else_of_that_name_refuses_the_reload(site: Site) -> None:
         assert throttler.status()["policy"]["rules"] == ["down"]
     finally:
         site.node.run(["ip", "link", "del", DEVICE])
-    stopped(throttler)
+    site.stopped(throttler)
 
 
 def test_the_printed_commands_make_the_desired_state(testbed: Testbed, require: Any) -> None:

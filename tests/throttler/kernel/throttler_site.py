@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leftovers import nothing_left
+
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import Throttler, program, start_throttler, throttler_mounts, write_throttler_config
+from mptcp_lab.testbed.system_state import State, differences, kernel_state, whole_state
 
 POLICY = """\
 version: 1
@@ -90,13 +93,24 @@ class Site:
         return found
 
     def kernel_dump(self) -> str:
-        """Return all that could differ in the kernel: tc, iptables, ipset, nft; counters aside."""
-        strip = "grep -v '^#' | sed 's/\\[[0-9]*:[0-9]*\\]//; s/direct_packets_stat [0-9]*//; s/refcnt [0-9]*//'"
-        commands = (
-            "tc -d qdisc show; for dev in $(ls /sys/class/net); do tc -d class show dev $dev; ip -d -o link show $dev; "
-            "done; iptables-legacy-save -t mangle; ip6tables-legacy-save -t mangle; ipset save; nft list ruleset"
-        )
-        return self.proxy.run(["sh", "-c", f"({commands}) | {strip}"]).stdout
+        """Return what could differ in the kernel, while a throttler runs too; counters aside."""
+        taken: list[State] = []
+
+        def complete() -> bool:
+            """Whether no link went while it was looked at, by which a dump fails."""
+            taken.append(kernel_state(self.proxy))
+            return not differences(taken[-1], taken[-1])
+
+        until(complete)
+        return "\n".join(f"{name}:\n{text}" for name, text in taken[-1].items())
+
+    def state(self) -> State:
+        """Return all that could differ: the kernel, processes, BPF, files."""
+        return whole_state(self.proxy, Path(throttler_mounts(self.proxy)["/run/mptcp-throttler"]), more=())
+
+    def nothing_left(self, before: State) -> None:
+        """Nothing that a throttler may touch is otherwise than *before*."""
+        nothing_left(before, self.state)
 
 
 def make_site(backend: str, make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
@@ -110,11 +124,11 @@ def make_site(backend: str, make_module_testbed: Callable[..., Testbed], require
 
 @contextmanager
 def untouched_afterwards(site: Site) -> Iterator[None]:
-    """Whatever a test does, its throttler must leave the kernel as it was."""
+    """Whatever a test does, its throttler must leave the kernel, processes and files as they were."""
     site.policy.write_text(POLICY)
-    before = site.kernel_dump()
+    before = site.state()
     yield
-    assert site.kernel_dump() == before
+    site.nothing_left(before)
 
 
 @contextmanager

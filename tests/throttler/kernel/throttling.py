@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from leftovers import nothing_left
+
 from mptcp_lab.testbed import LiveNode, Program, Testbed
 from mptcp_lab.testbed.services import (
     Proxy,
@@ -18,6 +20,7 @@ from mptcp_lab.testbed.services import (
     throttler_mounts,
     write_throttler_config,
 )
+from mptcp_lab.testbed.system_state import State, whole_state
 
 PATHS = """\
 version: 1
@@ -37,6 +40,8 @@ class ThrottledSite:
     policy: Path
     config: Path
     latest: Throttler | None = field(default=None, init=False, kw_only=True)
+    before: State = field(default_factory=dict, init=False, kw_only=True)
+    """What was there before the first throttler."""
 
     @classmethod
     def on(cls, testbed: Testbed, *more: Any, settings: dict[str, Any] | None = None) -> Self:
@@ -44,17 +49,24 @@ class ThrottledSite:
         policy = testbed.directory / "policy.yaml"
         config = write_throttler_config(testbed["proxy"], policy, settings=settings or {})
         policy.write_text(UNCAPPED)
-        return cls(testbed, start_proxy(testbed["proxy"]), policy, config, *more)
+        site = cls(testbed, start_proxy(testbed["proxy"]), policy, config, *more)
+        site.before = site.state()
+        return site
 
     @property
     def node(self) -> LiveNode:
         return self.testbed["proxy"]
 
+    def state(self) -> State:
+        """Return the whole state of the proxy, less Squid's processes, which come and go."""
+        run = Path(throttler_mounts(self.node)["/run/mptcp-throttler"])
+        return whole_state(self.node, run, more=(), besides=(self.proxy.process.pid,))
+
     def start(self, policy: str) -> Throttler:
         """Start a throttler; one that a failed test left running is ended, so that the failure stays that test's."""
         if self.latest is not None and self.latest.process.running:
             self.latest.process.kill()
-            self.cleanup()
+            self._cleaned()
         self.policy.write_text(policy)
         self.latest = start_throttler(self.node, self.config)
         return self.latest
@@ -80,15 +92,24 @@ class ThrottledSite:
         time.sleep(0.2)
         client.kill()
 
-    def cleanup(self) -> None:
-        """Run ``mptcp-throttler cleanup``, which must succeed."""
+    def stopped(self, throttler: Throttler, *, keeper: bool = False) -> None:
+        """Stop *throttler* as systemd would; it must end well, and leave nothing.
+
+        *keeper*: connections go on that need the keeper of the path manager, which is still there then.
+        """
+        throttler.process.signal(signal.SIGTERM)
+        assert throttler.process.wait(60) == 0, throttler.process.output()
+        assert "Traceback" not in throttler.process.output()
+        nothing_left(self.before, self.state, keeper=keeper)
+
+    def cleanup(self) -> str:
+        """Run ``mptcp-throttler cleanup``, which must succeed and leave nothing; return what it says."""
+        said = self._cleaned()
+        nothing_left(self.before, self.state)
+        return said
+
+    def _cleaned(self) -> str:
         argv = [self.node.program("mptcp-throttler"), "cleanup", "--config", str(self.config)]
         cleaned = self.node.popen(argv, name="throttler-cleanup", mounts=throttler_mounts(self.node))
         assert cleaned.wait(60) == 0, cleaned.output()
-
-
-def stopped(throttler: Throttler) -> None:
-    """Stop *throttler* as systemd would; it must end well."""
-    throttler.process.signal(signal.SIGTERM)
-    assert throttler.process.wait(60) == 0, throttler.process.output()
-    assert "Traceback" not in throttler.process.output()
+        return cleaned.output()

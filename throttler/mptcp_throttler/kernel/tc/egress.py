@@ -238,4 +238,5 @@ class HtbTrafficControl:
 
     def _write_state(self, state: dict[str, Any]) -> None:
         self._noted = deepcopy(state)
-        write_state(self._state_file, json.dumps(state))
+        # A note of nothing would outlive a start that was refused.
+        write_state(self._state_file, json.dumps(state) if state else None)
