@@ -365,6 +365,9 @@ def all_serve(site: Site) -> None:
     check_page_is_for_the_proxys_clients_alone(site)
     new_clients_are_served(site)
     relay_takes_both_uplinks(site)
+    # The first download's cap is one subflow's: its line names the path.
+    named = site.container.sh("journalctl --no-pager --boot -u mptcp-throttler MPTCP_RULE=spare-ethernet -o json")
+    assert "ethernet" in [json.loads(line).get("MPTCP_PATH") for line in named.splitlines()], named
     logs = site.container.sh("journalctl --no-pager --boot; cat /var/log/mptcpproxy/* /var/log/mptcprelay/*")
     assert "Traceback" not in logs
     assert TOKEN not in logs
