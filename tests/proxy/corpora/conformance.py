@@ -6,6 +6,7 @@ from .row import CLOSED, ORIGIN, ORIGIN6, WEB, Row, get, head, statuses
 
 _URL = f"http://{ORIGIN}:{WEB}/{{id}}"
 _CHUNKED = "Transfer-Encoding: chunked"
+_TOO_LONG = _URL.replace("{id}", "too-long-url?").ljust(8200, "a")
 
 
 def _passed(
@@ -80,6 +81,14 @@ _FIELDS = [
     _passed("fragment-is-dropped-or-kept-whole", get(_URL + "?q")),
     _passed("no-path", get(f"http://{ORIGIN}:{WEB}?{{id}}"), has=b"?{id}"),
     _passed("long-url", get(_URL + "?" + "a" * 6000), has=b"a" * 6000),
+    # Squid's own limit on a URL is 8,192 bytes.
+    Row("too-long-url", get(_TOO_LONG), statuses(400, 414)),
+    # Browsers ask for a tunnel, or send http:// with an upgrade (RFC 6455, 4.1).
+    Row(
+        "websocket-url",
+        get(_URL.replace("http:", "ws:"), "Connection: Upgrade", "Upgrade: websocket"),
+        statuses(426, 501),
+    ),
     _passed("ipv6", get(f"http://[{ORIGIN6}]:{WEB}/{{id}}"), has=f"Host: [{ORIGIN6}]:{WEB}".encode()),
     _passed("name", get(f"http://public.example:{WEB}/{{id}}"), has=f"Host: public.example:{WEB}".encode()),
     _passed("name-upper-case", get(f"http://PUBLIC.Example:{WEB}/{{id}}")),
@@ -186,6 +195,7 @@ _ANSWERED = [
     Row("answer-200-chunked-to-1.0", head(f"GET {_URL} HTTP/1.0"), statuses(200), reaches=1, lacks=b"chunked"),
     Row("answer-200-chunked-to-head", get(_URL, method="HEAD"), statuses(200), reaches=1, lacks=b"\r\n\r\n2"),
     Row("answer-204-tells-to-close", get(_URL), statuses(204), reaches=1, has=b"Connection: close"),
+    Row("answer-304-tells-to-close", get(_URL), statuses(304), reaches=1, has=b"Connection: close"),
     *(
         Row(f"odd-{name}", get(_URL), statuses(200, 403, 502, 503, CLOSED), reaches=None, lacks=b"ESMTP")
         for name in _ODD

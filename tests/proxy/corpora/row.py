@@ -38,6 +38,11 @@ class Row:
     def data(self) -> bytes:
         return self.sent.replace(b"{id}", self.id.encode())
 
+    @property
+    def most(self) -> int:
+        """Final answers at the most: more are to what nobody asked for. ``/next`` may be a request or of a body."""
+        return max(self.answers, 1 + self.sent.count(b"/next "))
+
 
 def head(first: str, *fields: str, end: str = "\r\n") -> bytes:
     """Return the lines of a request's head."""

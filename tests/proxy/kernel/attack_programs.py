@@ -102,7 +102,8 @@ async def web(answers: str, record: str, port: str) -> None:
                 data += piece
             target = data.split(b" ", 2)[1].decode("latin-1").lstrip("/").partition("?")[0].partition("/")[0]
             data = data[size:]
-            special = next((each for each in (target, target.rpartition("-to-")[0], "answer-204") if each in known), "")
+            likely = (target, target.rpartition("-to-")[0], "-".join(target.split("-")[:2]))
+            special = next((each for each in likely if each in known), "")
             if target.startswith(("answer-", "odd-")):
                 writer.write(known[special])
                 await writer.drain()
@@ -114,6 +115,28 @@ async def web(answers: str, record: str, port: str) -> None:
                 writer.close()
                 return
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    await listen(handle, port)
+
+
+async def relay(port: str, origin: str, origin_port: str) -> None:
+    """Pass on what comes as it is, but for the origin's name in a URL; nothing is read, so nothing is repaired."""
+    name = f"http://{origin}:{origin_port}/".encode()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 20):
+                writer.write(data.replace(name, b"/"))
+                await writer.drain()
+            writer.write_eof()
+        except OSError:
+            writer.close()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(origin, int(origin_port))
+        await asyncio.gather(copy(reader, back), copy(there, writer))
+        writer.close()
+        back.close()
 
     await listen(handle, port)
 
@@ -204,7 +227,7 @@ async def ask(rows: str, address: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    chosen = {"names": names, "echo": echo, "web": web, "ask": ask}[sys.argv[1]]
+    chosen = {"names": names, "echo": echo, "web": web, "relay": relay, "ask": ask}[sys.argv[1]]
     if chosen is names:
         names(*sys.argv[2:])
     else:

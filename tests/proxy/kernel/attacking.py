@@ -15,7 +15,7 @@ from pathlib import Path
 
 from corpora.conformance import ANSWERS
 from corpora.open_proxy import NAMES
-from corpora.row import CLOSED, INNER, TUNNEL, WEB, Row
+from corpora.row import CLOSED, INNER, ORIGIN, TUNNEL, WEB, Row
 from corpora.strict import Ambiguous, Request, requests
 
 from mptcp_lab.testbed import LiveNode, Testbed
@@ -88,6 +88,16 @@ class Scene:
             proxy.process.stop(60)
             wait_until(lambda: not _listens(self.proxy, PROXY_PORT), "the port is free")
 
+    @contextmanager
+    def relaying(self) -> Iterator[None]:
+        """Have what passes on all bytes where the proxy would be."""
+        relay = self.proxy.popen(program("relay", PROXY_PORT, ORIGIN, WEB), name="naive")
+        wait_until(partial(_listens, self.proxy, PROXY_PORT), "the relay listens", process=relay)
+        try:
+            yield
+        finally:
+            relay.stop(60)
+
     def ask(self, rows: Sequence[Row], patient: bool) -> dict[str, Answer]:
         """Send each row on a connection of its own, many at once; *patient*: wait for all that must be answered."""
         spelt = [
@@ -154,6 +164,10 @@ def wrong(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
         return f"status {first}, not {sorted(row.status)}: {answer.raw[:120]!r}"
     if row.answers > len(answer.statuses) and CLOSED not in row.status:
         return f"{len(answer.statuses)} answers, not {row.answers}"
+    # What is no request, behind one whose end is a matter of the reading, may be refused on its own.
+    refused = row.reaches is None and answer.statuses[1:] and answer.statuses[-1] == 400
+    if len(answer.statuses) - bool(refused) > row.most:
+        return f"{len(answer.statuses)} answers, not {row.most} at the most: {answer.statuses}"
     if row.reaches is not None and len(mine) != row.reaches:
         return f"the origin got it {len(mine)} times, not {row.reaches}: {answer.raw[:80]!r}"
     if row.has not in answer.raw:

@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from mptcp_proxy import shim
 
 TCP, MPTCP = 6, 262
 PREAMBLE = """
@@ -24,11 +27,30 @@ REPORT = (
 )
 
 
-class Preloaded:
-    """Runs Python code with the library preloaded."""
+SANITIZERS = {"address,undefined": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
+"""What gcc(1) takes for -fsanitize, and what must then be loaded before the library."""
 
-    def __init__(self, library: Path) -> None:
+
+def sanitized(target: Path, sanitizer: str = "address,undefined") -> tuple[str, ...]:
+    """Build the library with *sanitizer* to *target*, and return what is to be loaded, in its order."""
+    flags = ("-std=gnu11", "-shared", "-fPIC", "-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
+    subprocess.run(["gcc", *flags, *map(str, shim.SOURCES), "-ldl", "-o", str(target)], check=True)
+    return (*map(runtime, SANITIZERS[sanitizer]), str(target))
+
+
+def runtime(name: str) -> str:
+    found = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+class Preloaded:
+    """Runs Python code with the library preloaded, and *before* it what it needs."""
+
+    def __init__(self, library: Path, before: Sequence[str] = ()) -> None:
         self.library = library
+        self.preload = " ".join([*before, str(library)])
+        # The thread sanitizer has fixed addresses, which a program's own may not take.
+        self.start = ("setarch", "-R", "env") if before else ("env",)
         self.stderr = ""
 
     def __call__(
@@ -43,14 +65,14 @@ class Preloaded:
         **variables: str,
     ) -> Any:
         # env(1) sets the variables for the program alone: neither unshare nor the shell shall be preloaded.
-        own = [f"LD_PRELOAD={self.library}"]
+        own = [f"LD_PRELOAD={self.preload}"]
         if ports is not None:
             own.append(f"MPTCP_LISTEN_PORTS={ports}")
         if congestion is not None:
             own.append(f"MPTCP_CONGESTION={congestion}")
         if parents is not None:
             own.append(f"MPTCP_PARENTS={parents}")
-        program = ["env", *own, interpreter, "-c"]
+        program = [*self.start, *own, interpreter, "-c"]
         answer = subprocess.run(
             [
                 "unshare",

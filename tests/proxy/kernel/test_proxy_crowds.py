@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -19,9 +19,14 @@ pytestmark = pytest.mark.kernel
 MOST, MOST_SERVED = 1000, 800
 """Connections of one client address: client_ip_max_connections and the acl too_many in conf/squid.conf."""
 MOST_MEMORY = 500_000
-"""Resident kB of Squid's worker with 5,500 connections; 260,000 were measured."""
-SLACK_SECONDS = 2.0
-"""What a machine with other things to do adds to a request; who gets no descriptor waits ten times as long."""
+"""Resident kB of Squid's worker with 7,500 connections; 200,000 to 260,000 were measured."""
+MOST_DESCRIPTORS = 9000
+"""Of that worker: 8,013 were measured, for a tunnel has two. LimitNOFILE of mptcp-proxy.service is 65,536."""
+SLACK_SECONDS, MEDIAN_SLACK_SECONDS = 0.02, 0.5
+"""What a crowd may add to the quickest of 40 requests, and to their median, beside twice its time alone (1 to 4 ms).
+
+What else the machine does delays many of them, but hardly all.
+"""
 MANY = """
 import collections, json, socket, sys, time
 kind, count, *addresses = sys.argv[1:]
@@ -109,10 +114,16 @@ def crowd(client: LiveNode, kind: str, count: int, *addresses: str) -> Iterator[
         process.stop(60)
 
 
-def median(client: LiveNode) -> float:
-    """Return the seconds of a request of a client by itself."""
-    times: list[float] = json.loads(client.run(python_command(NORMAL), timeout=600).stdout)
-    return statistics.median(times)
+def times(client: LiveNode) -> list[float]:
+    """Return the seconds of 40 requests of a client by itself."""
+    found: list[float] = json.loads(client.run(python_command(NORMAL), timeout=600).stdout)
+    return found
+
+
+def waits(alone: Sequence[float], beside: Sequence[float]) -> bool:
+    """Whether who was served *alone* in these times waits for others now."""
+    quick = min(beside) <= 2 * min(alone) + SLACK_SECONDS
+    return not (quick and median(beside) <= 2 * median(alone) + MEDIAN_SLACK_SECONDS)
 
 
 def worker(proxy: Proxy) -> Any:
@@ -129,15 +140,22 @@ def memory(proxy: Proxy) -> int:
     return int(line.split()[1])
 
 
+def test_who_waits_is_told_from_who_is_on_a_busy_machine() -> None:
+    alone = [0.004] * 39 + [3.0]
+    assert not waits(alone, [0.01] + [0.4] * 39), "a busy machine"
+    assert waits(alone, [0.03] * 40), "each is late"
+    assert waits(alone, [0.004] * 19 + [1.0] * 21), "every second one is"
+
+
 def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: Proxy) -> None:
     """2,500 of them took all descriptors once, and nobody else got an answer."""
     client = module_testbed["client"]
-    alone = median(client)
+    alone = times(client)
     with crowd(client, "slow", 2500, "10.77.1.2") as got:
         assert got["open"] <= MOST + 1
         assert got["open"] >= MOST - 1, "what is allowed is not refused"
         assert descriptors(proxy) < MOST + 200
-        assert median(client) <= 2 * alone + SLACK_SECONDS
+        assert not waits(alone, times(client))
     assert "10.77.1.2" in (proxy.logs / "cache.log").read_text()
     wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=120)
 
@@ -149,16 +167,26 @@ def test_requests_of_one_client_on_too_many_connections_are_refused(module_testb
     wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=120)
 
 
-def test_thousands_that_are_idle_keep_nobody_waiting(module_testbed: Testbed, proxy: Proxy) -> None:
+def test_thousands_of_all_kinds_keep_nobody_waiting(module_testbed: Testbed, proxy: Proxy) -> None:
     client = module_testbed["client"]
-    addresses = [f"10.77.1.{last}" for last in range(10, 20)]
+    addresses = [f"10.77.1.{last}" for last in range(10, 23)]
     for each in addresses:
         client.run(["ip", "address", "add", f"{each}/24", "dev", "eth0"])
-    alone = median(client)
-    with crowd(client, "idle", 5000, *addresses) as got, crowd(client, "tunnel", 500, "10.77.1.2") as tunnels:
-        assert got == {"200": 5000}
+    alone = times(client)
+    with (
+        crowd(client, "idle", 5000, *addresses[:10]) as idle,
+        crowd(client, "tunnel", 500, "10.77.1.2") as tunnels,
+        crowd(client, "slow", 2000, *addresses[10:]) as slow,
+    ):
+        assert idle == {"200": 5000}
         assert tunnels == {"200": 500}
-        assert median(client) <= 2 * alone + SLACK_SECONDS
+        assert slow == {"open": 2000}
+        beside = times(client)
+        for name, found in (("alone", alone), ("beside", beside)):
+            print(f"{name}: {min(found):.4f} s, median {median(found):.4f} s")
+        print(f"{descriptors(proxy)} descriptors, {memory(proxy)} kB")
+        assert not waits(alone, beside)
+        assert 8000 <= descriptors(proxy) < MOST_DESCRIPTORS
         assert memory(proxy) < MOST_MEMORY
     wait_until(lambda: descriptors(proxy) < 200, "they are gone", timeout=120)
 

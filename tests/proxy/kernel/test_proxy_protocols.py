@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,9 @@ SILENT = 5.0
 """Seconds, connect_timeout of the shipped squid.conf."""
 PATIENCE = 60.0
 """Seconds, request_start_timeout and request_timeout."""
-OK, BANNER, STRAY = 2001, 2002, 2003
-"""Ports of the origin: answers well; greets as a mail server does; answers without a body, and sends more behind it."""
+OK, BANNER, STRAY, WEBSOCKET = 2001, 2002, 2003, 2004
+"""Ports of the origin: answers well; greets as a mail server does; answers without a body, and sends more behind it;
+changes to WebSocket."""
 DEAD = "10.77.9.66"
 """An address from which nothing comes back, not even that it is unreachable."""
 # Knows two names; of the second one the first address is dead.
@@ -59,6 +62,41 @@ def serve(port, answer):
         connection.shutdown(socket.SHUT_WR)
 for port, answer in %r.items():
     threading.Thread(target=serve, args=(port, answer)).start()
+"""
+# Says ten bytes of its own at once, and gives back what comes in capitals.
+UPGRADED = """
+import socket, sys
+listener = socket.create_server(("", int(sys.argv[1])))
+while True:
+    connection, _ = listener.accept()
+    asked = b""
+    while b"\\r\\n\\r\\n" not in asked:
+        asked += connection.recv(65536)
+    head = b"HTTP/1.1 101 Switching Protocols\\r\\nConnection: Upgrade\\r\\nUpgrade: websocket\\r\\n\\r\\n"
+    connection.sendall(head + b"0123456789")
+    while data := connection.recv(65536):
+        connection.sendall(data.upper())
+    connection.close()
+"""
+# Sends ten bytes twice, each when all before has come back.
+UPGRADING = """
+import json, socket, sys
+with socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(sys.argv[3])) as proxy:
+    proxy.settimeout(60)
+    proxy.connect((sys.argv[1], 3128))
+    proxy.sendall(sys.argv[2].encode())
+    answer = b""
+    def read(size):
+        global answer
+        while len(answer.partition(b"\\r\\n\\r\\n")[2]) < size:
+            piece = proxy.recv(65536)
+            assert piece, answer
+            answer += piece
+    read(10)
+    for number, said in enumerate((b"abcdefghij", b"klmnopqrst"), 2):
+        proxy.sendall(said)
+        read(10 * number)
+print(json.dumps(answer.decode("latin-1")))
 """
 CLIENT = """
 import json, socket, sys
@@ -119,10 +157,16 @@ def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
     seen = module_testbed.directory / "seen"
     origin.popen(python_command(NAMES), name="names")
     origin.popen(python_command(SERVERS % ANSWERS, str(seen)), name="servers")
-    wait_until(lambda: str(STRAY) in origin.run(["ss", "-Htln"]).stdout, "the origin listens")
+    origin.popen(python_command(UPGRADED, str(WEBSOCKET)), name="websocket")
+    for port in (STRAY, WEBSOCKET):
+        wait_until(partial(listens, origin, port), "the origin listens")
     proxy = module_testbed["proxy"]
     start_proxy(proxy, configuration(proxy, f"dns_nameservers {ORIGIN}"))
     return Scene(module_testbed["client"], seen)
+
+
+def listens(node: LiveNode, port: int) -> bool:
+    return bool(node.run(["ss", "-Htln", "sport", "=", f":{port}"]).stdout)
 
 
 def get(url: str, *headers: str) -> str:
@@ -202,6 +246,16 @@ def test_an_upgrade_to_websocket_is_passed_on_and_no_other(scene: Scene) -> None
     sent = scene.seen.read_text()
     assert "Upgrade: websocket" in sent
     assert "Upgrade: h2c" not in sent
+
+
+@pytest.mark.parametrize("protocol", [socket.IPPROTO_TCP, socket.IPPROTO_MPTCP], ids=["TCP", "MPTCP"])
+def test_after_an_upgrade_to_websocket_bytes_go_both_ways(scene: Scene, protocol: int) -> None:
+    asked = get(f"http://{ORIGIN}:{WEBSOCKET}/", "Upgrade: websocket").replace("close", "Upgrade").replace("\n", "\r\n")
+    said = scene.client.run(python_command(UPGRADING, "10.77.8.2", asked, str(protocol)), timeout=90)
+    head, _, came = json.loads(said.stdout).partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 101 ")
+    assert "Upgrade: websocket" in head
+    assert came == "0123456789ABCDEFGHIJKLMNOPQRST"
 
 
 def test_the_origin_learns_no_address_that_the_client_claims(scene: Scene) -> None:

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from mptcp_proxy import shim
+from preloading import sanitized
 
 pytestmark = pytest.mark.kernel
 MPTCP = 262
-FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 PROGRAM = """
 import json, os, subprocess, sys
 from socket import *
@@ -53,24 +51,16 @@ print(json.dumps([hidden, "mptcp_listen" in preload, *found]), flush=True)
 """
 
 
-def runtime(name: str) -> str:
-    return subprocess.run(
-        ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
 @pytest.mark.parametrize("of", ["list", "file"])
 def test_no_sanitizer_has_anything_to_say(tmp_path: Path, require: Callable[..., None], of: str) -> None:
     require("root", "namespaces", "mptcp", "gcc")
-    library = tmp_path / "mptcp_listen.so"
-    subprocess.run(["gcc", *FLAGS, *map(str, shim.SOURCES), "-ldl", "-o", str(library)], check=True)
     ports, parents = "3128, 3129", "127.0.0.1:4000 [::1]:4001"
     if of == "file":
         (tmp_path / "parents").write_text(parents + "\n" * 5000)
         parents = str(tmp_path / "parents")
         (tmp_path / "ports").write_text("3128,3129\n" + " " * 5000)
         ports = str(tmp_path / "ports")
-    preload = f"{runtime('libasan.so')} {runtime('libubsan.so')} {library}"
+    preload = " ".join(sanitized(tmp_path / "mptcp_listen.so"))
     answer = subprocess.run(
         [
             *("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", "env"),

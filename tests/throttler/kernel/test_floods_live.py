@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,16 +13,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from throttler_site import Site, clients, connected, listening, make_site, running, until
+from throttler_site import PORT, Site, clients, connected, listening, make_site, running, until
 from wire import Link, link
 
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.services import Throttler
+from mptcp_lab.testbed.services import (
+    SQUID_CONFIG,
+    Origin,
+    Proxy,
+    Throttler,
+    mptcp_command,
+    start_origin,
+    start_proxy,
+)
+from mptcp_proxy.process import children
 from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 SECONDS, PER_SECOND, BURST = 5.0, 10_000, 100
+LEAST_PER_SECOND = PER_SECOND / 2
+"""On average from the first to the last: what a busy machine could not send in time is sent as soon as it can be."""
+PATIENCE = 120.0
+"""Seconds for that."""
 FRAMES = 4000
+"""Different ones."""
+SEEN = 1.0
+"""Segments that the throttler reads, at the least, for each that is sent: it, and what the proxy answers, are two."""
 MOST_SHARE = 0.8
 """Of a processor, that the daemon takes at the most: a whole one would be a flood that it does not keep up with."""
 MOST_GROWTH = 60_000
@@ -61,27 +77,35 @@ def frames(wire: Link, kind: str) -> list[bytes]:
     return [makers[kind]() for _ in range(FRAMES)]
 
 
-@contextmanager
-def flood(wire: Link, sent: list[bytes]) -> Iterator[list[int]]:
-    """Send as many a second as wanted; how many were sent, at the end."""
-    over, count = threading.Event(), [0]
+class Flood:
+    """What a thread sends, as many a second as wanted."""
 
-    def send() -> None:
-        turn = itertools.cycle(sent)
-        begin = time.monotonic()
-        while not over.is_set():
-            for frame in itertools.islice(turn, BURST):
-                wire.send(frame)
-            count[0] += BURST
-            over.wait(max(0.0, begin + count[0] / PER_SECOND - time.monotonic()))
+    def __init__(self, wire: Link, frames: list[bytes]) -> None:
+        self.count, self._over, self._volley = 0, threading.Event(), wire.volley(frames, BURST)
+        self._begin = time.monotonic()
+        self._sender = threading.Thread(target=self._send)
 
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        yield count
-    finally:
-        over.set()
-        sender.join()
+    def _send(self) -> None:
+        while not self._over.is_set():
+            self.count += self._volley.send()
+            self._over.wait(max(0.0, self._begin + self.count / PER_SECOND - time.monotonic()))
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begin
+
+    def goes_on(self) -> bool:
+        """Whether it was too short yet, or too thin."""
+        assert self.seconds < PATIENCE, f"{self.count} in {self.seconds:.0f} s are no flood"
+        return self.seconds < SECONDS or self.count < LEAST_PER_SECOND * self.seconds
+
+    def __enter__(self) -> Flood:
+        self._sender.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._sender.join()
 
 
 def processor_seconds(pid: int) -> float:
@@ -109,19 +133,71 @@ def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -
     with running(site) as throttler, listening(site) as listener, link(site) as wire, connected(site, listener):
         until(lambda: honest(throttler) == [right])
         forged, pid = frames(wire, kind), throttler.process.pid
-        read = ask(throttler.socket)["counters"]["observers"]["segments"]
+        read = observed(throttler)
         memory, used, begin = resident(pid), processor_seconds(pid), time.monotonic()
-        with flood(wire, forged) as count:
+        with Flood(wire, forged) as flood:
             # Who comes in the middle of it is served, and has its cap.
             with connected(site, listener):
                 until(lambda: honest(throttler) == [right, right])
-                while time.monotonic() < begin + SECONDS or count[0] <= FRAMES:
+                while flood.goes_on():
                     assert honest(throttler) == [right, right]
                     assert clients(site.entries()).count("10.77.1.2") == 2
                     time.sleep(0.3)
             share = (processor_seconds(pid) - used) / (time.monotonic() - begin)
-        assert count[0] > FRAMES
-        assert ask(throttler.socket)["counters"]["observers"]["segments"] > read + FRAMES / 10, "it saw them"
+            sent, came = flood.count, observed(throttler) - read
+        print(f"{kind}: {sent / flood.seconds:.0f}/s, {came / sent:.2f} read for each, {share:.0%} of a processor")
+        assert came > SEEN * sent
         assert share < MOST_SHARE
         assert resident(pid) - memory < MOST_GROWTH
         until(lambda: honest(throttler) == [right])
+
+
+def observed(throttler: Throttler) -> int:
+    counters = ask(throttler.socket)["counters"]["observers"]
+    return int(counters["segments"])
+
+
+@pytest.fixture(scope="module")
+def served(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[Site, Origin, Proxy]:
+    """A site with the real proxy, of one worker."""
+    require("squid", "apache2", "curl", "mptcpize", "gcc")
+    site = make_site("nftables", make_module_testbed, require)
+    config = site.proxy.directory / "squid.conf"
+    config.write_text(f"include {SQUID_CONFIG}\nworkers 1\nshutdown_lifetime 0 seconds\n")
+    return site, start_origin(site.testbed["origin"], {"file": 100_000}), start_proxy(site.proxy, config)
+
+
+def test_a_flood_of_the_proxy_itself_keeps_no_client_from_it(served: tuple[Site, Origin, Proxy]) -> None:
+    site, origin, proxy = served
+    right: dict[str, tuple[str, int | None]] = {"ethernet": ("active", 5_000_000), "wifi": ("active", None)}
+    command = mptcp_command(["curl", "-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code} %{size_download}"])
+    (squid,) = (pid for parent in children(proxy.process.pid) for pid in children(parent))
+    with running(site) as throttler, link(site) as wire, kept(site, origin):
+        until(lambda: honest(throttler) == [right])
+        forged, memory = frames(wire, "MP_CAPABLE"), resident(squid)
+        with Flood(wire, forged) as flood:
+            downloads = 0
+            while flood.goes_on() or not downloads:
+                got = site.client.run([*command, "-x", proxy.url(), origin.url("file")], timeout=90).stdout
+                assert got == "200 100000"
+                downloads += 1
+                assert right in honest(throttler)
+                assert clients(site.entries()).count("10.77.1.2") >= 1
+        print(f"{flood.count / flood.seconds:.0f}/s beside {downloads} downloads; {resident(squid) - memory} kB more")
+        assert resident(squid) - memory < MOST_GROWTH
+        until(lambda: honest(throttler) == [right])
+
+
+@contextmanager
+def kept(site: Site, origin: Origin) -> Iterator[None]:
+    """A connection of the client to the proxy that has had its answer and waits for more."""
+    with site.client.entered():
+        client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+    with client:
+        client.settimeout(60)
+        client.connect((site.proxy.address("wan0"), PORT))
+        client.sendall(f"GET {origin.url('file')} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        got = b""
+        while len(got.partition(b"\r\n\r\n")[2]) < 100_000:
+            got += client.recv(65536)
+        yield

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -15,6 +18,33 @@ from mptcp_throttler.mptcp import options
 from mptcp_throttler.mptcp.segment import parse_frame
 
 ETH_P_ALL = 3
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _Piece(ctypes.Structure):
+    """``struct iovec``."""
+
+    _fields_ = (("base", ctypes.c_char_p), ("length", ctypes.c_size_t))
+
+
+class _Header(ctypes.Structure):
+    """``struct msghdr``, sendmsg(2)."""
+
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("name_length", ctypes.c_uint),
+        ("pieces", ctypes.POINTER(_Piece)),
+        ("count", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_length", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    )
+
+
+class _Message(ctypes.Structure):
+    """``struct mmsghdr``, sendmmsg(2)."""
+
+    _fields_ = (("header", _Header), ("sent", ctypes.c_uint))
 
 
 class Link:
@@ -49,6 +79,10 @@ class Link:
     def send(self, frame: bytes) -> None:
         self._socket.send(frame)
 
+    def volley(self, frames: Sequence[bytes], at_once: int) -> Volley:
+        """Prepare *frames*, of which each call then sends *at_once*: many more a second than one by one."""
+        return Volley(self._socket.fileno(), frames, at_once)
+
     def handshake(self, client: tuple[str, int]) -> None:
         """Open a connection as far as the wire shows: the proxy's kernel drops the third ACK for its sequence number.
 
@@ -66,6 +100,25 @@ class Link:
         keys = MpCapable(sender_key=self._random.getrandbits(64), receiver_key=int.from_bytes(option.sender_key, "big"))
         ack = (answer.sequence + 1) & 0xFFFFFFFF
         self.send(self.frame(client, flags="A", ack=ack, options=[tcp_option(keys)]))
+
+
+class Volley:
+    """Frames that lie ready for sendmmsg(2), which another thread does not wait for."""
+
+    def __init__(self, fd: int, frames: Sequence[bytes], at_once: int) -> None:
+        self._fd = fd
+        self._pieces = [_Piece(frame, len(frame)) for frame in frames]
+        messages = [_Message(_Header(pieces=ctypes.pointer(piece), count=1)) for piece in self._pieces]
+        batches = [messages[start : start + at_once] for start in range(0, len(messages), at_once)]
+        self._turn = itertools.cycle([(_Message * len(batch))(*batch) for batch in batches])
+
+    def send(self) -> int:
+        """Send the next ones, and return how many the kernel took. Raises OSError where it took none."""
+        batch = next(self._turn)
+        sent = int(_LIBC.sendmmsg(self._fd, batch, len(batch), 0))
+        if sent < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return sent
 
 
 @contextmanager
