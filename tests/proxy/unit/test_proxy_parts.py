@@ -219,6 +219,17 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert places.logs.stat().st_mode & 0o777 == 0o750
 
 
+def test_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
+    """Defect: of a reload that was refused, for there was no room for its last file, the first one was in force."""
+    first = tmp_path / "squid.conf"
+    first.write_text("in force")
+    with pytest.raises(OSError, match="No such file"):
+        installation.write_all(
+            installation.File(first, b"refused", 0o640), installation.File(tmp_path / "none" / "b", b"", 0o644)
+        )
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"squid.conf": "in force"}
+
+
 @pytest.mark.parametrize("name", ["a b", "a:b", "a\tb"])
 def test_a_library_that_ld_preload_cannot_name_is_copied(tmp_path: Path, name: str) -> None:
     Here.directory = tmp_path
