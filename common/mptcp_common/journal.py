@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 ERROR, WARNING, INFO, DEBUG = 3, 4, 6, 7
 """Priorities of syslog(3)."""
@@ -46,5 +47,6 @@ def entry(text: str, priority: int, fields: Mapping[str, str]) -> bytes:
 
 
 def say(text: object, priority: int = INFO) -> None:
-    """Print *text* to stderr."""
-    print(lines(str(text), priority, for_journal=is_journal()), file=sys.stderr, flush=True)
+    """Print *text* to stderr. Where that cannot be written, on a full disk for one, it is lost and no more."""
+    with suppress(OSError):
+        print(lines(str(text), priority, for_journal=is_journal()), file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 """Puts a checked configuration where Squid reads it, with what belongs to it: two lists and a page.
 
-Each file is replaced as a whole (rename(2)): Squid or the preload library reads the old one or the new one.
+Each file is replaced as a whole (rename(2)): Squid or the preload library reads the old one or the new one. None is
+before there was room for all: of a reload that is refused, a worker that starts anew must not read a part.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import pwd
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from . import shim
 from .check_page import MISSING
@@ -49,15 +51,22 @@ def install(places: Places, checked: Checked, prefixes: Iterable[Network], worke
     *workers*: how many Squid has, or is started with. *option*: it opens its listeners for Multipath TCP itself, by
     its own option.
     """
-    # Passwords for cache peers and the like may be in it: for root and Squid's group only.
-    write(places.configuration_in_force, checked.rendered(workers, option), 0o640, _group(checked.effective_user))
-    write(places.listen_ports, (",".join(map(str, checked.ports)) + "\n").encode(), 0o644)
-    write(places.check_page_missing, MISSING.encode(), 0o644)
-    install_own_addresses(places, prefixes)
+    ports = (",".join(map(str, checked.ports)) + "\n").encode()
+    write_all(
+        # Passwords for cache peers and the like may be in it: for root and Squid's group only.
+        File(places.configuration_in_force, checked.rendered(workers, option), 0o640, _group(checked.effective_user)),
+        File(places.listen_ports, ports, 0o644),
+        File(places.check_page_missing, MISSING.encode(), 0o644),
+        _own_addresses(places, prefixes),
+    )
 
 
 def install_own_addresses(places: Places, prefixes: Iterable[Network]) -> None:
-    write(places.own_addresses, render(frozenset(prefixes)).encode(), 0o644)
+    write_all(_own_addresses(places, prefixes))
+
+
+def _own_addresses(places: Places, prefixes: Iterable[Network]) -> File:
+    return File(places.own_addresses, render(frozenset(prefixes)).encode(), 0o644)
 
 
 def install_library(places: Places, library: Path) -> Path:
@@ -97,14 +106,35 @@ def _group(user: str) -> int:
     return pwd.getpwnam(user).pw_gid if os.geteuid() == 0 else -1
 
 
-def write(path: Path, content: bytes, mode: int, group: int = -1) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+class File(NamedTuple):
+    """A file that is to be replaced as a whole."""
+
+    path: Path
+    content: bytes
+    mode: int
+    group: int = -1
+    """-1: as it comes (chown(2))."""
+
+
+def write(path: Path, content: bytes, mode: int) -> None:
+    """Replace *path*. Raises OSError; then it is as it was."""
+    write_all(File(path, content, mode))
+
+
+def write_all(*files: File) -> None:
+    """Replace *files* once all are written beside them. Raises OSError; where there was no room, none is replaced."""
+    beside: list[tuple[str, Path]] = []
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            os.fchown(file.fileno(), -1, group)
-            os.fchmod(file.fileno(), mode)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+        for file in files:
+            descriptor, name = tempfile.mkstemp(dir=file.path.parent, prefix=f".{file.path.name}-")
+            beside.append((name, file.path))
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(file.content)
+                os.fchown(stream.fileno(), -1, file.group)
+                os.fchmod(stream.fileno(), file.mode)
+        while beside:
+            os.replace(*beside[0])
+            del beside[0]
+    finally:
+        for name, _ in beside:
+            os.unlink(name)

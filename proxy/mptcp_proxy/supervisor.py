@@ -27,7 +27,7 @@ from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_common.journal import ERROR, WARNING
 from mptcp_common.reasons import reason
 
-from . import log_files, shim
+from . import shim
 from .configuration.check import Checked, check
 from .configuration.workers import not_by_reload
 from .installation import (
@@ -38,6 +38,7 @@ from .installation import (
     remove_what_workers_shared,
 )
 from .listening import listening_now, plain_ports, taken_by
+from .log_files import Logs
 from .noted import NotedSignals
 from .offspring import adopt_orphans, end_all_children, raise_descriptor_limit, reap
 from .own_addresses import Lingering, Network, local_prefixes, reachable, watch
@@ -51,8 +52,8 @@ from .squid import Squid, installed
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _STOP_PATIENCE = 5.0
 """Seconds that a Squid which is just starting has to become ready for its orderly end."""
-_LOG_INTERVAL = 30.0
-"""Seconds between two looks at the sizes of the logs."""
+_LOG_INTERVAL = 10.0
+"""Seconds between two looks at the logs, their sizes and their disk."""
 _SETTLE = 1.0
 """Seconds from the first change of an address to the reload: changes come in groups, and IPv6 addresses late."""
 _LINGER = 10.0
@@ -198,6 +199,7 @@ class _Supervisor:
         """Signals for Squid that wait until it is ready for them."""
         # Once soon after the start, since an address may have changed before the first look for changes.
         self._addresses_due: float | None = time.monotonic() + _SETTLE
+        self._logs = Logs(places.logs)
         self._logs_due = time.monotonic() + _LOG_INTERVAL
 
     def serve(self, environment: dict[str, str]) -> int:
@@ -316,11 +318,8 @@ class _Supervisor:
         if now >= self._logs_due:
             self._logs_due = now + _LOG_INTERVAL
             reap(process.pid)
-            try:
-                if log_files.rotate(self._places.logs):
-                    self._pending.add(signal.SIGUSR1)
-            except OSError as error:
-                say(f"cannot begin a new log: {reason(error)}", WARNING)
+            if self._logs.look():
+                self._pending.add(signal.SIGUSR1)
 
     def _look_at_listeners(self, squid: int) -> None:
         """Say where clients come in by plain TCP: a library that was not loaded says nothing itself."""

@@ -152,6 +152,7 @@ def _own_problems(
     yield from as_warnings(access) if allow_open else access
     yield from exposure_problems(said, str(places.own_addresses), connects=role is Role.PROXY)
     yield from _half_closed_problems(said)
+    yield from _full_disk_problems(said)
     yield from worker_problems(said, processors())
     yield from _user_problems(said, user)
     yield from _directory_problems(said, places)
@@ -182,6 +183,21 @@ def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:
                 statement.file,
                 statement.number,
                 allowed="off",
+                warning=True,
+            )
+
+
+def _full_disk_problems(said: Sequence[Statement]) -> Iterator[Problem]:
+    for statement in said:
+        words = statement.words
+        if words[:1] != ("access_log",) or statement.applies is False or "on-error=drop" in words[2:]:
+            continue
+        if len(words) > 1 and words[1].startswith(("/", "stdio:", "daemon:")):
+            yield Problem(
+                f"{' '.join(words)}: where the disk is full, Squid ends the workers, and with them all transfers",
+                statement.file,
+                statement.number,
+                allowed=f"access_log {words[1]} on-error=drop",
                 warning=True,
             )
 

@@ -33,6 +33,14 @@ def test_what_is_not_the_journal_gets_plain_lines(tmp_path: Path, stream: str) -
     assert printed(tmp_path, stream) == "first\nsecond\n"
 
 
+def test_what_cannot_be_said_ends_nobody() -> None:
+    """Defect: a supervisor whose stderr was a file on a full disk ended for a line it had to say, and Squid with it."""
+    code = "from mptcp_common.journal import say\nfor _ in range(2000): say('not to be written')\nprint('alive')"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=False)
+    assert done.stdout == "alive\n"
+
+
 def test_priorities_are_syslogs() -> None:
     assert lines("a", ERROR, for_journal=True) == "<3>a"
     assert lines("a\nb", WARNING, for_journal=False) == "a\nb"

@@ -1,4 +1,4 @@
-"""Squid killed, reloaded and restarted, and its logs begun anew, each while clients ask: what they see of it."""
+"""Squid killed, reloaded and restarted, its logs begun anew, its disks full, each while clients ask: what they see."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from proxying import configuration, mptcp_listeners, squid, workers
+from small_disk import fill, small_disk
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_origin, start_proxy, wait_until
@@ -253,3 +254,66 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
         timeout=GENEROUS,
     )
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
+
+
+def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
+    """Defect: Squid ends a worker that cannot write its line into access.log, and after a few starts it no more."""
+    node = testbed["proxy"]
+
+    def logged(requests: list[Ended]) -> int:
+        """Return how many of these have a line."""
+        text = "".join(path.read_text(errors="replace") for path in disk.glob("access.log*"))
+        return sum(f"/{each.name} " in text for each in requests)
+
+    def lost(clients: Traffic) -> int:
+        ended = clients.ended()
+        return len(ended) - logged(ended)
+
+    with small_disk(node.directory / f"{node.name}-proxy-log") as disk:
+        proxy = start(2)
+        before = kids(proxy)
+        with traffic(testbed) as clients:
+            filling = fill(disk)
+            # What a page of the log still takes is written.
+            wait_until(lambda: lost(clients) > 100, "requests go unlogged", timeout=GENEROUS)
+            assert (kids(proxy), clients.failed()) == (before, [])
+            wait_until(lambda: "lines of access.log are lost" in proxy.process.output(), "it is said", timeout=GENEROUS)
+            # cache.log is on that disk, too; new files of both are begun there, and Squid writes that into the one.
+            assert log_files.rotate(proxy.logs, limit=10, keep=2)
+            os.kill(squid(proxy.process), signal.SIGUSR1)
+            wait_until((disk / "access.log").exists, "a new log", timeout=GENEROUS)
+            clients.goes_on()
+            assert kids(proxy) == before
+            filling.unlink()
+            freed = len(clients.ended())
+            wait_until(lambda: logged(clients.ended()[freed:]) > 100, "requests are logged", timeout=GENEROUS)
+            wait_until(lambda: "requests are logged" in proxy.process.output(), "it is said", timeout=GENEROUS)
+        assert clients.failed() == []
+        assert kids(proxy) == before
+        assert proxy.process.output().count("the disk is full") == 1
+
+
+def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(
+    testbed: Testbed, start: Callable[[int], Proxy]
+) -> None:
+    node = testbed["proxy"]
+    with small_disk(node.directory / f"{node.name}-proxy-run") as disk:
+        proxy = start(2)
+        before, files = kids(proxy), {path: path.read_bytes() for path in disk.iterdir() if path.is_file()}
+        with traffic(testbed) as clients:
+            filling = fill(disk)
+            node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
+            wait_until(lambda: "until the next attempt" in proxy.process.output(), "it is said", timeout=GENEROUS)
+            proxy.process.signal(signal.SIGHUP)
+            wait_until(lambda: "reload refused" in proxy.process.output(), "refused", timeout=GENEROUS)
+            clients.goes_on()
+            assert {path: path.read_bytes() for path in files} == files
+            assert kids(proxy) == before
+            assert clients.failed() == []
+            filling.unlink()
+            proxy.process.signal(signal.SIGHUP)
+            wait_until(lambda: reloads(proxy) == 1, "the reload", timeout=GENEROUS)
+            clients.goes_on()
+        assert kids(proxy) == before
+        assert b"192.0.2.77" in (disk / "own-addresses").read_bytes()
+        assert "Traceback" not in proxy.process.output()

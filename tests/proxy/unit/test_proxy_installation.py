@@ -75,3 +75,14 @@ def test_a_library_that_ld_preload_cannot_name_is_copied(tmp_path: Path, name: s
     assert used == places.runtime / "mptcp_listen.so"
     assert used.read_bytes() == b"library"
     assert shim.can_be_preloaded(used)
+
+
+def test_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
+    """Defect: of a reload that was refused, for there was no room for its last file, the first one was in force."""
+    first = tmp_path / "squid.conf"
+    first.write_text("in force")
+    with pytest.raises(OSError, match="No such file"):
+        installation.write_all(
+            installation.File(first, b"refused", 0o640), installation.File(tmp_path / "none" / "b", b"", 0o644)
+        )
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"squid.conf": "in force"}

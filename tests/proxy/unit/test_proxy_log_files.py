@@ -1,8 +1,14 @@
-"""Log files are renamed."""
+"""Log files are renamed, and a disk that is full is noticed."""
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from mptcp_proxy import log_files
 
@@ -22,3 +28,29 @@ def test_logs_are_renamed_when_they_have_grown(tmp_path: Path) -> None:
         assert log_files.rotate(tmp_path, limit=4, keep=2)
         assert contents()["access.log.1"] == text, number
     assert contents() == {"access.log.1": "fourth", "access.log.2": "third", "cache.log": "c", "other.txt": "much too long"}  # fmt: skip  # noqa: E501
+
+
+def test_no_log_is_renamed_where_no_new_one_could_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "access.log").write_text("kept")
+
+    def no_inode(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkstemp", no_inode)
+    with pytest.raises(OSError, match="No space"):
+        log_files.rotate(tmp_path, limit=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["access.log"]
+
+
+def test_that_the_disk_of_the_logs_is_full_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = log_files.Logs(tmp_path)
+    for room in (1 << 20, 0, 0, 1 << 20, 1 << 20):
+        found = SimpleNamespace(f_bavail=room // 4096, f_frsize=4096, f_files=0, f_favail=0)
+        monkeypatch.setattr(os, "statvfs", lambda _, found=found: found)
+        assert not logs.look()
+    assert capsys.readouterr().err.splitlines() == [
+        f"mptcp-proxy: {tmp_path}: the disk is full: requests are served, lines of access.log are lost",
+        f"mptcp-proxy: {tmp_path}: there is room again, requests are logged",
+    ]

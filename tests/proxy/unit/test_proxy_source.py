@@ -178,3 +178,22 @@ def test_half_closed_clients_are_warned_of(tmp_path: Path, text: str, warned: bo
     assert [(each.line, each.warning) for each in checked.problems if "half_closed" in each.text] == [
         (2, True)
     ] * warned
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("access_log stdio:/var/log/a.log", True),
+        ("access_log /var/log/a.log squid", True),
+        ("access_log daemon:/var/log/a.log on-error=die", True),
+        ("access_log stdio:/var/log/a.log on-error=drop", False),
+        ("access_log stdio:/var/log/a.log logformat=squid on-error=drop all", False),
+        ("access_log none", False),
+        ("access_log syslog:daemon.info", False),
+    ],
+)
+def test_logs_whose_full_disk_would_end_squid_are_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
+    checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
+    assert [(each.line, each.warning) for each in checked.problems if "disk is full" in each.text] == [
+        (2, True)
+    ] * warned

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faults import GENEROUS, NEVER
-from throttler_site import POLICY, Site, running, until
+from faults import GENEROUS, NEVER, soon_right_again, traffic
+from throttler_site import POLICY, Site, clients, connection, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
@@ -22,23 +22,27 @@ GONE = "there is no interface extra0"
 
 @pytest.fixture(scope="module")
 def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
-    """A throttler's configuration for the one interface extra0."""
+    """A throttler's configuration for wan0, by which the client comes, and extra0, to which everything happens."""
     require("htb", "nftables")
     testbed = make_module_testbed()
     policy = testbed.directory / "policy.yaml"
     settings = {"netfilter": "nftables", "verify_interval": NEVER}
-    config = write_throttler_config(testbed["proxy"], policy, interfaces=("extra0",), settings=settings)
+    config = write_throttler_config(testbed["proxy"], policy, interfaces=("wan0", "extra0"), settings=settings)
     return Site(testbed, "nftables", policy, config)
 
 
 @pytest.fixture
 def throttler(host: Site) -> Iterator[Throttler]:
-    """At work on extra0, whatever that is; afterwards nothing of it is on any interface."""
+    """At work on extra0, whatever that is, and traffic on wan0; afterwards nothing of it is on any interface."""
     host.policy.write_text(POLICY)
     made(host)
     try:
-        with running(host) as throttler:
+        with running(host) as throttler, connection(host) as ends, traffic(ends):
+            until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=GENEROUS)
             yield throttler
+            # What became of the one changed nothing of the other.
+            assert clients(host.entries()) == ["10.77.1.2"]
+            assert is_shaped(host, "wan0")
         assert "4d50" not in run(host, "tc qdisc show")
         assert "gso_max_size 3125" not in run(host, "ip -d link show")
     finally:
@@ -51,6 +55,15 @@ def run(host: Site, command: str) -> str:
 
 def made(host: Site, peer: str = "extra1") -> None:
     run(host, f"ip link add extra0 type veth peer {peer}; ip link set {peer} up; ip link set extra0 up")
+
+
+def made_anew(host: Site, throttler: Throttler) -> None:
+    """Make extra0, which may have been made already: then the throttler is told first that it is gone."""
+    if "extra0" in run(host, "ip link show extra0"):
+        said = throttler.process.output().count(GONE)
+        run(host, "ip link del extra0")
+        until(lambda: throttler.process.output().count(GONE) > said, timeout=GENEROUS)
+    made(host)
 
 
 def is_shaped(host: Site, name: str) -> bool:
@@ -91,10 +104,8 @@ def test_an_interface_that_is_removed_and_made_anew_is_shaped_again(host: Site, 
     time.sleep(2.5)
     said = throttler.process.output()
     assert (said.count(GONE), said.count("ERROR"), said.count("differ")) == (1, 0, 0), said
-    made(host)
-    began = time.monotonic()
-    until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
-    print(f"shaped again after {time.monotonic() - began:.2f} s")
+    took = soon_right_again(lambda: made_anew(host, throttler), lambda: is_shaped(host, "extra0"))
+    print(f"shaped again after {took:.2f} s")
     until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=GENEROUS)
 
 

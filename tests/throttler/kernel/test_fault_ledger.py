@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from faults import GENEROUS, traffic
+from small_disk import fill, small_disk
+from throttler_site import Site, clients, connected, connection, listening, running, until
+
+from mptcp_lab.testbed.services import write_throttler_config
+from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 
+CAPPED = """\
+version: 1
+paths: {ethernet: {clients: [10.77.1.0/24]}}
+rules:
+  - name: spare-ethernet
+    paths: [ethernet]
+    throttle: {rate: 5 Mbit/s}
+"""
+COUNTED = f"""\
+{CAPPED}  - name: volume
+    budget: {{period: month, per: client, count: down, steps: [{{after: 5 GB, throttle: {{rate: 2 Mbit/s}}}}]}}
+"""
+AMOUNT, PIECE = 300_000, 10_000
+"""Bytes; a piece is waited for before the next."""
 PROGRAM = """
 import subprocess, sys
 from pathlib import Path
@@ -69,3 +93,75 @@ def test_a_disk_that_is_full_or_read_only(
         "2000",
         f"{ledger}: Read-only file system",
     ]
+
+
+@pytest.fixture
+def disk(site: Site, require: Callable[..., None]) -> Iterator[Path]:
+    """A disk for the ledger alone, and the policies of these tests beside it."""
+    require("bpf-pacing")
+    with small_disk(site.testbed.directory / "ledger-disk", 0o700) as disk:
+        settings = {"netfilter": site.backend, "ledger": str(disk / "ledger.sqlite")}
+        write_throttler_config(site.proxy, site.policy, settings=settings)
+        yield disk
+
+
+def carry(site: Site, listener: socket.socket) -> None:
+    """Have `AMOUNT` bytes downloaded, over a connection of its own."""
+    with connected(site, listener) as (client, proxy):
+        for _ in range(AMOUNT // PIECE):
+            proxy.sendall(bytes(PIECE))
+            got = 0
+            while got < PIECE:
+                got += len(client.recv(PIECE))
+
+
+def used(site: Site) -> int:
+    """Return what the ledger has, which nobody opens for writing here."""
+    return sum(each["used"] for each in json.loads(site.throttler("quota", "show", "--json").stdout))
+
+
+@pytest.mark.parametrize("site", ["nftables"], indirect=True)
+def test_a_full_disk_beside_traffic(site: Site, disk: Path) -> None:
+    site.policy.write_text(COUNTED)
+    with running(site) as throttler, listening(site) as listener, connected(site, listener) as ends, traffic(ends):
+        until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
+        until(lambda: used(site) > 0, timeout=GENEROUS)
+        filling = fill(disk)
+        until(lambda: ask(throttler.socket)["ledger_error"] is not None, timeout=GENEROUS)
+        status = ask(throttler.socket)
+        assert status["ledger_error"] == f"ledger {disk}/ledger.sqlite: database or disk is full"
+        assert "BUDGETS NOT WRITTEN: ledger " in site.throttler("status").stdout
+        written = used(site)
+        carry(site, listener)
+        assert "10.77.1.2" in clients(site.entries())
+        assert used(site) == written
+        filling.unlink()
+        until(lambda: used(site) >= written + AMOUNT, timeout=GENEROUS)
+        until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)
+        # Once, whatever was tried in between.
+        said = throttler.process.output()
+        assert said.count("what budgets count is written later") == 1, said
+        assert said.count("what budgets count is written again") == 1, said
+        # That of the connection which has ended goes later.
+        assert "10.77.1.2" in clients(site.entries())
+        assert used(site) < written + 3 * AMOUNT, "nothing counts twice"
+
+
+@pytest.mark.parametrize("site", ["nftables"], indirect=True)
+def test_a_budget_on_a_read_only_disk_is_refused_beside_traffic(site: Site, disk: Path) -> None:
+    site.policy.write_text(CAPPED)
+    with running(site) as throttler, connection(site) as ends, traffic(ends):
+        until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
+        # Whether it may be written is a property of the mount as well, and the throttler has its own.
+        remount = ["nsenter", "--target", str(throttler.process.pid), "--mount", "mount", "-o"]
+        subprocess.run([*remount, "remount,ro", disk], check=True)
+        site.policy.write_text(COUNTED)
+        throttler.process.signal(signal.SIGHUP)
+        until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
+        assert f"ledger {disk}/ledger.sqlite: Read-only file system" in throttler.process.output()
+        assert clients(site.entries()) == ["10.77.1.2"]
+        subprocess.run([*remount, "remount,rw", disk], check=True)
+        throttler.process.signal(signal.SIGHUP)
+        until(lambda: ask(throttler.socket)["reloads"]["accepted"] == 1, timeout=GENEROUS)
+        until(lambda: used(site) > 0, timeout=GENEROUS)
+        assert clients(site.entries()) == ["10.77.1.2"]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from faults import GENEROUS, NEVER, seconds_until
-from throttler_site import POLICY, PORT, Site, make_site
+from faults import GENEROUS, NEVER, timed, traffic
+from throttler_site import IPPROTO_MPTCP, POLICY, PORT, Site, make_site
 
 from mptcp_lab.testbed import Process, Testbed
 from mptcp_lab.testbed.services import Throttler, python_command, throttler_mounts, wait_until, write_throttler_config
@@ -119,24 +121,47 @@ def throttler(site: Site) -> Iterator[Throttler]:
     assert "Traceback" not in process.output()
 
 
+@contextmanager
+def beside_the_storm(site: Site) -> Iterator[None]:
+    """Traffic of a connection of its own, with two subflows, to the server of the storm."""
+    with site.client.entered():
+        client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
+    with client:
+        client.settimeout(GENEROUS)
+        client.connect((site.proxy.service_address(), PORT))
+        with traffic((client, None)):
+            wait_until(lambda: len(in_the_kernel(site)) == 2, "both subflows", timeout=GENEROUS)
+            yield
+
+
 def test_what_was_lost_is_made_good(site: Site, throttler: Throttler) -> None:
-    storm, process = Storm(site), throttler.process
+    storm = Storm(site)
+    with beside_the_storm(site):
+        blow(storm, site, throttler)
+
+
+def blow(storm: Storm, site: Site, throttler: Throttler) -> None:
+    process = throttler.process
+    tried = []
     for number in range(ROUNDS):
         process.signal(signal.SIGSTOP)
         try:
             storm.blow(COUNT if number < ROUNDS - 1 else 3)
             # Joins come a moment later.
-            wait_until(lambda n=number: len(in_the_kernel(site)) == 2 * (COUNT if n < ROUNDS - 1 else 3), "both subflows", timeout=GENEROUS)  # fmt: skip  # noqa: E501
+            wait_until(lambda n=number: len(in_the_kernel(site)) == 2 + 2 * (COUNT if n < ROUNDS - 1 else 3), "both subflows", timeout=GENEROUS)  # fmt: skip  # noqa: E501
             site.proxy.run(["tc", "qdisc", "del", "dev", "wan0", "root"])
         finally:
             process.signal(signal.SIGCONT)
         wanted = in_the_kernel(site)
-        took = seconds_until(lambda wanted=wanted: in_the_status(throttler) == wanted)
-        # Entries of what has ended stay a while, in case it still has data under way.
         capped = {end.replace(":", " ") for end in wanted if end.startswith("10.77.1.")}
-        took_caps = seconds_until(lambda capped=capped: site.entries().keys() >= capped)
-        took_class = seconds_until(lambda: is_shaped(site))
-        print(f"{len(wanted)} subflows: status {took:.2f} s, caps {took_caps:.2f} s, class {took_class:.2f} s later")
+
+        def made_good(wanted: set[str] = wanted, capped: set[str] = capped) -> bool:
+            # Entries of what has ended stay a while, in case it still has data under way.
+            return in_the_status(throttler) == wanted and site.entries().keys() >= capped and is_shaped(site)
+
+        tried.append(timed(made_good))
+        print(f"{len(wanted)} subflows: {tried[-1].seconds:.2f} s later")
+    assert any(each.within_aim for each in tried), tried
     counters = ask(throttler.socket)["counters"]["observers"]
     said = process.output()
     # It really was lost, and nobody was left to guess.

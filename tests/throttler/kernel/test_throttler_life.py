@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from faults import traffic
 from throttler_site import POLICY, Site, clients, connection, running, until
 
 from mptcp_common.exit_status import CONFIGURATION
@@ -64,7 +65,7 @@ def test_cleanup_after_a_kill_removes_all_and_refuses_while_a_daemon_runs(site: 
 
 
 def test_reload_takes_a_good_policy_and_refuses_a_bad_one(site: Site) -> None:
-    with running(site) as throttler, connection(site):
+    with running(site) as throttler, connection(site) as ends, traffic(ends):
         until(lambda: len(site.entries()) == 1)
 
         def rates() -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import stat
 import threading
@@ -226,12 +227,17 @@ def test_a_write_that_fails_loses_nothing_and_doubles_nothing(path: Path, caplog
             write(usage)
 
         host.budgets._write_in_thread = failing  # type: ignore[method-assign]
-        for _ in range(3):
+        for trouble in ("disk full", "disk full", None):
             host.acked += 1000
             await host.count()
+            assert host.budgets.trouble == trouble
 
-    assert played(path, play).used() == 3000
-    assert [record.message for record in caplog.records] == ["disk full; what budgets count is written later"]
+    with caplog.at_level(logging.INFO):
+        assert played(path, play).used() == 3000
+    assert [record.message for record in caplog.records] == [
+        "disk full; what budgets count is written later",
+        f"ledger {path}: what budgets count is written again",
+    ]
 
 
 def test_a_write_that_is_cut_short_by_the_end_counts_once(path: Path) -> None:

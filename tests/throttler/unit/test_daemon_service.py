@@ -74,6 +74,23 @@ def test_the_manager_is_told_what_is_done_and_that_the_loop_turns(
     test(tmp_path)
 
 
+def test_a_ledger_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @scenario
+    async def test(path: Path) -> None:
+        async with running(path, CAPPED) as scene:
+            assert scene.status()["ledger_error"] is None
+            scene.daemon._budgets.trouble = "ledger l: disk full"
+            assert scene.status()["ledger_error"] == "ledger l: disk full"
+            assert "BUDGETS NOT WRITTEN: ledger l: disk full" in scene.daemon._summary()
+            print_status(scene.status())
+            assert "BUDGETS NOT WRITTEN: ledger l: disk full; caps hold" in capsys.readouterr().out
+            scene.daemon._budgets.trouble = None
+            print_status(scene.status())
+            assert "NOT WRITTEN" not in capsys.readouterr().out + scene.daemon._summary()
+
+    test(tmp_path)
+
+
 def test_a_refused_reload_is_shown_until_one_succeeds(
     tmp_path: Path, manager: Manager, capsys: pytest.CaptureFixture[str]
 ) -> None:

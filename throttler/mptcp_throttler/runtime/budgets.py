@@ -64,7 +64,8 @@ class Budgets:
         """The periods of which accounts were read last."""
         self._writing = asyncio.Lock()
         self._written_at = self._pruned_at = -math.inf
-        self._failed = False
+        self.trouble: str | None = None
+        """Why what budgets count cannot be written just now."""
 
     async def prepare(self, policy: Policy) -> None:
         """Open what *policy* needs, before it comes into force. Raises KernelError where the ledger cannot be used."""
@@ -109,11 +110,13 @@ class Budgets:
             await self._write()
             self._written_at = now
             await self._read_ledger(now)
-            self._failed = False
+            if self.trouble is not None:
+                log.info("ledger %s: what budgets count is written again", self._path)
+            self.trouble = None
         except LedgerError as error:
-            if not self._failed:
+            if self.trouble is None:
                 log.error("%s; what budgets count is written later", error)
-            self._failed = True
+            self.trouble = str(error)
 
     async def close(self) -> None:
         """Write for the last time."""

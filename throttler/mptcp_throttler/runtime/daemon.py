@@ -353,6 +353,8 @@ class Daemon:
             f"{', '.join(self._settings.interfaces)} ({self._downloads.backend}); "
             f"{counted(len(policy.rules), 'rule')}{', dry run' if policy.dry_run else ''}"
         )
+        if self._budgets.trouble is not None:
+            text = f"{text}; BUDGETS NOT WRITTEN: {self._budgets.trouble}"
         return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused.errors)}"
 
     def _answer(self, line: bytes) -> Iterator[str]:
@@ -368,6 +370,7 @@ class Daemon:
             self._downloads,
             self._uploads,
             self._budget_stage,
+            self._budgets,
             self._guard,
             self._path_manager,
             self._reloads,

@@ -22,6 +22,7 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.runtime.budgets import Budgets
 from mptcp_throttler.runtime.comparison import Comparison
 from mptcp_throttler.runtime.decisions import Decisions
 from mptcp_throttler.runtime.directions import Downloads, Uploads
@@ -69,6 +70,7 @@ class Parts:
     downloads: Downloads
     uploads: Uploads
     budget_stage: BudgetStage
+    budgets: Budgets
     guard: GuardStage
     path_manager: UserspacePathManager
     reloads: Reloads
@@ -154,6 +156,7 @@ class Queries:
                 "rules": [rule.name for rule in policy.rules],
             },
             "reloads": parts.reloads.as_json(),
+            "ledger_error": parts.budgets.trouble,
             "path_manager": "user space" if parts.path_manager.in_force else "kernel",
             "uploads_shaped": parts.uploads.in_force,
             "in_step": all(each.classes.settled and each.entries.settled for each in planners),

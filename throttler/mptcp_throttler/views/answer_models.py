@@ -75,6 +75,8 @@ class HeadAnswer(Answer):
     """Sockets can be paced: caps begin softly."""
     policy: PolicyInForce
     reloads: Reloads
+    ledger_error: str | None
+    """Why what budgets count cannot be written just now; it is kept and written later."""
     path_manager: Literal["kernel", "user space"]
     uploads_shaped: bool
     in_step: bool

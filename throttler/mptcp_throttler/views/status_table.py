@@ -28,6 +28,10 @@ def print_status(status: dict[str, Any]) -> None:
         console.print(f"RELOAD REFUSED at {when}, the policy from before is in force:", markup=False)
         for line in refused["errors"]:
             console.print(f"  {line}", markup=False)
+    if status.get("ledger_error") is not None:  # a daemon from before it
+        console.print(
+            f"BUDGETS NOT WRITTEN: {status['ledger_error']}; caps hold, and it is written later", markup=False
+        )
     table = Table()
     for title in ("connection", "client", "state", "kind", "path", "rate", "class", "sent", "why"):
         table.add_column(title, overflow="fold", no_wrap=title not in ("why", "kind"))

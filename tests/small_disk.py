@@ -1,0 +1,29 @@
+"""A file system of its own that a test can fill, for kernel tests of several components."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def small_disk(directory: Path, mode: int = 0o755) -> Iterator[Path]:
+    """Have a file system of a megabyte at *directory*, for those that are started within."""
+    directory.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=1m,mode={mode:o}", "tmpfs", directory], check=True)
+    try:
+        yield directory
+    finally:
+        # Whoever was started within has it until it ends.
+        subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Fill *disk* and return the file that takes its room."""
+    filling = disk / "filling"
+    with suppress(OSError), filling.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return filling

@@ -1,0 +1,202 @@
+"""The clock is set by a day and back, and the host gets another time zone, beside traffic under a cap.
+
+The clock is the daemon's alone: a preloaded library shifts what the kernel says of it, by seconds that stand in a file.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from faults import GENEROUS, traffic
+from throttler_site import Site, clients, connection, until
+
+from mptcp_lab.testbed import Process
+from mptcp_lab.testbed.commands import run
+from mptcp_lab.testbed.services import program, throttler_mounts, wait_until
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
+
+DAY = 86_400
+NOON = datetime(2026, 11, 18, 11, 0, tzinfo=UTC)
+"""A Wednesday, noon in Berlin, and the daemon's time at its start."""
+FAR_AWAY = Path("/usr/share/zoneinfo/Pacific/Auckland")
+"""Where it is midnight then, and Thursday."""
+POLICY = """\
+version: 1
+time_zone: Europe/Berlin
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+rules:
+  - name: spare-ethernet
+    paths: [ethernet]
+    throttle: {rate: 5 Mbit/s}
+    lift_last: false
+  - name: wednesday
+    paths: [wifi]
+    when: {days: [wed], hours: ["08:00-18:00"]}
+    throttle: {rate: 5 Mbit/s}
+    lift_last: false
+"""
+ALWAYS, IN_THE_WINDOW = "10.77.1.2", "10.77.2.2"
+_SHIFT = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+
+static const volatile long long *shift;
+
+__attribute__((constructor)) static void begin(void)
+{
+	const char *name = getenv("CLOCK_SHIFT");
+	int file = name == NULL ? -1 : open(name, O_RDONLY | O_CLOEXEC);
+	void *there = file < 0 ? MAP_FAILED : mmap(NULL, sizeof(*shift), PROT_READ, MAP_SHARED, file, 0);
+
+	if (there == MAP_FAILED)
+		abort();
+	shift = there;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+	static int (*next)(clockid_t, struct timespec *);
+	int result;
+
+	if (next == NULL)
+		next = dlsym(RTLD_NEXT, "clock_gettime");
+	result = next(clock, now);
+	if (result == 0 && shift != NULL && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+		now->tv_sec += *shift;
+	return result;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone)
+{
+	struct timespec precise;
+
+	(void)zone;
+	clock_gettime(CLOCK_REALTIME, &precise);
+	now->tv_sec = precise.tv_sec;
+	now->tv_usec = precise.tv_nsec / 1000;
+	return 0;
+}
+
+time_t time(time_t *where)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (where != NULL)
+		*where = now.tv_sec;
+	return now.tv_sec;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Path:
+    """The library that shifts the clock by the seconds in the file CLOCK_SHIFT."""
+    require("gcc")
+    directory = tmp_path_factory.mktemp("clock")
+    source, made = directory / "shift.c", directory / "shift.so"
+    source.write_text(_SHIFT)
+    run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(made), str(source), "-ldl"])
+    return made
+
+
+@dataclass
+class Clock:
+    """The clock of one daemon."""
+
+    file: Path
+
+    def set(self, when: datetime) -> None:
+        # In place: the daemon has it mapped.
+        with self.file.open("r+b" if self.file.exists() else "wb") as file:
+            file.write(struct.pack("q", round(when.timestamp() - time.time())))
+
+
+@pytest.fixture
+def clock(site: Site) -> Clock:
+    clock = Clock(site.testbed.directory / "clock-shift")
+    clock.set(NOON)
+    return clock
+
+
+@contextmanager
+def throttling(site: Site, library: Path, clock: Clock, local_time: Path) -> Iterator[Process]:
+    """A throttler with this *clock* and, as its /etc/localtime, *local_time*."""
+    site.policy.write_text(POLICY)
+    process = site.proxy.popen(
+        [program("mptcp-throttler"), "run", "--config", str(site.config)],
+        name=f"clock-{time.monotonic_ns()}",
+        mounts={**throttler_mounts(site.proxy), "/etc/localtime": str(local_time)},
+        env={"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(clock.file)},
+    )
+    wait_until(lambda: "throttling on" in process.output(), "it throttles", timeout=GENEROUS, process=process)
+    try:
+        yield process
+    finally:
+        code = process.stop(GENEROUS)
+    assert code == 0, process.output()
+    assert "Traceback" not in process.output()
+
+
+@pytest.fixture
+def local_time(site: Site) -> Path:
+    file = site.testbed.directory / "localtime"
+    file.write_bytes(Path("/usr/share/zoneinfo/UTC").read_bytes())
+    return file
+
+
+def always_capped(site: Site, *more: str) -> bool:
+    """Whether these, too, are capped; raises AssertionError where the cap that is always there is not."""
+    found = clients(site.entries())
+    assert ALWAYS in found, found
+    return found == sorted((ALWAYS, *more))
+
+
+@pytest.mark.parametrize("days", [1, -1])
+def test_a_clock_that_is_set_by_a_day_and_back(
+    site: Site, library: Path, clock: Clock, local_time: Path, days: int
+) -> None:
+    with throttling(site, library, clock, local_time), connection(site) as ends, traffic(ends) as pulse:
+        until(lambda: clients(site.entries()) == [ALWAYS, IN_THE_WINDOW], timeout=GENEROUS)
+        for _ in range(2):
+            rounds = pulse.count
+            clock.set(datetime.fromtimestamp(NOON.timestamp() + days * DAY, UTC))
+            until(lambda: always_capped(site), timeout=GENEROUS)
+            clock.set(NOON)
+            until(lambda: always_capped(site, IN_THE_WINDOW), timeout=GENEROUS)
+            assert pulse.count > rounds
+
+
+def test_another_local_time_zone_moves_no_window(site: Site, library: Path, clock: Clock, local_time: Path) -> None:
+    """Their zone is the policy's own."""
+    if not FAR_AWAY.exists():
+        pytest.skip(f"NOT TESTED: there is no {FAR_AWAY}")
+    with throttling(site, library, clock, local_time) as process, connection(site) as ends, traffic(ends):
+        until(lambda: clients(site.entries()) == [ALWAYS, IN_THE_WINDOW], timeout=GENEROUS)
+        local_time.write_bytes(FAR_AWAY.read_bytes())
+        # What the daemon sees, and what its C library makes of it.
+        shown = run(["nsenter", "--target", str(process.pid), "--mount", "date", "+%Z"]).stdout.strip()
+        assert shown in ("NZDT", "NZST")
+        for seconds in (0, 3600, 0):
+            # The clock moves as well, within the window: everything is decided anew.
+            clock.set(datetime.fromtimestamp(NOON.timestamp() + seconds, UTC))
+            deadline = time.monotonic() + 2
+            until(lambda: always_capped(site, IN_THE_WINDOW) and time.monotonic() > deadline, timeout=GENEROUS)  # noqa: B023
+        # Still by the policy's zone: in Berlin it is 18:00, at the far end the morning of Thursday.
+        clock.set(datetime(2026, 11, 18, 17, 0, tzinfo=UTC))
+        until(lambda: always_capped(site), timeout=GENEROUS)

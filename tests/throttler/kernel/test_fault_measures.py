@@ -1,0 +1,74 @@
+"""That what measures faults can fail: a pause that is the machine's is none of traffic's, any other is."""
+
+from __future__ import annotations
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import faults
+import pytest
+from faults import AIM, BUSY, LONGEST_GAP, Pulse, allowed, longest_gap, soon_right_again
+from throttler_site import until
+
+
+@pytest.mark.parametrize(
+    ("slow", "stalls", "gap"),
+    [
+        ([], [(0.0, 9.0)], 0.0),
+        ([(1.0, 4.0)], [], 3.0),
+        ([(1.0, 4.0)], [(0.0, 9.0)], 0.0),
+        ([(1.0, 4.0)], [(0.5, 1.5), (3.0, 3.5)], 2.0),
+        ([(1.0, 4.0), (5.0, 5.5)], [(1.0, 4.0)], 0.5),
+        ([(1.0, 4.0)], [(4.0, 9.0)], 3.0),
+    ],
+)
+def test_what_stood_still_with_the_machine_is_no_gap(
+    slow: list[tuple[float, float]], stalls: list[tuple[float, float]], gap: float
+) -> None:
+    assert longest_gap(slow, stalls) == gap
+
+
+def test_an_idle_machine_has_the_aim_and_a_busy_one_a_bound() -> None:
+    assert allowed(10, 0) == AIM
+    assert allowed(10, 5) == AIM * (1 + (BUSY - 1) / 2)
+    assert allowed(10, 10) == allowed(10, 11) == allowed(10, None) == AIM * BUSY
+
+
+def test_what_is_never_right_again_soon_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time after 0.3 s; a tenth of a second was wanted, and the processors of the test's machine do not count."""
+    monkeypatch.setattr(faults, "AIM", 0.1)
+    monkeypatch.setattr(faults, "BUSY", 1)
+    damaged: list[float] = []
+
+    def damage() -> None:
+        damaged.append(time.monotonic())
+
+    with pytest.raises(AssertionError, match="right again within none"):
+        soon_right_again(damage, lambda: time.monotonic() > damaged[-1] + 0.3)
+    assert len(damaged) == faults.ATTEMPTS
+    # Once is enough.
+    took = soon_right_again(damage, lambda: len(damaged) > 4 or time.monotonic() > damaged[-1] + 0.3)
+    assert took <= 0.1
+    assert len(damaged) == 5
+
+
+@pytest.mark.parametrize("pause", [0.0, LONGEST_GAP + 1])
+def test_traffic_that_pauses_for_long_fails(pause: float) -> None:
+    client, proxy = socket.socketpair()
+    pauses = iter([0.0] * 10 + [pause])
+
+    def answer() -> None:
+        while got := proxy.recv(1):
+            time.sleep(next(pauses, 0.0))
+            proxy.sendall(got)
+
+    with client, proxy, ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(answer)
+        pulse = Pulse(client, None)
+        until(lambda: pulse.count > 20)
+        with pytest.raises(AssertionError, match="traffic paused") if pause else nullcontext():
+            pulse.stop()
+        client.shutdown(socket.SHUT_WR)
+        answering.result()
