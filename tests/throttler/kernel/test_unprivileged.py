@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -25,8 +25,8 @@ BY_ORDER = POLICY + "  - {name: order, steer: {mode: active-standby, active: wif
 
 
 @pytest.fixture
-def start(site: Site) -> Callable[..., Process]:
-    """Return what starts the daemon without root."""
+def start(site: Site) -> Iterator[Callable[..., Process]]:
+    """Yield what starts the daemon without root."""
     if not all(directory.stat().st_mode & 0o001 for directory in Path(sys.executable).absolute().parents):
         pytest.skip(f"NOT TESTED: other users may not enter {Path(sys.executable).parent}")
     mounts = throttler_mounts(site.proxy)
@@ -50,7 +50,9 @@ def start(site: Site) -> Callable[..., Process]:
         environment = {"XTABLES_LOCKFILE": "/run/mptcp-throttler/xtables.lock", **environment}
         return site.proxy.popen(command, name="unprivileged", mounts=mounts, env=environment)
 
-    return started
+    yield started
+    # It is this test's, not the daemon's.
+    lock.unlink()
 
 
 def socket_of(site: Site) -> Path:
