@@ -65,9 +65,21 @@ def test_mptcp_socket(error: int | None, status: Status, words: str, remedy: str
 )
 def test_mptcp_sysctls(values: Mapping[str, str], expected: Mapping[str, Status]) -> None:
     findings = list(kernel.mptcp_sysctls(values))
-    assert len(findings) == 5
+    assert len(findings) == 6
     assert all(map(is_complete, findings))
     assert {finding.check: finding.status for finding in findings if finding.status is not OK} == expected
+
+
+@pytest.mark.parametrize(
+    ("largest", "words", "advised"),
+    [(33554432, "33.6 MB", True), (6291456, "6.29 MB", True), (2097152, "2.10 MB", False)],
+)
+def test_the_receive_buffers_maximum_is_named_and_is_no_fault(largest: int, words: str, advised: bool) -> None:
+    found = kernel.mptcp_sysctls({"net.ipv4.tcp_rmem": f"4096\t131072\t{largest}"})
+    (finding,) = (each for each in found if each.check == "sysctl receive buffer")
+    assert finding.status is OK
+    assert words in finding.text
+    assert ("4096 131072 2097152" in finding.text) == advised
 
 
 @pytest.mark.parametrize("values", [{"net.mptcp.pm_type": "1"}, {"net.mptcp.path_manager": "userspace"}])
