@@ -131,6 +131,12 @@ def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands
     )
     for command in ("mptcp-proxy check", *(f"{each} --version" for each in COMMANDS)):
         host.sh(f"cd /tmp/trap && PYTHONPATH=/tmp/trap {command}")
+    # It starts programs of its own, which try the kernel out and ask the throttler. What it finds may well be bad.
+    for role in ("proxy", "relay"):
+        found = host.sh(f"cd /tmp/trap && PYTHONPATH=/tmp/trap mptcp-proxy doctor --role {role}", check=False)
+        assert "ZeroDivisionError" not in found, found
+        assert "Traceback" not in found, found
+        assert "Squid" in found, found
     library = host.sh("PATH= /usr/bin/mptcp-proxy build-shim").strip()
     assert library == f"{HOME}/lib/{Path(library).parents[2].name}/site-packages/mptcp_proxy/mptcp_listen.so"
 
