@@ -209,21 +209,17 @@ class _Supervisor:
             adopt_orphans()
             if self._follower is not None:
                 self._follower.start(self._checked.parents)
+            # A terminal sends its Ctrl-C to all of a session; Squid is to have it from here, once.
             process = subprocess.Popen(
-                self._command(),
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                # A terminal sends its Ctrl-C to all of a session; Squid is to have it from here, once.
-                start_new_session=True,
+                self._command(), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
             )
             try:
                 what = f"{self._configuration}, {self._workers}"
                 how = ", Multipath TCP by its own option mptcp" if self._option else ""
                 say(f"started Squid {self._squid.version} (process {process.pid}) with {what}{how}")
                 ended = os.pidfd_open(process.pid)
-                selector.register(wakeup, selectors.EVENT_READ)
-                selector.register(addresses, selectors.EVENT_READ)
-                selector.register(ended, selectors.EVENT_READ)
+                for each in (wakeup, addresses, ended):
+                    selector.register(each, selectors.EVENT_READ)
                 while process.poll() is None:
                     ready = {key.fileobj for key, _ in selector.select(self._patience())}
                     if wakeup in ready:
