@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,8 +182,11 @@ def _sysctl_name(path: Path) -> str:
 
 def _files(directories: Iterable[Path]) -> str:
     # The lock's file is empty and stays: who removes it could remove that of a successor.
-    found = (path for each in directories for path in sorted(each.rglob("*")))
-    return "\n".join(str(path) for path in found if path.name != "lock")
+    # Path.rglob raises where a directory vanishes meanwhile.
+    found = (
+        Path(folder, name) for each in directories for folder, below, names in os.walk(each) for name in below + names
+    )
+    return "\n".join(sorted(str(path) for path in found if path.name != "lock"))
 
 
 def _command_line(pid: int) -> str:
@@ -196,11 +200,9 @@ def _command_line(pid: int) -> str:
 def _bpf(pid: int) -> list[str]:
     """Return what process *pid* holds of BPF: a program or map that is not pinned lives as long as its descriptors."""
     found = []
-    try:
+    # The process may end, or close one of them, meanwhile.
+    with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
-            target = os.readlink(entry)
-            if target.startswith("anon_inode:bpf"):
-                found.append(target)
-    except OSError:
-        return []
-    return sorted(found)
+            with suppress(OSError):
+                found.append(os.readlink(entry))
+    return sorted(target for target in found if target.startswith("anon_inode:bpf"))

@@ -36,7 +36,7 @@ def test_a_throttler_that_died_misses_the_aims(
     size = round(sum(overshoot.RATES) * 1e6 / 8 * (SECONDS + 5))
     bed = Bed.built(make_testbed(paths(two_paths(overshoot.RATES, overshoot.RTTS))), [size])
     work = overshoot.Work(bed, bed, size, 5, SECONDS)
-    measured = work.measure(overshoot.Order(OURS[0]))
+    measured = work.measure(overshoot.PlannedRun(OURS[0]))
     missed = {aim.what for aim in aims(measured, work.rates, OURS[:1], 0) if aim.verdict == "missed"}
     for transfer in TRANSFERS:
         for what in ("bytes beyond 1.05 × cap × time", "ahead of cap × time", "above the cap for"):

@@ -275,9 +275,9 @@ def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
         goes_on(site, carried)
     finally:
         site.console.process.send_signal(signal.SIGCONT)
-    carried = received(site)
     site.console.process.kill()
     site.console.process.wait(60)
+    carried = received(site)
     assert capped(site) == 1
     goes_on(site, carried)
     site.reload(UNCAPPED)

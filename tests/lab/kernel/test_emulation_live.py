@@ -195,7 +195,7 @@ def path_mtu(node: LiveNode, source: str, target: str) -> int:
 
 def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emulated) -> None:
     """Answers that wait on it when it goes down are lost for good; what is sent while it is down is never answered."""
-    slow, count = 3.0, 20
+    slow, count = 8.0, 20
     testbed = emulated(EmulatedPath("a"), EmulatedPath("b", down=Direction(delay=round(slow * 1e6))))
     hop, client, core = testbed["hop2"], testbed["client"], testbed["core"]
     path_a, path_b = (ends(testbed)[name] for name in ("a", "b"))

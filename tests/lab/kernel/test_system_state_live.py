@@ -31,7 +31,7 @@ def node(make_module_testbed: Callable[..., Testbed]) -> LiveNode:
 
 
 def changed(node: LiveNode, run: Path, before: dict[str, str]) -> set[str]:
-    return {text.partition(":\n")[0] for text in differences(before, whole_state(node, run))}
+    return {text.partition(":\n")[0] for text in differences(before, whole_state(node, run, more=()))}
 
 
 HTB = "tc qdisc add dev wan0 root handle 7: htb"
@@ -75,7 +75,7 @@ def test_what_is_left_in_the_kernel_shows(
     node: LiveNode, tmp_path: Path, require: Callable[..., None], do: str, undo: str, said: str, feature: str
 ) -> None:
     require(feature)
-    before = whole_state(node, tmp_path)
+    before = whole_state(node, tmp_path, more=())
     with node.changed(["sh", "-ec", do], ["sh", "-ec", undo]):
         assert said in changed(node, tmp_path, before)
     assert changed(node, tmp_path, before) == set()
@@ -84,7 +84,7 @@ def test_what_is_left_in_the_kernel_shows(
 def test_to_look_registers_no_table_of_iptables(make_testbed: Callable[..., Testbed], tmp_path: Path) -> None:
     """A table once asked for stays registered, and every packet pays for it."""
     node = make_testbed(UNSHAPED)["proxy"]
-    assert not any("*" in text for name, text in whole_state(node, tmp_path).items() if "iptables" in name)
+    assert not any("*" in text for name, text in whole_state(node, tmp_path, more=()).items() if "iptables" in name)
     assert node.run(["sh", "-c", "cat /proc/net/ip_tables_names /proc/net/ip6_tables_names || :"]).stdout == ""
 
 
@@ -92,7 +92,7 @@ def test_a_dump_that_fails_differs_even_from_itself(
     node: LiveNode, tmp_path: Path, require: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require("nftables")
-    before = whole_state(node, tmp_path)
+    before = whole_state(node, tmp_path, more=())
     broken = tmp_path / "bin" / "nft"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\necho no such luck >&2\nexit 3\n")
@@ -110,7 +110,7 @@ def test_a_sysctl_of_the_whole_kernel_does_not_show(node: LiveNode, tmp_path: Pa
     if not others:
         pytest.skip("NOT TESTED: every congestion control of this kernel is allowed")
     name = others.pop()
-    before = whole_state(node, tmp_path)
+    before = whole_state(node, tmp_path, more=())
     with congestion.allowed(name):
         assert name in node.run(["sysctl", "-n", "net.ipv4.tcp_allowed_congestion_control"]).stdout.split()
         assert changed(node, tmp_path, before) == set()
@@ -120,7 +120,7 @@ def test_files_processes_and_what_they_hold_of_bpf_show(
     node: LiveNode, tmp_path: Path, require: Callable[..., None]
 ) -> None:
     require("bpf-pacing")
-    before = whole_state(node, tmp_path)
+    before = whole_state(node, tmp_path, more=())
     with ExitStack() as stack:
         process = node.popen([sys.executable, "-c", HOLDS_A_MAP], name="left")
         stack.callback(process.stop)

@@ -40,7 +40,6 @@ def test_a_first_reading_may_be_asked_for_later() -> None:
     paced = Paced(take, 0.02)
     first = time.monotonic() + 0.1
     paced.start(first)
-    assert times == []
     assert enough.wait(30)
     paced.stop()
     assert times[0] >= first

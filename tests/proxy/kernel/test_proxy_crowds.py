@@ -106,9 +106,9 @@ def two_workers(testbed: Testbed, require: Callable[..., None]) -> Proxy:
 def crowd(client: LiveNode, kind: str, count: int, *addresses: str) -> Iterator[dict[str, int]]:
     """Have *count* connections; what each got, by its status."""
     process = client.popen(python_command(MANY, kind, str(count), *addresses), name=kind)
-    wait_until(lambda: "}" in process.output(), "all are there", process=process, timeout=600)
-    got: dict[str, int] = json.loads(process.output())
     try:
+        wait_until(lambda: "}" in process.output(), "all are there", process=process, timeout=600)
+        got: dict[str, int] = json.loads(process.output())
         yield got
     finally:
         process.stop(60)

@@ -66,6 +66,7 @@ def settled(node: LiveNode) -> int:
         if (now := held(node)) > 1.01 * most:
             most, since = now, time.monotonic()
         time.sleep(0.3)
+    assert time.monotonic() < deadline, "more still comes"
     return most
 
 
@@ -95,9 +96,11 @@ def uploading(client: LiveNode, proxy: LiveNode, largest: int, where: Sequence[s
     with proxy.sysctl("net.ipv4.tcp_rmem", f"4096 131072 {largest}"):
         serving = start_proxy(proxy, configuration(proxy))
         uploads = client.popen(python_command(UPLOAD, *where), name=f"uploads-{largest}")
-        wait_until(lambda: "all" in uploads.output(), "all upload", process=uploads)
-        yield
-        uploads.stop(60)
-        # Squid, which reads no more, would not learn that they are gone.
-        serving.process.stop(60)
+        try:
+            wait_until(lambda: "all" in uploads.output(), "all upload", process=uploads)
+            yield
+        finally:
+            uploads.stop(60)
+            # Squid, which reads no more, would not learn that they are gone.
+            serving.process.stop(60)
         wait_until(lambda: held(proxy) == 0, "all is given up")

@@ -45,7 +45,7 @@ class _Rounds:
         self.error: OSError | None = None
         self._ends = ask, answer
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

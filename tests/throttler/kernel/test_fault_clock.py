@@ -197,6 +197,6 @@ def test_another_local_time_zone_moves_no_window(site: Site, library: Path, cloc
             clock.set(datetime.fromtimestamp(NOON.timestamp() + seconds, UTC))
             deadline = time.monotonic() + 2
             until(lambda: always_capped(site, IN_THE_WINDOW) and time.monotonic() > deadline, timeout=GENEROUS)  # noqa: B023
-        # Still by the policy's zone: in Berlin it is 18:00, at the far end the morning of Thursday.
-        clock.set(datetime(2026, 11, 18, 17, 0, tzinfo=UTC))
+        # Still by the policy's zone: in Berlin it is Tuesday, 23:00, at the far end Wednesday, 11:00.
+        clock.set(datetime(2026, 11, 17, 22, 0, tzinfo=UTC))
         until(lambda: always_capped(site), timeout=GENEROUS)

@@ -64,7 +64,8 @@ def test_traffic_that_pauses_for_long_fails(pause: float) -> None:
             time.sleep(next(pauses, 0.0))
             proxy.sendall(got)
 
-    with client, proxy, ThreadPoolExecutor(1) as pool:
+    # Closed before the executor waits for its thread, which reads from them.
+    with ThreadPoolExecutor(1) as pool, client, proxy:
         answering = pool.submit(answer)
         pulse = Pulse(client, None)
         until(lambda: pulse.count > 20)
