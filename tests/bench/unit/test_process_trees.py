@@ -24,7 +24,7 @@ for _ in range(2):
         held = bytearray(os.urandom({WORKER_BYTES}))
         while time.process_time() < {WORKER_SECONDS}:
             pass
-        os.write(1, b"ready\n")  # at once: what both write is never mixed
+        os.write(1, b"ready\\n")  # at once: what both write is never mixed
         time.sleep(600)
 time.sleep(600)
 """
