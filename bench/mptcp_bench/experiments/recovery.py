@@ -19,7 +19,6 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -43,6 +42,7 @@ from mptcp_lab.testbed.services import (
 )
 from mptcp_lab.testbed.system_state import (
     BPF,
+    FAILED,
     FILES,
     PROCESSES,
     SYSCTLS,
@@ -62,7 +62,7 @@ from ..shipped import POLICY, ethernet_cap
 from .aims import aims_table
 from .backends import backends
 from .findings import Findings
-from .recovery_judging import BEFORE, DEVICES, KEEPER, RESTART, Observed, judge, made
+from .recovery_judging import BEFORE, DEVICES, RESTART, Observed, judge, made
 
 SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0
 """Seconds: to the steady state, without a throttler, and after the restart."""
@@ -125,9 +125,7 @@ def examine(testbed: Testbed, backend: str) -> Observed:
         killed, fail_open = recorder.now, math.inf
         throttler.process.kill()
         with suppress(TestbedError):
-            wait_until(
-                lambda: not changed_sysctls(before[SYSCTLS], sysctls(node)), "the sysctls are back", timeout=KEEPER
-            )
+            wait_until(lambda: are_back(before[SYSCTLS], sysctls(node)), "the sysctls are back", timeout=RESTART)
             fail_open = recorder.now - killed
         by_kill = differences(without(objects, SYSCTLS), without(kernel_state(node), SYSCTLS))
         pause(client, lambda: recorder.now, killed + DOWN)
@@ -140,25 +138,29 @@ def examine(testbed: Testbed, backend: str) -> Observed:
         ready = recorder.now
         pause(client, lambda: recorder.now, ready + AFTER)
         end, samples = recorder.now, recorder.samples
-        seen = Observed(
-            backend, samples, killed, restarted, same, ready, end, len(capped), made(before, under), fail_open, by_kill,
-            by_restart,
-        )  # fmt: skip
-        seen = replace(seen, capped_at_stop=len(caps(throttler)), exit_code=throttler.process.stop(grace=15))
+        capped_at_stop, exit_code = len(caps(throttler)), throttler.process.stop(grace=15)
         # The keeper goes with the last connection.
-        at_once = differences(without(before, PROCESSES, FILES), without(whole_state(node, state), PROCESSES, FILES))
+        at_stop = differences(without(before, PROCESSES, FILES), without(whole_state(node, state), PROCESSES, FILES))
         still_running(client)
         client.stop()
-        seen = replace(seen, at_stop=at_once, after_stop=settled(before, node, state))
+        after_stop = settled(before, node, state)
         throttler = start_throttler(node, config)
         client = download(testbed, backend, origin, proxy, lambda: recorder.now)
-        seen = replace(seen, capped_at_cleanup=len(caps(throttler)))
+        capped_at_cleanup = len(caps(throttler))
         throttler.process.kill()
         cleanup(node, config)
-        seen = replace(seen, at_cleanup=differences(before, whole_state(node, state)))
+        at_cleanup = differences(before, whole_state(node, state))
         still_running(client)
         client.stop()
-    return seen
+    return Observed(
+        backend, samples, killed, restarted, same, ready, end, len(capped), made(before, under), fail_open, by_kill,
+        by_restart, capped_at_stop, at_stop, after_stop, exit_code, capped_at_cleanup, at_cleanup,
+    )  # fmt: skip
+
+
+def are_back(before: str, now: str) -> bool:
+    """Tell whether the sysctls are as *before*; those of links that came or went do not count."""
+    return not now.startswith(FAILED) and not changed_sysctls(before, now)
 
 
 def policy() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mptcp_lab.testbed.recorder import Sample, greatest_rate, longest_gap, mean_rate
 from mptcp_lab.testbed.system_state import (
@@ -58,12 +58,12 @@ class Observed:
     """Seconds from the kill until the sysctls were as before the start; infinity if they never were."""
     by_kill: Sequence[str]
     by_restart: Sequence[str]
-    capped_at_stop: int = 0
-    at_stop: Sequence[str] = field(default=())
-    after_stop: Sequence[str] = field(default=())
-    exit_code: int | None = 0
-    capped_at_cleanup: int = 0
-    at_cleanup: Sequence[str] = field(default=())
+    capped_at_stop: int
+    at_stop: Sequence[str]
+    after_stop: Sequence[str]
+    exit_code: int | None
+    capped_at_cleanup: int
+    at_cleanup: Sequence[str]
 
     def dumps(self) -> list[tuple[str, Sequence[str]]]:
         """Return what differs, by the words for when it was looked at."""

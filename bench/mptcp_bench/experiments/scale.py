@@ -27,7 +27,7 @@ from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import Throttler, program, start_throttler, throttler_mounts, wait_until
-from mptcp_lab.testbed.system_state import State, differences, whole_state
+from mptcp_lab.testbed.system_state import differences
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, SECOND_CLIENT_NETWORKS, WIFI_RATE
 
 from . import scale_soft
@@ -183,7 +183,7 @@ class Examination:
         self._node = testbed["proxy"]
         self._entries = Entries(self._node)
         testbed.scope.callback(self._entries.close)
-        self._before = self._state()
+        self._before = self._crowd.state()
 
     def run(self) -> None:
         """Measure everything, first with none held."""
@@ -293,11 +293,6 @@ class Examination:
             return throttler.status()
         return {}
 
-    def _state(self) -> State:
-        """Return the whole state of the proxy, less Squid's processes, which come and go."""
-        run = Path(throttler_mounts(self._node)["/run/mptcp-throttler"])
-        return whole_state(self._node, run, besides=(self._crowd.proxy.process.pid,))
-
     def _stop(self, moment: str, throttler: Throttler) -> Stop:
         """End *throttler*, by force after ``STOPPED``; then nothing of it is left either."""
         process = throttler.process
@@ -308,7 +303,7 @@ class Examination:
         except TestbedError:
             process.kill()
         passed = time.monotonic() - begin
-        found = tuple(differences(self._before, self._state()))
+        found = tuple(differences(self._before, self._crowd.state()))
         if found or passed >= STOPPED:
             argv = [program("mptcp-throttler"), "cleanup", "--config", str(self._settings)]
             self._node.run(with_mounts(argv, throttler_mounts(self._node)), check=False, timeout=120)

@@ -24,7 +24,8 @@ from mptcp_lab.agent.processors import process_seconds, tree_seconds
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
 from mptcp_lab.testbed.commands import run
 from mptcp_lab.testbed.model import Topology
-from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_proxy
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_proxy, throttler_mounts
+from mptcp_lab.testbed.system_state import State, whole_state
 from mptcp_lab.testbed.topologies import with_second_client
 
 SOURCE = Path(__file__).parent / "native" / "crowd.c"
@@ -170,6 +171,12 @@ class Crowd:
         arguments = [proxy.service_address(), str(PROXY_PORT), target, str(rate)]
         clients = _Member(testbed[node], program, "client", arguments, testbed.scope)
         return cls(testbed, started, clients, sending)
+
+    def state(self) -> State:
+        """Return the whole state of the proxy's host, less Squid's processes, which come and go."""
+        node = self.testbed["proxy"]
+        run = Path(throttler_mounts(node)["/run/mptcp-throttler"])
+        return whole_state(node, run, besides=(self.proxy.process.pid,))
 
     def hold(self, count: int) -> float:
         """Have exactly *count* tunnels; return the seconds that it took. Raises where it takes too long."""

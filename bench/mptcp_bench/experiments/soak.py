@@ -24,8 +24,8 @@ from mptcp_lab.agent.processes import descendants
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
-from mptcp_lab.testbed.services import Throttler, start_throttler, throttler_mounts
-from mptcp_lab.testbed.system_state import State, differences, whole_state
+from mptcp_lab.testbed.services import Throttler, start_throttler
+from mptcp_lab.testbed.system_state import State, differences
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, SECOND_CLIENT_NETWORKS, WIFI_RATE
 
 from .aims import aims_table
@@ -67,7 +67,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
     with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
         crowd = Crowd.built(testbed, tunnels + CLOSING * churn, rate=max(300, 3 * churn), trickle=trickle)
-        before = _state(testbed, crowd)
+        before = crowd.state()
         policy = testbed.directory / "policy.yaml"
         policy.write_text(FULL.text())
         throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
@@ -191,12 +191,5 @@ def bpf_bytes(pid: int) -> float:
 def _stopped(testbed: Testbed, crowd: Crowd, throttler: Throttler, before: State) -> tuple[str, ...]:
     """End the throttler; return what is left of it."""
     code = throttler.process.stop(STOPPED)
-    found = tuple(differences(before, _state(testbed, crowd)))
+    found = tuple(differences(before, crowd.state()))
     return found if code == 0 else (*found, f"exit code {code}")
-
-
-def _state(testbed: Testbed, crowd: Crowd) -> State:
-    """Return the whole state of the proxy, less Squid's processes, which come and go."""
-    proxy = testbed["proxy"]
-    run = Path(throttler_mounts(proxy)["/run/mptcp-throttler"])
-    return whole_state(proxy, run, besides=(crowd.proxy.process.pid,))

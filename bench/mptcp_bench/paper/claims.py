@@ -48,7 +48,9 @@ FULL = 0.4
 """Of a receive buffer: what is held, by samples 0.1 s apart, where the window may be used up, which is not measured.
 The kernel's memory for packets counts, of which payload, and so the window, is about half."""
 SPARE = 0.1
-"""Share of the time that a host's busiest processor was idle: no program was short of one, of however few threads."""
+"""Share of the time that a host's busiest processor was idle: no program that stays on one was short of it.
+
+One full thread that moves between processors leaves some of each (``agent.processors``)."""
 
 
 def mbit(statistic: Statistic) -> str:

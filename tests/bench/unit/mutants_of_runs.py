@@ -216,7 +216,8 @@ def observed(ethernet: Load = ETHERNET, wifi: Load = WIFI, **change: Any) -> Cal
     """Judge a run with a kill after 5 s and a restart after 7 s."""
     sound = Observed(
         "x", series({"eth0": ethernet, "wlan0": wifi}, END), KILLED, RESTARTED, READY - 0.3, READY, END,
-        capped=1, made=MADE, fail_open=0.4, by_kill=(), by_restart=(), capped_at_stop=1, capped_at_cleanup=1,
+        capped=1, made=MADE, fail_open=0.4, by_kill=(), by_restart=(), capped_at_stop=1, at_stop=(),
+        after_stop=(), exit_code=0, capped_at_cleanup=1, at_cleanup=(),
     )  # fmt: skip
     return lambda: recovery_judging.judge(replace(sound, **change), CAP, 30 * MBIT)
 

@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from throttler_site import until
+
+from mptcp_lab.agent import processors
 
 GENEROUS = 60.0
 """Seconds: what has to happen within two takes longer on a busy machine."""
@@ -29,7 +30,6 @@ LONGEST_GAP = 2.0
 """Seconds for which traffic may pause: a retransmission or two (RFC 6298), whose timers begin at 0.2 s and double."""
 STALL = 0.1
 """Seconds: a round that takes longer is one in which something stood still."""
-_PRESSURE = Path("/proc/pressure/cpu")
 
 Interval = tuple[float, float]
 """Beginning and end, monotonic seconds."""
@@ -170,22 +170,11 @@ class Timed(NamedTuple):
 
 def timed(holds: Callable[[], bool]) -> Timed:
     """Wait until *holds*; how long it might take depends on how much else the machine did meanwhile."""
-    began, waited = time.monotonic(), _seconds_waited()
+    before = processors.read()
     took = seconds_until(holds)
-    now = _seconds_waited()
-    return Timed(took, allowed(time.monotonic() - began, None if waited is None or now is None else now - waited))
+    return Timed(took, allowed(processors.usage(before, processors.read()).waiting))
 
 
-def allowed(seconds: float, waited: float | None) -> float:
-    """Return the aim where somebody *waited* for a processor so many of the *seconds*; None: nobody knows."""
-    share = 1.0 if waited is None else min(1.0, waited / seconds)
-    return AIM * (1 + (BUSY - 1) * share)
-
-
-def _seconds_waited() -> float | None:
-    """Return for how long some task waited for a processor (Documentation/accounting/psi.rst); None: nobody knows."""
-    try:
-        some = _PRESSURE.read_text().splitlines()[0]
-    except OSError:
-        return None
-    return int(some.rpartition("=")[2]) / 1e6
+def allowed(waiting: float | None) -> float:
+    """Return the aim where somebody waited for a processor in this share of the time; None: nobody knows."""
+    return AIM * (1 + (BUSY - 1) * (1.0 if waiting is None else min(1.0, waiting)))

@@ -31,9 +31,9 @@ def test_what_stood_still_with_the_machine_is_no_gap(
 
 
 def test_an_idle_machine_has_the_aim_and_a_busy_one_a_bound() -> None:
-    assert allowed(10, 0) == AIM
-    assert allowed(10, 5) == AIM * (1 + (BUSY - 1) / 2)
-    assert allowed(10, 10) == allowed(10, 11) == allowed(10, None) == AIM * BUSY
+    assert allowed(0.0) == AIM
+    assert allowed(0.5) == AIM * (1 + (BUSY - 1) / 2)
+    assert allowed(1.0) == allowed(1.1) == allowed(None) == AIM * BUSY
 
 
 def test_what_is_never_right_again_soon_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 import threading
@@ -16,6 +15,7 @@ import pytest
 from throttler_site import PORT, Site, clients, connected, listening, make_site, running, until
 from wire import Link, link
 
+from mptcp_lab.agent.processors import process_seconds
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
     SQUID_CONFIG,
@@ -108,11 +108,6 @@ class Flood:
         self._sender.join()
 
 
-def processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def resident(pid: int) -> int:
     (line,) = (each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS"))
     return int(line.split()[1])
@@ -134,7 +129,7 @@ def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -
         until(lambda: honest(throttler) == [right])
         forged, pid = frames(wire, kind), throttler.process.pid
         read = observed(throttler)
-        memory, used, begin = resident(pid), processor_seconds(pid), time.monotonic()
+        memory, used, begin = resident(pid), process_seconds(pid), time.monotonic()
         with Flood(wire, forged) as flood:
             # Who comes in the middle of it is served, and has its cap.
             with connected(site, listener):
@@ -143,7 +138,7 @@ def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -
                     assert honest(throttler) == [right, right]
                     assert clients(site.entries()).count("10.77.1.2") == 2
                     time.sleep(0.3)
-            share = (processor_seconds(pid) - used) / (time.monotonic() - begin)
+            share = (process_seconds(pid) - used) / (time.monotonic() - begin)
             sent, came = flood.count, observed(throttler) - read
         print(f"{kind}: {sent / flood.seconds:.0f}/s, {came / sent:.2f} read for each, {share:.0%} of a processor")
         assert came > SEEN * sent
