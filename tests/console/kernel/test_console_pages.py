@@ -163,7 +163,7 @@ def test_rules_that_steer_or_meter_are_told_in_words(site: Site) -> None:
         site.browser.until_text(
             "#rule-words", "office steering waterfall: wifi, then lteWhere: Mon-Fri 08:00-18:00 (UTC)"
         )
-        site.browser.until_text("#rule-words", "rest no budgetEverywhere, always")
+        site.browser.until_text("#rule-words", "rest no budgetEvery subflow")
         site.browser.until_text("#rules", "No rule has a cap of its own.")
         assert "The policy has no rule" not in site.browser.text("main")
         site.world.words = []

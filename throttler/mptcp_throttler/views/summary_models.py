@@ -135,7 +135,7 @@ class RuleWords(Part):
 
     rule: str
     conditions: list[str]
-    """All of them hold where the rule does; none: always, for every subflow."""
+    """All of them hold where the rule does; none: every subflow."""
     does: list[str]
     """Its cap, its budget, its steering, and from what it exempts."""
 
