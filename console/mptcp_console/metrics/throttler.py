@@ -116,10 +116,10 @@ def _caps(summary: Answer) -> Iterator[Metric]:
     # A rule that is in the policy no more has neither rate nor subflows, and what it let through is still counted.
     present = [(labels, each) for labels, each in caps if each["rate"] is not None]
     # A dry run decides about subflows, and nothing of it is in the kernel.
-    real = not summary["policy"]["dry_run"]
-    in_force = sums((labels, real * (each["capped"] - each["landing"])) for labels, each in present)
+    dry_run = summary["policy"]["dry_run"]
+    in_force = sums((labels, 0 if dry_run else each["capped"] - each["landing"]) for labels, each in present)
     yield gauges("mptcp_throttler_caps_in_force", "Subflows under each cap.", _CAP, in_force)
-    coming = sums((labels, real * each["landing"]) for labels, each in present)
+    coming = sums((labels, 0 if dry_run else each["landing"]) for labels, each in present)
     yield gauges("mptcp_throttler_caps_coming", "Subflows on which a cap is just coming into force.", _CAP, coming)
     for key, text in (("rate", "What a cap guarantees,"), ("ceil", "The most that a cap lets through,")):
         rates = {labels: each[key] / _BITS for labels, each in present if each[key] is not None}

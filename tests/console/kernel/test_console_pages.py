@@ -144,6 +144,7 @@ def test_in_a_dry_run_nothing_is_shown_as_capped(site: Site) -> None:
         site.open("connections")
         site.browser.until_text("#connections", "5 Mbit/s (dry run)")
         assert site.browser.run("return document.querySelectorAll('#connections .badge.capped').length") == 0
+        assert site.browser.run("return document.querySelector('#connections .rule').textContent") == "spare-ethernet"
         site.open("policy")
         site.browser.until_text("#rules", "3 would be")
     finally:
