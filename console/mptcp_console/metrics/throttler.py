@@ -85,6 +85,8 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     yield counter("mptcp_throttler_reloads_refused_total", "Reloads refused; the policy stays.", reloads["refused"])
     refused = float(reloads["last_refused"] is not None)
     yield gauge("mptcp_throttler_reload_refused", "1 after a refused reload, until one succeeds.", refused)
+    failing = float(summary.get("ledger_error") is not None)  # .get: a throttler from before it
+    yield gauge("mptcp_throttler_ledger_failing", "1 while what budgets count cannot be written, else 0.", failing)
     text = "Longest time for which the event loop answered nothing,"
     yield gauge("mptcp_throttler_loop_lag_seconds", f"{text} within the last 10 s.", loop["recent"])
     yield gauge("mptcp_throttler_loop_lag_longest_seconds", f"{text} since the start.", loop["longest"])

@@ -174,5 +174,7 @@ class SummaryAnswer(Answer):
     reaction: Histogram
     """From the last packet of a join's handshake, as captured, to the entry that caps it."""
     reloads: Reloads
+    ledger_error: str | None
+    """As in `status`: why what budgets count cannot be written just now."""
     policy: SummaryPolicy
     last_event: Sequence
