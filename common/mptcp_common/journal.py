@@ -47,6 +47,6 @@ def entry(text: str, priority: int, fields: Mapping[str, str]) -> bytes:
 
 
 def say(text: object, priority: int = INFO) -> None:
-    """Print *text* to stderr. Where that cannot be written, on a full disk for one, it is lost and no more."""
+    """Print *text* to stderr. Where that cannot be written, on a full disk for one, it may be lost; no exception."""
     with suppress(OSError):
         print(lines(str(text), priority, for_journal=is_journal()), file=sys.stderr, flush=True)

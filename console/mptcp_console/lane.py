@@ -2,8 +2,8 @@
 
 However many browsers ask, the throttler is asked once a second at most over any longer time, after a few at once, and
 for no more than a quarter of the time: an answer about ten thousand connections takes a third of a second of processor
-time. After one slow answer nobody waits longer than ``LONGEST``. Who asks what was just answered, or is being asked,
-gets that answer.
+time. One slow answer is forgiven, after which nobody waits longer than ``LONGEST``; the next ones are not. Who asks
+what was just answered, or is being asked, gets that answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ INTERVAL: Final = 1.0
 IDLE_SHARE: Final = 3.0
 """How many times as long as the last answer took nothing is asked, once the burst is spent."""
 LONGEST: Final = 8.0
-"""Seconds between two questions, however long an answer took."""
+"""Seconds from one question to the next after a slow answer that is forgiven."""
+FORGETTING: Final = 2.0
+"""For how many times the interval that a slow answer asks for the next one is not forgiven."""
 FRESH: Final = 1.0
 """Seconds for which an answer is good enough for the next who asks the same."""
 MOST_WAITING: Final = 32
@@ -51,6 +53,7 @@ class Lane:
         self._tokens: float = BURST
         self._interval = INTERVAL
         self._filled = clock()
+        self._forgives_from = self._filled
         self._answers: dict[str, tuple[float, dict[str, Any]]] = {}
 
     async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
@@ -81,15 +84,27 @@ class Lane:
         self._filled = now
         self._tokens -= 1
         if self._tokens < 0:
-            await self._sleep(-self._tokens * self._interval)
+            pause = -self._tokens * self._interval
+            # What was waited for after a slow answer counts once, not again at the pace after a fast one.
+            self._tokens, self._filled = 0, now + pause
+            await self._sleep(pause)
 
     async def _answer(self, key: str, request: Mapping[str, object]) -> dict[str, Any]:
         begun = self._clock()
         answer = await self._ask(request)
         now = self._clock()
-        self._interval = min(LONGEST, max(INTERVAL, (1 + IDLE_SHARE) * (now - begun)))
+        self._interval = self._interval_after(now - begun, now)
         self._answers = {each: held for each, held in self._answers.items() if now - held[0] < FRESH}
         while len(self._answers) >= MOST_ANSWERS:
             del self._answers[next(iter(self._answers))]
         self._answers[key] = (now, answer)
         return answer
+
+    def _interval_after(self, took: float, now: float) -> float:
+        """Return the seconds from one question to the next after an answer that *took* so many."""
+        interval = max(INTERVAL, (1 + IDLE_SHARE) * took)
+        if interval <= LONGEST:
+            return interval
+        forgiven = now >= self._forgives_from
+        self._forgives_from = max(self._forgives_from, now + FORGETTING * interval)
+        return LONGEST if forgiven else interval

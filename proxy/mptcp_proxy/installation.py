@@ -1,7 +1,7 @@
 """Puts a checked configuration where Squid reads it, with what belongs to it: two lists and a page.
 
 Each file is replaced as a whole (rename(2)): Squid or the preload library reads the old one or the new one. None is
-before there was room for all: of a reload that is refused, a worker that starts anew must not read a part.
+replaced before all are written: of a reload that is refused, a worker that starts anew must not read a part.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import pwd
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,4 +138,6 @@ def write_all(*files: File) -> None:
             del beside[0]
     finally:
         for name, _ in beside:
-            os.unlink(name)
+            # An error here must not hide the one that ended the writing.
+            with suppress(OSError):
+                os.unlink(name)

@@ -31,19 +31,29 @@ class Logs:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._full = False
+        self._failure: str | None = None
 
     def look(self) -> bool:
         """Begin new files where they have grown, say where there is no room. True: Squid must reopen its logs."""
+        doing = "see how much room the logs have"
         try:
             self._say_whether_full(is_full(self._directory))
-            return rotate(self._directory)
+            doing = "begin a new log"
+            grown = rotate(self._directory)
         except OSError as error:
-            say(f"cannot begin a new log: {reason(error)}", WARNING)
+            failure = f"cannot {doing}: {reason(error)}"
+            # What lasts is said once.
+            if failure != self._failure:
+                say(failure, WARNING)
+            self._failure = failure
             return False
+        self._failure = None
+        return grown
 
     def _say_whether_full(self, full: bool) -> None:
         if full and not self._full:
-            say(f"{self._directory}: the disk is full: requests are served, lines of access.log are lost", WARNING)
+            what = "the disk of the logs is full; with on-error=drop requests are served without a line"
+            say(f"{self._directory}: {what}", WARNING)
         elif self._full and not full:
             say(f"{self._directory}: there is room again, requests are logged")
         self._full = full

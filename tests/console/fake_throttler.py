@@ -136,6 +136,7 @@ class World:
             "loop": {"longest": 0.012, "recent": 0.003, "late": 0},
             "reaction": {"le": [0.001, 0.01, 0.1], "count": [3, 9, 10], "total": 10, "sum": 0.05},
             "reloads": {"accepted": 1, "refused": 0, "last_refused": None},
+            "ledger_error": None,
             "policy": {
                 "file": "/etc/mptcp-throttler/policy.yaml",
                 "since": self.clock() - 600,

@@ -85,6 +85,8 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     yield counter("mptcp_throttler_reloads_refused_total", "Reloads refused; the policy stays.", reloads["refused"])
     refused = float(reloads["last_refused"] is not None)
     yield gauge("mptcp_throttler_reload_refused", "1 after a refused reload, until one succeeds.", refused)
+    failing = float(summary.get("ledger_error") is not None)  # .get: a throttler from before it
+    yield gauge("mptcp_throttler_ledger_failing", "1 while what budgets count cannot be written, else 0.", failing)
     text = "Longest time for which the event loop answered nothing,"
     yield gauge("mptcp_throttler_loop_lag_seconds", f"{text} within the last 10 s.", loop["recent"])
     yield gauge("mptcp_throttler_loop_lag_longest_seconds", f"{text} since the start.", loop["longest"])
@@ -116,10 +118,10 @@ def _caps(summary: Answer) -> Iterator[Metric]:
     # A rule that is in the policy no more has neither rate nor subflows, and what it let through is still counted.
     present = [(labels, each) for labels, each in caps if each["rate"] is not None]
     # A dry run decides about subflows, and nothing of it is in the kernel.
-    real = not summary["policy"]["dry_run"]
-    in_force = sums((labels, real * (each["capped"] - each["landing"])) for labels, each in present)
+    dry_run = summary["policy"]["dry_run"]
+    in_force = sums((labels, 0 if dry_run else each["capped"] - each["landing"]) for labels, each in present)
     yield gauges("mptcp_throttler_caps_in_force", "Subflows under each cap.", _CAP, in_force)
-    coming = sums((labels, real * each["landing"]) for labels, each in present)
+    coming = sums((labels, 0 if dry_run else each["landing"]) for labels, each in present)
     yield gauges("mptcp_throttler_caps_coming", "Subflows on which a cap is just coming into force.", _CAP, coming)
     for key, text in (("rate", "What a cap guarantees,"), ("ceil", "The most that a cap lets through,")):
         rates = {labels: each[key] / _BITS for labels, each in present if each[key] is not None}

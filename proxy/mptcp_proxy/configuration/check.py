@@ -190,14 +190,18 @@ def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:
 def _full_disk_problems(said: Sequence[Statement]) -> Iterator[Problem]:
     for statement in said:
         words = statement.words
-        if words[:1] != ("access_log",) or statement.applies is False or "on-error=drop" in words[2:]:
+        if words[:1] != ("access_log",) or len(words) < 2 or statement.applies is False:
             continue
-        if len(words) > 1 and words[1].startswith(("/", "stdio:", "daemon:")):
+        # The module for a daemon passes over on-error: an error of its pipe always ends the worker.
+        by_daemon = words[1].startswith("daemon:")
+        if by_daemon or (words[1].startswith(("/", "stdio:")) and "on-error=drop" not in words[2:]):
             yield Problem(
                 f"{' '.join(words)}: where the disk is full, Squid ends the workers, and with them all transfers",
                 statement.file,
                 statement.number,
-                allowed=f"access_log {words[1]} on-error=drop",
+                allowed="access_log stdio:PATH on-error=drop"
+                if by_daemon
+                else f"on-error=drop right after {words[1]}, the rest behind it (a format as logformat=NAME)",
                 warning=True,
             )
 

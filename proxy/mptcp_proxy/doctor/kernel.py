@@ -98,7 +98,8 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool = False) -> Iterator[F
         )
     else:
         yield ok("sysctl send buffer", "send buffers may be large enough for low caps")
-    yield _receive_buffer(values.get("net.ipv4.tcp_rmem", ""))
+    if sizes := values.get("net.ipv4.tcp_rmem", "").split():
+        yield _receive_buffer(int(sizes[-1]))
     # net.mptcp.path_manager (Linux 6.16) names what pm_type numbers.
     manager = values.get("net.mptcp.path_manager") or {"0": "kernel", "1": "userspace"}.get(
         values.get("net.mptcp.pm_type", "0"), "unknown"
@@ -119,9 +120,8 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool = False) -> Iterator[F
         yield ok("sysctl path manager", "the kernel's own path manager")
 
 
-def _receive_buffer(sizes: str) -> Finding:
-    """*sizes*: least, first and greatest, as the kernel has them. A great one is no fault where clients are trusted."""
-    largest = int((sizes.split() or [str(RECEIVE_BUFFER)])[-1])
+def _receive_buffer(largest: int) -> Finding:
+    """*largest*: the third value, in bytes. A great one is no fault where clients are trusted."""
     text = f"net.ipv4.tcp_rmem: an upload that nobody reads may hold {approximate_size(largest)} of kernel memory"
     if largest > RECEIVE_BUFFER:
         text += f"; where clients are not trusted: 4096 131072 {RECEIVE_BUFFER}"

@@ -144,6 +144,7 @@ def test_in_a_dry_run_nothing_is_shown_as_capped(site: Site) -> None:
         site.open("connections")
         site.browser.until_text("#connections", "5 Mbit/s (dry run)")
         assert site.browser.run("return document.querySelectorAll('#connections .badge.capped').length") == 0
+        assert site.browser.run("return document.querySelector('#connections .rule').textContent") == "spare-ethernet"
         site.open("policy")
         site.browser.until_text("#rules", "3 would be")
     finally:
@@ -163,7 +164,7 @@ def test_rules_that_steer_or_meter_are_told_in_words(site: Site) -> None:
         site.browser.until_text(
             "#rule-words", "office steering waterfall: wifi, then lteWhere: Mon-Fri 08:00-18:00 (UTC)"
         )
-        site.browser.until_text("#rule-words", "rest no budgetEverywhere, always")
+        site.browser.until_text("#rule-words", "rest no budgetEvery subflow")
         site.browser.until_text("#rules", "No rule has a cap of its own.")
         assert "The policy has no rule" not in site.browser.text("main")
         site.world.words = []

@@ -74,8 +74,9 @@ def test_many_browsers_with_different_questions_ask_once_a_second() -> None:
     assert times[BURST:] == [pytest.approx(INTERVAL * number) for number in range(1, 31 - BURST)]
 
 
-def test_expensive_answers_are_asked_for_less_often() -> None:
-    throttler = Throttler(takes=0.5)
+@pytest.mark.parametrize("takes", [0.5, 4.0, 30.0])
+def test_expensive_answers_are_asked_for_less_often(takes: float) -> None:
+    throttler = Throttler(takes)
 
     async def ask() -> None:
         lane = throttler.lane()
@@ -84,7 +85,21 @@ def test_expensive_answers_are_asked_for_less_often() -> None:
 
     asyncio.run(ask())
     span = throttler.asked[-1][0] - throttler.asked[10][0]
-    assert 0.5 * 29 / span < 0.26
+    assert takes * 29 / span < 0.26
+
+
+def test_a_cheap_question_between_two_slow_ones_does_not_have_them_forgiven() -> None:
+    throttler = Throttler()
+
+    async def ask() -> None:
+        lane = throttler.lane()
+        for number in range(60):
+            throttler.takes = 10.0 if number % 2 else 0.0
+            await lane.ask({"query": number})
+
+    asyncio.run(ask())
+    span = throttler.asked[-1][0] - throttler.asked[20][0]
+    assert 10.0 * 20 / span < 0.26
 
 
 def test_one_slow_answer_does_not_stop_the_next_for_long() -> None:

@@ -84,6 +84,7 @@ def everything(summary: Mapping[str, Any] | None = None) -> str:
         ("mptcp_throttler_reloads_accepted_total", {}, 2),
         ("mptcp_throttler_reloads_refused_total", {}, 1),
         ("mptcp_throttler_reload_refused", {}, 1),
+        ("mptcp_throttler_ledger_failing", {}, 1),
         ("mptcp_throttler_loop_lag_seconds", {}, 0.0123),
         ("mptcp_throttler_loop_lag_longest_seconds", {}, 0.0321),
         ("mptcp_throttler_loop_late_total", {}, 2),

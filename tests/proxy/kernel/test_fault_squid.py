@@ -277,7 +277,9 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
             # What a page of the log still takes is written.
             wait_until(lambda: lost(clients) > 100, "requests go unlogged", timeout=GENEROUS)
             assert (kids(proxy), clients.failed()) == (before, [])
-            wait_until(lambda: "lines of access.log are lost" in proxy.process.output(), "it is said", timeout=GENEROUS)
+            wait_until(
+                lambda: "requests are served without a line" in proxy.process.output(), "it is said", timeout=GENEROUS
+            )
             # cache.log is on that disk, too; new files of both are begun there, and Squid writes that into the one.
             assert log_files.rotate(proxy.logs, limit=10, keep=2)
             os.kill(squid(proxy.process), signal.SIGUSR1)
@@ -290,7 +292,7 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
             wait_until(lambda: "requests are logged" in proxy.process.output(), "it is said", timeout=GENEROUS)
         assert clients.failed() == []
         assert kids(proxy) == before
-        assert proxy.process.output().count("the disk is full") == 1
+        assert proxy.process.output().count("the disk of the logs is full") == 1
 
 
 def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,8 +29,31 @@ for number in range(count):
         refused += 1
 print(json.dumps([accepted, refused, time.monotonic() - begun]))
 """
-JOIN_PASSES = "tcp option mptcp subtype 1 return"
+JOIN_PASSES = "tcp option mptcp subtype 1 goto joined"
+JOINS_AT_ONCE, JOINS_PER_SECOND = 8 * AT_ONCE, 8 * PER_SECOND
+SENT = 5000
+SEND_JOINS = """
+import socket, struct, sys, time
+source, proxy, count = socket.inet_aton(sys.argv[1]), socket.inet_aton(sys.argv[2]), int(sys.argv[3])
+join = struct.pack("!BBBBII", 30, 12, 0x10, 1, 1, 1)
+capable = struct.pack("!BBBB", 30, 4, 0x01, 0x01)
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+raw.bind((sys.argv[1], 0))
+for number in range(count):
+    def segment(checksum):
+        fixed = struct.pack("!HHIIBBHHH", 20000 + number, 3128, number, 0, 9 << 4, 0x02, 65535, checksum, 0)
+        return fixed + join + capable
+    summed = source + proxy + struct.pack("!BBH", 0, socket.IPPROTO_TCP, len(segment(0))) + segment(0)
+    total = sum(struct.unpack(f"!{len(summed) // 2}H", summed))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    raw.sendto(segment(~total & 0xFFFF), (sys.argv[2], 0))
+    if number % 50 == 0:
+        time.sleep(0.01)
+"""
+"""SYNs with MP_JOIN and MP_CAPABLE, which the kernel answers in plain TCP."""
 JOINED = "MPTcpExtMPJoinAckRx"
+CAPABLE = "MPTcpExtMPCapableSYNRX"
 
 
 @pytest.fixture
@@ -39,11 +63,14 @@ def proxy(testbed: Testbed, require: Callable[..., None]) -> Proxy:
     return start_proxy(testbed["proxy"])
 
 
-def limited(testbed: Testbed, tmp_path: Path, without: str = "", rate: str = f"{PER_SECOND}/second") -> None:
-    """Load the table, *without* a line of it, or with another rate."""
+def limited(
+    testbed: Testbed, tmp_path: Path, without: str = "", rate: str = f"{PER_SECOND}/second", instead: str = ""
+) -> None:
+    """Load the table, *without* a line of it or another one *instead*, or with another rate of new connections."""
     text = TABLE.read_text()
     assert without in text
-    (tmp_path / "limit.nft").write_text(text.replace(without, "").replace(f"{PER_SECOND}/second", rate))
+    text = text.replace(without, instead).replace(f" {PER_SECOND}/second", f" {rate}")
+    (tmp_path / "limit.nft").write_text(text)
     testbed["proxy"].run(["nft", "-f", str(tmp_path / "limit.nft")])
 
 
@@ -92,6 +119,31 @@ def test_a_path_of_a_connection_that_is_there_is_no_new_connection(
     assert status(testbed, "10.77.1.2", proxy.url(), file="large") == "200"
     joined = testbed["proxy"].mib().get(JOINED, 0) - before
     assert joined == (0 if without else 1)
+
+
+def refused(testbed: Testbed) -> int:
+    """Return how many SYNs the table has refused."""
+    listed = json.loads(testbed["proxy"].run(["nft", "-j", "list", "ruleset"]).stdout)["nftables"]
+    rules = [expression for each in listed for expression in each.get("rule", {}).get("expr", ())]
+    return sum(each["counter"]["packets"] for each in rules if "counter" in each)
+
+
+@pytest.mark.parametrize(
+    "instead", [JOIN_PASSES, "tcp option mptcp subtype 1 return"], ids=["as shipped", "joins pass"]
+)
+def test_what_looks_like_a_join_is_limited_too(testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str) -> None:
+    """Defect: a SYN with MP_JOIN and MP_CAPABLE opens a connection of plain TCP, and none of these was counted."""
+    limited(testbed, tmp_path, JOIN_PASSES, instead=instead)
+    before, begun = testbed["proxy"].mib()[CAPABLE], time.monotonic()
+    testbed["client"].run(python_command(SEND_JOINS, "10.77.2.2", "10.77.8.2", str(SENT)), timeout=300)
+    took = time.monotonic() - begun
+    if instead != JOIN_PASSES:
+        assert refused(testbed) == 0
+        assert testbed["proxy"].mib()[CAPABLE] - before == SENT
+        return
+    assert SENT - JOINS_AT_ONCE - JOINS_PER_SECOND * took - 1 <= refused(testbed) <= SENT - JOINS_AT_ONCE
+    assert refused(testbed) + testbed["proxy"].mib()[CAPABLE] - before == SENT
+    assert refused(testbed) or took > (SENT - JOINS_AT_ONCE) / JOINS_PER_SECOND
 
 
 def test_it_is_loaded_again_and_goes_by_the_commands_that_it_names(testbed: Testbed) -> None:

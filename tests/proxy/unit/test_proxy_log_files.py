@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,10 +48,42 @@ def test_that_the_disk_of_the_logs_is_full_is_said_once(
 ) -> None:
     logs = log_files.Logs(tmp_path)
     for room in (1 << 20, 0, 0, 1 << 20, 1 << 20):
-        found = SimpleNamespace(f_bavail=room // 4096, f_frsize=4096, f_files=0, f_favail=0)
+        found = SimpleNamespace(f_bavail=room // 4096, f_frsize=4096)
         monkeypatch.setattr(os, "statvfs", lambda _, found=found: found)
         assert not logs.look()
     assert capsys.readouterr().err.splitlines() == [
-        f"mptcp-proxy: {tmp_path}: the disk is full: requests are served, lines of access.log are lost",
+        f"mptcp-proxy: {tmp_path}: the disk of the logs is full; with on-error=drop requests are served without a line",
         f"mptcp-proxy: {tmp_path}: there is room again, requests are logged",
+    ]
+
+
+def test_what_fails_for_long_is_said_once_and_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect: it was said at each look, every ten seconds, and a failed statvfs was said to be about a new log."""
+
+    def fails(number: int) -> Callable[..., None]:
+        def fail(*_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return fail
+
+    logs = log_files.Logs(tmp_path)
+    (tmp_path / "access.log").write_bytes(b"x" * (log_files.LIMIT + 1))
+    for number in (errno.ENOSPC, errno.ENOSPC, errno.EROFS):
+        monkeypatch.setattr(tempfile, "mkstemp", fails(number))
+        assert not logs.look()
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(log_files, "is_full", fails(errno.EIO))
+        assert not logs.look()
+        assert not logs.look()
+    monkeypatch.undo()
+    assert logs.look()
+    monkeypatch.setattr(log_files, "is_full", fails(errno.EIO))
+    assert not logs.look()
+    assert capsys.readouterr().err.splitlines() == [
+        "mptcp-proxy: cannot begin a new log: No space left on device",
+        "mptcp-proxy: cannot begin a new log: Read-only file system",
+        "mptcp-proxy: cannot see how much room the logs have: Input/output error",
+        "mptcp-proxy: cannot see how much room the logs have: Input/output error",
     ]

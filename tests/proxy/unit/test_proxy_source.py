@@ -186,6 +186,8 @@ def test_half_closed_clients_are_warned_of(tmp_path: Path, text: str, warned: bo
         ("access_log stdio:/var/log/a.log", True),
         ("access_log /var/log/a.log squid", True),
         ("access_log daemon:/var/log/a.log on-error=die", True),
+        ("access_log daemon:/var/log/a.log on-error=drop", True),
+        ("access_log", False),
         ("access_log stdio:/var/log/a.log on-error=drop", False),
         ("access_log stdio:/var/log/a.log logformat=squid on-error=drop all", False),
         ("access_log none", False),
@@ -197,3 +199,18 @@ def test_logs_whose_full_disk_would_end_squid_are_warned_of(tmp_path: Path, text
     assert [(each.line, each.warning) for each in checked.problems if "disk is full" in each.text] == [
         (2, True)
     ] * warned
+
+
+@pytest.mark.parametrize(
+    ("text", "advised"),
+    [
+        (
+            "access_log /var/log/a.log squid all",
+            "on-error=drop right after /var/log/a.log, the rest behind it (a format as logformat=NAME)",
+        ),
+        ("access_log daemon:/var/log/a.log squid", "access_log stdio:PATH on-error=drop"),
+    ],
+)
+def test_the_advice_on_a_full_disk_drops_no_format_and_no_acl(tmp_path: Path, text: str, advised: str) -> None:
+    checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
+    assert [each.allowed for each in checked.problems if "disk is full" in each.text] == [advised]

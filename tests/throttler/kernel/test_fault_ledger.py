@@ -135,6 +135,10 @@ def test_a_full_disk_beside_traffic(site: Site, disk: Path) -> None:
         carry(site, listener)
         assert "10.77.1.2" in clients(site.entries())
         assert used(site) == written
+        # A policy with budgets needs what is held back.
+        throttler.process.signal(signal.SIGHUP)
+        until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
+        assert "10.77.1.2" in clients(site.entries())
         filling.unlink()
         until(lambda: used(site) >= written + AMOUNT, timeout=GENEROUS)
         until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)

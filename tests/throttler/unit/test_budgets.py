@@ -8,6 +8,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,28 @@ def test_a_write_that_fails_loses_nothing_and_doubles_nothing(path: Path, caplog
         "disk full; what budgets count is written later",
         f"ledger {path}: what budgets count is written again",
     ]
+
+
+def test_while_nothing_can_be_written_no_policy_with_a_budget_is_prepared(path: Path) -> None:
+    """What is held back would be missing from what is read for it."""
+
+    async def play(host: Host) -> None:
+        write = host.budgets._write_in_thread
+
+        def failing(usage: Usage) -> None:
+            raise LedgerError("disk full")
+
+        host.budgets._write_in_thread = failing  # type: ignore[method-assign]
+        host.acked = 1000
+        await host.count()
+        with pytest.raises(KernelError, match="disk full"):
+            await host.budgets.prepare(host.policy)
+        await host.budgets.prepare(replace(host.policy, rules=()))
+        host.budgets._write_in_thread = write  # type: ignore[method-assign]
+        await host.budgets.prepare(host.policy)
+        assert host.used() == 1000
+
+    played(path, play)
 
 
 def test_a_write_that_is_cut_short_by_the_end_counts_once(path: Path) -> None:

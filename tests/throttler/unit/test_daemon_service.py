@@ -79,8 +79,10 @@ def test_a_ledger_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest
     async def test(path: Path) -> None:
         async with running(path, CAPPED) as scene:
             assert scene.status()["ledger_error"] is None
+            assert scene.ask(query="summary")["ledger_error"] is None
             scene.daemon._budgets.trouble = "ledger l: disk full"
             assert scene.status()["ledger_error"] == "ledger l: disk full"
+            assert scene.ask(query="summary")["ledger_error"] == "ledger l: disk full"
             assert "BUDGETS NOT WRITTEN: ledger l: disk full" in scene.daemon._summary()
             print_status(scene.status())
             assert "BUDGETS NOT WRITTEN: ledger l: disk full; caps hold" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from test_daemon import PATHS, running, scenario
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.views.rule_words import MOST_PREFIXES, rules_in_words
 
+SECOND = ", from the second active subflow on"
 EXAMPLES = Path(__file__).parents[3] / "conf" / "examples"
 
 
@@ -28,7 +29,7 @@ def test_a_budget_is_told() -> None:
             "lte-monthly",
             ["path lte", "downloads and uploads"],
             [
-                "budget of rule lte-monthly, by month for each client: "
+                "budget of rule lte-monthly, by month from day 15, 00:00 for each client: "
                 "after 5.00 GB 512 kbit/s per client, after 6.00 GB 64 kbit/s per client"
             ],
         )
@@ -40,9 +41,13 @@ def test_steering_is_told() -> None:
         (
             "office-hours",
             ["path ethernet or wifi", "Mon-Fri 08:00-18:00 (Europe/Athens)"],
-            ["steering load-balancing: ethernet 70, wifi 30"],
+            [f"steering load-balancing: ethernet 70, wifi 30{SECOND}"],
         ),
-        ("prefer-wifi", ["path wifi or ethernet"], ["steering priority-based: wifi, then ethernet"]),
+        (
+            "prefer-wifi",
+            ["path wifi or ethernet"],
+            [f"steering priority-based: wifi, then ethernet{SECOND}"],
+        ),
     ]
 
 
@@ -57,11 +62,18 @@ def test_every_rule_of_every_example_does_something(file: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "conditions", "does"),
     [
-        ("throttle: {rate: 5 Mbit/s}", [], ["cap of 5 Mbit/s"]),
+        ("throttle: {rate: 5 Mbit/s}", [], [f"cap of 5 Mbit/s{SECOND}"]),
+        ("throttle: {rate: 5 Mbit/s}, when: {min_subflows: 1}", ["at least 1 active subflow"], ["cap of 5 Mbit/s"]),
+        ("throttle: {rate: 5 Mbit/s}, when: {max_subflows: 1}", ["at most 1 active subflow"], ["cap of 5 Mbit/s"]),
+        (
+            "throttle: {rate: 5 Mbit/s, burst: 64 KB, landing: at-once}",
+            [],
+            [f"cap of 5 Mbit/s, burst of 64.0 KB, at once{SECOND}"],
+        ),
         (
             "paths: [a, b], direction: up, throttle: {rate: 5 Mbit/s, ceil: 8 Mbit/s, share: connection}",
             ["path a or b", "uploads"],
-            ["cap of 5 Mbit/s per connection, up to 8 Mbit/s"],
+            [f"cap of 5 Mbit/s per connection, up to 8 Mbit/s{SECOND}"],
         ),
         ("throttle: none, budget: none, steer: none", [], ["no cap", "no budget", "no steering"]),
         ("steer: {mode: smallest-delay}", [], ["steering smallest-delay"]),
@@ -73,12 +85,32 @@ def test_every_rule_of_every_example_does_something(file: Path) -> None:
         (
             "throttle: {rate: 5 Mbit/s}, lift_last: false, guard: false",
             [],
-            ["cap of 5 Mbit/s, on the last usable subflow too, never relaxed by the guard"],
+            [f"cap of 5 Mbit/s, on the last usable subflow too, never relaxed by the guard{SECOND}"],
         ),
     ],
 )
 def test_a_rule_in_words(rule: str, conditions: list[str], does: list[str]) -> None:
     assert of_rule(rule) == (conditions, does)
+
+
+@pytest.mark.parametrize(
+    ("budget", "begins"),
+    [
+        ("period: month", "by month for"),
+        ("period: month, reset_day: 15", "by month from day 15, 00:00 for"),
+        ("period: month, reset_time: '04:00'", "by month from day 1, 04:00 for"),
+        ("period: week, reset_day: tue", "by week from Tue, 00:00 for"),
+        ("period: week", "by week for"),
+        ("period: day, reset_time: '04:00'", "by day from 04:00 for"),
+        ("period: day", "by day for"),
+    ],
+)
+def test_when_a_budget_begins_anew_is_told(budget: str, begins: str) -> None:
+    (does,) = of_rule(
+        f"budget: {{{budget}, steps: [{{after: 1 GB, throttle: {{rate: 1 Mbit/s, landing: at-once}}}}]}}"
+    )[1]
+    assert does.startswith(f"budget of rule x, {begins} ")
+    assert does.endswith(": after 1.00 GB 1 Mbit/s, at once")
 
 
 def test_of_many_clients_some_are_named() -> None:
@@ -93,7 +125,9 @@ async def test_a_summary_has_them_and_each_path_of_a_rule_that_names_none(tmp_pa
     policy = PATHS + "rules: [{name: all, throttle: {rate: 5 Mbit/s}}]\n"
     async with running(tmp_path, policy) as scene:
         found = scene.ask(query="summary")
-        assert found["policy"]["rules_in_words"] == [{"rule": "all", "conditions": [], "does": ["cap of 5 Mbit/s"]}]
+        assert found["policy"]["rules_in_words"] == [
+            {"rule": "all", "conditions": [], "does": [f"cap of 5 Mbit/s{SECOND}"]}
+        ]
         assert [(each["path"], each["capped"], each["rate"]) for each in found["rules"]] == [
             (None, 0, 5_000_000),
             ("a", 0, 5_000_000),

@@ -129,6 +129,22 @@ async def test_what_a_reload_began_is_as_old_as_the_policy(tmp_path: Path) -> No
 
 
 @scenario
+async def test_data_are_spread_since_the_second_subflow(tmp_path: Path) -> None:
+    """Defect: of the first one it was said that steering began with it, an hour before there was another."""
+    kernel = FakeKernel()
+    async with running(tmp_path, STEERED, kernel) as scene:
+        for later, clients in ((5.0, (WIFI,)), (3605.0, (WIFI, LTE))):
+            kernel.sockets.connect(8, *clients)
+            begun = time.time()
+            listed(scene, later)
+        first, second = explained(scene, token="8")
+        for subflow in (first, second):
+            (steering,) = [each for each in subflow["stages"] if each["stage"] == "steering"]
+            assert steering["since"] >= begun + 3605
+        assert first["since"] < begun + 3600
+
+
+@scenario
 async def test_what_events_do_not_tell_any_more_has_no_beginning(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)

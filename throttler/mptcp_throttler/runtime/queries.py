@@ -211,6 +211,7 @@ class Queries:
             "loop": parts.gauge.as_json(),
             "reaction": parts.reaction.as_json(),
             "reloads": parts.reloads.as_json(),
+            "ledger_error": parts.budgets.trouble,
             "policy": {
                 "file": str(parts.settings.policy),
                 "since": parts.reloads.since or parts.started,

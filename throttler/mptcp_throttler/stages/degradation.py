@@ -313,8 +313,8 @@ class DegradationDetector:
         seen_well = candidate.healthy_since is not None and now - candidate.healthy_since >= self.guard.after
         if not seen_well and now < relaxation.until:
             return
-        as_it_was = not seen_well and path is not None and path.degraded
-        if as_it_was and self._is_backlogged(token, connection, candidate, now):
+        still_degraded = not seen_well and path is not None and path.degraded
+        if still_degraded and self._is_backlogged(token, connection, candidate, now):
             candidate.lengthen_pause(self.guard)
             candidate.relaxation = replace(relaxation, until=now + candidate.pause)
             return

@@ -142,7 +142,8 @@ class _Explained:
         """Return when the stage last did something to the subflow; None where that is not known.
 
         What there is no event of began with the subflow, or with the policy: of steering there are events of backup
-        flags alone. That hours began it, or an event that is kept no more, cannot be ruled out.
+        flags alone, and it began with the last subflow among which data are spread. That hours began it, or an event
+        that is kept no more, cannot be ruled out.
         """
         four_tuple, _ = key
         kind = _EVENTS[stage]
@@ -152,7 +153,11 @@ class _Explained:
         rule = verdict.steer if stage == "steering" else verdict.budget if stage == "budgets" else None
         if rule is not None and rule.windows is not None:
             return None
-        began = next((each.since for each in self._connection.subflows if each.four_tuple == four_tuple), 0.0)
+        subflows = self._connection.subflows
+        if stage == "steering":
+            began = max((each.since for each in subflows if each.state is SubflowState.ACTIVE), default=0.0)
+        else:
+            began = next((each.since for each in subflows if each.four_tuple == four_tuple), 0.0)
         since = max(began, self._taken)
         return since if since >= self._whole_since else None
 

@@ -17,7 +17,11 @@ def is_landing(planner: Planner, four_tuple: FourTuple) -> bool:
     return planner.is_pending(four_tuple) or (cap is not None and four_tuple in cap.interim)
 
 
-def landing(planner: Planner) -> Iterator[FourTuple]:
-    """Yield all subflows of which :func:`is_landing` is true, each once."""
+def landing_subflows(planner: Planner) -> Iterator[FourTuple]:
+    """Yield all subflows of which :func:`is_landing` is true, each once.
+
+    And those on a ramp to a cap that holds at once by now: until the ramp's next step, which ends it.
+    """
     for cap in planner.caps.values():
-        yield from cap.pending | cap.interim.keys()
+        if cap.pending or cap.interim:
+            yield from cap.pending | cap.interim.keys()

@@ -11,12 +11,12 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.model import Direction, Verdict
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
-from mptcp_throttler.views.landing import landing as all_landing
+from mptcp_throttler.views.landing import landing_subflows
 
 
 class Planners(Protocol):
@@ -27,13 +27,6 @@ class Planners(Protocol):
 
     @property
     def upload(self) -> Planner: ...
-
-
-class Landing(NamedTuple):
-    """Which of a subflow's caps are still to come into force."""
-
-    download: bool
-    upload: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +50,7 @@ def document(shown: Shown) -> Iterator[str]:
     """Yield the text of the document in pieces, one for each connection."""
     yield json.dumps(shown.head)[:-1] + ', "connections": ['
     sockets = shown.samples()
-    landing = frozenset(all_landing(shown.download)), frozenset(all_landing(shown.upload))
+    landing = frozenset(landing_subflows(shown.download)), frozenset(landing_subflows(shown.upload))
     separator = ""
     for connection in list(shown.connections):
         yield separator + _connection(connection, shown, sockets, landing)
@@ -100,8 +93,8 @@ def _connection(
     texts = []
     for each in connection.subflows:
         known = each.four_tuple
-        coming = Landing(known in on_download, known in on_upload)
-        texts.append(subflow_text(each, down.get(known), up.get(known), sockets.get(known), shown, coming))
+        coming = known in on_download, known in on_upload
+        texts.append(subflow_text(each, down.get(known), up.get(known), sockets.get(known), shown, *coming))
     return (
         f'{{"token": "{connection.token:08x}", "version": 1, "since": {connection.since!r}, '
         f'"relaxed": {_text(shown.relaxed(connection.token))}, "subflows": [{", ".join(texts)}]}}'
@@ -114,9 +107,10 @@ def subflow_text(
     upload: Verdict | None,
     sample: KernelSubflow | None,
     shown: Planners,
-    landing: Landing,
+    landing: bool,
+    upload_landing: bool,
 ) -> str:
-    """Return the text of one subflow's object."""
+    """Return the text of one subflow's object. *landing*, *upload_landing*: its caps are still to come into force."""
     four_tuple = subflow.four_tuple
     sent, received, pacing = "null", "null", None
     if sample is not None:
@@ -132,10 +126,10 @@ def subflow_text(
         f'{{"local": {_own_end(local, local_port)}, "remote": "{end_text(remote, remote_port)}", '
         f"{_kind(state, subflow.initial, subflow.local_id, subflow.remote_id, subflow.backup, subflow.interface)}, "
         f'"since": {subflow.since!r}, "path": {path}, {cap}, '
-        f'"landing": {"true" if landing.download else "false"}, '
+        f'"landing": {"true" if landing else "false"}, '
         f'"pacing_limit": {"null" if pacing is None else pacing}, '
         f'"reason": {reason}, "bytes_sent": {sent}, "bytes_received": {received}, '
-        f'"upload": {"null" if upload is None else _upload(upload, shown.upload, landing.upload)}}}'
+        f'"upload": {"null" if upload is None else _upload(upload, shown.upload, upload_landing)}}}'
     )
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptcp_throttler.mptcp.model import SubflowState
-from mptcp_throttler.policy.model import DOWN_ONLY, Policy, Rule
+from mptcp_throttler.policy.model import Policy, Rule
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.telemetry.traffic import CapKey
 from mptcp_throttler.views.known import Known
-from mptcp_throttler.views.landing import landing
+from mptcp_throttler.views.landing import landing_subflows
 
 MAX_CLASSES = 256
 """Classes that are listed: a cap for each client is as many."""
@@ -52,7 +52,7 @@ def summary(known: Known, counted: Counted, policy_name: str) -> dict[str, Any]:
 def _landing(known: Known) -> Iterator[CapKey]:
     """Yield the cap of each subflow on which it does not hold yet."""
     for planner in (known.download, known.upload):
-        for four_tuple in landing(planner):
+        for four_tuple in landing_subflows(planner):
             standing = known.traffic.standing(four_tuple, planner.direction)
             if standing is not None and standing[2] is not None:
                 yield CapKey(standing[2], standing[1], planner.direction)
@@ -117,7 +117,7 @@ def _keys(rule: Rule, policy: Policy) -> Iterable[CapKey]:
         return
     # A rule that names no paths is for every subflow, those on no path included.
     for path in rule.paths if rule.paths is not None else (*(each.name for each in policy.paths), None):
-        for direction in sorted(rule.directions or DOWN_ONLY, key=lambda each: each.value):
+        for direction in sorted(rule.directions, key=lambda each: each.value):
             yield CapKey(rule.name, path, direction)
 
 

@@ -135,7 +135,7 @@ class RuleWords(Part):
 
     rule: str
     conditions: list[str]
-    """All of them hold where the rule does; none: always, for every subflow."""
+    """All of them hold where the rule does; none: every subflow."""
     does: list[str]
     """Its cap, its budget, its steering, and from what it exempts."""
 
@@ -174,5 +174,7 @@ class SummaryAnswer(Answer):
     reaction: Histogram
     """From the last packet of a join's handshake, as captured, to the entry that caps it."""
     reloads: Reloads
+    ledger_error: str | None
+    """As in `status`: why what budgets count cannot be written just now."""
     policy: SummaryPolicy
     last_event: Sequence

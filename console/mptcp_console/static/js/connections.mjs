@@ -16,8 +16,7 @@ const PAUSE_AFTER_TYPING = 300;
 export class ConnectionsPage {
   #form = byId("filter");
   #offset = 0;
-  /** whether the policy is tried, and caps nothing */
-  dryRun = false;
+  #dryRun = false;
   #visible = false;
   #timer = 0;
   #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible && !byId("pause").checked);
@@ -31,6 +30,13 @@ export class ConnectionsPage {
     });
     byId("previous").addEventListener("click", () => this.#turn(-1));
     byId("following").addEventListener("click", () => this.#turn(1));
+  }
+
+  /** @param {boolean} value whether the policy is tried, and caps nothing */
+  set dryRun(value) {
+    if (value === this.#dryRun) return;
+    this.#dryRun = value;
+    if (this.#visible && !byId("pause").checked) this.#asked.now();
   }
 
   /** @param {boolean} visible */
@@ -73,7 +79,7 @@ export class ConnectionsPage {
   /** @param {Connection[]} connections @param {number} total @param {number} now */
   #draw(connections, total, now) {
     const table = byId("connections");
-    keyed(table, connections, each => each.token, each => group(each), (body, each) => update(body, each, now, this.dryRun));
+    keyed(table, connections, each => each.token, each => group(each), (body, each) => update(body, each, now, this.#dryRun));
     setText(byId("connections-count"), counted(total, "connection"));
     const last = this.#offset + connections.length;
     setText(byId("page-text"), total === 0 ? "none" : `${this.#offset + 1}–${last} of ${total.toLocaleString("en")}`);
@@ -113,7 +119,8 @@ function update(body, each, now, dryRun) {
   }, (row, subflow) => {
     const {text, kind} = verdict(subflow, dryRun);
     const cap = make("span", {class: `badge ${kind}`, title: subflow.reason}, text);
-    const rule = kind === "none" ? "" : subflow.rule ?? subflow.upload?.rule ?? "";
+    const uncapped = subflow.rate === null && (subflow.upload?.rate ?? null) === null;
+    const rule = uncapped ? "" : subflow.rule ?? subflow.upload?.rule ?? "";
     const why = make("span", {}, cap, rule === "" ? "" : make("span", {class: "rule wide-inline"}, rule));
     fill(row, [subflow.remote, age(now - subflow.since), rate(subflow.rate_sent), rate(subflow.rate_received),
       milliseconds(subflow.rtt), subflow.segments_out ? percent(subflow.retransmits ?? 0, subflow.segments_out) : "–",

@@ -52,7 +52,7 @@ function draw(answer) {
     (/** @type {RuleWords} */ each) => make("li", {}, make("strong", {}, each.rule), make("span"), make("p", {class: "help"})),
     (item, /** @type {RuleWords} */ each) => {
       setText(item.children[1], ` ${each.does.join("; ")}`);
-      setText(item.children[2], each.conditions.length > 0 ? `Where: ${each.conditions.join("; ")}` : "Everywhere, always");
+      setText(item.children[2], each.conditions.length > 0 ? `Where: ${each.conditions.join("; ")}` : "Every subflow");
     });
   words.querySelector(":scope > .empty")?.remove();
   if (order.length === 0) words.append(make("li", {class: "empty"}, "The policy has no rule: nothing is capped."));
