@@ -14,7 +14,7 @@ import logging
 from pathlib import Path
 
 from mptcp_common.service_manager import is_managed
-from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, start_keeper
+from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket, start_keeper
 from mptcp_throttler.kernel.mptcp_pm.priority import SubflowPriority
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
@@ -172,6 +172,8 @@ async def end_keeper(state_directory: Path) -> bool:
     try:
         if keeper is not None:
             await keeper.end()
+        else:
+            remove_socket(state_directory)
     finally:
         OwnedSysctls(state_directory).restore()
     return keeper is not None

@@ -112,6 +112,15 @@ async def start_keeper(state_directory: Path) -> KeeperConnection:
         return found
 
 
+def remove_socket(state_directory: Path) -> None:
+    """Remove the socket that a keeper which was killed has left. Raises KernelError."""
+    try:
+        with suppress(FileNotFoundError), opened_directory(state_directory) as directory:
+            os.unlink(NAME, dir_fd=directory)
+    except OSError as error:
+        raise KernelError(f"remove {state_directory / NAME}: {error.strerror}") from error
+
+
 def listener() -> socket.socket:
     """Return a socket that is subscribed and receives nothing, so that nothing fills its buffer. Raises KernelError."""
     netlink = subscribed_socket()
