@@ -3,6 +3,9 @@
 ``python -m mptcp_lab.testbed.bpf_probe`` loads a program of the kind *sock_ops* that asks for the cookie of its
 namespace (Linux 5.15) and does nothing, attaches it to the root of the cgroup hierarchy (version 2), and ends; both go
 with it. Exit status 1, and one line, where that is refused.
+
+It shares nothing with the throttler's own loader: with the same fault in both, the tests that need BPF would be skipped
+where they are to find it.
 """
 
 from __future__ import annotations

@@ -11,16 +11,16 @@ FAULTS = (DEAD, WRONG, NEVER, UNUSED, UNSHAPED, FALLBACK)
 
 
 @dataclass(frozen=True)
-class Because:
+class Reason:
     """Why an experiment need not notice a fault, or cannot have it."""
 
     reason: str
 
 
-Answer = str | Because
-NO_THROTTLER = dict.fromkeys((DEAD, WRONG, NEVER), Because("no throttler runs"))
-NOT_EMULATED = Because("nothing is emulated: the links are as fast as the machine")
-TRICKLE = Because("tunnels trickle, far below the rate of any link, and delays are those of programs")
+Answer = str | Reason
+NO_THROTTLER = dict.fromkeys((DEAD, WRONG, NEVER), Reason("no throttler runs"))
+NOT_EMULATED = Reason("nothing is emulated: the links are as fast as the machine")
+TRICKLE = Reason("tunnels trickle, far below the rate of any link, and delays are those of programs")
 
 NAMED: Mapping[str, Mapping[str, Answer]] = {
     "console": {
@@ -33,24 +33,24 @@ NAMED: Mapping[str, Mapping[str, Answer]] = {
     },
     "control-plane": {
         DEAD: "dead throttler",
-        WRONG: Because("entries are counted, and no data passes; goodput and soak look at whose they are"),
+        WRONG: Reason("entries are counted, and no data passes; goodput and soak look at whose they are"),
         NEVER: "the cap never comes",
         UNUSED: "second path unused",
         UNSHAPED: NOT_EMULATED,
-        FALLBACK: Because("the handshakes are replayed: there is no socket that could fall back"),
+        FALLBACK: Reason("the handshakes are replayed: there is no socket that could fall back"),
     },
     "datapath": {
         DEAD: "dead throttler: nothing of ours is in the way",
-        **dict.fromkeys((WRONG, NEVER), Because("nothing is capped: the entries are of subflows that do not exist")),
-        UNUSED: Because("there is one path"),
+        **dict.fromkeys((WRONG, NEVER), Reason("nothing is capped: the entries are of subflows that do not exist")),
+        UNUSED: Reason("there is one path"),
         UNSHAPED: NOT_EMULATED,
-        FALLBACK: Because("it is plain TCP"),
+        FALLBACK: Reason("it is plain TCP"),
     },
     "emulation": {
         **NO_THROTTLER,
-        UNUSED: Because("each path is measured alone"),
+        UNUSED: Reason("each path is measured alone"),
         UNSHAPED: "emulator off",
-        FALLBACK: Because("probes are of ICMP and UDP"),
+        FALLBACK: Reason("probes are of ICMP and UDP"),
     },
     "goodput": {
         DEAD: "dead throttler, in one round of three",
@@ -70,9 +70,9 @@ NAMED: Mapping[str, Mapping[str, Answer]] = {
     },
     "middleboxes": {
         DEAD: "dead throttler",
-        **dict.fromkeys((WRONG, NEVER), Because("what status says is judged; caps are judged by goodput and onset")),
+        **dict.fromkeys((WRONG, NEVER), Reason("what status says is judged; caps are judged by goodput and onset")),
         UNUSED: "the second path is not used",
-        UNSHAPED: Because("no rate and no delay is judged; that boxes do what they say is tested in tests/lab"),
+        UNSHAPED: Reason("no rate and no delay is judged; that boxes do what they say is tested in tests/lab"),
         FALLBACK: "all falls back",
     },
     "mimbox-delay": {
@@ -90,7 +90,7 @@ NAMED: Mapping[str, Mapping[str, Answer]] = {
     },
     "mimbox-http": {
         **NO_THROTTLER,
-        UNUSED: Because("no client has a second subflow: a connection is for one request"),
+        UNUSED: Reason("no client has a second subflow: a connection is for one request"),
         UNSHAPED: NOT_EMULATED,
         FALLBACK: "fallback to TCP",
     },
@@ -122,7 +122,7 @@ NAMED: Mapping[str, Mapping[str, Answer]] = {
         WRONG: "the wrong path is capped",
         NEVER: "the cap never comes for a new client",
         UNUSED: "second path unused",
-        UNSHAPED: Because("times are ratios to those of a static class over the same links, rates to the cap"),
+        UNSHAPED: Reason("times are ratios to those of a static class over the same links, rates to the cap"),
         FALLBACK: "fallback to TCP",
     },
     "reaction": {
@@ -131,7 +131,7 @@ NAMED: Mapping[str, Mapping[str, Answer]] = {
         WRONG: "dead throttler: no cap ever comes",
         NEVER: "one connection has none",
         UNUSED: "none was",
-        UNSHAPED: Because("delays are between packets as they leave the proxy and as they come to it"),
+        UNSHAPED: Reason("delays are between packets as they leave the proxy and as they come to it"),
         FALLBACK: "none was",
     },
     "recovery": {
@@ -176,7 +176,7 @@ NAMED: Mapping[str, Mapping[str, Answer]] = {
     "steering": {
         DEAD: "modes: dead throttler",
         WRONG: "modes: the other path is preferred",
-        NEVER: Because("modes choose paths; that they never do is what a dead throttler does"),
+        NEVER: Reason("modes choose paths; that they never do is what a dead throttler does"),
         UNUSED: "modes: Wi-Fi is unused",
         UNSHAPED: "modes: emulator off",
         FALLBACK: "modes: plain TCP over Ethernet",

@@ -19,7 +19,7 @@ from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
 from mutants_of_scale_and_emulation import EMULATION, SCALE
 from mutants_of_soak import SOAK
 from mutants_of_steering import STEERING
-from named_faults import FAULTS, NAMED, Because
+from named_faults import FAULTS, NAMED, Reason
 
 from mptcp_bench import experiments
 from mptcp_bench.experiments import EXPERIMENTS
@@ -69,7 +69,7 @@ def test_each_experiment_has_the_named_faults_or_says_why_not(name: str) -> None
     answers = NAMED[name]
     assert set(answers) == set(FAULTS)
     for fault, answer in answers.items():
-        if not isinstance(answer, Because):
+        if not isinstance(answer, Reason):
             assert answer in JUDGES[name].mutants, fault
 
 

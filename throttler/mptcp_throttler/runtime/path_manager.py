@@ -167,7 +167,10 @@ class UserspacePathManager:
 
 
 async def end_keeper(state_directory: Path) -> bool:
-    """End the keeper that a killed daemon left, and put the sysctls back; return whether there was one."""
+    """End the keeper that a killed daemon left, and put the sysctls back; return whether there was one.
+
+    Of one that was killed as well the socket is removed. Raises KernelError.
+    """
     keeper = await find_keeper(state_directory)
     try:
         if keeper is not None:
