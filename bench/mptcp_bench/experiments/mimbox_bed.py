@@ -141,14 +141,15 @@ def measured(bed: Bed, cell: Cell, task: str, at: int, number: int, window: Wind
     idle, sent = client.counters(), proxy.interface_bytes("wan0").sent
     each = 1 if window.close else -1
     with bed.subflows(cell), bed.asking(cell, task, window.streams, each, window.file, close=window.close) as load:
-        wait_until(lambda: load.read().standing == window.streams, f"{cell}: connections stand", timeout=PATIENCE)
+        streams = window.streams
+        bed.wait(load, process, lambda seen: seen.standing == streams, f"{cell}: {streams} connections stand")
         deadline = time.monotonic() + JOINING
         wanted = window.streams if CLIENTS[cell.client] == 2 else 0
         while _added(server, before, JOINED) < wanted and time.monotonic() < deadline:
             time.sleep(0.05)
         # Each connection is to have been opened again once.
         answers = window.streams if window.close else 0
-        wait_until(lambda: load.read().answers >= answers, f"{cell}: {answers} answers", timeout=PATIENCE)
+        bed.wait(load, process, lambda seen: seen.answers >= answers, f"{cell}: {answers} answers")
         time.sleep(window.warm)
         began, first, wires = time.monotonic(), load.read(), client.counters()
         grown, held = _memory(bed, window, process, load)

@@ -12,9 +12,10 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from mptcp_lab.agent.processors import tree_seconds
@@ -69,7 +70,7 @@ class Counters(NamedTuple):
 class Load:
     """Running clients."""
 
-    def __init__(self, process: Process, data: mmap.mmap) -> None:
+    def __init__(self, process: Process, data: mmap.mmap | bytes) -> None:
         self.process = process
         self._data = data
 
@@ -81,6 +82,13 @@ class Load:
     def complaint(self) -> str:
         """Return what they said of the first failure, empty where there was none."""
         return self.process.output().removeprefix("ready\n").strip()
+
+    def __str__(self) -> str:
+        seen = Counters.of(self._data)
+        return (
+            f"{seen.standing} stand, {seen.resting} rest, {seen.opened} were opened, {seen.answers} answers, "
+            f"{seen.failures} failures{': ' * bool(self.complaint())}{self.complaint()}"
+        )
 
 
 @dataclass(slots=True)
@@ -95,6 +103,8 @@ class Bed:
     """Idle connections that are held."""
     web: Origin
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    logs: Path | None = None
+    """The directory of the proxy that was started last, and of its logs."""
     halves: dict[tuple[Cell, int], float] = field(default_factory=dict)
     """Half of the requests a second that a proxy answered, by round."""
 
@@ -120,6 +130,7 @@ class Bed:
         host = self.testbed["proxy"]
         directory = host.directory / f"{cell.proxy}-{next(self.numbers)}"
         directory.mkdir(mode=0o755)
+        self.logs = directory
         workers = 1 if self.setting.workers == "one" else os.cpu_count() or 1
         setup = PeerSetup(host, directory, self.origin, workers, bool(CLIENTS[cell.client]), more)
         process = PEERS[cell.proxy].start(setup)
@@ -185,7 +196,7 @@ class Bed:
                 raise TestbedError(f"{cell}: half of what load is not known: the task requests is measured first")
         seen = self._seen()
         with self.subflows(cell), self.asking(cell, task, count, -1, file, rate) as load:
-            self._ready(cell, load, count, seen)
+            self._ready(cell, load, count, seen, process)
             began, before, spent = time.monotonic(), load.read(), _processor(process)
             time.sleep(self.seconds)
             seconds, after, spent = time.monotonic() - began, load.read(), _processor(process) - spent
@@ -210,9 +221,8 @@ class Bed:
             user, kernel = user_memory(process.pid), kernel_memory()
             seen = self._seen()
             with self.asking(cell, task, count, requests, SMALL) as load:
-                self._ready(cell, load, count, seen)
-                ready = f"{cell}: {count} connections rest"
-                wait_until(lambda: load.read().resting == count, ready, timeout=PATIENCE)
+                self._ready(cell, load, count, seen, process)
+                self.wait(load, process, lambda seen: seen.resting == count, f"{cell}: {count} connections rest")
                 self._settle()
                 user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel
                 failures = load.read().failures
@@ -227,7 +237,7 @@ class Bed:
         grown = 0
         seen = self._seen()
         with self.asking(cell, "busy", BUSY, -1, LARGE) as load:
-            self._ready(cell, load, BUSY, seen)
+            self._ready(cell, load, BUSY, seen, process)
             for _ in range(SAMPLES):
                 time.sleep(self.seconds / SAMPLES)
                 grown += user_memory(process.pid) - user
@@ -241,9 +251,23 @@ class Bed:
         counted = self.testbed["proxy"].mib()
         return counted.get(CAPABLE, 0), counted.get(JOINED, 0)
 
-    def _ready(self, cell: Cell, load: Load, count: int, before: tuple[int, int]) -> None:
+    def wait(self, load: Load, process: Program | None, enough: Callable[[Counters], bool], what: str) -> None:
+        """Wait until *load* has counted *enough*; TestbedError, with all that it counted and the proxy's last words."""
+        try:
+            wait_until(lambda: enough(load.read()), what, timeout=PATIENCE)
+        except TestbedError as error:
+            raise TestbedError(f"{error}; {load}{self._said(process)}") from None
+
+    def _said(self, process: Program | None) -> str:
+        if process is None or self.logs is None:
+            return ""
+        logs = [str(log) for log in sorted(self.logs.rglob("*.log"))]
+        ends = self.testbed["proxy"].run(["tail", "-v", "-n", "5", *logs], check=False).stdout if logs else ""
+        return process.tail() + "".join(f"\n    {line}" for line in ends.splitlines())
+
+    def _ready(self, cell: Cell, load: Load, count: int, before: tuple[int, int], process: Program | None) -> None:
         """Wait until *count* connections stand, with the subflows of *cell*; TestbedError where they have others."""
-        wait_until(lambda: load.read().standing == count, f"{cell}: {count} connections stand", timeout=PATIENCE)
+        self.wait(load, process, lambda seen: seen.standing == count, f"{cell}: {count} connections stand")
         if cell.proxy == DIRECT:
             time.sleep(WARM)
             return

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import struct
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mutants_of_relay import RUNS, cell_of, measured, sound
 
+from mptcp_bench.experiments import relay_bed
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.peers import PEERS, Peer, PeerSetup
 from mptcp_bench.experiments.relay import tasks_of
@@ -34,6 +37,8 @@ from mptcp_bench.experiments.relay_judging import Measured, Rounds, judge, ratio
 from mptcp_bench.experiments.relay_memory import buffers, pss, slab
 from mptcp_bench.experiments.relay_results import tables
 from mptcp_bench.statistics import percentile
+from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.commands import run
 
 MULTIPATH = dict.fromkeys(PROXIES, True) | {DIRECT: False, "squid": False}
 
@@ -203,3 +208,24 @@ def test_each_setting_has_its_tables_and_each_proxy_its_row() -> None:
     assert list(found[0].columns[2].cells)[-1] == "1.00 (1.00 to 1.00)"
     assert set(HELD) == {"idle-get", "idle-connect", "busy"}
     assert percentile([m.cost for m in sound() if m.cell == cell_of(OURS) and m.task == "get"], 50) < 1
+
+
+def test_clients_that_do_not_come_to_stand_say_what_there_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters, their first complaint, and the ends of the proxy's logs."""
+    monkeypatch.setattr(relay_bed, "PATIENCE", 0.0)
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "error.log").write_text("early\n" * 9 + "no origin\n")
+    counters = struct.pack(f"={7 + relay_bed.BUCKETS}Q", 5, 6, 7, 8, 1, 2, 0, *[0] * relay_bed.BUCKETS)
+    clients, proxy = Mock(running=True), Mock()
+    clients.output.return_value = "ready\nanother answer than 200, after: HTTP/1.1 502 Bad Gateway\n"
+    proxy.tail.return_value = "\n    it was asked"
+    host = Mock(run=run)
+    bed = relay_bed.Bed({"proxy": host}, BASE, 1.0, 0, Mock(), logs=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(TestbedError) as raised:
+        bed.wait(relay_bed.Load(clients, counters), proxy, lambda seen: seen.standing == 4, "4 connections stand")
+    assert str(raised.value) == (
+        "4 connections stand: not within 0 s; 2 stand, 1 rest, 8 were opened, 6 answers, 7 failures: "
+        "another answer than 200, after: HTTP/1.1 502 Bad Gateway\n    it was asked"
+        f"\n    ==> {tmp_path}/log/error.log <=="
+        + "\n    early" * 4 + "\n    no origin"
+    )  # fmt: skip

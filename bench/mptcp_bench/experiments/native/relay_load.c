@@ -6,10 +6,13 @@
  *
  * Opens CONNECTIONS to ADDRESS and PORT, sends PREAMBLE on each (a CONNECT, or nothing) and awaits an answer without a
  * body, then sends REQUEST and reads the answer, at most REQUESTS times on each connection (-1: without end), which is
- * then held as it is; one that is closed meanwhile is opened again, and asks as many again. RATE 0: the next request
- * follows the answer at once, and what the first one of a connection took is counted from connect(2). Else RATE requests
- * a second are due, evenly, each on any connection that has nothing to do; what an answer took is counted from when it
- * was due, so that a proxy that stands still is not spared the requests of that time.
+ * then held as it is; one that is closed meanwhile is opened again, and asks as many again.
+ *
+ * Each connection asks once as soon as it can, and waits until all have been answered; one that is closed meanwhile is
+ * opened again then. So a new connection never waits for those that are there already, and all are used, whatever the
+ * rate. Then, RATE 0: the next request follows the answer at once, and what the first one of a connection took is counted
+ * from connect(2). Else RATE requests a second are due, evenly, each on any connection that has nothing to do; what an
+ * answer took is counted from when it was due, so that a proxy that stands still is not spared the requests of that time.
  *
  * An answer is 200, with Content-Length (RFC 9112, 6.3). A connection that was closed between two answers is opened
  * again; everything else is a failure. A body is read and thrown away.
@@ -59,8 +62,8 @@ struct counters {
 	uint64_t failures; /* another status, a head that makes no sense, an end within an answer, no connection */
 	uint64_t opened;   /* connections, those that were opened again among them */
 	uint64_t resting;  /* connections that have had all their answers */
-	uint64_t standing; /* connections on which an answer has begun, those that were opened again not twice */
-	uint64_t dealt;    /* requests of a RATE that were due, and are under way or answered */
+	uint64_t standing; /* connections on which an answer to REQUEST has begun, or that rest; opened again: not twice */
+	uint64_t dealt;    /* requests of a RATE that were due, and are under way or answered: not the first of each */
 	uint64_t late[BUCKETS]; /* answers by the nanoseconds that they took: see bucket() */
 };
 
@@ -84,6 +87,7 @@ static struct counters *counters;
 static struct connection connections[MAX_CONNECTIONS];
 static int idle[MAX_CONNECTIONS];
 static int idle_count, count, opening, unopened;
+static bool started; /* all have stood */
 static const char *preamble, *request;
 static struct addrinfo *goal;
 static int protocol, events;
@@ -141,6 +145,13 @@ static void close_one(int number)
 	one->state = CLOSED;
 }
 
+/* Until all have stood, one that has done so waits without a connection: it is not to be asked for meanwhile. */
+static void open_again(int number)
+{
+	if (started || !connections[number].stood)
+		open_one(number);
+}
+
 static void failed(int number, const char *why)
 {
 	static bool said;
@@ -152,7 +163,7 @@ static void failed(int number, const char *why)
 	close_one(number);
 	/* Not at once: a proxy that refuses would be asked without a pause. */
 	usleep(1000);
-	open_one(number);
+	open_again(number);
 }
 
 /* A server may close a connection between two answers, though the next request is on its way. */
@@ -170,7 +181,7 @@ static void closed_between(int number)
 		connections[number].owing = true;
 	}
 	close_one(number);
-	open_one(number);
+	open_again(number);
 }
 
 static void say(int number, const char *what, enum state next)
@@ -196,6 +207,13 @@ static void ask(int number, int64_t due)
 	say(number, request, WAITING_HEAD);
 }
 
+static void stands(int number)
+{
+	if (!connections[number].stood)
+		counters->standing++;
+	connections[number].stood = true;
+}
+
 /* The connection has nothing to do. */
 static void rest(int number)
 {
@@ -209,10 +227,11 @@ static void rest(int number)
 	if (requests >= 0 && one->asked >= requests) {
 		one->state = RESTING;
 		counters->resting++;
+		stands(number);
 	} else if (one->owing) {
 		one->owing = false;
 		ask(number, one->due);
-	} else if (rate > 0) {
+	} else if (one->stood && (rate > 0 || !started)) {
 		one->state = IDLE;
 		idle[idle_count++] = number;
 	} else {
@@ -260,10 +279,6 @@ static void head_read(int number, const char *end)
 		failed(number, "another answer than 200");
 		return;
 	}
-	if (!one->stood) {
-		one->stood = true;
-		counters->standing++;
-	}
 	if (one->state == PREAMBLE) {
 		if (more > 0)
 			failed(number, "more than the answer to CONNECT");
@@ -271,6 +286,7 @@ static void head_read(int number, const char *end)
 			rest(number);
 		return;
 	}
+	stands(number);
 	length = strcasestr(one->head, "\r\nContent-Length:");
 	if (length == NULL || length >= end || (one->left = strtoull(length + 17, NULL, 10)) < more) {
 		failed(number, "no length, or more than that");
@@ -321,6 +337,18 @@ static void readable(int number)
 		failed(number, "a head too long");
 }
 
+/* All have stood: the clock of what is due begins, or the first requests that follow an answer. */
+static void start(void)
+{
+	started = true;
+	began = now();
+	for (int i = 0; i < count; i++)
+		if (connections[i].state == CLOSED)
+			open_one(i);
+	while (rate <= 0 && idle_count > 0)
+		ask(idle[--idle_count], now());
+}
+
 static int64_t due_at(uint64_t number)
 {
 	return began + (int64_t)((double)number / rate * NANOSECONDS);
@@ -330,7 +358,6 @@ int main(int argc, char **argv)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
 	struct epoll_event happened[EVENTS];
-	bool started = false;
 
 	if (argc != 10 || (strcmp(argv[2], "tcp") != 0 && strcmp(argv[2], "mptcp") != 0) || atoi(argv[5]) < 1 ||
 	    atoi(argv[5]) > MAX_CONNECTIONS || getaddrinfo(argv[3], argv[4], &hints, &goal) != 0) {
@@ -359,11 +386,8 @@ int main(int argc, char **argv)
 
 		while (unopened > 0 && opening < MAX_OPENING)
 			open_one(--unopened);
-		/* The clock of what is due begins when every connection has been answered once. */
-		if (!started && unopened == 0 && opening == 0) {
-			started = true;
-			began = now();
-		}
+		if (!started && counters->standing == (uint64_t)count)
+			start();
 		while (rate > 0 && started && idle_count > 0 && due_at(counters->dealt) <= now()) {
 			int number = idle[--idle_count];
 

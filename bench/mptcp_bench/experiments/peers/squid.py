@@ -40,6 +40,7 @@ def _start_ours(setup: PeerSetup, env: Mapping[str, str] | None = None) -> Progr
     proxy = start_proxy(setup.host, config, env=env)
     # It will be killed, and the next one is not to take the file for that of a proxy which runs.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
+    (setup.directory / "cache.log").symlink_to(proxy.logs / "cache.log")
     return proxy.process
 
 
