@@ -71,19 +71,22 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
         proxy, origin = start_proxy(testbed["proxy"]), start_origin(testbed["origin"], {"file": SIZE})
         for behaviour in behaviours:
-            for place, boxed in PLACES.items():
-                for path in PLACES["both"]:
-                    testbed.emulation.change_middlebox(path, behaviour if path in boxed else "nothing")
+            for place in PLACES:
                 console.print(f"{behaviour} on {place}", style="dim")
-                downloads.append(download(lab_of(testbed), throttler, proxy, origin, behaviour, place))
+                downloads.append(download(testbed, throttler, proxy, origin, behaviour, place))
     aims = judge(downloads, behaviours, PLACES)
     data = {"downloads": [as_json(each) for each in downloads]}
     return Findings((outcomes(downloads), aims_table("Middleboxes", aims)), data, aims=tuple(aims))
 
 
-def download(lab: Lab, throttler: Throttler, proxy: Proxy, origin: Origin, behaviour: str, place: str) -> Download:
-    """Get one file through the boxes as they stand, and look at kernel and status meanwhile."""
+def download(
+    testbed: Testbed, throttler: Throttler, proxy: Proxy, origin: Origin, behaviour: str, place: str
+) -> Download:
+    """Get one file with *behaviour* at *place*, and look at kernel and status meanwhile."""
+    lab, change = lab_of(testbed), testbed.emulation.change_middlebox
     wait_until(lambda: subflows(lab) == 0 and told(throttler) == (0, 0), "the last connection is gone", timeout=90)
+    for path in PLACES["both"]:
+        change(path, behaviour if path in PLACES[place] else "nothing")
     looks: list[Look] = []
 
     def look(elapsed: float) -> None:
@@ -97,10 +100,13 @@ def download(lab: Lab, throttler: Throttler, proxy: Proxy, origin: Origin, behav
     header = f"X-Port: PORT {address}7,8"
     argv = ["curl", "-s", "-m", str(round(TIMEOUT)), "-H", header, "-x", proxy.url(), origin.url("file")]
     seen = observe(lab, mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
+    changed = {path: change(path, "nothing") for path in PLACES["both"]}
     whole = seen.status == 0 and seen.octets == SIZE and seen.sha256 == origin.digests["file"]
     carried = {name: seen.samples[-1].octets[name] - seen.samples[0].octets[name] for name in PLACES["both"]}
     protocol = seen.protocol
-    return Download(behaviour, place, whole, seen.ended, protocol.fallbacks, protocol.joins, carried, tuple(looks))
+    return Download(
+        behaviour, place, whole, seen.ended, protocol.fallbacks, protocol.joins, carried, tuple(looks), changed
+    )
 
 
 def subflows(lab: Lab) -> int:
@@ -140,6 +146,7 @@ def as_json(seen: Download) -> dict[str, Any]:
         "fallbacks": seen.fallbacks,
         "joins": seen.joins,
         "carried": dict(seen.carried),
+        "changed": dict(seen.changed),
         "status wrong": seen.wrong,
         "capped alone": seen.capped_alone,
         "looks": [[look.time, look.kernel, look.status, look.capped] for look in seen.looks],

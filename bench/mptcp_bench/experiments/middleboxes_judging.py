@@ -10,6 +10,8 @@ from .aims import Aim
 
 PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
 """Where the box stands. Ethernet is where connections open; Wi-Fi's subflow joins."""
+OF_THE_REQUEST = ("alg-longer", "alg-shorter")
+"""Behaviours that change the request alone, which has an address in it and goes where the connection was opened."""
 SURVIVED = ("nothing", "nat", "sequence", "split-both", "split-first", "duplicate", "reorder")
 """Behaviours that Multipath TCP was made to live with (RFC 8684, 3.7): both subflows carry data."""
 ENDED_BY_KERNEL = ("split-second-later", "coalesce")
@@ -63,6 +65,18 @@ class Download:
     carried: Mapping[str, int]
     """Bytes that came to the client, by path."""
     looks: Sequence[Look]
+    changed: Mapping[str, int]
+    """Packets that did not leave the box as they came, by path."""
+
+    @property
+    def boxed(self) -> int:
+        """Packets that the behaviour changed where it stands."""
+        return sum(self.changed[path] for path in PLACES[self.place])
+
+    @property
+    def unboxed(self) -> int:
+        """Packets that were changed where nothing should be."""
+        return sum(self.changed.values()) - (0 if self.behaviour == "nothing" else self.boxed)
 
     @property
     def outcome(self) -> str:
@@ -118,6 +132,11 @@ def judge(downloads: Sequence[Download], behaviours: Collection[str], places: Co
             Aim(f"{behaviour}: status wrong", _worst(each.wrong for each in found), " s", most=SECONDS),
             Aim(f"{behaviour}: a lone subflow capped", _worst(each.capped_alone for each in found), " s", most=SECONDS),
         ]
+        if behaviour != "nothing":
+            concerned = [each for each in found if behaviour not in OF_THE_REQUEST or "ethernet" in PLACES[each.place]]
+            least = min(each.boxed for each in concerned)
+            aims.append(Aim(f"{behaviour}: packets changed by it, at the place with the fewest", least, least=1))
+        aims.append(Aim(f"{behaviour}: packets changed elsewhere", sum(each.unboxed for each in found), most=0))
         if behaviour in SURVIVED:
             share = sum(each.outcome == "two subflows" for each in found) / len(found)
             aims.append(Aim(f"{behaviour}: both subflows used", share, least=1))

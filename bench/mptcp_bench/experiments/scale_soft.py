@@ -11,7 +11,7 @@ from functools import partial
 
 from rich.console import Console
 
-from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import mptcp_command, start_origin, start_throttler, wait_until
 
@@ -21,6 +21,7 @@ from .onset_judging import judge
 from .scale_crowd import Crowd, with_crowd
 from .scale_policy import Caps, settings_file
 from .setup import FILE_SIZE, Setup
+from .subflow_ends import client_ends
 from .two_paths import two_paths
 
 RATES, RTTS = (100, 30), (20, 20)
@@ -42,10 +43,10 @@ class Kept:
 def kept(setup: Setup) -> float:
     """Download, cap, watch; return what the other path kept. Raises TestbedError or ValueError where it is void."""
     setup.load(Caps(crowd=True).text())
-    wait_until(lambda: not subflows(setup.client), "the last download's subflows are gone", timeout=30)
+    wait_until(lambda: not subflows(setup.testbed), "the last download's subflows are gone", timeout=30)
     with setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
         time.sleep(max(0.0, WARM - recorder.now))
-        if subflows(setup.client) != 2:
+        if subflows(setup.testbed) != 2:
             raise TestbedError("the download has not two subflows")
         onset = recorder.now
         setup.load(Caps(crowd=True, client=CAP, landing="soft").text())
@@ -58,9 +59,9 @@ def kept(setup: Setup) -> float:
     return outcome.kept
 
 
-def subflows(client: LiveNode) -> int:
-    """Return how many the download has, at the client: there are no others there."""
-    return len(client.run(["ss", "-tnH", "state", "established"]).stdout.splitlines())
+def subflows(testbed: Testbed) -> int:
+    """Return how many the download has: it is the only one of its client."""
+    return len(client_ends(testbed["proxy"], [testbed["client"].address(device) for device in DEVICES]))
 
 
 def measure(beside: int, runs: int, seed: int, console: Console) -> Kept:

@@ -37,6 +37,7 @@ from .scale_crowd import Crowd
 from .setup import FILE_SIZE
 from .starvation_judging import UNDER_POLICY, Measured, aims, judge, mean_outcomes, recovered, together
 from .starvation_layouts import LAYOUTS, OTHERS, Layout
+from .subflow_ends import client_ends
 from .tables import new_table
 from .two_paths import dropping
 
@@ -149,10 +150,8 @@ class _Site:
             yield
 
     def _subflows(self) -> set[str]:
-        """Return the addresses of the client's established subflows."""
-        listing = self.testbed["client"].run(["ss", "-tnH", "state", "established", "dport", "=", f":{PROXY_PORT}"])
-        ends = [line.split()[2].rpartition(":")[0] for line in listing.stdout.splitlines()]
-        return {end.partition("%")[0].strip("[]").removeprefix("::ffff:") for end in ends}
+        """Return the client's addresses from which there are subflows."""
+        return set(client_ends(self.testbed["proxy"], [load.address for load in self.layout.loads]))
 
 
 def table_of(measured: Sequence[Measured]) -> Table:

@@ -7,6 +7,7 @@ let too many go late, :meth:`Emulation.check` raises; so does the end of the tes
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,13 +139,22 @@ class Emulation:
             if hop.impaired:
                 self._running.append(self._start(hop, nodes[hop.node], program))
 
-    def change_middlebox(self, path: str, behaviour: str) -> None:
-        """Have the middlebox of *path*, which must have one, do something else; what it holds is lost."""
+    def change_middlebox(self, path: str, behaviour: str) -> int:
+        """Have the middlebox of *path*, which must have one, do something else; what it holds is lost.
+
+        Return how many packets did not leave it as they had come, by what it did until now.
+        """
         box = self._boxes[path]
+        changed = 0
         if box.process is not None:
             box.process.stop()
+            said = re.search(r"^changed (\d+)$", box.process.output(), re.MULTILINE)
+            if said is None:
+                raise TestbedError(f"path {path}: the middlebox did not say what it had changed{box.process.tail()}")
+            changed = int(said[1])
         box.process = box.node.popen([str(box.program), *middlebox.arguments(behaviour)], name="middlebox")
         _wait_until_ready(box.process, f"start the middlebox of path {path}")
+        return changed
 
     def _start(self, hop: Hop, node: LiveNode, program: Path) -> _Running:
         counters = node.directory / f"{hop.node}-counters"

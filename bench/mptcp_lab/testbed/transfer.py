@@ -34,7 +34,7 @@ class Protocol:
     fallbacks: int
     """Connections of client and proxy that became plain TCP, by whatever way: RFC 8684, 3.7."""
     joins: int
-    """Joined subflows that were established, counted at the client."""
+    """Joined subflows that were established, counted at the proxy: to the client one that is refused looks so, too."""
     proxy_requested: int
     """MPTCP connections that the proxy asked for. It should ask for none: towards the origin it speaks plain TCP."""
     # Counted where the SYN leaves: an origin that listens on plain TCP counts no MP_CAPABLE that it is sent.
@@ -46,7 +46,7 @@ class Protocol:
         return cls(
             requested=client.get(asked, 0),
             fallbacks=fallbacks(client) + fallbacks(proxy),
-            joins=client.get("MPTcpExtMPJoinSynAckRx", 0),
+            joins=proxy.get("MPTcpExtMPJoinAckRx", 0),
             proxy_requested=proxy.get(asked, 0),
         )
 
@@ -99,7 +99,7 @@ class Observation:
     memory: tuple[tuple[float, int], ...]
     """Bytes held in the receive memory of MPTCP sockets, sampled right after :attr:`samples`."""
     joined: float | None
-    """When a second subflow was first seen."""
+    """When the client was first told of a second subflow, which the proxy may have refused after that."""
     counters: Mapping[str, int]
     """What was added to the client's protocol counters."""
     proxy_counters: Mapping[str, int]

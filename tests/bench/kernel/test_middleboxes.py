@@ -35,6 +35,12 @@ def test_each_does_what_it_is_named_after(found: Findings) -> None:
         assert {place: outcomes[behaviour, place] for place in places} == places, behaviour
 
 
+def test_packets_are_changed_where_the_box_stands_and_nowhere_else(found: Findings) -> None:
+    aims = {aim.what: aim for aim in found.aims if "packets changed" in aim.what}
+    assert len(aims) == 2 * len(BOXES) - 1
+    assert [str(aim) for aim in aims.values() if not aim.met] == []
+
+
 def test_downloads_are_whole_and_the_status_follows_the_kernel(found: Findings) -> None:
     wholes = {aim.what: aim.value for aim in found.aims if aim.what.endswith("downloads whole")}
     assert wholes == {f"{behaviour}: downloads whole": 1 for behaviour in BOXES}

@@ -9,7 +9,7 @@ from typing import Any
 from mutants import Judge
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.middleboxes_judging import PLACES, SURVIVED, Download, Look, judge
+from mptcp_bench.experiments.middleboxes_judging import OF_THE_REQUEST, PLACES, SURVIVED, Download, Look, judge
 from mptcp_lab.emulation.behaviours import BEHAVIOURS
 
 TIMES = [0.25 * step for step in range(17)]
@@ -22,9 +22,13 @@ def looks(kernel: int, status: int, capped: int) -> list[Look]:
 
 
 def sound(behaviour: str, place: str) -> Download:
+    boxed = () if behaviour == "nothing" else PLACES[place]
+    changed = {
+        path: 1 if path in boxed and (path == "ethernet" or behaviour not in OF_THE_REQUEST) else 0 for path in BOTH
+    }
     if behaviour in SURVIVED:
-        return Download(behaviour, place, True, 4.0, 0, 1, BOTH, looks(2, 2, 1))
-    return Download(behaviour, place, True, 4.0, 1, 0, ALONE, looks(1, 1, 0))
+        return Download(behaviour, place, True, 4.0, 0, 1, BOTH, looks(2, 2, 1), changed)
+    return Download(behaviour, place, True, 4.0, 1, 0, ALONE, looks(1, 1, 0), changed)
 
 
 def judged(**change: Any) -> Callable[[], Sequence[Aim]]:
@@ -45,6 +49,9 @@ MIDDLEBOXES = Judge(
             looks=[Look(time, 2, 2 if time < 1 else 1, 0) for time in TIMES]
         ),
         "a client with one path is capped": judged(looks=looks(1, 1, 1)),
+        "the emulation has no box": judged(changed=dict.fromkeys(BOTH, 0)),
+        "the box of one path is missing": judged(changed={"ethernet": 1, "wifi": 0}),
+        "a box changes what it should pass on": judged(changed=dict.fromkeys(BOTH, 1)),
         "nobody looked": judged(looks=[]),
         "nothing measured": lambda: judge([], (), PLACES),
         "one place left out": lambda: judge([sound("nat", "wifi")], ("nat",), PLACES),

@@ -72,7 +72,7 @@ NAMED: Mapping[str, Mapping[str, Answer]] = {
         DEAD: "dead throttler",
         **dict.fromkeys((WRONG, NEVER), Reason("what status says is judged; caps are judged by goodput and onset")),
         UNUSED: "the second path is not used",
-        UNSHAPED: Reason("no rate and no delay is judged; that boxes do what they say is tested in tests/lab"),
+        UNSHAPED: "the emulation has no box",
         FALLBACK: "all falls back",
     },
     "mimbox-delay": {

@@ -109,7 +109,7 @@ class World:
             memory=tuple((s.time, round(self.memory * (trial.receive_buffer or 0))) for s in samples),
             joined=None if trial.alone else JOINED,
             counters=counters,
-            proxy_counters=sender,
+            proxy_counters={**sender, "MPTcpExtMPJoinAckRx": 1},
             origin_counters=sender,
         )
 

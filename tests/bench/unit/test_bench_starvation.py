@@ -19,6 +19,7 @@ from mptcp_bench.experiments.starvation_judging import (
     together,
 )
 from mptcp_bench.experiments.starvation_layouts import LAYOUTS, Layout
+from mptcp_bench.experiments.subflow_ends import peers
 from mptcp_lab.testbed.plan import steps
 from mptcp_lab.testbed.recorder import Sample
 from mptcp_throttler.policy.load import load_policy
@@ -96,3 +97,13 @@ def test_counters_have_the_ethernet_headers_of_their_packets() -> None:
     assert "ip6 daddr fd77:2::2 counter name from_b" in table({"a": "10.77.1.2", "b": "fd77:2::2"})
     listed = '{"nftables": [{"metainfo": {}}, {"counter": {"name": "from_a", "packets": 2, "bytes": 3000}}]}'
     assert octets(listed) == {"a": 3028}
+
+
+def test_the_clients_ends_of_subflows_are_the_peers_of_the_proxys_sockets() -> None:
+    listing = """\
+0  0  [::ffff:10.77.8.2]:3128  [::ffff:10.77.1.2]:41000
+0  0  10.77.8.2%wan0:3128      10.77.2.2:41001
+0  40 [fd77:8::2]:3128         [fd77:2::2]:41002
+"""
+    assert peers(listing) == ["10.77.1.2", "10.77.2.2", "fd77:2::2"]
+    assert peers("") == []

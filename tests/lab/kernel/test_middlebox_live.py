@@ -49,6 +49,9 @@ def test_plain_tcp_passes_whole(make_testbed: Callable[..., Testbed], require: A
     assert received == data
     assert (address == "10.77.1.77") is (behaviour == "nat")
     assert rtt >= 0.02, "the box's packets have the path's delay"
+    assert testbed.emulation.change_middlebox("ethernet", "nothing") > 0
+    assert exchanged(testbed, data)[0] == data
+    assert testbed.emulation.change_middlebox("ethernet", behaviour) == 0
 
 
 def test_without_delay_there_is_no_emulator_but_the_box(make_testbed: Callable[..., Testbed], require: Any) -> None:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
  * A middlebox without a kernel: "up HEX", "down HEX" or "wait NANOSECONDS" a line in, "HEX" for each packet out and an empty
- * line after each line in.
+ * line after each line in; "NUMBER" at the end: so many were changed.
  */
 
 #include "behaviours.h"
@@ -46,5 +46,6 @@ int main(int argc, char **argv)
 		}
 		putchar('\n');
 	}
+	printf("%lu\n", behaviour_changed());
 	return EXIT_SUCCESS;
 }

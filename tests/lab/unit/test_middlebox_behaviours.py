@@ -27,8 +27,8 @@ Run = Callable[..., list[list[Any]]]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Give ``run(behaviour, (way, packet), …)``: for each packet what came out when it had gone in."""
+def driven(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Give ``driven(behaviour, (way, packet), …)``: what the driver wrote."""
     sources = [str(source) for source in middlebox.SOURCES if source.name != "middlebox.c"]
     driver = compiled(
         tmp_path_factory.mktemp("middlebox") / "driver",
@@ -37,11 +37,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         *sources,
     )
 
-    def given_to(behaviour: str, *given: tuple[str, Any]) -> list[list[Any]]:
+    def given_to(behaviour: str, *given: tuple[str, Any]) -> str:
         text = "".join(f"{way} {what if way == 'wait' else bytes(what).hex()}\n" for way, what in given)
         done = subprocess.run([str(driver), behaviour], input=text, capture_output=True, text=True, check=True)
         assert done.stderr == ""
-        return [[_read(bytes.fromhex(line)) for line in group] for group in _split(done.stdout)]
+        return done.stdout
+
+    return given_to
+
+
+@pytest.fixture(scope="module")
+def run(driven: Callable[..., str]) -> Run:
+    """Give ``run(behaviour, (way, packet), …)``: for each packet what came out when it had gone in."""
+
+    def given_to(behaviour: str, *given: tuple[str, Any]) -> list[list[Any]]:
+        return [[_read(bytes.fromhex(line)) for line in group] for group in _split(driven(behaviour, *given))]
 
     return given_to
 
@@ -98,6 +108,40 @@ def test_the_program_knows_every_name_and_leaves_packets_whole(run: Run, behavio
     packets = [packet for group in run(behaviour, *sent) for packet in group]
     assert len(packets) >= 3
     assert all(good(packet) for packet in packets)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "changed"),
+    [
+        ("nothing", 0),
+        ("nat", 4),
+        ("remove-syn", 1),
+        ("nop-data", 3),
+        ("split-both", 3),
+        ("split-second-later", 1),
+        # The first is held, the second added to it, the third held in the end.
+        ("coalesce", 3),
+        # The address, and what comes behind it.
+        ("alg-longer", 2),
+        ("alg-shorter", 0),
+        ("duplicate", 4),
+        ("reorder", 0),
+    ],
+)
+def test_what_does_not_leave_as_it_came_is_counted(driven: Callable[..., str], behaviour: str, changed: int) -> None:
+    text = f"PORT {SHORT_ADDRESS}".encode().ljust(500)
+    sent = [up(b"", 999, flags="S"), up(text), up(b"y" * 500, 1500), down(b"z" * 700)]
+    assert driven(behaviour, *sent).split("\n")[-2] == str(changed)
+
+
+def test_the_other_way_to_write_a_checksum_of_zero_is_no_change(driven: Callable[..., str]) -> None:
+    """The kernel writes 0xffff where it completes the checksum of TCP (skb_checksum_help)."""
+    packet = up(b"x" * 500)[1]
+    packet[TCP].window = 0
+    packet[TCP].window = IP(bytes(packet))[TCP].chksum
+    for written in (0, 0xFFFF):
+        packet[TCP].chksum = written
+        assert driven("nothing", ("up", packet)).split("\n")[-2] == "0"
 
 
 @settings(deadline=None, max_examples=40)

@@ -52,8 +52,9 @@ from operator_steps import OPERATORS_OWN, TOKEN, configure, configure_throttler
 from typing_shells import SHELLS, TypingShell
 from unit_exposure import MOST
 
-from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import start_origin
+from mptcp_lab.testbed.system_state import SYSCTLS, changed_sysctls, differences, kernel_state, without
 
 RELEASES = os.environ.get("MPTCP_PACKAGE_RELEASES", "").split()
 pytestmark = [
@@ -204,9 +205,9 @@ def test_a_life_from_installation_to_purge(
     for each in (package, later):
         shutil.copy(each, container.shared)
     container.outside(f"apt-get update --quiet && apt-get install --yes --quiet {' '.join(SHELLS)} bash-completion")
-    kernel = kernel_state(node)
     boot_with_downloads(site, first)
-    before = container.files()
+    # systemd sets sysctls as it boots.
+    before, kernel = container.files(), kernel_state(node)
 
     said = container.sh(f"apt-get install --yes --quiet {first}")
     assert "squid.service, which came as a dependency, is stopped and disabled" in said
@@ -256,7 +257,10 @@ def test_a_life_from_installation_to_purge(
     # A daemon that was killed leaves its caps in the kernel; the removal takes them out.
     container.sh("systemctl kill --signal=KILL mptcp-throttler; systemctl stop mptcp-throttler")
     container.sh(f"apt-get remove --yes --quiet {NAME}")
-    assert kernel_state(node) == kernel
+    after = kernel_state(node)
+    assert differences(without(kernel, SYSCTLS), without(after, SYSCTLS)) == []
+    # Modules of the kernel that were loaded meanwhile have brought theirs.
+    assert changed_sysctls(kernel[SYSCTLS], after[SYSCTLS]) == []
     assert not any(container.active(unit) for unit in UNITS)
     assert processes_of_ours(container) == ""
     assert [line for line in failed(container).splitlines() if "mptcp-throttler" not in line] == []
@@ -406,10 +410,3 @@ def has_metered(container: Container, volume: int) -> bool:
 def metered(container: Container) -> int:
     """Return the bytes that count for :data:`METERED`."""
     return sum(each["used"] for each in json.loads(container.sh("mptcp-throttler quota show --json")))
-
-
-def kernel_state(node: LiveNode) -> str:
-    """Return what the throttler puts into the kernel, and must take out."""
-    return node.run(
-        ["sh", "-c", "tc qdisc show dev wan0; iptables-save -t mangle | grep -v '^[#:]'; ipset save; nft list ruleset"]
-    ).stdout

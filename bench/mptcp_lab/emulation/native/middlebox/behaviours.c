@@ -327,6 +327,13 @@ static const struct {
 #define BEHAVIOURS (sizeof(behaviours) / sizeof(behaviours[0]))
 
 static size_t chosen;
+static unsigned long changed;
+
+/* The packet that is applied, where what becomes of it goes, and how many that is, and how many the same. */
+static uint8_t came[MAX_PACKET];
+static size_t came_length;
+static emit_function onward;
+static unsigned int left, left_same;
 
 bool behaviour_choose(const char *name)
 {
@@ -346,18 +353,42 @@ const char *const *behaviour_names(void)
 	return names;
 }
 
+static void emit_counted(const uint8_t *packet, size_t length)
+{
+	left++;
+	if (length == came_length && memcmp(packet, came, length) == 0)
+		left_same++;
+	onward(packet, length);
+}
+
 void behaviour_apply(enum way way, const uint8_t *packet, size_t length, int64_t now, emit_function emit)
 {
 	static uint8_t bytes[2 * MAX_PACKET];
 	struct segment segment;
 
-	if (length > MAX_PACKET)
-		return;
-	memcpy(bytes, packet, length);
-	if (segment_read(&segment, bytes, length))
-		behaviours[chosen].apply(way, &segment, now, emit);
-	else
-		emit(packet, length);
+	onward = emit;
+	left = left_same = 0;
+	if (length <= MAX_PACKET) {
+		memcpy(came, packet, length);
+		memcpy(bytes, packet, length);
+		came_length = length;
+		if (segment_read(&segment, came, length)) {
+			/* A checksum of zero can be written in two ways (RFC 1624): as ours is, here. */
+			segment_finish(&segment);
+			came_length = segment_length(&segment);
+			segment_read(&segment, bytes, length);
+			behaviours[chosen].apply(way, &segment, now, emit_counted);
+		} else {
+			emit_counted(packet, length);
+		}
+	}
+	if (left != 1 || left_same != 1)
+		changed++;
+}
+
+unsigned long behaviour_changed(void)
+{
+	return changed;
 }
 
 int64_t behaviour_due(void)

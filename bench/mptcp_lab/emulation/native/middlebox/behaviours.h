@@ -34,4 +34,7 @@ int64_t behaviour_due(void);
 /* Lets go what is held too long. */
 void behaviour_release(int64_t now, emit_function emit);
 
+/* How many packets did not leave as they came: at once, alone and with the same bytes. */
+unsigned long behaviour_changed(void);
+
 #endif

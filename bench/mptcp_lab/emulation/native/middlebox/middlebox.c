@@ -6,7 +6,8 @@
  *
  * The kernel hands each forwarded IPv4 packet with TCP to one of two NFQUEUEs (iptables-extensions(8)), whole, and drops
  * it when it has been read; what leaves the box is sent by a raw socket (raw(7)), which passes the hook OUTPUT, so that an
- * emulator of delays that listens there has it, too. "ready" on stdout: the queues are bound. SIGTERM ends it.
+ * emulator of delays that listens there has it, too. "ready" on stdout: the queues are bound. SIGTERM ends it; "changed N"
+ * on stdout then: so many packets did not leave as they came.
  */
 
 #define _GNU_SOURCE
@@ -202,5 +203,8 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	puts("ready");
 	fflush(stdout);
-	return serve(&signals) ? EXIT_SUCCESS : EXIT_FAILURE;
+	if (!serve(&signals))
+		return EXIT_FAILURE;
+	printf("changed %lu\n", behaviour_changed());
+	return EXIT_SUCCESS;
 }

@@ -1,0 +1,33 @@
+"""Second subflows are counted where it is decided whether there is one: at the proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mptcp_bench.experiments.subflow_ends import client_ends
+from mptcp_lab.testbed import Testbed, lab_of
+from mptcp_lab.testbed.services import start_origin, start_proxy
+from mptcp_lab.testbed.transfer import download, wget
+
+pytestmark = pytest.mark.kernel
+
+
+def test_a_join_that_the_proxy_refuses_is_none(testbed: Testbed, require: Callable[..., None]) -> None:
+    """It refuses after its SYN+ACK: to the client the join looks established."""
+    require("squid", "apache2", "wget", "mptcpize", "mptcp-pm", "ss")
+    origin, proxy, client = start_origin(testbed["origin"], {"file": 8_000_000}), testbed["proxy"], testbed["client"]
+    argv = wget(origin.url("file"), proxy=start_proxy(proxy), multipath=True)
+    limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]
+    addresses = [client.address(device) for device in ("eth0", "wlan0")]
+    with proxy.changed([*limits, "0"], [*limits, "8"]):
+        ends: set[str] = set()
+        seen = download(lab_of(testbed), argv, timeout=60, watch=lambda _: ends.update(client_ends(proxy, addresses)))
+    assert seen.counters.get("MPTcpExtMPJoinSynAckRx", 0) > 0
+    assert seen.protocol.complaint(multipath=True) == "no second subflow was established"
+    assert ends == {addresses[0]}
+    again = download(lab_of(testbed), argv, timeout=60, watch=lambda _: ends.update(client_ends(proxy, addresses)))
+    assert again.protocol.complaint(multipath=True) is None
+    assert again.protocol.joins == 1
+    assert ends == set(addresses)
