@@ -24,6 +24,13 @@ MANY = 20_000_000
 """Bytes: more than what a Unix socket holds while nobody reads."""
 
 
+@pytest.fixture(autouse=True)
+def _short_silence(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Most clients here have nothing to send."""
+    if "late" not in request.node.name:
+        monkeypatch.setattr(status, "SILENT_SECONDS", 0.1)
+
+
 @asynccontextmanager
 async def serving(path: Path, text: str) -> AsyncIterator[StatusServer]:
     def document(_: bytes) -> Iterator[str]:
@@ -66,6 +73,21 @@ def test_each_that_asks_gets_the_whole_document(tmp_path: Path) -> None:
             await children_of(server, 0)
 
     asyncio.run(scenario())
+
+
+def test_a_client_that_is_late_for_want_of_a_processor_gets_what_it_asks_for(tmp_path: Path) -> None:
+    async def scenario() -> str:
+        server = StatusServer(tmp_path / "s", lambda line: iter([line.decode()]))
+        await server.open()
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+        await asyncio.sleep(0.5)
+        writer.write(b"summary\n")
+        found = (await reader.read()).decode()
+        writer.close()
+        await server.close()
+        return found
+
+    assert asyncio.run(scenario()) == "summary"
 
 
 def test_the_document_is_of_the_moment_in_which_it_was_asked_for(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ AGAIN_SECONDS = 1.0
 MAX_ANSWERS = 4
 """Children at a time; who asks meanwhile waits."""
 PIECE_BYTES = 1 << 16
-SILENT_SECONDS = 0.2
-"""A client that has sent nothing by then has nothing to send."""
+SILENT_SECONDS = 2.0
+"""A client that has sent nothing by then has nothing to send. One that does not get a processor may need a while."""
 LINE_SECONDS = 5.0
 """For a pause within a line."""
 NICE = -10
