@@ -57,7 +57,9 @@ class Browser:
         deadline = time.monotonic() + within
         while not (found := done()):
             if time.monotonic() > deadline:
-                raise AssertionError(f"{what}: not within {within:g} s; the page: {self.text('main')[:2000]}")
+                seen = self.run("return document.visibilityState")
+                shown = f"{seen}, {self.text('#state-text')!r}: {self.text('main')[:2000]}"
+                raise AssertionError(f"{what}: not within {within:g} s; the page, {shown}")
             time.sleep(0.05)
         return found
 

@@ -251,6 +251,9 @@ def test_any_number_of_tabs_is_served(site: Site) -> None:
                 driver.switch_to.window(tab)
                 driver.close()
         driver.switch_to.window(first)
+    # That a window is driven does not say that it is the one that is seen.
+    driver.execute_cdp_cmd("Page.bringToFront", {})
+    site.browser.until(lambda: site.browser.run("return !document.hidden"), "the first tab is seen")
     # What happened meanwhile is there when the first is seen again.
     site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped once more", token=TOKEN, rule="spare-ethernet")
     site.browser.until_text("#nearby", "capped once more")

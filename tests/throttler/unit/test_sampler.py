@@ -347,5 +347,7 @@ def test_a_gentle_sweep_rests_in_proportion(monkeypatch: pytest.MonkeyPatch) -> 
         await sampler.sweep(gently=True)
 
     run(work())
-    assert rests
-    assert min(rests) >= REST * SLICE_SECONDS
+    # Where a consumer's look-ups wait for a slow turn there is none.
+    rested = [seconds for seconds in rests if seconds]
+    assert rested
+    assert min(rested) >= REST * SLICE_SECONDS
