@@ -139,6 +139,14 @@ class Container:
     def active(self, unit: str) -> bool:
         return self.sh(f"systemctl is-active {unit}", check=False).strip() == "active"
 
+    def failed(self) -> str:
+        """Return the lines of the units that have failed."""
+        return self.sh("systemctl --failed --no-legend").strip()
+
+    def main_process(self, unit: str) -> str:
+        """Return the number of its main process in the container; "0" where there is none."""
+        return self.sh(f"systemctl show --value -p MainPID {unit}").strip()
+
     def files(self) -> set[str]:
         """Return all of its own files and directories."""
         return set(self.sh("find / -xdev -mindepth 1 | cut -c2-").splitlines())

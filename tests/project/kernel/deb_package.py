@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+RELEASES: Final = os.environ.get("MPTCP_PACKAGE_RELEASES", "").split()
+"""Of Debian, on which the package is to be tried."""
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 NAME: Final = "mptcp-steering-proxy"
 EARLIER: Final = "4de789fa2d86598304f5cf5d40e37b1c456f41a6"

@@ -113,8 +113,8 @@ def check_page_is_found(client: Connection) -> None:
 
 
 @contextmanager
-def capped_client(site: Site) -> Iterator[None]:
-    """Have a client whose own check page says that Ethernet is capped: in words, and for programs."""
+def capped_client(site: Site) -> Iterator[Connection]:
+    """Have a client's connection whose own check page says that Ethernet is capped: in words, and for programs."""
     with Connection(site.testbed["client"], site.address) as client:
         check_page_is_found(client)
         # The cap may come first: of who had two paths before, a second subflow is expected.
@@ -128,7 +128,7 @@ def capped_client(site: Site) -> Iterator[None]:
         page = client.get(CHECK)[2].decode()
         assert "Multipath TCP with 2 subflows so far" in page, page
         assert "ethernet is held to 5 Mbit/s by rule spare-ethernet." in page, page
-        yield
+        yield client
 
 
 def check_page_is_for_the_proxys_clients_alone(site: Site) -> None:

@@ -18,14 +18,14 @@ from typing import Final
 
 import pytest
 from confinement import assert_nobody_has_more_than_needed, exposures
-from containers import Container, cache_of_one_run, until
+from containers import Container, until
 from deb_package import (
     BUILD_DIFFERENTLY,
     BUILD_PATIENCE,
     EARLIER,
     KINDLY,
     NAME,
-    build,
+    RELEASES,
     build_from,
     contents,
     copy_sources,
@@ -34,6 +34,7 @@ from deb_package import (
     repacked,
     sha256,
 )
+from failing_services import hangs_are_ended, what_fails_again_and_again_is_given_up
 from installed_services import (
     RELAYED,
     SIZE,
@@ -49,6 +50,7 @@ from installed_services import (
     topology,
 )
 from operator_steps import OPERATORS_OWN, TOKEN, configure, configure_throttler
+from release_builds import built_in
 from typing_shells import SHELLS, TypingShell
 from unit_exposure import MOST
 
@@ -56,7 +58,6 @@ from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import start_origin
 from mptcp_lab.testbed.system_state import SYSCTLS, changed_sysctls, differences, kernel_state, without
 
-RELEASES = os.environ.get("MPTCP_PACKAGE_RELEASES", "").split()
 pytestmark = [
     pytest.mark.kernel,
     pytest.mark.skipif(not RELEASES, reason="NOT TESTED: sudo ./run deb --test boots containers and takes minutes"),
@@ -84,14 +85,6 @@ METERED: Final = """
       steps: [{after: 1 TB, throttle: {rate: 1 Mbit/s}}]
 """
 """A rule that caps nobody, and has a volume that outlives the daemon."""
-BUILD = """
-apt-get update --quiet
-apt-get install --yes --quiet --no-install-recommends dpkg-dev lintian
-cd "$1/source"
-apt-get build-dep --yes --quiet --no-install-recommends .
-PIP_CERT=/shared/trusted.pem sh debian/package "$1/made"
-"""
-"""For sh(1) in a container, with a directory as argument: of what its folder ``source`` has, a package in ``made``."""
 # What systemd, dpkg's tools and Debian's own packages leave on a host that ran for a while.
 OTHERS = (
     "etc/hosts",
@@ -112,36 +105,6 @@ OTHERS = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_run_at_a_time() -> Iterator[None]:
-    with cache_of_one_run():
-        yield
-
-
-@pytest.fixture(scope="module", params=RELEASES)
-def release(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def builder(release: str, tmp_path_factory: pytest.TempPathFactory) -> Container | None:
-    """Return where the package for *release* is built: this machine (None), or a container of that release."""
-    if f"VERSION_CODENAME={release}\n" in Path("/etc/os-release").read_text():
-        return None
-    made = Container(release, tmp_path_factory.mktemp(f"{release}-builder"))
-    # Whom this machine trusts, an index of its own among them.
-    shutil.copy("/etc/ssl/certs/ca-certificates.crt", made.shared / "trusted.pem")
-    return made
-
-
-@pytest.fixture(scope="module")
-def package(builder: Container | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the package for *release*, built on that release or given."""
-    if builder is None or "MPTCP_PACKAGE" in os.environ:
-        return build(tmp_path_factory.mktemp("package"))
-    return built_in(builder, "present")
-
-
 @pytest.fixture(scope="module")
 def earlier_package(builder: Container | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the package of :data:`EARLIER`, built on *release* or given."""
@@ -154,16 +117,6 @@ def earlier_package(builder: Container | None, tmp_path_factory: pytest.TempPath
     directory = tmp_path_factory.mktemp("earlier")
     copy_sources(directory / "source", EARLIER)
     return build_from(directory / "source", directory / "made")
-
-
-def built_in(builder: Container, name: str, commit: str | None = None) -> Path:
-    """Return the package of *commit*, or of the checkout as it is, built in the folder *name* of the container."""
-    directory = builder.shared / name
-    directory.mkdir()
-    copy_sources(directory / "source", commit)
-    builder.outside(f"set -- /shared/{name}; {BUILD}")
-    (made,) = (directory / "made").glob("*.deb")
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -227,16 +180,18 @@ def test_a_life_from_installation_to_purge(
     for unit in ("mptcp-throttler", "mptcp-portal", "mptcp-relay"):
         assert not container.active(unit)
         assert "ConditionResult=no" in container.sh(f"systemctl show -p ConditionResult {unit}"), unit
-    assert failed(container) == ""
+    assert container.failed() == ""
     console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=0)
     check_page_is_missed(site)
 
     configure(site)
-    assert failed(container) == ""
+    assert container.failed() == ""
     with capsys.disabled():
         print(f"\n{container.release}: {exposures(container)}")
     assert_nobody_has_more_than_needed(container)
     mistakes_are_seen(container)
+    hangs_are_ended(site)
+    what_fails_again_and_again_is_given_up(site)
     all_serve(site)
 
     # An operator's line stays through an upgrade that brings another squid.conf: dpkg asks.
@@ -263,7 +218,7 @@ def test_a_life_from_installation_to_purge(
     assert changed_sysctls(kernel[SYSCTLS], after[SYSCTLS]) == []
     assert not any(container.active(unit) for unit in UNITS)
     assert processes_of_ours(container) == ""
-    assert [line for line in failed(container).splitlines() if "mptcp-throttler" not in line] == []
+    assert [line for line in container.failed().splitlines() if "mptcp-throttler" not in line] == []
     container.sh(f"apt-get purge --yes --quiet {NAME} && apt-get autoremove --purge --yes --quiet")
     # What the operator alone has made.
     container.sh(f"rm -r {' '.join(OPERATORS_OWN)}; systemctl daemon-reload; systemctl reset-failed")
@@ -300,7 +255,7 @@ def test_an_upgrade_from_an_earlier_package(
             container.sh(f"apt-get install --yes --quiet --allow-downgrades {step}")
             until(lambda: all(container.active(unit) for unit in ENABLED), "both are active after the upgrade")
             assert not set(main_processes(container, ENABLED)) & set(processes), "both run what was installed"
-            assert failed(container) == ""
+            assert container.failed() == ""
         assert metered(container) >= used, "what was used of budgets stays"
         download_is_throttled(site)
         until(partial(has_metered, container, used + SIZE // 2), "the download counts")
@@ -342,7 +297,7 @@ def mistakes_are_seen(container: Container) -> None:
     assert container.run(["systemctl", "restart", "mptcp-throttler"], check=False).returncode != 0
     shown = container.sh("systemctl show -p ActiveState -p ExecMainStatus -p NRestarts mptcp-throttler").split()
     assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
-    assert "mptcp-throttler.service" in failed(container)
+    assert "mptcp-throttler.service" in container.failed()
     assert said in container.sh(f"{journal}=err")
     container.sh(f"cd {directory} && mv throttler.good throttler.yaml && systemctl start mptcp-throttler")
 
@@ -389,10 +344,6 @@ def enabled(container: Container) -> set[str]:
     said = container.sh(f"systemctl is-enabled {' '.join(UNITS)}", check=False).split()
     assert set(said) <= {"enabled", "disabled"}, said
     return {unit for unit, state in zip(UNITS, said, strict=True) if state == "enabled"}
-
-
-def failed(container: Container) -> str:
-    return container.sh("systemctl --failed --no-legend").strip()
 
 
 def processes_of_ours(container: Container) -> str:

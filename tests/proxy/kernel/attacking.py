@@ -34,6 +34,10 @@ class Answer:
     """Of all final answers that are whole."""
     raw: bytes
 
+    @property
+    def first(self) -> int:
+        return self.statuses[0] if self.statuses else CLOSED
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -45,6 +49,13 @@ class Outcome:
     """Connections to what nobody may reach."""
     ambiguous: tuple[str, ...]
     """What the origin got with more than one meaning."""
+    statuses: dict[str, int]
+    """Of each row's first final answer."""
+
+    def assert_sound(self) -> None:
+        assert self.trespassed == ()
+        assert not self.ambiguous, "\n".join(self.ambiguous)
+        assert not self.failed, "\n".join(f"{row}: {why}" for row, why in self.failed.items())
 
 
 @dataclass
@@ -77,16 +88,24 @@ class Scene:
         return scene
 
     @contextmanager
-    def serving(self, config: Path) -> Iterator[Proxy]:
-        """Have a proxy, and names that nobody has asked for yet."""
+    def naming(self) -> Iterator[None]:
+        """Have names that nobody has asked for yet."""
         names = self.origin.popen(program("names", self.directory / "names.json"), name="names")
-        proxy = start_proxy(self.proxy, config)
         try:
-            yield proxy
+            yield
         finally:
             names.stop(60)
-            proxy.process.stop(60)
-            wait_until(lambda: not _listens(self.proxy, PROXY_PORT), "the port is free")
+
+    @contextmanager
+    def serving(self, config: Path) -> Iterator[Proxy]:
+        """Have a proxy, and names."""
+        with self.naming():
+            proxy = start_proxy(self.proxy, config)
+            try:
+                yield proxy
+            finally:
+                proxy.process.stop(60)
+                wait_until(lambda: not _listens(self.proxy, PROXY_PORT), "the port is free")
 
     @contextmanager
     def relaying(self) -> Iterator[None]:
@@ -144,7 +163,7 @@ class Scene:
             if why := wrong(row, got[row.id], arrived):
                 failed[row.id] = why
         trespassed = tuple(line for text in new[1:3] for line in text.splitlines())
-        return Outcome(failed, trespassed, tuple(ambiguous))
+        return Outcome(failed, trespassed, tuple(ambiguous), {row.id: got[row.id].first for row in rows})
 
 
 def _listens(node: LiveNode, port: int) -> bool:
@@ -159,9 +178,8 @@ def wrong(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
     """Return what is not as it must be; empty where all is."""
     name = row.id.encode()
     mine = [each for each in arrived if name in each.target.replace(b"/", b" ").replace(b"?", b" ").split()]
-    first = answer.statuses[0] if answer.statuses else CLOSED
-    if first not in row.status:
-        return f"status {first}, not {sorted(row.status)}: {answer.raw[:120]!r}"
+    if answer.first not in row.status:
+        return f"status {answer.first}, not {sorted(row.status)}: {answer.raw[:120]!r}"
     if row.answers > len(answer.statuses) and CLOSED not in row.status:
         return f"{len(answer.statuses)} answers, not {row.answers}"
     # What is no request, behind one whose end is a matter of the reading, may be refused on its own.

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from attacking import Answer, Scene, wrong
 from corpora import conformance, malformed, open_proxy
+from corpora.every import CORPORA
 from corpora.row import ORIGIN, WEB, Row, statuses
 from proxying import configuration, workers
 
@@ -15,11 +16,6 @@ from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, python_command
 
 pytestmark = pytest.mark.kernel
-CORPORA: dict[str, tuple[Row, ...]] = {
-    "open proxy": open_proxy.ROWS,
-    "malformed": malformed.ROWS,
-    "conformance": conformance.ROWS,
-}
 QUICK = ("connect_timeout 2 seconds", "forward_timeout 3 seconds", "shutdown_lifetime 0 seconds")
 LEAST = {"open proxy": 80, "malformed": 80, "conformance": 60}
 
@@ -59,10 +55,7 @@ def test_the_origin_resets_no_connection_on_which_a_request_comes_late(scene: Sc
 class TestAsShipped:
     def test_each_gets_what_it_must(self, scene: Scene, proxy: Proxy, name: str) -> None:
         before = workers(proxy.process)
-        outcome = scene.try_all(CORPORA[name])
-        assert outcome.trespassed == ()
-        assert not outcome.ambiguous, "\n".join(outcome.ambiguous)
-        assert not outcome.failed, "\n".join(f"{row}: {why}" for row, why in outcome.failed.items())
+        scene.try_all(CORPORA[name]).assert_sound()
         assert workers(proxy.process) == before, "a request brought Squid down"
 
     def test_there_are_many(self, name: str) -> None:

@@ -1,0 +1,43 @@
+"""Each release of Debian on which the package is tried, with the package for it, which is built once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from containers import Container, cache_of_one_run
+from deb_package import RELEASES, build
+from release_builds import built_in
+
+
+@pytest.fixture(scope="session")
+def _one_run_at_a_time() -> Iterator[None]:
+    with cache_of_one_run():
+        yield
+
+
+@pytest.fixture(scope="session", params=RELEASES)
+def release(request: pytest.FixtureRequest, _one_run_at_a_time: None) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def builder(release: str, tmp_path_factory: pytest.TempPathFactory) -> Container | None:
+    """Return where the package for *release* is built: this machine (None), or a container of that release."""
+    if f"VERSION_CODENAME={release}\n" in Path("/etc/os-release").read_text():
+        return None
+    made = Container(release, tmp_path_factory.mktemp(f"{release}-builder"))
+    # Whom this machine trusts, an index of its own among them.
+    shutil.copy("/etc/ssl/certs/ca-certificates.crt", made.shared / "trusted.pem")
+    return made
+
+
+@pytest.fixture(scope="session")
+def package(builder: Container | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the package for *release*, built on that release or given."""
+    if builder is None or "MPTCP_PACKAGE" in os.environ:
+        return build(tmp_path_factory.mktemp("package"))
+    return built_in(builder, "present")

@@ -1,0 +1,106 @@
+"""What systemd does about daemons that hang, and about one that fails at each start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from containers import Container, until
+from installed_services import Site, capped_client
+
+from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command
+
+HANGING: Final = ("mptcp-throttler", "mptcp-proxy")
+WATCHDOG: Final = 5
+"""Seconds, in place of the units' own 30 and 180, which would have to be waited for."""
+DROP_IN: Final = f"""
+for each in {" ".join(HANGING)}; do
+    mkdir -p /run/systemd/system/$each.service.d
+    printf '[Service]\\nWatchdogSec={WATCHDOG}\\n' >/run/systemd/system/$each.service.d/watchdog.conf
+done
+systemctl daemon-reload
+"""
+UNTIL_STARTED_AGAIN: Final = WATCHDOG + 20
+"""Seconds until another process is there: systemd ends the one that hangs, and waits RestartSec."""
+STARTS: Final = 5
+"""StartLimitBurst= of all units."""
+LISTEN: Final = """
+import socket, sys, time
+listener = socket.create_server(("", int(sys.argv[1])))
+print("listens", flush=True)
+time.sleep(3600)
+"""
+
+
+def hangs_are_ended(site: Site) -> None:
+    """A throttler and a supervisor that hang are killed and started again; the caps are there, clients are served."""
+    container = site.container
+    with short_watchdog(container):
+        with capped_client(site) as client:
+            hangs(container, "mptcp-throttler")
+            client.until(is_capped, "the throttler that was started again caps the connection")
+        assert "Fatal Python error: Aborted" in journal(container, "mptcp-throttler"), "where it hung"
+        squids = squids_of(container)
+        hangs(container, "mptcp-proxy")
+        assert not squids & squids_of(container), "Squid ends with its supervisor"
+        with capped_client(site):
+            pass
+
+
+def is_capped(said: dict[str, Any]) -> bool:
+    return said["throttler"] == "answered" and any(each["capped"] for each in said["subflows"])
+
+
+def hangs(container: Container, unit: str) -> None:
+    """Have *unit* hang, and be at work again by another process."""
+    before = container.main_process(unit)
+    container.sh(f"kill -STOP {before}")
+    until(lambda: container.main_process(unit) not in ("0", before), f"{unit} is started again", UNTIL_STARTED_AGAIN)
+    until(lambda: container.active(unit), f"{unit} is at work again")
+    assert f"Watchdog timeout (limit {WATCHDOG}s)" in journal(container, unit)
+    assert container.sh(f"systemctl show --value -p NRestarts {unit}").strip() == "1"
+
+
+@contextmanager
+def short_watchdog(container: Container) -> Iterator[None]:
+    container.sh(DROP_IN)
+    start_anew(container)
+    yield
+    container.sh("rm -r /run/systemd/system/mptcp-*.service.d && systemctl daemon-reload")
+    start_anew(container)
+
+
+def start_anew(container: Container) -> None:
+    # Its start limit counts these, too.
+    container.sh(f"systemctl reset-failed {' '.join(HANGING)} && systemctl restart {' '.join(HANGING)}")
+    assert all(container.active(unit) for unit in HANGING)
+
+
+def squids_of(container: Container) -> set[str]:
+    """Return the processes of the proxy's Squid, not of the relay's."""
+    return set(container.sh("ps -eo pid=,args= | awk '/[s]quid.*mptcpproxy/ { print $1 }'").split())
+
+
+def what_fails_again_and_again_is_given_up(site: Site) -> None:
+    """Its port is another's: tried again, five times a minute at most, then the unit has failed, and is seen to."""
+    container, node = site.container, site.testbed["proxy"]
+    container.sh("systemctl stop mptcp-proxy && systemctl reset-failed mptcp-proxy")
+    other = node.popen(python_command(LISTEN, str(PROXY_PORT)), name="other")
+    until(lambda: other.output() == "listens\n", "another one has the port")
+    assert container.run(["systemctl", "start", "mptcp-proxy"], check=False).returncode != 0
+    until(lambda: "mptcp-proxy.service" in container.failed(), "systemctl --failed shows it", 60)
+    shown = container.sh("systemctl show -p ExecMainStatus -p MainPID mptcp-proxy").split()
+    assert sorted(shown) == ["ExecMainStatus=1", "MainPID=0"]
+    said = journal(container, "mptcp-proxy")
+    assert said.count(f"port {PROXY_PORT} is in use by") == STARTS
+    assert "Start request repeated too quickly" in said
+    other.stop(60)
+    # docs/operator.md: before the minute is over it would be refused.
+    container.sh("systemctl reset-failed mptcp-proxy && systemctl start mptcp-proxy")
+    until(lambda: accepts(site.testbed["client"], site.address, PROXY_PORT), "the proxy listens")
+    assert container.failed() == ""
+
+
+def journal(container: Container, unit: str) -> str:
+    return container.sh(f"journalctl --no-pager --boot --unit={unit}")

@@ -1,0 +1,29 @@
+"""What Debian 12's Squid 5.7 and Debian 13's 6.13 do differently with the corpora: of all rows these, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_BAD_LENGTHS: Final = """
+two-lengths two-lengths-reversed two-lengths-in-one length-minus length-plus length-hex length-letters length-words
+length-blank length-semicolon length-dot length-exponent length-underscore length-quoted length-beyond-64-bits
+length-wraps-63-bits length-no-break-space
+""".split()  # noqa: SIM905
+_ODD_FIRST_LINES: Final = """
+line-blanks-behind line-no-version line-version-0.9 line-version-3 line-version-lower-case line-version-letters
+line-version-other
+""".split()  # noqa: SIM905
+DIFFERENT: Final[dict[str, tuple[int, int]]] = {
+    **dict.fromkeys(_BAD_LENGTHS, (411, 400)),
+    **dict.fromkeys(_ODD_FIRST_LINES, (200, 400)),
+    "identity": (200, 501),
+}
+"""By row: the status of the first final answer of 5.7, and of 6.13. All are refused, or get one meaning, by both."""
+RELEASES: Final = ("bookworm", "trixie")
+
+
+def said_otherwise(release: str, statuses: Mapping[str, int]) -> dict[str, int]:
+    """Return those of *statuses*, by row, that are in the table and not as it says of *release*."""
+    column = RELEASES.index(release)
+    return {row: statuses[row] for row in DIFFERENT.keys() & statuses.keys() if statuses[row] != DIFFERENT[row][column]}
