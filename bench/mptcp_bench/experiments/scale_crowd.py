@@ -39,6 +39,8 @@ RATE = 300
 PATIENCE = 60.0
 """Seconds for opening them, beyond those that the rate takes."""
 WORKERS = 2
+TIME_WAIT = ("net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_max_tw_buckets=2000")
+"""sysctls of the crowd's node where it closes more connections in a minute than it has ports."""
 DESCRIPTORS = 20_000
 """That each of Squid's workers may have, at the most."""
 DESCRIPTORS_BESIDE = 500
@@ -144,6 +146,13 @@ class _Member:
         struct.pack_into("=Q", self._map, _COUNTERS.size - 8, rate)
 
 
+def _built(testbed: Testbed) -> Path:
+    """Return the program, built for *testbed*."""
+    program = testbed.directory / "crowd-program"
+    run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-o", str(program), str(SOURCE)], attempt="build the crowd")
+    return program
+
+
 @dataclass(frozen=True, slots=True)
 class Crowd:
     """As many tunnels as are asked for."""
@@ -159,10 +168,7 @@ class Crowd:
 
         They will be opened at *rate* a second, and each will receive *trickle* bytes a second.
         """
-        program = testbed.directory / "crowd-program"
-        run(
-            ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-o", str(program), str(SOURCE)], attempt="build the crowd"
-        )
+        program = _built(testbed)
         proxy, origin = testbed["proxy"], testbed["origin"]
         started = start_crowded_proxy(proxy, most)
         arguments = [str(ORIGIN_PORT), str(trickle)]
@@ -171,6 +177,22 @@ class Crowd:
         arguments = [proxy.service_address(), str(PROXY_PORT), target, str(rate)]
         clients = _Member(testbed[node], program, "client", arguments, testbed.scope)
         return cls(testbed, started, clients, sending)
+
+    @classmethod
+    def without_squid(cls, testbed: Testbed, rate: int) -> Self:
+        """Start the crowd's programs alone: what they open at *rate* a second are connections of the two kernels.
+
+        They end at a listener on the proxy's port, which stands for proxy and origin, and sends nothing.
+        """
+        program, proxy = _built(testbed), testbed["proxy"]
+        # The client closes first, and keeps each port for a minute: at a thousand a second all would be taken soon, and
+        # second subflows, which have fewer to choose from, would fail first.
+        testbed[NODE].run(["sysctl", "-qw", *TIME_WAIT])
+        listener = _Member(proxy, program, "listener", [str(PROXY_PORT)], testbed.scope)
+        arguments = [proxy.service_address(), str(PROXY_PORT), "listener:0", str(rate)]
+        clients = _Member(testbed[NODE], program, "client", arguments, testbed.scope)
+        place = Proxy(proxy, listener.process, proxy.directory, proxy.directory)
+        return cls(testbed, place, clients, listener)
 
     def state(self) -> State:
         """Return the whole state of the proxy's host, less Squid's processes, which come and go."""

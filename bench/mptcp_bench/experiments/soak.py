@@ -40,6 +40,7 @@ OPTIONS = {
     "n": "tunnels held, default 1000",
     "churn": "tunnels replaced a second, default 50",
     "trickle": f"bytes a second that each receives, default {TRICKLE}; 0: none",
+    "squid": "0: connections end at a listener in Squid's place, with no origin behind it and no trickle; default 1",
 }
 SAMPLES = 120
 LEAST_INTERVAL = 5.0
@@ -64,9 +65,15 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     tunnels = count(options, "n", 50 if quick else 1000)
     churn = count(options, "churn", 5 if quick else 50, least=0)
     trickle = count(options, "trickle", TRICKLE, least=0)
+    squid = count(options, "squid", 1, least=0)
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
     with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
-        crowd = Crowd.built(testbed, tunnels + CLOSING * churn, rate=max(300, 3 * churn), trickle=trickle)
+        rate = max(300, 3 * churn)
+        crowd = (
+            Crowd.built(testbed, tunnels + CLOSING * churn, rate=rate, trickle=trickle)
+            if squid
+            else Crowd.without_squid(testbed, rate)
+        )
         before = crowd.state()
         policy = testbed.directory / "policy.yaml"
         policy.write_text(FULL.text())

@@ -1,4 +1,7 @@
-"""Uploads that nobody reads: net.ipv4.tcp_rmem bounds the kernel memory that they hold (docs/operator.md)."""
+"""Uploads that nobody reads: net.ipv4.tcp_rmem bounds the kernel memory that they hold, write_timeout for how long.
+
+docs/operator.md says both.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 from proxying import configuration
 
-from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed import LiveNode, Process, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, python_command, start_proxy, wait_until
 from mptcp_lab.testbed.topologies import UNSHAPED
 
@@ -70,14 +73,19 @@ def settled(node: LiveNode) -> int:
     return most
 
 
-def test_the_receive_buffers_maximum_bounds_what_unread_uploads_hold(
-    make_testbed: Callable[..., Testbed], require: Callable[..., None]
-) -> None:
+@pytest.fixture
+def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> tuple[LiveNode, ...]:
+    """Return client, proxy, and an origin that takes nothing."""
     require("squid", "gcc")
     testbed = make_testbed(UNSHAPED)
     client, proxy, origin = (testbed[name] for name in ("client", "proxy", "origin"))
     silent = origin.popen(python_command(SILENT, str(PORT)), name="silent")
     wait_until(lambda: bool(origin.run(["ss", "-Htln", "sport", "=", f":{PORT}"]).stdout), "it listens", process=silent)
+    return client, proxy, origin
+
+
+def test_the_receive_buffers_maximum_bounds_what_unread_uploads_hold(hosts: Sequence[LiveNode]) -> None:
+    client, proxy, origin = hosts
     where = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", str(UPLOADS))
     found = {}
     for largest in (SMALLER, RECOMMENDED):
@@ -90,15 +98,31 @@ def test_the_receive_buffers_maximum_bounds_what_unread_uploads_hold(
     assert found[RECOMMENDED] > 1.5 * found[SMALLER]
 
 
+def test_uploads_of_clients_that_are_gone_end_by_write_timeout(hosts: Sequence[LiveNode]) -> None:
+    """As shipped it is 5 minutes, and nothing else ends them before."""
+    client, proxy, origin = hosts
+    where = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", "5")
+    with uploading(client, proxy, RECOMMENDED, where, "write_timeout 5 seconds") as uploads:
+        settled(proxy)
+        uploads.stop(60)
+        wait_until(lambda: towards_origin(proxy) == 0, "the origin is left", timeout=PATIENCE)
+
+
+def towards_origin(proxy: LiveNode) -> int:
+    return len(proxy.run(["ss", "-Htn", "state", "established", "dport", "=", f":{PORT}"]).stdout.splitlines())
+
+
 @contextmanager
-def uploading(client: LiveNode, proxy: LiveNode, largest: int, where: Sequence[str]) -> Iterator[None]:
-    """Have the uploads, and a proxy whose receive buffers grow to *largest* bytes."""
+def uploading(
+    client: LiveNode, proxy: LiveNode, largest: int, where: Sequence[str], *statements: str
+) -> Iterator[Process]:
+    """Have the uploads, and a proxy with *statements* whose receive buffers grow to *largest* bytes."""
     with proxy.sysctl("net.ipv4.tcp_rmem", f"4096 131072 {largest}"):
-        serving = start_proxy(proxy, configuration(proxy))
+        serving = start_proxy(proxy, configuration(proxy, *statements))
         uploads = client.popen(python_command(UPLOAD, *where), name=f"uploads-{largest}")
         try:
             wait_until(lambda: "all" in uploads.output(), "all upload", process=uploads)
-            yield
+            yield uploads
         finally:
             uploads.stop(60)
             # Squid, which reads no more, would not learn that they are gone.

@@ -4,11 +4,13 @@
  *
  *     crowd client COUNTERS PROXY PORT TARGET RATE
  *     crowd origin COUNTERS PORT OCTETS
+ *     crowd listener COUNTERS PORT
  *
  * The client holds as many tunnels as COUNTERS says are wanted: Multipath TCP to PROXY and PORT, then CONNECT to
  * TARGET (ADDRESS:PORT), at most RATE new ones a second. One that is refused is tried again; one that ended is not, and
  * counts as wanted. Those that are too many it closes, and as many a second as COUNTERS says are to be replaced.
- * The origin sends OCTETS to each connection once a second.
+ * The origin sends OCTETS to each connection once a second. The listener stands in a proxy's place, where the proxy is not
+ * what is measured: it takes Multipath TCP, answers each request with 200, and sends nothing more.
  *
  * Both divide the second into SLOTS; a connection belongs to the slot of its number, so that work is spread evenly. The
  * client reads a tunnel in its slot only and is not woken by what arrives: a wake-up for each segment would cost
@@ -78,6 +80,7 @@ static uint32_t unused_count;
 static uint32_t opening;
 static char piece[PIECE];
 static int events;
+static int answers; /* the listener */
 
 static int64_t now(void)
 {
@@ -213,10 +216,10 @@ static void close_some(void)
 
 /* ---- origin ---- */
 
-static int listen_on(const char *port)
+static int listen_on(const char *port, int protocol)
 {
 	struct sockaddr_in any = address("0.0.0.0", port);
-	int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
 
 	if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) < 0 ||
 	    bind(listener, (const struct sockaddr *)&any, sizeof any) < 0 || listen(listener, BACKLOG) < 0)
@@ -237,8 +240,12 @@ static void accept_all(int listener)
 
 static void swallow(uint32_t number)
 {
+	static const char answer[] = "HTTP/1.1 200 OK\r\n\r\n";
 	ssize_t got = recv(connections[number].socket, piece, PIECE, MSG_DONTWAIT);
 
+	/* Whether it is sent shows at the client. */
+	if (got > 0 && answers)
+		send(connections[number].socket, answer, sizeof answer - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
 		end(number);
 }
@@ -259,6 +266,7 @@ int main(int argc, char **argv)
 {
 	int is_client = argc == 7 && strcmp(argv[1], "client") == 0;
 	int is_origin = argc == 5 && strcmp(argv[1], "origin") == 0;
+	int is_listener = argc == 4 && strcmp(argv[1], "listener") == 0;
 	struct epoll_event happened[EVENTS];
 	struct sockaddr_in proxy = {0};
 	char request[256] = "";
@@ -267,8 +275,9 @@ int main(int argc, char **argv)
 	double rate = 0, may_open = 0, to_close = 0;
 	int64_t start, tick = 0;
 
-	if (!is_client && !is_origin) {
-		fprintf(stderr, "usage: crowd client COUNTERS PROXY PORT TARGET RATE | origin COUNTERS PORT OCTETS\n");
+	if (!is_client && !is_origin && !is_listener) {
+		fprintf(stderr, "usage: crowd client COUNTERS PROXY PORT TARGET RATE | origin COUNTERS PORT OCTETS"
+				" | listener COUNTERS PORT\n");
 		return 2;
 	}
 	/* The experiment may be killed. */
@@ -287,8 +296,9 @@ int main(int argc, char **argv)
 		snprintf(request, sizeof request, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", argv[5], argv[5]);
 		rate = atof(argv[6]);
 	} else {
-		listener = listen_on(argv[3]);
-		octets = (size_t)atol(argv[4]);
+		answers = is_listener;
+		listener = listen_on(argv[3], is_listener ? IPPROTO_MPTCP : 0);
+		octets = is_origin ? (size_t)atol(argv[4]) : 0;
 		if (octets > PIECE)
 			octets = PIECE;
 	}
@@ -316,7 +326,7 @@ int main(int argc, char **argv)
 					continue;
 				if (is_client)
 					read_tunnel(number);
-				else
+				else if (is_origin)
 					trickle(number, octets);
 			}
 			if (is_client) {
