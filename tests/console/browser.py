@@ -9,12 +9,13 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import axe
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -54,8 +55,15 @@ class Browser:
 
     def until(self, done: Callable[[], Any], what: str, within: float = 60.0) -> Any:
         """Poll *done*; raise, with what the page shows, where it does not come."""
+
+        def tried() -> Any:
+            # An element that was found on the page before is not on the one that comes.
+            with suppress(StaleElementReferenceException):
+                return done()
+            return None
+
         deadline = time.monotonic() + within
-        while not (found := done()):
+        while not (found := tried()):
             if time.monotonic() > deadline:
                 seen = self.run("return document.visibilityState")
                 shown = f"{seen}, {self.text('#state-text')!r}: {self.text('main')[:2000]}"

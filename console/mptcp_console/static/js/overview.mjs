@@ -68,6 +68,7 @@ export class OverviewPage {
   /** Take the history from the console: at the beginning, and after a gap. */
   async load() {
     const wanted = this.#series;
+    const had = new Set(this.#latest);
     try {
       const now = Math.ceil(Date.now() / 1000) + 5;
       const columns = await get("history", {step: wanted.step, from: now - wanted.span - 10});
@@ -75,7 +76,10 @@ export class OverviewPage {
       if (wanted !== this.#series) return;
       meet(columns.paths.map((/** @type {{path: string|null}} */ each) => each.path));
       wanted.load(columns);
-      this.#latest = events.events.reverse();
+      const loaded = new Set(events.events.map((/** @type {{serial: number}} */ each) => each.serial));
+      // What the stream brought meanwhile is newer than the answer.
+      const pushed = this.#latest.filter(each => !had.has(each) && !loaded.has(each.serial));
+      this.#latest = pushed.concat(events.events.reverse()).slice(0, NEARBY);
       this.#loaded = Date.now();
     } catch {
       // The feed says so already; the next moment begins the graph anew.
