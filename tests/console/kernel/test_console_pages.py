@@ -260,6 +260,23 @@ def test_any_number_of_tabs_is_served(site: Site) -> None:
     site.browser.until_text("#state-text", "live")
 
 
+def test_an_event_that_comes_while_the_newest_are_asked_for_stays(site: Site) -> None:
+    site.open("live")
+    site.browser.until_text("#state-text", "live")
+    # The answer was given before the event, and comes after it.
+    site.browser.run(
+        "const real = window.fetch; window.fetch = async (...all) => { const answer = await real(...all);"
+        "if (String(all[0]).includes('events')) await new Promise(go => { window.release = go; }); return answer; };"
+        "document.querySelector('[name=range][value=\"3600\"]').click()"
+    )
+    site.browser.until(lambda: site.browser.run("return window.release !== undefined"), "the answer is held")
+    site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped meanwhile", token=TOKEN, rule="spare-ethernet")
+    site.browser.until_text("#nearby", "capped meanwhile")
+    site.browser.run("window.release()")
+    time.sleep(1)
+    assert "capped meanwhile" in site.browser.text("#nearby")
+
+
 def test_light_and_dark_are_chosen_and_kept(site: Site) -> None:
     site.open("live")
     before = site.browser.run("return getComputedStyle(document.body).backgroundColor")

@@ -17,7 +17,7 @@ import pytest
 
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.runtime import status
-from mptcp_throttler.runtime.status import MAX_ANSWERS, StatusServer
+from mptcp_throttler.runtime.status import MAX_ANSWERS, SILENT_SECONDS, StatusServer
 from mptcp_throttler.views.requests import LARGEST_REQUEST
 
 MANY = 20_000_000
@@ -25,10 +25,9 @@ MANY = 20_000_000
 
 
 @pytest.fixture(autouse=True)
-def _short_silence(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most clients here have nothing to send."""
-    if "late" not in request.node.name:
-        monkeypatch.setattr(status, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(status, "SILENT_SECONDS", 0.1)
 
 
 @asynccontextmanager
@@ -75,7 +74,11 @@ def test_each_that_asks_gets_the_whole_document(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_client_that_is_late_for_want_of_a_processor_gets_what_it_asks_for(tmp_path: Path) -> None:
+def test_a_client_that_is_late_for_want_of_a_processor_gets_what_it_asks_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(status, "SILENT_SECONDS", SILENT_SECONDS)
+
     async def scenario() -> str:
         server = StatusServer(tmp_path / "s", lambda line: iter([line.decode()]))
         await server.open()
