@@ -21,6 +21,18 @@ export function show(list, events, now, none, about) {
   if (events.length === 0) list.append(make("li", {class: "empty"}, none));
 }
 
+/**
+ * Return the answer to a question for the newest events, behind what the stream has brought since it was asked.
+ *
+ * @param {Happening[]} answer the oldest first @param {Happening[]} shown now, the newest first
+ * @param {Happening[]} before shown when it was asked @param {number} most
+ */
+export function answered(answer, shown, before, most) {
+  // A console that was started again counts anew: what was there before is known by itself, not by its number.
+  const had = new Set(before), known = new Set(answer.map(each => each.serial));
+  return shown.filter(each => !had.has(each) && !known.has(each.serial)).concat(answer.reverse()).slice(0, most);
+}
+
 /** @param {Happening} each @param {string} [about] */
 function row(each, about) {
   const time = make("time", {datetime: new Date(each.time * 1000).toISOString()}, clock(each.time));
@@ -59,9 +71,10 @@ export class EventsPage {
 
   async load() {
     const message = byId("events-message");
+    const before = this.#events;
     try {
       const answer = await get("events", {...this.#wanted(), limit: MOST});
-      this.#events = answer.events.reverse();
+      this.#events = answered(answer.events, this.#events, before, MOST);
       setText(message, "");
       const since = answer.since === null ? "" : `; all are kept since ${clock(answer.since)}`;
       setText(byId("events-count"), answer.more ? `the newest ${MOST}${since}` : `${this.#events.length} within an hour${since}`);

@@ -6,7 +6,7 @@ import {Chart} from "./chart.mjs";
 import {colourNumber, meet} from "./colours.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
 import {clock, counted, lastTime, rate} from "./format.mjs";
-import {show} from "./happenings.mjs";
+import {answered, show} from "./happenings.mjs";
 import {Series, pathName} from "./series.mjs";
 import {capText, momentText} from "./words.mjs";
 
@@ -68,7 +68,7 @@ export class OverviewPage {
   /** Take the history from the console: at the beginning, and after a gap. */
   async load() {
     const wanted = this.#series;
-    const had = new Set(this.#latest);
+    const before = this.#latest;
     try {
       const now = Math.ceil(Date.now() / 1000) + 5;
       const columns = await get("history", {step: wanted.step, from: now - wanted.span - 10});
@@ -76,10 +76,7 @@ export class OverviewPage {
       if (wanted !== this.#series) return;
       meet(columns.paths.map((/** @type {{path: string|null}} */ each) => each.path));
       wanted.load(columns);
-      const loaded = new Set(events.events.map((/** @type {{serial: number}} */ each) => each.serial));
-      // What the stream brought meanwhile is newer than the answer.
-      const pushed = this.#latest.filter(each => !had.has(each) && !loaded.has(each.serial));
-      this.#latest = pushed.concat(events.events.reverse()).slice(0, NEARBY);
+      this.#latest = answered(events.events, this.#latest, before, NEARBY);
       this.#loaded = Date.now();
     } catch {
       // The feed says so already; the next moment begins the graph anew.
