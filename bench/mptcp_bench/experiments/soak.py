@@ -33,7 +33,7 @@ from .findings import Findings
 from .options import count, positive
 from .scale_crowd import TRICKLE, Crowd, two_subflows, with_crowd
 from .scale_policy import FULL, settings_file
-from .soak_judging import CHECKED, Process, Reading, Soak, judge, misplaced
+from .soak_judging import CHECKED, EXAMPLES, Process, Reading, Soak, judge, misplaced
 
 OPTIONS = {
     "minutes": "that it takes, default 60",
@@ -133,6 +133,7 @@ def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, dr
     checked = set(draw.sample(sorted(there), min(CHECKED, len(there))))
     counters = crowd.client.read()
     squid = crowd.proxy.process.pid
+    wrong = misplaced(checked, subflows, entries, "capped", cap[0] if cap else "")
     return Reading(
         time=now,
         standing=counters.standing,
@@ -146,7 +147,8 @@ def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, dr
         missed=len((before & after) - subflows.keys()),
         invented=len(subflows.keys() - somewhere),
         checked=len(checked),
-        wrong=misplaced(checked, subflows, entries, "capped", cap[0] if cap else ""),
+        wrong=len(wrong),
+        examples=tuple(wrong[:EXAMPLES]),
     )
 
 

@@ -18,6 +18,8 @@ PROXY_GROWTH = 0.1
 """The same of Squid, whose pools of memory are not ours."""
 CHECKED = 500
 """Connections drawn at each sample, whose caps are compared with the kernel's."""
+EXAMPLES = 3
+"""Kept of those that are wrong."""
 STANDING = 0.95
 """Of the tunnels asked for, in the sample that has the fewest."""
 REPLACED = 0.9
@@ -59,7 +61,9 @@ class Reading:
     checked: int
     """Connections whose entries were compared with what they should be."""
     wrong: int
-    """Those of them with a subflow in the wrong class, or in none."""
+    """Those of them with a subflow in the wrong class, or in none;"""
+    examples: tuple[str, ...] = ()
+    """the first of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +92,20 @@ def misplaced(
     entries: Mapping[str, str],
     capped: str,
     cap: str,
-) -> int:
-    """Return how many of *checked* connections have a subflow that is not where the policy wants it.
+) -> list[str]:
+    """Return a line for each of *checked* connections that has a subflow which is not where the policy wants it.
 
     *subflows* has the remote end (ADDRESS:PORT) and the path of each subflow by token, *entries* the class of each
-    remote end, *capped* is the path that is capped, and *cap* its class.
+    remote end, *capped* is the path that is capped, and *cap* its class, empty where it has none.
     """
-    return sum(
-        any((entries.get(remote) == cap) is not (path == capped) for remote, path in subflows.get(token, ()))
-        or not subflows.get(token)
-        for token in checked
-    )
+    found = []
+    for token in sorted(checked):
+        there = subflows.get(token, ())
+        classes = [(remote, path, entries.get(remote)) for remote, path in there]
+        if not there or any((entry == cap) is not (path == capped) for _, path, entry in classes):
+            words = [f"{remote}, {path}, {entry or 'no entry'}" for remote, path, entry in classes]
+            found.append(f"{token} (class of the cap: {cap or 'none'}): {'; '.join(words) or 'no subflows'}")
+    return found
 
 
 def growth(samples: Sequence[Reading], value: Callable[[Reading], float]) -> float:

@@ -31,15 +31,17 @@ CAP, DEFAULT = "4d50:10", "4d50:ffff"
     ids=["right", "the other is known", "no entry", "not in the cap", "the wrong path", "both paths"],
 )
 def test_a_cap_is_right_if_the_capped_path_alone_is_in_its_class(entries: dict[str, str], wrong: int) -> None:
-    assert misplaced({"abcd"}, SUBFLOWS, entries, "capped", CAP) == wrong
+    assert len(misplaced({"abcd"}, SUBFLOWS, entries, "capped", CAP)) == wrong
 
 
 def test_a_connection_without_subflows_is_wrong() -> None:
-    assert misplaced({"abcd"}, {}, {FIRST: CAP}, "capped", CAP) == 1
+    assert misplaced({"abcd"}, {}, {FIRST: CAP}, "capped", CAP) == [f"abcd (class of the cap: {CAP}): no subflows"]
 
 
 def test_a_cap_whose_class_is_not_there_is_wrong() -> None:
-    assert misplaced({"abcd"}, SUBFLOWS, {FIRST: CAP}, "capped", "") == 1
+    assert misplaced({"abcd"}, SUBFLOWS, {FIRST: CAP}, "capped", "") == [
+        f"abcd (class of the cap: none): {FIRST}, capped, {CAP}; {SECOND}, other, no entry"
+    ]
 
 
 def test_growth_is_from_the_second_third_to_the_last() -> None:
