@@ -2,8 +2,9 @@
 
 A download, or an upload, runs over Ethernet, capped, and Wi-Fi. Then Wi-Fi has a fault for some seconds: it loses
 packets, slows down, loses everything, or goes down at the client. Shown are how long it takes until the connection gets
-again what Wi-Fi alone gave, and how long after the end of the fault until the cap is back in force. The controls are
-transfers that get little because they want little, or share: there the guard must do nothing.
+again what Wi-Fi alone gave, and how long after the end of the fault until the cap is back in force. Uploads are shown
+with the cap lifted by hand as well, at the moment of the fault: what they lack then is the client's to cure. The
+controls are transfers that get little because they want little, or share: there the guard must do nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rich.console import Console
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.process import Process
-from mptcp_lab.testbed.recorder import Recorder
+from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
 
 from .attempts import attempted
@@ -29,6 +30,7 @@ from .devices import DEVICES
 from .findings import Findings, Picture
 from .guard_drawing import draw
 from .guard_judging import (
+    ARMS,
     CAP,
     ETHERNET,
     FAULT,
@@ -36,8 +38,10 @@ from .guard_judging import (
     SLOW,
     WARM,
     WIFI,
+    Arm,
     Cell,
     Measured,
+    Unharmed,
     after,
     aims,
     controls_table,
@@ -60,6 +64,8 @@ OPTIONS = {
 RUNS, QUICK_RUNS = 5, 1
 SLOWING_AFTER = 20.0
 """Seconds after which a client sends less by itself: its cap is in force by then."""
+STILL_SENT = 2.0
+"""Seconds that what such a client had buffered takes at the most."""
 LOW_CAP = 1
 """Mbit/s that a client which wants less fills all the same."""
 _POLICY = """\
@@ -68,8 +74,9 @@ paths:
   ethernet: {clients: [10.77.1.0/24]}
   wifi: {clients: [10.77.2.0/24]}
 guard: {enabled: %s}
-rules: [{name: cap, paths: [ethernet], direction: %s, throttle: {rate: %d Mbit/s}}]
+rules: [%s]
 """
+_RULE = "{name: cap, paths: [ethernet], direction: %s, throttle: {rate: %d Mbit/s}}"
 
 
 SLOWING = """
@@ -118,26 +125,24 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
     directions = choice(options, "direction", DIRECTIONS)
     measured: list[Measured] = []
-    controls: dict[str, int] = {}
+    controls: dict[str, Unharmed] = {}
     for rtt, direction in product(rtts, directions):
         with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
             down = direction == "down"
             setup = GuardSetup.built(testbed, _policy(True, direction), down=down, up=not down)
-            for fault, number, guarded in product(faults, range(runs), (True, False)):
-                name = f"{direction}, {rtt} ms, {fault}, {number + 1} of {runs}, guard {'on' if guarded else 'off'}"
+            for fault, number, arm in product(faults, range(runs), ARMS[direction]):
+                name = f"{direction}, {rtt} ms, {fault}, {number + 1} of {runs}, guard {arm}"
                 console.print(name, style="dim", highlight=False)
-                once = partial(measure, setup, Cell(direction, rtt, fault), guarded)
+                once = partial(measure, setup, Cell(direction, rtt, fault), arm)
                 # A run that is not there misses an aim.
                 if (seen := attempted(once, name, console, attempts=1)) is not None:
                     measured.append(seen)
-            controls |= {f"{direction}, {rtt} ms, {each.name}": relaxed(setup, each) for each in setup.controls()}
+            controls |= {f"{direction}, {rtt} ms, {each.name}": unharmed(setup, each) for each in setup.controls()}
     planned = [Cell(direction, rtt, fault) for rtt, direction, fault in product(rtts, directions, faults)]
     asked = aims(measured, controls, planned, runs)
     data = {
-        "runs": [
-            {**asdict(m.cell), "guarded": m.guarded, "fault_at": m.fault_at, **asdict(m.outcome)} for m in measured
-        ],
-        "controls": controls,
+        "runs": [{**asdict(m.cell), "guard": m.arm, "fault_at": m.fault_at, **asdict(m.outcome)} for m in measured],
+        "controls": {name: asdict(control) for name, control in controls.items()},
     }
     pictures = (Picture("guard", lambda target: draw(target, measured)),) if measured else ()
     return Findings((table_of(measured), controls_table(controls)), data, pictures=pictures, aims=tuple(asked))
@@ -153,7 +158,9 @@ class Control:
     """Of the client: more of them for a download, all for an upload."""
     cap: int = CAP
     after: float = WARM
-    """Seconds until it happens."""
+    """Seconds until it happens,"""
+    before: bool = True
+    """in which nothing happens either that the guard should act on."""
 
 
 class GuardSetup(Setup):
@@ -195,7 +202,15 @@ class GuardSetup(Setup):
         else:
             slowing = self._slowing(SLOWING_AFTER, 10e6)
             yield Control("the client sends 10 Mbit/s at last", arguments=slowing, after=SLOWING_AFTER)
-            yield Control("the same under a cap of 1 Mbit/s", arguments=slowing, cap=LOW_CAP, after=SLOWING_AFTER)
+            # While it sends all it can, what goes over Ethernet arrives so late that Wi-Fi waits for it, and carries a
+            # third: there the guard is right to act.
+            yield Control(
+                "the same under a cap of 1 Mbit/s",
+                arguments=slowing,
+                cap=LOW_CAP,
+                after=SLOWING_AFTER + STILL_SENT,
+                before=False,
+            )
             yield Control("the client stops sending", _stopped)
             yield Control("a second upload comes and goes", lambda _: self.client.running(self.upload))
 
@@ -205,30 +220,36 @@ class GuardSetup(Setup):
         return mptcp_command(python_command(SLOWING, host, port, self.upload[-1], str(full), str(rate)))
 
 
-def measure(setup: GuardSetup, cell: Cell, guarded: bool) -> Measured:
+def measure(setup: GuardSetup, cell: Cell, arm: Arm) -> Measured:
     """Transfer, let Wi-Fi have the fault for a while, and watch."""
-    setup.load_between(_policy(guarded, cell.direction), ["cap"])
+    setup.load_between(_policy(arm is Arm.ON, cell.direction), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(CAP, ()) as (_client, recorder):
         time.sleep(max(0.0, WARM - recorder.now))
         fault_at = recorder.now
         with FAULTS[cell.fault](setup.testbed, cell.direction):
+            if arm is Arm.LIFTED:
+                setup.load(_POLICY % ("false", ""))
             time.sleep(max(0.0, fault_at + FAULT - recorder.now))
-        time.sleep(max(0.0, fault_at + FAULT + after(cell.direction) - recorder.now))
+        time.sleep(max(0.0, fault_at + FAULT + after(cell.direction, arm) - recorder.now))
         samples = recorder.samples
-    return Measured(cell, guarded, judge(samples, fault_at, _relaxations(setup) - before), fault_at, samples)
+    return Measured(cell, arm, judge(samples, fault_at, _relaxations(setup) - before), fault_at, samples)
 
 
-def relaxed(setup: GuardSetup, control: Control) -> int:
-    """Return how often the guard relaxed a cap though there was no fault."""
+def unharmed(setup: GuardSetup, control: Control) -> Unharmed:
+    """Return how often the guard relaxed a cap though there was no fault, and what Wi-Fi carried before *control*."""
     setup.load_between(_policy(True, setup.direction, control.cap), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(control.cap, control.arguments) as (client, recorder):
         time.sleep(max(0.0, control.after - recorder.now))
+        samples = recorder.samples
+        if not control.before:
+            before = _relaxations(setup)
         with control.happening(client):
             time.sleep(FAULT / 2)
         time.sleep(FAULT / 2)
-    return _relaxations(setup) - before
+    first = min(WARM / 2, samples[-1].time / 2)
+    return Unharmed(_relaxations(setup) - before, mean_rate(samples, "wlan0", first, min(control.after, SLOWING_AFTER)))
 
 
 def _relaxations(setup: Setup) -> int:
@@ -236,4 +257,4 @@ def _relaxations(setup: Setup) -> int:
 
 
 def _policy(guarded: bool, direction: str, cap: int = CAP) -> str:
-    return _POLICY % (str(guarded).lower(), direction, cap)
+    return _POLICY % (str(guarded).lower(), _RULE % (direction, cap))

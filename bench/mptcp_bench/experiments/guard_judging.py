@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 
 from rich.table import Table
 
@@ -20,10 +21,11 @@ ETHERNET, WIFI, CAP = 100, 30, 5
 """Mbit/s."""
 WARM, FAULT, AFTER = 4.0, 8.0, 12.0
 """Seconds before the fault, of the fault, and after it."""
-AFTER_UPLOAD = 24.0
-"""The same where the cap falls as slowly as on uploads."""
+AFTER_UPLOAD, AFTER_LIFTED = 24.0, 4.0
+"""Those after it where the cap falls as slowly as on uploads, and where it was lifted for good."""
 RECOVERED, LONGEST = 0.8, 2.0
-"""What the connection is to get again, as a share of Wi-Fi's rate before, and the seconds within which."""
+"""What the connection is to get again, as a share of Wi-Fi's rate before, and the seconds within which: of a download
+those from the fault; of an upload how much later than without the cap, for a client's scheduler waits for Wi-Fi too."""
 CAPPED_BEFORE, WIFI_BEFORE = 1.5, (0.8, 1.2)
 """Before the fault: at most of Ethernet's cap; at least and at most of Wi-Fi's link, whose rate is emulated."""
 CAP_SPAN, CAP_EXCESS = 1.0, 1.1
@@ -42,6 +44,21 @@ WORDS = {
     "down": "goes down",
 }
 """The faults of Wi-Fi, for people."""
+
+
+class Arm(StrEnum):
+    """What happens to the cap."""
+
+    ON = "on"
+    """The guard sees to it."""
+    OFF = "off"
+    """Nothing."""
+    LIFTED = "cap lifted by hand"
+    """Without a guard, a policy without the cap comes into force with the fault: no guard is faster."""
+
+
+ARMS = {"down": (Arm.ON, Arm.OFF), "up": (Arm.ON, Arm.OFF, Arm.LIFTED)}
+"""Of a direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +92,19 @@ class Measured:
     """One run, with its samples for the picture."""
 
     cell: Cell
-    guarded: bool
+    arm: Arm
     outcome: Outcome
     fault_at: float
     samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unharmed:
+    """One transfer without a fault."""
+
+    relaxations: int
+    wifi: float
+    """Its rate in the seconds before anything happens, bits/s."""
 
 
 def judge(samples: Sequence[Sample], fault_at: float, relaxations: int) -> Outcome:
@@ -122,34 +148,38 @@ def _capped_from(samples: Sequence[Sample], ended: float) -> float:
     return math.inf if above[-1] else capped_from
 
 
-def after(direction: str) -> float:
+def after(direction: str, arm: Arm = Arm.ON) -> float:
     """Return the seconds that a transfer is watched after the fault."""
+    if arm is Arm.LIFTED:
+        return AFTER_LIFTED
     return AFTER if direction == "down" else AFTER_UPLOAD
 
 
-def aims(measured: Sequence[Measured], controls: Mapping[str, int], planned: Sequence[Cell], runs: int) -> list[Aim]:
+def aims(
+    measured: Sequence[Measured], controls: Mapping[str, Unharmed], planned: Sequence[Cell], runs: int
+) -> list[Aim]:
     """Return the aims of the *planned* cells, of each of which *runs* were to be made with the guard and without.
 
-    *controls* are the relaxations of transfers without a fault, by name.
+    *controls* are the transfers without a fault, by name.
     """
     found = []
     for cell in planned:
         where = f"{cell.direction}, {cell.rtt} ms, {WORDS[cell.fault]}"
-        with_guard, without = ([m.outcome for m in measured if (m.cell, m.guarded) == (cell, g)] for g in (True, False))
-        found += [
-            Aim(f"{where}: runs with the guard", len(with_guard), least=runs),
-            Aim(f"{where}: runs without", len(without), least=runs),
-        ]
-        if not with_guard or not without:
+        outcomes = {
+            arm: [m.outcome for m in measured if (m.cell, m.arm) == (cell, arm)] for arm in ARMS[cell.direction]
+        }
+        found += [Aim(f"{where}: runs, guard {arm}", len(there), least=runs) for arm, there in outcomes.items()]
+        if not all(outcomes.values()):
             continue
-        both = [*with_guard, *without]
-        farthest = max((each.before / (WIFI * 1e6) for each in both), key=lambda share: abs(share - 1))
+        every = [each for there in outcomes.values() for each in there]
+        with_guard, without = outcomes[Arm.ON], outcomes[Arm.OFF]
+        farthest = max((each.before / (WIFI * 1e6) for each in every), key=lambda share: abs(share - 1))
         found += [
-            Aim(f"{where}: Ethernet before, × its cap", max(each.capped for each in both), most=CAPPED_BEFORE),
+            Aim(f"{where}: Ethernet before, × its cap", max(each.capped for each in every), most=CAPPED_BEFORE),
             Aim(f"{where}: Wi-Fi before, of its link", farthest, least=WIFI_BEFORE[0], most=WIFI_BEFORE[1]),
             Aim(f"{where}: without the guard gets", fmean(each.during for each in without), most=RECOVERED),
             Aim(f"{where}: without the guard relaxed", max(each.relaxations for each in without), most=0),
-            Aim(f"{where}: recovers after", fmean(each.recovered for each in with_guard), " s", most=LONGEST),
+            *_recovery_aims(where, with_guard, outcomes.get(Arm.LIFTED)),
             Aim(
                 f"{where}: the cap is back after",
                 fmean(each.in_force for each in with_guard),
@@ -158,8 +188,21 @@ def aims(measured: Sequence[Measured], controls: Mapping[str, int], planned: Seq
             ),
         ]
     found.append(Aim("transfers without a fault", len(controls), least=1))
-    found += [Aim(f"{name}: relaxations", count, most=0) for name, count in controls.items()]
+    found += [Aim(f"{name}: relaxations", control.relaxations, most=0) for name, control in controls.items()]
     return found
+
+
+def _recovery_aims(where: str, with_guard: Sequence[Outcome], lifted: Sequence[Outcome] | None) -> list[Aim]:
+    recovered = fmean(each.recovered for each in with_guard)
+    if lifted is None:
+        return [Aim(f"{where}: recovers after", recovered, " s", most=LONGEST)]
+    # A client that does not recover before the fault ends does so then.
+    at_best = fmean(min(each.recovered, FAULT) for each in lifted)
+    above = min(min(each.in_force, AFTER_LIFTED) for each in lifted)
+    return [
+        Aim(f"{where}: recovers later than with the cap lifted by hand by", recovered - at_best, " s", most=LONGEST),
+        Aim(f"{where}: lifted by hand, Ethernet is above the cap for", above, " s", least=AFTER_LIFTED - 2 * CAP_SPAN),
+    ]
 
 
 def table_of(measured: Sequence[Measured]) -> Table:
@@ -178,19 +221,19 @@ def table_of(measured: Sequence[Measured]) -> Table:
     )
     table = new_table("Wi-Fi fails while Ethernet is capped", columns, left=("", "Wi-Fi", "guard"))
     for cell in dict.fromkeys(m.cell for m in measured):
-        for guarded in (True, False):
-            chosen = [m.outcome for m in measured if (m.cell, m.guarded) == (cell, guarded)]
+        for arm in ARMS[cell.direction]:
+            chosen = [m.outcome for m in measured if (m.cell, m.arm) == (cell, arm)]
             if chosen:
                 table.add_row(
-                    cell.direction, f"{cell.rtt} ms", WORDS[cell.fault], "on" if guarded else "off", str(len(chosen)),
+                    cell.direction, f"{cell.rtt} ms", WORDS[cell.fault], arm, str(len(chosen)),
                     mean([each.before for each in chosen], 1e-6),
                     *(mean([float(getattr(each, name)) for each in chosen]) for name in SHOWN),
                 )  # fmt: skip
     return table
 
 
-def controls_table(controls: Mapping[str, int]) -> Table:
-    table = new_table("Without a fault", ("control", "relaxations"), left=("control",))
-    for name, count in controls.items():
-        table.add_row(name, str(count))
+def controls_table(controls: Mapping[str, Unharmed]) -> Table:
+    table = new_table("Without a fault", ("control", "Wi-Fi at first", "relaxations"), left=("control",))
+    for name, control in controls.items():
+        table.add_row(name, mean([control.wifi], 1e-6), str(control.relaxations))
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from mutants import MBIT, Judge, Load, constant, series
 
 from mptcp_bench.experiments import guard_judging, onset_judging, starvation_judging
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.guard_judging import FAULT
+from mptcp_bench.experiments.guard_judging import FAULT, Arm, Unharmed
 from mptcp_bench.experiments.onset_judging import DOWN
 from mptcp_bench.experiments.pages_cells import cells
 from mptcp_bench.experiments.pages_judging import Download, Lead, Outcome, judge, judge_cell, judge_lone
@@ -68,7 +69,7 @@ ONSET_JUDGE = Judge(
 
 
 FAULT_AT = 4.0
-CELL = guard_judging.Cell("down", 20, "silence")
+CELLS = [guard_judging.Cell(direction, 20, "silence") for direction in ("down", "up")]
 
 
 def transfer(
@@ -93,6 +94,7 @@ def transfer(
 def guarded(
     with_guard: Callable[[], guard_judging.Outcome] = lambda: transfer(1.0),
     without: Callable[[], guard_judging.Outcome] = lambda: transfer(None, count=0),
+    lifted: Callable[[], guard_judging.Outcome] = lambda: transfer(0.2, math.inf, count=0),
     *,
     runs: int = 3,
     relaxations: int = 0,
@@ -101,14 +103,20 @@ def guarded(
     """Judge three runs of each, of which the last is as said."""
 
     def judged() -> Sequence[Aim]:
-        on = [transfer(1.0), transfer(1.0), with_guard()][:runs]
-        off = [transfer(None, count=0), transfer(None, count=0), without()][:runs]
+        outcomes = {
+            Arm.ON: [transfer(1.0), transfer(1.0), with_guard()],
+            Arm.OFF: [transfer(None, count=0), transfer(None, count=0), without()],
+            Arm.LIFTED: [transfer(0.2, math.inf, count=0), transfer(0.2, math.inf, count=0), lifted()],
+        }
         measured = [
-            guard_judging.Measured(CELL, guard, each, FAULT_AT, ())
-            for guard, outcomes in ((True, on), (False, off))
-            for each in outcomes
+            guard_judging.Measured(cell, arm, each, FAULT_AT, ())
+            for cell in CELLS
+            for arm in guard_judging.ARMS[cell.direction]
+            for each in outcomes[arm][:runs]
         ]
-        return guard_judging.aims(measured, {"nothing happens": relaxations} if controls else {}, [CELL], 3)
+        return guard_judging.aims(
+            measured, {"nothing happens": Unharmed(relaxations, 30e6)} if controls else {}, CELLS, 3
+        )
 
     return judged
 
@@ -136,10 +144,11 @@ GUARD = Judge(
         "second path hardly used": guarded(lambda: transfer(1.0, wifi=3)),
         "second path unused": guarded(lambda: transfer(1.0, wifi=0)),
         "the fault does not happen": lambda: guard_judging.aims(
-            [guard_judging.Measured(CELL, guard, unharmed(0)(), FAULT_AT, ()) for guard in (True, False)], {"x": 0},
-            [CELL], 1,
+            [guard_judging.Measured(CELLS[0], arm, unharmed(0)(), FAULT_AT, ()) for arm in (Arm.ON, Arm.OFF)],
+            {"x": Unharmed(0, 30e6)}, CELLS[:1], 1,
         ),
         "the guard is on where it should be off": guarded(without=lambda: transfer(1.0)),
+        "the cap is not lifted by hand": guarded(lifted=lambda: transfer(None, count=0)),
         "it relaxes a cap without a fault": guarded(relaxations=1),
         "no transfer without a fault": guarded(controls=False),
         "a run is missing": guarded(runs=2),

@@ -7,7 +7,20 @@ import math
 import pytest
 
 from mptcp_bench.experiments.aims import missed
-from mptcp_bench.experiments.guard_judging import AFTER, CAP, FAULT, Cell, Measured, Outcome, aims, judge, table_of
+from mptcp_bench.experiments.guard_judging import (
+    AFTER,
+    ARMS,
+    CAP,
+    FAULT,
+    Arm,
+    Cell,
+    Measured,
+    Outcome,
+    Unharmed,
+    aims,
+    judge,
+    table_of,
+)
 from mptcp_lab.testbed.recorder import Sample
 
 MBIT = 1e6
@@ -47,15 +60,35 @@ def test_a_cap_that_is_not_back_at_the_end_never_was() -> None:
 def test_a_missed_aim_names_its_direction_and_one_run_that_never_recovered_misses_it(direction: str) -> None:
     def judged(*recovered: float, in_force: float = 5.0) -> tuple[str, ...]:
         cell = Cell(direction, 20, "rate")
-        outcomes = [(True, Outcome(30e6, 1.0, 2.0, each, in_force, 1)) for each in recovered]
-        outcomes += [(False, Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0))] * len(recovered)
-        measured = [Measured(cell, guarded, each, FAULT_AT, ()) for guarded, each in outcomes]
-        assert table_of(measured).row_count == 2
-        return missed(aims(measured, {"x": 0}, [cell], len(recovered)))
+        outcomes = [(Arm.ON, Outcome(30e6, 1.0, 2.0, each, in_force, 1)) for each in recovered]
+        outcomes += [(Arm.OFF, Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0))] * len(recovered)
+        if direction == "up":
+            outcomes += [(Arm.LIFTED, Outcome(30e6, 1.0, 3.0, 0.0, math.inf, 0))] * len(recovered)
+        measured = [Measured(cell, arm, each, FAULT_AT, ()) for arm, each in outcomes]
+        assert table_of(measured).row_count == len(ARMS[direction])
+        return missed(aims(measured, {"x": Unharmed(0, 30e6)}, [cell], len(recovered)))
 
     assert judged(1.5) == ()
     [late] = judged(2.5)
-    assert late == f"{direction}, 20 ms, slows to 5 Mbit/s: recovers after: 2.5 s, wanted ≤ 2"
+    later = {"down": "after", "up": "later than with the cap lifted by hand by"}[direction]
+    assert late == f"{direction}, 20 ms, slows to 5 Mbit/s: recovers {later}: 2.5 s, wanted ≤ 2"
     # As the length of the fault it would be in a mean of 2.0 s.
     assert "inf" in judged(0.5, 0.5, 0.5, 0.5, math.inf)[0]
     assert len(judged(1.5, in_force=11.0)) == (1 if direction == "down" else 0), "a cap on uploads falls slowly"
+
+
+def test_an_upload_is_compared_with_one_whose_cap_was_lifted_and_that_it_was_is_seen() -> None:
+    def judged(guarded: float, lifted: float, above: float = math.inf) -> tuple[str, ...]:
+        cell = Cell("up", 20, "loss")
+        outcomes = {
+            Arm.ON: Outcome(30e6, 1.0, 2.0, guarded, 5.0, 1),
+            Arm.OFF: Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0),
+            Arm.LIFTED: Outcome(30e6, 1.0, 3.0, lifted, above, 0),
+        }
+        measured = [Measured(cell, arm, each, FAULT_AT, ()) for arm, each in outcomes.items()]
+        return missed(aims(measured, {"x": Unharmed(0, 30e6)}, [cell], 1))
+
+    assert judged(7.0, 5.5) == ()
+    assert "later than with the cap lifted by hand by: 2.5 s" in judged(8.0, 5.5)[0]
+    assert "later than" in judged(math.inf, math.inf)[0], "the guard never acted"
+    assert "Ethernet is above the cap for: 0 s" in judged(7.0, math.inf, above=0.0)[0], "the cap was not lifted"
