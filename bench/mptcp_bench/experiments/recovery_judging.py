@@ -35,7 +35,7 @@ KEEPER = 1.0
 LEAST, MOST = 0.95, 1.05
 """Of a cap, a link, and the goodput before."""
 USED = 0.9
-"""Of a cap, at least: how full the sender keeps it for some seconds varies; 0.94 was seen before anything was killed."""
+"""Of a cap, at least: how full the sender keeps it varies by some percent; 0.94 was seen before anything was killed."""
 
 
 @dataclass(frozen=True, slots=True)
