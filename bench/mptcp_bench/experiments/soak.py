@@ -33,7 +33,7 @@ from .findings import Findings
 from .options import count, positive
 from .scale_crowd import TRICKLE, Crowd, two_subflows, with_crowd
 from .scale_policy import FULL, settings_file
-from .soak_judging import CHECKED, EXAMPLES, Process, Reading, Soak, judge, misplaced
+from .soak_judging import CAP, CHECKED, EXAMPLES, Process, Reading, Soak, judge, misplaced
 
 OPTIONS = {
     "minutes": "that it takes, default 60",
@@ -55,7 +55,8 @@ CAPPED = f"10.77.{SECOND_CLIENT_NETWORKS[0]}."
 """The addresses of the path that is capped."""
 CROWD = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 _ENTRY = re.compile(r"^add \S+ ([\d.]+),tcp:(\d+),\S+ .*skbprio (\S+)", re.MULTILINE)
-_CLASS = re.compile(r"^class htb (\S+) .* ceil 1Gbit\b", re.MULTILINE)
+_CLASS = re.compile(r"^class htb (\S+) .* ceil (\d+)([KMG]?)bit\b", re.MULTILINE)
+_FACTORS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
 _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
 
 
@@ -126,14 +127,14 @@ def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, dr
     listed = crowd.listed()
     after, somewhere = two_subflows(listed), before | set(re.findall(r"/([0-9a-f]+)\(id:", listed))
     classes = proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
-    cap = _CLASS.findall(classes)
+    cap = ceilings(classes)
     subflows = shown(status)
     entries = {f"{address}:{port}": classid for address, port, classid in _ENTRY.findall(saved)}
     there = before & after & subflows.keys()
     checked = set(draw.sample(sorted(there), min(CHECKED, len(there))))
     counters = crowd.client.read()
     squid = crowd.proxy.process.pid
-    wrong = misplaced(checked, subflows, entries, "capped", cap[0] if cap else "")
+    wrong = misplaced(checked, subflows, entries, "capped", next(iter(cap), ""))
     return Reading(
         time=now,
         standing=counters.standing,
@@ -149,7 +150,17 @@ def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, dr
         checked=len(checked),
         wrong=len(wrong),
         examples=tuple(wrong[:EXAMPLES]),
+        ceil=next(iter(cap.values()), math.nan),
     )
+
+
+def ceilings(classes: str) -> dict[str, float]:
+    """Return those of *classes*, as tc(8) shows them, that may be the crowd's cap, with their ceilings, bits/s.
+
+    That class has less than the cap while it repays what passed it by; the others have more, or 5 Mbit/s.
+    """
+    found = {name: int(number) * _FACTORS[unit] for name, number, unit in _CLASS.findall(classes)}
+    return {name: ceil for name, ceil in found.items() if 0.1 * CAP <= ceil <= CAP}
 
 
 def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:

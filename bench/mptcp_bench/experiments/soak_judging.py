@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from ..statistics import median
+from ..statistics import fmean, median
 from .aims import Aim
 
 GROWTH = 0.05
@@ -20,6 +20,10 @@ CHECKED = 500
 """Connections drawn at each sample, whose caps are compared with the kernel's."""
 EXAMPLES = 3
 """Kept of those that are wrong."""
+CAP = 1e9
+"""Bits/s."""
+KEPT = 0.95
+"""Of the cap, in the mean of all samples."""
 STANDING = 0.95
 """Of the tunnels asked for, in the sample that has the fewest."""
 REPLACED = 0.9
@@ -64,6 +68,8 @@ class Reading:
     """Those of them with a subflow in the wrong class, or in none;"""
     examples: tuple[str, ...] = ()
     """the first of these."""
+    ceil: float = math.nan
+    """Of the cap's class, bits/s; not a number where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,10 @@ def growth(samples: Sequence[Reading], value: Callable[[Reading], float]) -> flo
     return (after - before) / max(before, 1.0)
 
 
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else math.nan
+
+
 def judge(soak: Soak) -> list[Aim]:
     """Return the aims."""
     samples = soak.samples
@@ -161,6 +171,8 @@ def judge(soak: Soak) -> list[Aim]:
             "caps: connections compared, fewest in a sample", min((s.checked for s in samples), default=0), least=least
         ),
         Aim("caps: wrong, most in a sample", max((s.wrong for s in samples), default=math.inf), most=0),
+        # While a cap repays what passed it by, its class has half: here, where little does, a moment in many seconds.
+        Aim("caps: rate of the class / the cap's, mean", _mean([s.ceil for s in samples]) / CAP, least=KEPT, most=1.0),
         *(Aim(f"growth of {name}", growth(samples, value), most=most) for name, most, value in kinds),
         Aim("throttler's resident memory at the end", samples[-1].daemon.resident if samples else math.nan, " MB"),
         Aim("throttler's processor share", soak.cores, " cores"),

@@ -10,7 +10,7 @@ from typing import Any
 from mutants import Judge
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.soak_judging import Process, Reading, Soak, judge
+from mptcp_bench.experiments.soak_judging import CAP, Process, Reading, Soak, judge
 
 TUNNELS, CHURN, INTERVAL, COUNT = 1_000, 50, 30.0, 120
 
@@ -33,6 +33,7 @@ def sample(number: int) -> Reading:
         invented=0,
         checked=500,
         wrong=0,
+        ceil=CAP,
     )
 
 
@@ -76,6 +77,8 @@ SOAK = Judge(
         "one is invented once": judged(lambda n, s: {"invented": int(n == 70)}),
         "the cap is on the other path, or never came": judged(lambda n, s: {"wrong": 500}),
         "one cap is wrong once": judged(lambda n, s: {"wrong": int(n == 70)}),
+        "the cap is half of what it should be for much of the time": judged(lambda n, s: {"ceil": CAP / (1 + n % 2)}),
+        "the cap is twice what it should be": judged(lambda n, s: {"ceil": 2 * CAP}),
         "something is left": judged(left=("tc",)),
     },
 )

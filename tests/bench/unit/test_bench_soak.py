@@ -10,7 +10,7 @@ import pytest
 from mutants_of_soak import sample, soaked
 
 from mptcp_bench.experiments.scale_crowd import two_subflows
-from mptcp_bench.experiments.soak import bpf_bytes, process, shown
+from mptcp_bench.experiments.soak import bpf_bytes, ceilings, process, shown
 from mptcp_bench.experiments.soak_judging import growth, misplaced
 
 FIRST, SECOND = "10.77.3.2:40000", "10.77.4.2:40001"
@@ -42,6 +42,14 @@ def test_a_cap_whose_class_is_not_there_is_wrong() -> None:
     assert misplaced({"abcd"}, SUBFLOWS, {FIRST: CAP}, "capped", "") == [
         f"abcd (class of the cap: none): {FIRST}, capped, {CAP}; {SECOND}, other, no entry"
     ]
+
+
+def test_the_class_of_the_cap_is_found_by_a_ceiling_that_may_be_lowered_for_a_while() -> None:
+    line = "class htb 4d50:{} parent 4d50:1 leaf 2: prio 0 rate 8bit ceil {} burst 1500b cburst 1500b\n"
+    others = line.format("ffff", "100Gbit") + line.format("12", "5Mbit")
+    assert ceilings(others + line.format("11", "1Gbit")) == {"4d50:11": 1e9}
+    assert ceilings(others + line.format("11", "998877Kbit")) == {"4d50:11": 998.877e6}
+    assert ceilings(others) == {}
 
 
 def test_growth_is_from_the_second_third_to_the_last() -> None:

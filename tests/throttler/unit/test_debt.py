@@ -138,6 +138,16 @@ def test_what_went_through_the_class_is_not_charged() -> None:
     assert ceil_of(scene) == 5_000_000
 
 
+def test_a_sample_from_before_a_subflow_came_to_the_cap_charges_no_more_than_was_sent() -> None:
+    scene = Scene(rule())
+    scene.tcp[subflow(1)] = IDLE
+    scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
+    scene.do(scene.transitions.follow(10.0))
+    scene.observe([subflow(1)], 9.0)  # at many joins a second sockets are listed before the join is known
+    scene.do(scene.transitions.follow(10.0))
+    assert ceil_of(scene) == 5_000_000
+
+
 def test_the_first_transition_of_a_cap_is_not_charged_and_later_ones_are() -> None:
     scene = Scene(rule())
     come(scene, 1, FULL_FLIGHT, 10.0, young=False)
