@@ -228,8 +228,9 @@ def test_the_page_on_mimbox_counts_claims_as_the_results_do() -> None:
 
 def test_the_front_page_counts_claims_as_the_results_do() -> None:
     verdicts = verdicts_of(mimbox=False)
-    counted = (
+    said = (
         f"of {verdicts.total()} claims {verdicts['holds']} hold, {verdicts['differs']} differ on a kernel of today, "
+        f"{verdicts['fails']} fail, not judged: {verdicts['not judged']}."
     )
-    assert f"{counted}{verdicts['fails']} fail" in (DOCS.parent / "README.md").read_text()
-    assert set(verdicts) == {"holds", "differs", "fails"}
+    assert said in (DOCS.parent / "README.md").read_text()
+    assert set(verdicts) <= {"holds", "differs", "fails", "not judged"}
