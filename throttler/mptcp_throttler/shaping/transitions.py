@@ -275,7 +275,7 @@ class Transitions:
         if four_tuple in cap.young:
             cap.young.discard(four_tuple)
             self._short[four_tuple] = now + SHORT_SECONDS
-            # What it sent before its entry was there; since then the class let some of it pass. The sample may be older.
+            # What it sent before its entry was there; since then the class let some of it pass. A sample may be older.
             escaped = max(0.0, _sent(sample) - cap.ceil / 8 * max(0.0, now - came))
             if self._planner.began_in_class(four_tuple):
                 escaped = 0.0
