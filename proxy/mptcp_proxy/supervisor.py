@@ -196,7 +196,9 @@ class _Supervisor:
         self._stop_at_latest: float | None = None
         """When Squid is stopped, ready for it or not. None: nobody wants it to stop."""
         self._pending: set[signal.Signals] = set()
-        """Signals for Squid that wait until it is ready for them."""
+        """Signals for Squid that wait until it is ready for them,"""
+        self._sent_early: set[signal.Signals] = set()
+        """and those of them that it was sent all the same: who lost one is sent it again."""
         # Once soon after the start, since an address may have changed before the first look for changes.
         self._addresses_due: float | None = time.monotonic() + _SETTLE
         self._logs = Logs(places.logs)
@@ -361,13 +363,17 @@ class _Supervisor:
         late = self._stop_at_latest is not None and time.monotonic() >= self._stop_at_latest
         for number in sorted(self._pending):
             prepared = workers and all(catches(pid, number) for pid in (process.pid, *workers))
-            if prepared or (late and number in _STOP):
+            if prepared:
                 self._pending.discard(number)
-                process.send_signal(number)
-                if number == signal.SIGHUP:
-                    now = time.monotonic()
-                    self._listeners_due = now + _LISTENERS_INTERVAL
-                    self._listeners_deadline = now + _LISTENERS_PATIENCE
+            elif late and number in _STOP and number not in self._sent_early:
+                self._sent_early.add(number)
+            else:
+                continue
+            process.send_signal(number)
+            if number == signal.SIGHUP:
+                now = time.monotonic()
+                self._listeners_due = now + _LISTENERS_INTERVAL
+                self._listeners_deadline = now + _LISTENERS_PATIENCE
 
     def _epilogue(self, status: int) -> int:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
