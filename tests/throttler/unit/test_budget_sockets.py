@@ -119,6 +119,9 @@ def test_a_port_that_is_used_again_is_another_socket() -> None:
     subflow = Subflow(name, SubflowState.ACTIVE, True, 0, 0, False, None, host.now)
     host.connections[2] = Connection(2, (subflow,), host.now)
     host.decide(2)
+    new, host.sockets = host.sockets, {name: old}
+    host.sweep()  # it read the socket before the port was used again
+    host.sockets = new
     host.sweep()
     host.report(old._replace(bytes_acked=1200))
     host.stage.forget(1)

@@ -188,3 +188,12 @@ def test_on_a_subflow_that_began_under_its_cap_little_waits_while_it_may_be_a_sh
     assert scene.limits[1] == held(5_000_000)
     scene.run(0.2, 10.0 + SHORT_SECONDS)
     assert scene.limits[1] == SocketLimit(5_000_000), "with little here little would wait on the other paths"
+
+
+def test_samples_that_come_out_of_order_neither_lengthen_nor_shorten_a_debt() -> None:
+    debts = Debts()
+    debts.charge(7, CEIL, 500_000, 10.0)
+    debts.charge(7, CEIL, 0, 9.0)
+    assert debts.changed(10.0) == {7: True}
+    assert debts.changed(10.0 + 0.9 * 0.5 / (1 - SHARE)) == {}
+    assert debts.changed(10.0 + 1.1 * 0.5 / (1 - SHARE)) == {7: False}

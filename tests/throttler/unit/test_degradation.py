@@ -391,3 +391,18 @@ def test_a_baseline_outlives_its_connection_but_not_in_any_number() -> None:
         scene.connections = {number: flows}
         scene.run(2)
     assert len(scene.detector._paths) <= MIN_UNUSED + 1
+
+
+def test_a_sweep_that_ends_long_after_it_read_a_socket_makes_no_path_worse_or_better_than_it_is() -> None:
+    scene = Scene({1: [capped(), free()]})
+    scene.run(8)
+    flows = scene.connections[1]
+    scene.run(TICK)
+    read = [flow.socket._replace(read=scene.now) for flow in flows]
+    for flow in flows:
+        flow.go_on(2.0)
+    scene.ticks += round(2.0 / TICK)
+    list(scene.detector.observe(sampled(scene.now + 2.0, read, complete=True)))
+    assert not scene.relaxed()
+    scene.run(10)
+    assert not scene.changes

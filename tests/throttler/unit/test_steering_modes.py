@@ -324,3 +324,16 @@ def test_a_rule_that_steers_is_for_the_paths_that_it_names() -> None:
     assert rule.paths == ("wifi", "ethernet")
     assert rule.steer == PRIORITY
     assert rule.throttle is None
+
+
+@pytest.mark.parametrize("late", [0.0, 1.0])
+def test_a_path_is_lost_only_if_it_was_silent_until_its_socket_was_read(late: float) -> None:
+    """*late*: seconds after which its socket was read, in a sweep of a second."""
+    scene = Scene(STANDBY, links(100, 30))
+    scene.run(5)
+    now = scene.ticks * TICK
+    samples = [
+        SubflowSample(each, NAMES[each], int(scene.delivered[each]), 0, 50, 0.02, now + 0.01 + late) for each in NAMES
+    ]
+    actions = scene.steering.observe(now + 1.01, samples)
+    assert actions[WIFI].backup is bool(late)

@@ -40,6 +40,7 @@ class Bench:
         self.sweep_seconds = 0.0
         self.traffic = Traffic(lambda: self.now, lambda: self.sweep_seconds)
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
+        self.tokens: dict[FourTuple, int] = {}
         if begun:
             self.traffic.begin({})
 
@@ -47,12 +48,15 @@ class Bench:
         there = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
         self.traffic.decided(token, there, self.verdicts.pop(token, ()), verdicts, self.now)
         self.verdicts[token] = verdicts
+        self.tokens |= dict.fromkeys((each.four_tuple for each in verdicts), token)
 
     def sample(self, *sockets: tuple[FourTuple, int, int, int]) -> None:
         """Each is a subflow, its cookie, and the bytes acknowledged and received."""
         self.now += 1.0
         found = {
-            each[0]: KernelSubflow(1, each[0], True, 0, 0, False, each[2], each[3], cookie=each[1], tcp=IDLE)
+            each[0]: KernelSubflow(
+                self.tokens.get(each[0], 1), each[0], True, 0, 0, False, each[2], each[3], cookie=each[1], tcp=IDLE
+            )
             for each in sockets
         }
         for _ in self.traffic.observe((), found, self.now, True):
@@ -337,3 +341,17 @@ def test_who_is_on_a_path_and_under_a_cap_is_what_verdicts_say(decisions: list[t
         assert {key.path: total.subflows for key, total in bench.traffic.paths.items() if total.subflows} == paths
         caps = Counter(CapKey("cap", each.path, each.direction) for each in there if each.scope is not None)
         assert {key: total.subflows for key, total in bench.traffic.caps.items() if total.subflows} == caps
+
+
+def test_the_socket_of_a_connection_before_it_counts_for_none_that_has_its_four_tuple() -> None:
+    bench = Bench()
+    bench.decide(7, verdict(ONE))
+    bench.sample((ONE, 1, 1_000_000, 0))
+    bench.decide(7)
+    bench.decide(8, verdict(ONE))
+    bench.tokens[ONE] = 7
+    bench.sample((ONE, 1, 1_000_000, 0))
+    assert bench.path == (1_000_000, 0)
+    bench.tokens[ONE] = 8
+    bench.sample((ONE, 2, 40, 0))
+    assert bench.path == (1_000_040, 0)

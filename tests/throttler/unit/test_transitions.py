@@ -131,9 +131,9 @@ class Scene:
             self.limits.pop(cookie, None)
         self.planned += limits.planned
 
-    def observe(self, asked: Iterable[FourTuple], now: float) -> None:
+    def observe(self, asked: Iterable[FourTuple], now: float, read: float = 0.0) -> None:
         wanted = list(asked)
-        found = {each: sample for each in wanted if (sample := self.sample(each)) is not None}
+        found = {each: sample._replace(read=read) for each in wanted if (sample := self.sample(each)) is not None}
         self.sampled += len(wanted)
         for limits in self.transitions.observe(wanted, found, now):
             self.do(limits)
@@ -374,3 +374,39 @@ def test_a_subflow_that_loses_its_cap_and_gets_it_back_between_two_slices_begins
         scene.do(limits)
     scene.run(0.1, start=0.1)
     assert scene.limits == {1: SocketLimit(5_000_000)}
+
+
+def test_a_transition_does_not_begin_with_what_a_socket_was_before_it_came_to_the_cap() -> None:
+    scene = Scene(rule())
+    scene.tcp[subflow(1)] = FULL_FLIGHT
+    scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
+    scene.do(scene.transitions.follow(10.0))
+    scene.observe([subflow(1)], 10.01, read=9.0)
+    scene.acked[subflow(1)] = 18_750_000
+    assert list(scene.transitions.urgent()) == [subflow(1)]
+    scene.observe([subflow(1)], 10.02, read=10.02)
+    scene.observe([subflow(1)], 10.04, read=10.04)
+    assert scene.planner.pending() == [subflow(1)]
+
+
+@pytest.mark.parametrize("slice_number", range(12))
+def test_a_cap_may_begin_to_repay_between_any_two_slices(slice_number: int) -> None:
+    one, other = rule("one"), rule("other")
+    scene = Scene(one, other)
+    few = [verdict(number, one) for number in range(1, 3)]
+    many = [verdict(number, other) for number in range(10, 310)]
+    scene.planner.set_verdicts(1, few, NOW)
+    scene.planner.set_verdicts(2, many, NOW)
+    there = [each.four_tuple for each in (*few, *many)]
+    scene.tcp = dict.fromkeys(there, IDLE)
+    while scene.planner.has_moved:
+        scene.do(scene.transitions.follow(10.0))
+    samples = {each: sample for each in there if (sample := scene.sample(each)) is not None}
+    for number, limits in enumerate(scene.transitions.observe(there, samples, 10.0)):
+        scene.do(limits)
+        if number == slice_number:
+            for cap in scene.planner.shared_soft_caps():
+                scene.transitions._debts.charge(cap.minor, cap.ceil, 10_000_000, 10.0)
+            scene.do(scene.transitions.follow(10.0))
+    scene.run(0.1, 10.1)
+    assert not scene.planner.pending()

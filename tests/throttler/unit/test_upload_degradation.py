@@ -259,3 +259,19 @@ def test_what_ended_leaves_nothing() -> None:
     assert not scene.detector.urgent()
     assert not scene.detector._demands
     assert not scene.detector._shared
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+def test_what_came_while_a_sweep_went_on_is_no_proof_of_a_degraded_path(skew: float) -> None:
+    """*skew*: seconds after Wi-Fi's socket at which Ethernet's was read."""
+    upload = Upload(wifi=10 * MBIT)
+    scene = Scene(upload)
+    scene.run(5)
+    before = {each.four_tuple: each for each in upload.sockets}
+    scene.now += 1.0
+    upload.go_on(1.0)
+    after = {each.four_tuple: each for each in upload.sockets}
+    wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
+    sockets = [before[wifi]._replace(read=scene.now - skew), after[ethernet]._replace(read=scene.now)]
+    list(scene.detector.observe(sampled(scene.now, sockets)))
+    assert scene.detector._is_proven(1, scene.now) is (skew == 0.0)

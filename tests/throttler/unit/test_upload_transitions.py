@@ -273,3 +273,29 @@ def test_those_that_share_a_cap_go_down_to_it_together() -> None:
     scene.judge()
     had = scene.run(RAMP_SECONDS + 2)
     assert min(each for each in had if each > 5_000_000) < 6_000_000, "no fall at the end"
+
+
+def test_what_siblings_brought_in_some_milliseconds_is_not_their_rate() -> None:
+    scene = Scene({subflow(1): 90_000_000}, lag=0.0)
+    scene.judge()
+    scene.run(1.0)
+    (ramp,) = scene.transitions._ramps.values()
+    sockets = {each: scene.sample(each) for each in scene.transitions.urgent()}
+    scene.transitions.observe(list(sockets), sockets, scene.now + 0.1)
+    before = ramp.others_rate
+    sibling = sockets[SIBLING]
+    sockets[SIBLING] = sibling._replace(bytes_received=sibling.bytes_received + ASSIGNMENT_BYTES)
+    scene.transitions.observe(list(sockets), sockets, scene.now + 0.105)
+    assert ramp.others_rate == before
+
+
+def test_a_rate_is_taken_over_the_time_between_the_moments_when_the_socket_was_read() -> None:
+    scene = Scene({subflow(1): 90_000_000})
+    scene.judge()
+    list(scene.transitions.step(0.0))
+    early = scene.sample(subflow(1))._replace(read=scene.now + 1e-9)
+    scene.now = 3.1
+    scene.transitions.observe([subflow(1)], {subflow(1): early}, 3.0)  # of a sweep that took three seconds
+    scene.transitions.observe([subflow(1)], {subflow(1): scene.sample(subflow(1))._replace(read=3.1)}, 3.1)
+    (ramp,) = scene.transitions._ramps.values()
+    assert ramp.start == pytest.approx(90_000_000, rel=0.01)

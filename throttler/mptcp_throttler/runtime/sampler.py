@@ -3,8 +3,8 @@
 There are two ways, both by socket diagnostics: a *sweep* lists all sockets, in pieces; a *look-up* asks for
 single ones, many in one request. Consumers say which subflows they watch, and which few are urgent. The sampler sweeps
 as often as the most demanding watcher wants, looks urgent ones up meanwhile, and takes whichever way is cheaper. It
-spends no more than a fixed share of a processor: where sampling takes long it samples less often, and every sample
-carries its time.
+spends no more than a fixed share of a processor: where sampling takes long it samples less often. Every sample carries
+the time when its socket was read (``KernelSubflow.read``); a sweep may take seconds from its first socket to its last.
 
 Nothing is sampled that nobody watches: without caps, budgets and steering there is nothing but the resync.
 """
@@ -71,7 +71,10 @@ class Consumer(Protocol):
     def observe(
         self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float, complete: bool
     ) -> Iterator[None]:
-        """Take the samples of those *asked* for, as they were at *now*, monotonic seconds; *complete*: of all watched.
+        """Take the samples of those *asked* for; *complete*: of all watched.
+
+        The last of them was read at *now*, monotonic seconds, those of a sweep up to seconds earlier; what came under
+        observation meanwhile was then not what it is.
 
         Yields where the caller may give way to the event loop.
         """

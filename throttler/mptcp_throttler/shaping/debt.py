@@ -48,9 +48,10 @@ class Debts:
         debt = self._repaying.get(minor)
         if debt is None:
             debt = self._small.pop(minor, None) or _Debt(ceil, 0.0, now)
-        else:
+        elif minor not in self._begun:
             _repay(debt, now)
-        debt.ceil, debt.at = ceil, now
+        # Samples of one cap's subflows do not come in the order of their times.
+        debt.ceil, debt.at = ceil, max(debt.at, now)
         debt.bits = min(debt.bits + 8 * octets, ceil * MAX_SECONDS)
         if minor in self._repaying:
             return
@@ -85,5 +86,5 @@ class Debts:
 
 def _repay(debt: _Debt, now: float) -> None:
     """Count what the class has not sent since."""
-    debt.bits -= debt.ceil * (1 - SHARE) * (now - debt.at)
-    debt.at = now
+    debt.bits -= debt.ceil * (1 - SHARE) * max(0.0, now - debt.at)
+    debt.at = max(debt.at, now)

@@ -199,14 +199,15 @@ class Transitions:
                     result = Limits({}, [])
             rate = max_min_level(cap.ceil, demands) if len(users) > 1 else cap.ceil
             self._levels[minor] = Level(now, len(users), rate, turn_seconds(cap.ceil, waiting, MTU))
-        levels = {minor: self._levels[minor].rate for minor in caps}
+        # What changes a cap between two slices forgets its level.
+        levels = {minor: level.rate for minor in caps if (level := self._levels.get(minor)) is not None}
         for number, four_tuple in enumerate(unsampled, 1):
             self._begin(four_tuple, sockets[four_tuple], levels, result, now)
             if not number % SLICE:
                 yield result
                 result = Limits({}, [])
         for minor, cap in fresh.items():
-            for number, four_tuple in enumerate(list(cap.users) if len(cap.users) > 1 else (), 1):
+            for number, four_tuple in enumerate(list(cap.users) if len(cap.users) > 1 and minor in levels else (), 1):
                 self._share(four_tuple, cap, levels[minor], result)
                 if not number % SLICE:
                     yield result
@@ -232,6 +233,8 @@ class Transitions:
             return
         known = self._sockets.get(four_tuple)
         cap = self._cap(four_tuple)
+        if cap is not None and sample is not None and 0 < sample.read < self._unsampled.get(four_tuple, 0.0):
+            return  # it came to the cap since then, and is looked up soon
         if cap is None:
             self._unsampled.pop(four_tuple, None)
             return

@@ -116,12 +116,14 @@ class UploadTransitions:
                 continue
             if sample is None:
                 self._begin(four_tuple, 0, (), now)
-            elif measurement.received is None:
-                measurement.began, measurement.received = now, sample.bytes_received
-            elif now - measurement.began >= MEASURE_SECONDS:
+                continue
+            read = sample.read or now
+            if measurement.received is None:
+                measurement.began, measurement.received = read, sample.bytes_received
+            elif read - measurement.began >= MEASURE_SECONDS:
                 octets = max(0, sample.bytes_received - measurement.received)
                 siblings = [each for each in self._subflows(sample.token) if each != four_tuple]
-                self._begin(four_tuple, round(8 * octets / (now - measurement.began)), siblings, now)
+                self._begin(four_tuple, round(8 * octets / (read - measurement.began)), siblings, now)
 
     def step(self, now: float) -> Iterator[bool]:
         """Take the planner's moves and go on with all ramps, a slice at a time; yield whether the plan changed."""
@@ -176,11 +178,15 @@ def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Mapping[FourTuple, Ker
     others = [sockets[each] for each in ramp.siblings if each in sockets]
     if not others:
         return
-    passed = now - ramp.sampled
+    times = [each.read or now for each in (sample, *others)]
+    read = max(times)
+    passed = read - ramp.sampled
+    if read - min(times) > MEASURE_SECONDS / 2 or (ramp.others and passed < MEASURE_SECONDS / 2):
+        return  # a sweep read them one long after the other; what came in so short a time may be a burst
     octets = sum(max(0, each.bytes_received - ramp.others.get(each.four_tuple, each.bytes_received)) for each in others)
     if ramp.others and passed > 0:
         ramp.others_rate = max(ramp.others_rate, 8 * octets / passed)
-    ramp.others, ramp.sampled = {each.four_tuple: each.bytes_received for each in others}, now
+    ramp.others, ramp.sampled = {each.four_tuple: each.bytes_received for each in others}, read
     if not ramp.others_rate:
         return
     # What waits while the others stand still is as much as before: the rate is their best.

@@ -79,6 +79,7 @@ class Path:
         "flows",
         "present",
         "rate",
+        "read",
         "sampled",
         "seen",
         "well",
@@ -98,8 +99,9 @@ class Path:
         self.disturbed = float("-inf")
         """When a subflow last came or left."""
         self.sampled = float("-inf")
-        """When any of its subflows was sampled, and how many were then."""
+        """When any of its subflows was sampled, how many were then, and the sum of the times when they were read."""
         self.seen = 0
+        self.read = 0.0
         self.complete = float("-inf")
         """When all of them were."""
         self._carried = 0
@@ -117,7 +119,7 @@ class Path:
         """Learn what there is to learn, once all samples of *now* have been taken."""
         if self.seen >= self.present:
             self.complete = now
-            self._learn(now)
+            self._learn(self.read / self.seen if self.seen else now)
         if self.rate >= HEALTHY * self.baseline:
             self.well = now
 

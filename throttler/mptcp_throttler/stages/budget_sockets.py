@@ -158,13 +158,15 @@ class MeteredSockets:
                 socket = sockets.get(four_tuple)
                 if socket is None:
                     missing.append(metered)
+                elif socket.token != metered.token:
+                    continue  # the socket of a connection before it, which had its four-tuple when the sweep read it
                 elif self._sample(metered, socket):
                     ended.append(metered)
             self._forget_missing(missing)
         else:
             for four_tuple, socket in sockets.items():
                 found = self.metered.get(four_tuple)
-                if found is not None and self._sample(found, socket):
+                if found is not None and socket.token == found.token and self._sample(found, socket):
                     ended.append(found)
         for metered in ended:
             self._drop(metered)

@@ -223,11 +223,13 @@ class DegradationDetector:
                     continue
                 path = flow.path
                 if path.sampled != now:
-                    path.sampled, path.seen = now, 0
+                    path.sampled, path.seen, path.read = now, 0, 0.0
                     sampled.append(path)
                 path.seen += 1
                 present += 1
-                waiting += self._take(token, flow, sample, tcp, now)
+                read = sample.read or now
+                path.read += read
+                waiting += self._take(token, flow, sample, tcp, read)
             waiting = self._wanting(token, connection, samples, present, waiting)
             candidate = connection.candidate
             if candidate is None:
@@ -361,7 +363,7 @@ class DegradationDetector:
             elif there.tcp is None or there.backup:
                 histories.pop(four_tuple, None)
             else:
-                histories.setdefault(four_tuple, History()).add(self._sample_of(samples.time, there))
+                histories.setdefault(four_tuple, History()).add(self._sample_of(there.read or samples.time, there))
         for flow in connection.flows:
             history = histories.get(flow.four_tuple)
             if history is not None and history.span >= MIN_SPAN:
@@ -378,7 +380,10 @@ class DegradationDetector:
             return None
         if candidate.backlogged_since is None:
             candidate.backlogged_since = now
-        best = max((flow.path for flow in connection.flows if flow.present), key=lambda path: path.baseline)
+        present = [flow.path for flow in connection.flows if flow.present]
+        if not present:
+            return None  # they changed between two slices
+        best = max(present, key=lambda path: path.baseline)
         span = _span(connection, candidate)
         disturbed = max(best.disturbed, candidate.backlogged_since)
         was_well = best.well >= max(best.disturbed, candidate.backlogged_since - self._onset(span))

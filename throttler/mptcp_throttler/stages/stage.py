@@ -5,7 +5,8 @@ stage keeps what it learnt from samples, so that its answer for a connection is 
 the samples it has seen and the time. What it wants done is returned as data (:class:`Effect`), and done elsewhere.
 
 Samples of one socket may be 20 ms or several seconds apart: with many connections a sweep takes longer. A stage
-computes with the time that its samples span and never assumes that they come at its nominal interval.
+computes with the time that its samples span (``KernelSubflow.read``) and never assumes that they come at its nominal
+interval, nor that the sockets of one sweep were read at the same moment.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ SLICE = 64
 
 
 class Samples(NamedTuple):
-    """What the sockets of some subflows were like at one moment."""
+    """What the sockets of some subflows were like."""
 
     time: float
-    """Monotonic seconds."""
+    """When the last of them was read, monotonic seconds."""
     sockets: Mapping[FourTuple, KernelSubflow]
     complete: bool
     """All that is watched was sampled: a watched subflow that is missing from it has no socket."""

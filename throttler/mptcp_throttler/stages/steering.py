@@ -124,7 +124,15 @@ class _Connection:
             flowing = flowing or tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (now - self.sampled)
             subflow.delivered, subflow.present = delivered, True
             taken.append(
-                SubflowSample(subflow.four_tuple, subflow.path, delivered, tcp.not_sent, tcp.unacked, tcp.rtt / 1e6)
+                SubflowSample(
+                    subflow.four_tuple,
+                    subflow.path,
+                    delivered,
+                    tcp.not_sent,
+                    tcp.unacked,
+                    tcp.rtt / 1e6,
+                    there.read,
+                )
             )
         self.actions = self.steering.observe(now, taken)
         self.sampled = now

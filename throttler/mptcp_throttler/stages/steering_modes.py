@@ -85,6 +85,8 @@ class SubflowSample(NamedTuple):
     """Segments sent and not acknowledged."""
     rtt: float = 0.0
     """Seconds."""
+    read: float = 0.0
+    """When it was so, monotonic seconds; 0: with the others."""
 
 
 class Action(NamedTuple):
@@ -110,6 +112,7 @@ class _Path:
         "_waited",
         "baseline",
         "lost",
+        "read",
         "silent",
         "waiting",
     )
@@ -125,6 +128,8 @@ class _Path:
         """Bytes."""
         self._rtt = 0.0
         """Seconds."""
+        self.read = 0.0
+        """When its subflows were read last: in a sweep seconds before or after another path's."""
         self._alive = 0.0
         """When something arrived last, or nothing was outstanding."""
         self._empty_since: float | None = None
@@ -137,6 +142,7 @@ class _Path:
 
     def observe(self, now: float, samples: Iterable[SubflowSample]) -> None:
         there = list(samples)
+        read = self.read = max((each.read for each in there), default=0.0) or now
         carried = self._carried
         for each in there:
             self._carried += max(0, each.delivered - self._delivered.get(each.four_tuple, each.delivered))
@@ -145,44 +151,48 @@ class _Path:
         outstanding = any(each.unacked for each in there)
         self._rtt = max((each.rtt for each in there), default=0.0)
         if not outstanding or self._carried > carried:
-            self._alive = now
+            self._alive = read
         if outstanding or not there:
             self._empty_since = None
         elif self._empty_since is None:
-            self._empty_since = now
-        before = self._marks[-1][0] if self._marks else now
-        self._marks.append((now, self._carried))
-        while len(self._marks) > 2 and self._marks[1][0] <= now - SHARE_WINDOW:
+            self._empty_since = read
+        before = self._marks[-1][0] if self._marks else read
+        self._marks.append((read, self._carried))
+        while len(self._marks) > 2 and self._marks[1][0] <= read - SHARE_WINDOW:
             del self._marks[0]
         rate = self.rate(RATE_WINDOW)
-        self.baseline = max(rate, self.baseline * exp((before - now) / MEMORY))
-        if self.gives_nothing(now):
+        self.baseline = max(rate, self.baseline * exp((before - read) / MEMORY))
+        if self.gives_nothing:
             self.silent = now
         if self.waiting >= max(MORE_THAN_A_PIECE, min(MIN_WAITING * rate / 8, SURELY_WAITING)):
-            self._waited = now
+            self._waited = read
         else:
-            self._idled = now
+            self._idled = read
 
     @property
     def present(self) -> bool:
         return bool(self._delivered)
 
-    def idles(self, now: float) -> bool:
+    @property
+    def idles(self) -> bool:
         """Next to nothing has waited for a while."""
-        return now - self._waited >= WAITING_SETTLES
+        return self.read - self._waited >= WAITING_SETTLES
 
-    def is_waited_for(self, now: float) -> bool:
+    @property
+    def is_waited_for(self) -> bool:
         """Data have waited for a while."""
-        return now - self._idled >= WAITING_SETTLES
+        return self.read - self._idled >= WAITING_SETTLES
 
-    def gives_nothing(self, now: float) -> bool:
+    @property
+    def gives_nothing(self) -> bool:
         """What is outstanding does not arrive, though it did before."""
-        silent = now - self._alive
+        silent = self.read - self._alive
         return self.present and self.baseline > MIN_CAP and silent >= max(LOST_AFTER, LOST_ROUND_TRIPS * self._rtt)
 
-    def well_again(self, now: float) -> bool:
+    @property
+    def well_again(self) -> bool:
         """All arrived that was outstanding, or its subflow went."""
-        return not self.present or (self._empty_since is not None and now - self._empty_since >= BACK_AFTER)
+        return not self.present or (self._empty_since is not None and self.read - self._empty_since >= BACK_AFTER)
 
     def _over(self, window: float) -> tuple[float, float]:
         """Return the seconds and the bytes of the last *window* seconds, or since the first sample.
@@ -287,7 +297,7 @@ class Steering:
         present = [name for name, path in self._paths.items() if path.present]
         for name, path in self._paths.items():
             if path.lost:
-                path.lost = not path.well_again(now)
+                path.lost = not path.well_again
             elif path.silent == now:
                 # Without another one there is nothing to decide.
                 path.lost = any(not self._paths[other].lost for other in present if other != name)
@@ -368,9 +378,9 @@ class Steering:
         # One that its cap holds back would give more; it sets no measure for the others.
         free = [name for name in part if rate[name] < USED * self._caps.get(name, inf)]
         if self._slack:
-            self._slack = not any(part[name].is_waited_for(now) for name in free)
+            self._slack = not any(part[name].is_waited_for for name in free)
         else:
-            self._slack = all(part[name].idles(now) for name in free)
+            self._slack = all(part[name].idles for name in free)
         if self._slack:
             # The shorter window follows what becomes more, the longer one does not follow what pauses.
             present = sum(path.rate(MIN_WINDOW) for path in part.values())

@@ -35,6 +35,8 @@ FULL = 0.85
 FAIR = 0.5
 """Part of an equal share of a full cap that a subflow has to have which wants more."""
 OWED_SECONDS = 0.05
+MAX_SKEW = OWED_SECONDS / 2
+"""Seconds between the moments when two subflows were read that are compared; look-ups read them together."""
 OWED_BYTES = 2 * ASSIGNMENT_BYTES
 """At least: each subflow's data sequence is known by the beginning of a piece, of 64 KB at the most."""
 LASTING_SECONDS = 1.0
@@ -59,7 +61,7 @@ class Capped(NamedTuple):
 class _Demand:
     """What is known of one connection's demand."""
 
-    __slots__ = ("_first", "_least", "_seen", "caps", "owed", "progressed", "wanted", "wanted_since")
+    __slots__ = ("_first", "_least", "_seen", "caps", "owed", "progressed", "read", "wanted", "wanted_since")
 
     def __init__(self) -> None:
         self.caps: list[tuple[Flow, Capped]] = []
@@ -70,6 +72,8 @@ class _Demand:
         """When an uncapped path last owed data."""
         self.progressed = float("-inf")
         """When anything last came over an uncapped path, or no cap was full."""
+        self.read = float("-inf")
+        """When an uncapped subflow was read last."""
         self._seen: list[FourTuple] = []
         """The subflows that counted last,"""
         self._first = self._least = 0
@@ -157,8 +161,10 @@ class UploadDegradationDetector(DegradationDetector):
                 self._shared.pop(cap.scope, None)
 
     def _take(self, token: int, flow: Flow, sample: KernelSubflow, tcp: TcpInfo, now: float) -> bool:
+        demand = self._demands[token]
         if flow.take(now, sample.bytes_received):
-            self._demands[token].progressed = now
+            demand.progressed = now
+        demand.read = now
         return False
 
     def _wanting(self, token: int, connection: GuardedConnection, samples: Samples, present: int, waiting: int) -> int:
@@ -174,7 +180,7 @@ class UploadDegradationDetector(DegradationDetector):
                     flow.leave()
                 full |= relaxed and history is not None and history.rate >= FULL * cap.ceil
                 continue
-            flow.take(now, sample.bytes_received)
+            flow.take(sample.read or now, sample.bytes_received)
             if history is not None and history.span >= MIN_SPAN:
                 flow.set_rate(int(history.rate))
         full = full or demand.full
@@ -189,6 +195,9 @@ class UploadDegradationDetector(DegradationDetector):
         paths = [flow.path for flow in connection.flows if flow.present]
         if len(there) < 2 or not paths:
             return
+        times = [each.read for each in there]
+        if max(times) - min(times) > MAX_SKEW:
+            return  # what came meanwhile is not missing
         top = there[0].data_sequence
         for each in there:
             top = each.data_sequence if ahead(each.data_sequence, top) > 0 else top
@@ -213,4 +222,4 @@ class UploadDegradationDetector(DegradationDetector):
 
     def _is_proven(self, token: int, now: float) -> bool:
         demand = self._demands[token]
-        return now - demand.owed <= PROVEN_SECONDS or now - demand.progressed >= demand.silence
+        return now - demand.owed <= PROVEN_SECONDS or demand.read - demand.progressed >= demand.silence

@@ -298,7 +298,8 @@ class Traffic:
             if not number % SLICE:
                 yield
             socket = sockets.get(four_tuple)
-            if socket is not None:
+            # A socket that had its four-tuple when the sweep read it may be of a connection before it.
+            if socket is not None and socket.token == subflow.token:
                 self._sample(subflow, socket, now)
         self.counted = now
         yield

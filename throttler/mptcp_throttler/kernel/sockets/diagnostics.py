@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mptcp_throttler.kernel.netlink import (
@@ -49,6 +50,8 @@ class SocketDiagnostics:
         self._decoder = Decoder()
         self._running: int | None = None
         """Sequence number of the dump whose end has not been read yet."""
+        self._filled = 0.0
+        """When the kernel wrote the dump's next datagram, monotonic seconds: as the one before it was received."""
 
     def close(self) -> None:
         self._dumps.close()
@@ -61,7 +64,12 @@ class SocketDiagnostics:
     def look_up(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelSubflow]:
         """Return those of the subflows that there are. Raises KernelError if the question fails."""
         found: list[KernelSubflow] = []
-        self._ask(four_tuples, lambda data, number: self._decoder.decode(data, number, SOCK_DIAG_BY_FAMILY, found))
+        read = time.monotonic()
+
+        def take(data: bytes, number: int) -> tuple[int, int, bytes] | None:
+            return self._decoder.decode(data, number, SOCK_DIAG_BY_FAMILY, found, read)
+
+        self._ask(four_tuples, take)
         # The kernel answers for a socket that is gone with the one that listens.
         asked = set(four_tuples)
         return {each.four_tuple: each for each in found if each.four_tuple in asked}
@@ -125,6 +133,7 @@ class SocketDiagnostics:
         while self._running is not None:
             self._read_piece(self._running, [], quietly=True)
             yield []
+        self._filled = time.monotonic()
         sequence = self._dumps.send([(DUMP, NLM_F_DUMP, request)], _DUMP)
         self._running = sequence
         while self._running == sequence:
@@ -137,7 +146,9 @@ class SocketDiagnostics:
 
     def _read_piece(self, sequence: int, piece: list[KernelSubflow], quietly: bool = False) -> None:
         """Read one datagram of the running dump into *piece*; at the dump's end, note that none runs."""
-        other = self._decoder.decode(self._dumps.receive(_DUMP), sequence, DUMP, piece)
+        read, data = self._filled, self._dumps.receive(_DUMP)
+        self._filled = time.monotonic()
+        other = self._decoder.decode(data, sequence, DUMP, piece, read)
         if other is None:
             return
         kind, _, body = other

@@ -97,8 +97,8 @@ def exact_request(four_tuple: FourTuple) -> bytes:
     return request + _ANY_INTERFACE + _NO_COOKIE
 
 
-def parse(body: bytes) -> KernelSubflow | None:
-    """Return the subflow that an inet_diag_msg and its attributes describe; None for a plain TCP socket."""
+def parse(body: bytes, read: float = 0.0) -> KernelSubflow | None:
+    """Return the subflow that an inet_diag_msg and its attributes describe, as it was at *read*; None for plain TCP."""
     if len(body) < _MESSAGE_BYTES:
         return None
     fields = dict(attributes(body, _MESSAGE_BYTES))
@@ -121,6 +121,7 @@ def parse(body: bytes) -> KernelSubflow | None:
         tcp=tcp,
         made_backup=bool(flags & _FLAG_MADE_BACKUP),
         data_sequence=int.from_bytes(mptcp.get(_MAP_SEQUENCE, b"")[:8], "little"),
+        read=read,
     )
 
 
@@ -210,9 +211,9 @@ class Decoder:
         self._known, self._seen = self._seen, {}
 
     def decode(
-        self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow]
+        self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow], read: float = 0.0
     ) -> tuple[int, int, bytes] | None:
-        """Put the subflows into *found* that the messages *kind* with *sequence* of a datagram describe.
+        """Put the subflows into *found* that the messages *kind* with *sequence* of a datagram describe, as of *read*.
 
         Return type, flags and payload of the first message with *sequence* that is something else; else None.
         """
@@ -234,7 +235,7 @@ class Decoder:
                 if layout.headers.unpack_from(data, start) == layout.expected:
                     break
             else:
-                subflow = self._parse_slowly(data, start, length, family)
+                subflow = self._parse_slowly(data, start, length, family, read)
                 if subflow is not None:
                     append(subflow)
                 continue
@@ -295,6 +296,7 @@ class Decoder:
                         tcp,
                         mptcp_flags & _FLAG_MADE_BACKUP != 0,
                         data_sequence,
+                        read,
                     ),
                 )
             )
@@ -312,13 +314,13 @@ class Decoder:
         entry = self._known[cookie] = identity, FourTuple(*shared, remote, remote_port)
         return entry
 
-    def _parse_slowly(self, data: bytes, start: int, length: int, family: int) -> KernelSubflow | None:
+    def _parse_slowly(self, data: bytes, start: int, length: int, family: int, read: float) -> KernelSubflow | None:
         message = data[start : start + length]
         layout = _learn(message, family)
         if layout is not None and len(self._layouts) < _MAX_KINDS:
             kind = length << 8 | family
             self._layouts[kind] = (layout, *self._layouts.get(kind, ()))[:_MAX_LAYOUTS]
-        return parse(message[_HEADER_BYTES:])
+        return parse(message[_HEADER_BYTES:], read)
 
 
 def _learn(message: bytes, family: int) -> _Layout | None:
