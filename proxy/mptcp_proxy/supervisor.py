@@ -269,6 +269,9 @@ class _Supervisor:
             else:
                 self._stop_at_latest = self._stop_at_latest or time.monotonic() + _STOP_PATIENCE
                 self._pending.add(number)
+                self._sent_early.discard(number)
+                if number == signal.SIGINT:
+                    self._pending.discard(signal.SIGTERM)
 
     def _reload(self) -> None:
         self._reported.reload_begins()
@@ -367,6 +370,8 @@ class _Supervisor:
                 self._pending.discard(number)
             elif late and number in _STOP and number not in self._sent_early:
                 self._sent_early.add(number)
+                if any(catches(pid, number) for pid in workers):
+                    self._pending.discard(number)  # a second one would break off what that worker lets finish
             else:
                 continue
             process.send_signal(number)

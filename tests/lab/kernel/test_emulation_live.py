@@ -331,6 +331,7 @@ def test_the_emulator_is_clean_under_the_sanitizers(user_space: None, monkeypatc
             assert 1_000 < len(path_ends.arrivals("down", 5_000)) < 5_000
             with testbed["hop1"].link_down("wan"):
                 time.sleep(0.1)
+            wait_until(lambda: len(path_ends.arrivals("up", 50)) > 0, "the link carries again")
             assert 1_000 < len(path_ends.arrivals("up", 5_000)) < 5_000
         # Not checked for lateness: a sanitized emulator is slow.
         assert all(count.dropped == 0 for count in testbed.emulation.counts()["p"].values())

@@ -127,3 +127,16 @@ def test_nothing_is_set_on_anybody_while_nothing_changes() -> None:
     found = {each: taken for each in tuples if (taken := scene.sample(each)) is not None}
     limits = list(scene.transitions.observe(tuples, found, 13.0))
     assert sum(len(each.wanted) for each in limits) == 0
+
+
+def test_a_demand_is_taken_over_the_time_between_two_readings_of_the_socket() -> None:
+    scene = Scene(rule(), obeys=False)
+    scene.tcp = dict.fromkeys((subflow(1), subflow(2)), IDLE)
+    scene.planner.set_verdicts(1, [verdict(number, rule()) for number in (1, 2)], NOW)
+    scene.run(1.0)
+    known = scene.transitions._sockets[subflow(1)]
+    before = scene.acked[subflow(1)]
+    scene.observe([subflow(1), subflow(2)], 3.0, read=1.0)  # a sweep of two seconds
+    scene.acked[subflow(1)] = before + 125_000
+    scene.observe([subflow(1), subflow(2)], 3.1, read=3.0)
+    assert known.demand.rate == pytest.approx(500_000, rel=0.05)

@@ -296,3 +296,16 @@ def test_subflows_of_nobody_are_ignored() -> None:
     stage = SteeringStage(STANDBY)
     stranger = KernelSubflow(5, free().four_tuple, True, 0, 0, False, tcp=IDLE)
     assert observed(stage, sampled(1.0, [stranger])) == ([], [])
+
+
+def test_a_connection_stays_urgent_after_a_sweep_that_took_longer_than_it_does() -> None:
+    """What died just after the sweep read it is looked up soon, not with the next sweep."""
+    scene = Scene(STANDBY)
+    scene.apply()
+    scene.run(2)
+    read = scene.now + 0.01
+    for flow in scene.flows:
+        flow.waiting, flow.unacked = 0, 5
+    sockets = [flow.socket._replace(read=read) for flow in scene.flows]
+    observed(scene.stage, sampled(scene.now + 2 * URGENT_SECONDS, sockets))
+    assert len(scene.stage.urgent()) == 2

@@ -275,3 +275,21 @@ def test_what_came_while_a_sweep_went_on_is_no_proof_of_a_degraded_path(skew: fl
     sockets = [before[wifi]._replace(read=scene.now - skew), after[ethernet]._replace(read=scene.now)]
     list(scene.detector.observe(sampled(scene.now, sockets)))
     assert scene.detector._is_proven(1, scene.now) is (skew == 0.0)
+
+
+def test_a_path_is_silent_for_as_long_as_all_of_it_is_known_to_be() -> None:
+    """Two subflows of one connection over Wi-Fi: one brings data, the other, which a sweep reads later, none."""
+    upload = Upload()
+    second = four_tuple(3, upload.number)
+    scene = Scene()
+    wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
+    scene.detector.watch_caps(1, (wifi, second), {ethernet: Capped(SHARED, CAP)})
+    for step in range(1, 60):
+        upload.go_on(TICK)
+        sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, tcp=IDLE)]
+        list(scene.detector.observe(sampled(step * TICK, sockets)))
+    upload.go_on(TICK)
+    read = {wifi: 6.0, ethernet: 6.0, second: 9.0}
+    sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, tcp=IDLE)]
+    list(scene.detector.observe(sampled(9.0, [each._replace(read=read[each.four_tuple]) for each in sockets])))
+    assert not scene.detector._is_proven(1, 9.0)

@@ -292,10 +292,10 @@ def test_what_siblings_brought_in_some_milliseconds_is_not_their_rate() -> None:
 def test_a_rate_is_taken_over_the_time_between_the_moments_when_the_socket_was_read() -> None:
     scene = Scene({subflow(1): 90_000_000})
     scene.judge()
-    list(scene.transitions.step(0.0))
-    early = scene.sample(subflow(1))._replace(read=scene.now + 1e-9)
-    scene.now = 3.1
-    scene.transitions.observe([subflow(1)], {subflow(1): early}, 3.0)  # of a sweep that took three seconds
-    scene.transitions.observe([subflow(1)], {subflow(1): scene.sample(subflow(1))._replace(read=3.1)}, 3.1)
+    list(scene.transitions.step(3.0))
+    for read, now in ((1.0, 4.05), (3.5, 4.5), (4.6, 4.6)):  # a sweep before it came, one after, and a look-up
+        scene.now = read
+        scene.transitions.observe([subflow(1)], {subflow(1): scene.sample(subflow(1))._replace(read=read)}, now)
+        list(scene.transitions.step(now))
     (ramp,) = scene.transitions._ramps.values()
     assert ramp.start == pytest.approx(90_000_000, rel=0.01)

@@ -73,7 +73,7 @@ class Consumer(Protocol):
     ) -> Iterator[None]:
         """Take the samples of those *asked* for; *complete*: of all watched.
 
-        The last of them was read at *now*, monotonic seconds, those of a sweep up to seconds earlier; what came under
+        A sweep ended at *now*, monotonic seconds, and read its sockets in the seconds before: what came under
         observation meanwhile was then not what it is.
 
         Yields where the caller may give way to the event loop.

@@ -252,7 +252,7 @@ class Transitions:
             self._unsampled.setdefault(four_tuple, now)
         level = self._levels.get(cap.minor)
         known.limited |= sample.tcp.max_pacing_rate is not None
-        known.demand.count(sample, now, 0.0 if level is None else level.turn)
+        known.demand.count(sample, sample.read or now, 0.0 if level is None else level.turn)
         if four_tuple in self._unsampled:
             unsampled.append(four_tuple)
             caps[cap.minor] = cap
@@ -278,8 +278,8 @@ class Transitions:
         if four_tuple in cap.young:
             cap.young.discard(four_tuple)
             self._short[four_tuple] = now + SHORT_SECONDS
-            # What it sent before its entry was there; since then the class let some of it pass. A sample may be older.
-            escaped = max(0.0, _sent(sample) - cap.ceil / 8 * max(0.0, now - came))
+            # What it sent before its entry was there; since then the class let some of it pass.
+            escaped = max(0.0, _sent(sample) - cap.ceil / 8 * max(0.0, (sample.read or now) - came))
             if self._planner.began_in_class(four_tuple):
                 escaped = 0.0
             self._debts.charge(cap.minor, cap.wanted.ceil, escaped + OVERHEAD_BYTES, now)

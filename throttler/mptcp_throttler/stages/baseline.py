@@ -25,6 +25,8 @@ MEMORY = 120.0
 """Seconds in which a baseline falls to 1/e, so that a path that stays worse gets a new one."""
 FORGET_AFTER = 3 * MEMORY
 """Seconds after which the baseline of a path without subflows is forgotten."""
+MAX_SKEW = 0.1
+"""Seconds between the moments when subflows were read, up to which they were read together."""
 MIN_RATE = 500_000
 """Bits/s. A path that never gave more has no baseline."""
 MIN_UNUSED = 64
@@ -72,6 +74,7 @@ class Path:
         "_carried",
         "_learnt",
         "_marks",
+        "_skewed",
         "address",
         "baseline",
         "complete",
@@ -79,9 +82,8 @@ class Path:
         "flows",
         "present",
         "rate",
-        "read",
+        "reads",
         "sampled",
-        "seen",
         "well",
     )
 
@@ -99,14 +101,20 @@ class Path:
         self.disturbed = float("-inf")
         """When a subflow last came or left."""
         self.sampled = float("-inf")
-        """When any of its subflows was sampled, how many were then, and the sum of the times when they were read."""
-        self.seen = 0
-        self.read = 0.0
+        """When any of its subflows was sampled, and when those were read that were."""
+        self.reads: list[float] = []
         self.complete = float("-inf")
         """When all of them were."""
         self._carried = 0
         self._learnt = 0.0
         self._marks: list[_Mark] = []
+        self._skewed = False
+        """They were read long after each other, as in a sweep: always in the same order there."""
+
+    def begin(self, now: float) -> None:
+        """Samples of *now* follow."""
+        self.sampled = now
+        self.reads.clear()
 
     @property
     def degraded(self) -> bool:
@@ -117,9 +125,14 @@ class Path:
 
     def conclude(self, now: float) -> None:
         """Learn what there is to learn, once all samples of *now* have been taken."""
-        if self.seen >= self.present:
+        if self.reads and len(self.reads) >= self.present:
             self.complete = now
-            self._learn(self.read / self.seen if self.seen else now)
+            skewed = max(self.reads) - min(self.reads) > MAX_SKEW
+            if skewed is not self._skewed:
+                # What one brought between its moment and another's would count twice, or not at all.
+                self._marks.clear()
+                self._skewed = skewed
+            self._learn(sum(self.reads) / len(self.reads))
         if self.rate >= HEALTHY * self.baseline:
             self.well = now
 
@@ -156,7 +169,7 @@ class Flow:
         if not self.present:
             self.present = True
             self.path.present += 1
-            self.path.disturbed = now
+            self.path.disturbed = max(self.path.disturbed, now)
             self._delivered = self._began = delivered
             self._began_at = now
             return True

@@ -182,17 +182,20 @@ class DegradationDetector:
         return self._token_of.keys()
 
     def urgent(self) -> Set[FourTuple]:
-        """Return the subflows of candidates, and all on paths that seem to have degraded."""
-        found: set[FourTuple] = set()
+        """Return the subflows of candidates, and all on paths that seem to have degraded.
+
+        Those of a connection are next to each other, so that they are looked up together.
+        """
+        found: dict[FourTuple, None] = {}
         suspected: set[Path] = set()
         for token, candidate in self._candidates.items():
             connection = self._connections[token]
-            found.update(connection.uncapped, connection.capped)
+            found.update(dict.fromkeys((*connection.uncapped, *connection.capped)))
             if candidate.suspected is not None:
                 suspected.add(candidate.suspected)
         for path in suspected:
-            found.update(flow.four_tuple for flow in path.flows)
-        return found
+            found.update(dict.fromkeys(flow.four_tuple for flow in path.flows))
+        return found.keys()
 
     def observe(self, samples: Samples) -> Iterator[Collection[int]]:
         """Take *samples*, a slice at a time; yield the connections whose relaxation began or ended."""
@@ -212,6 +215,9 @@ class DegradationDetector:
             present = waiting = 0
             for flow in connection.flows:
                 sample = look_up(flow.four_tuple)
+                if sample is not None and sample.token != token:
+                    present += flow.present
+                    continue  # of a connection before it, which had its four-tuple when the sweep read the socket
                 if sample is None:
                     if complete:
                         self._left(flow, now)
@@ -223,12 +229,11 @@ class DegradationDetector:
                     continue
                 path = flow.path
                 if path.sampled != now:
-                    path.sampled, path.seen, path.read = now, 0, 0.0
+                    path.begin(now)
                     sampled.append(path)
-                path.seen += 1
                 present += 1
                 read = sample.read or now
-                path.read += read
+                path.reads.append(read)
                 waiting += self._take(token, flow, sample, tcp, read)
             waiting = self._wanting(token, connection, samples, present, waiting)
             candidate = connection.candidate
@@ -292,10 +297,11 @@ class DegradationDetector:
             candidate.not_degraded()
             return
         path, rate, span = found
+        read = _read(connection, candidate, now)
         if candidate.degraded_since is None or candidate.suspected is not path:
-            candidate.degraded_since = now - max(0.0, span - WINDOW)
+            candidate.degraded_since = read - max(0.0, span - WINDOW)
             candidate.suspected, candidate.suspected_since = path, now
-        if now - candidate.degraded_since < self.guard.after or path.complete < candidate.suspected_since:
+        if read - candidate.degraded_since < self.guard.after or path.complete < candidate.suspected_since:
             return
         candidate.lengthen_pause(self.guard)
         candidate.relaxation = Relaxation(now + candidate.pause, path.address, round(rate), round(path.baseline))
@@ -305,14 +311,15 @@ class DegradationDetector:
     def _judge_relaxed(
         self, token: int, connection: GuardedConnection, candidate: Candidate, relaxation: Relaxation, now: float
     ) -> None:
+        read = _read(connection, candidate, now)
         path = self._paths.used(relaxation.path)
         if path is not None and path.sampled != now:
             path = None
         if path is None or path.rate < HEALTHY * relaxation.baseline:
             candidate.healthy_since = None
         elif candidate.healthy_since is None:
-            candidate.healthy_since = now - max(0.0, _span(connection, candidate) - WINDOW)
-        seen_well = candidate.healthy_since is not None and now - candidate.healthy_since >= self.guard.after
+            candidate.healthy_since = read - max(0.0, _span(connection, candidate) - WINDOW)
+        seen_well = candidate.healthy_since is not None and read - candidate.healthy_since >= self.guard.after
         if not seen_well and now < relaxation.until:
             return
         still_degraded = not seen_well and path is not None and path.degraded
@@ -397,6 +404,11 @@ class DegradationDetector:
 
 def _uncapped(connection: GuardedConnection, candidate: Candidate) -> list[History]:
     return [candidate.histories[each] for each in connection.uncapped if each in candidate.histories]
+
+
+def _read(connection: GuardedConnection, candidate: Candidate, now: float) -> float:
+    """Return until when all uncapped subflows are known: how long something has held is counted up to then."""
+    return min((each.last for each in _uncapped(connection, candidate)), default=now)
 
 
 def _span(connection: GuardedConnection, candidate: Candidate) -> float:

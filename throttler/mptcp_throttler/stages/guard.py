@@ -113,7 +113,7 @@ class GuardStage:
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows of connections that are backlogged or whose caps are relaxed."""
-        return self._down.urgent() | self._up.urgent()
+        return dict.fromkeys([*self._down.urgent(), *self._up.urgent()]).keys()
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         """Take *samples*; yield the connections whose caps are relaxed or in force again, and what to log of each."""

@@ -52,6 +52,11 @@ class History:
             del samples[:first]
 
     @property
+    def last(self) -> float:
+        """When it was sampled last."""
+        return self._samples[-1].time
+
+    @property
     def span(self) -> float:
         """Seconds."""
         return self._samples[-1].time - self._samples[0].time

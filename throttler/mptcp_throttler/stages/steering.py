@@ -121,7 +121,7 @@ class _Connection:
                 continue
             delivered, tcp = there.delivered, there.tcp
             moved = delivered - subflow.delivered if subflow.present else 0
-            flowing = flowing or tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (now - self.sampled)
+            flowing = flowing or tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * ((there.read or now) - self.sampled)
             subflow.delivered, subflow.present = delivered, True
             taken.append(
                 SubflowSample(
@@ -135,10 +135,10 @@ class _Connection:
                 )
             )
         self.actions = self.steering.observe(now, taken)
-        self.sampled = now
+        self.sampled = min([each.read for each in taken if each.read], default=now)
         self.samples += 1
         if flowing:
-            self.urgent_until = now + URGENT_SECONDS
+            self.urgent_until = self.sampled + URGENT_SECONDS
         self.at_rest = not flowing and len(taken) == len(self.subflows) and self.steering.at_rest
 
     @property

@@ -73,7 +73,7 @@ class _Demand:
         self.progressed = float("-inf")
         """When anything last came over an uncapped path, or no cap was full."""
         self.read = float("-inf")
-        """When an uncapped subflow was read last."""
+        """Until when all uncapped subflows are known."""
         self._seen: list[FourTuple] = []
         """The subflows that counted last,"""
         self._first = self._least = 0
@@ -161,10 +161,9 @@ class UploadDegradationDetector(DegradationDetector):
                 self._shared.pop(cap.scope, None)
 
     def _take(self, token: int, flow: Flow, sample: KernelSubflow, tcp: TcpInfo, now: float) -> bool:
-        demand = self._demands[token]
         if flow.take(now, sample.bytes_received):
-            demand.progressed = now
-        demand.read = now
+            demand = self._demands[token]
+            demand.progressed = max(demand.progressed, now)
         return False
 
     def _wanting(self, token: int, connection: GuardedConnection, samples: Samples, present: int, waiting: int) -> int:
@@ -183,6 +182,8 @@ class UploadDegradationDetector(DegradationDetector):
             flow.take(sample.read or now, sample.bytes_received)
             if history is not None and history.span >= MIN_SPAN:
                 flow.set_rate(int(history.rate))
+        times = [there.read or now for each in connection.uncapped if (there := sockets.get(each)) is not None]
+        demand.read = min(times, default=demand.read)
         full = full or demand.full
         if full or candidate is not None:
             self._see_what_is_owed(demand, connection, samples)
