@@ -202,8 +202,8 @@ class GuardSetup(Setup):
         else:
             slowing = self._slowing(SLOWING_AFTER, 10e6)
             yield Control("the client sends 10 Mbit/s at last", arguments=slowing, after=SLOWING_AFTER)
-            # While it sends all it can, what goes over Ethernet arrives so late that Wi-Fi waits for it, and carries a
-            # third: there the guard is right to act.
+            # While it sends all it can, what goes over Ethernet arrives so late that Wi-Fi waits for it, and carries
+            # half: there the guard is right to act.
             yield Control(
                 "the same under a cap of 1 Mbit/s",
                 arguments=slowing,

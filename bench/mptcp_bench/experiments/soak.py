@@ -20,6 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mptcp_common.units import parse_rate
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Testbed, TestbedError, paths
@@ -55,8 +56,7 @@ CAPPED = f"10.77.{SECOND_CLIENT_NETWORKS[0]}."
 """The addresses of the path that is capped."""
 CROWD = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 _ENTRY = re.compile(r"^add \S+ ([\d.]+),tcp:(\d+),\S+ .*skbprio (\S+)", re.MULTILINE)
-_CLASS = re.compile(r"^class htb (\S+) .* ceil (\d+)([KMG]?)bit\b", re.MULTILINE)
-_FACTORS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+_CLASS = re.compile(r"^class htb (\S+) .* ceil (\d+[KMG]?bit)\b", re.MULTILINE)
 _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
 
 
@@ -159,7 +159,7 @@ def ceilings(classes: str) -> dict[str, float]:
 
     That class has less than the cap while it repays what passed it by; the others have more, or 5 Mbit/s.
     """
-    found = {name: int(number) * _FACTORS[unit] for name, number, unit in _CLASS.findall(classes)}
+    found = {name: float(parse_rate(rate)) for name, rate in _CLASS.findall(classes)}
     return {name: ceil for name, ceil in found.items() if 0.1 * CAP <= ceil <= CAP}
 
 

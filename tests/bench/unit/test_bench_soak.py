@@ -10,8 +10,11 @@ import pytest
 from mutants_of_soak import sample, soaked
 
 from mptcp_bench.experiments.scale_crowd import two_subflows
+from mptcp_bench.experiments.scale_policy import CROWD_CAP
 from mptcp_bench.experiments.soak import bpf_bytes, ceilings, process, shown
+from mptcp_bench.experiments.soak_judging import CAP as CAP_RATE
 from mptcp_bench.experiments.soak_judging import growth, misplaced
+from mptcp_common.units import parse_rate
 
 FIRST, SECOND = "10.77.3.2:40000", "10.77.4.2:40001"
 SUBFLOWS = {"abcd": [(FIRST, "capped"), (SECOND, "other")]}
@@ -50,6 +53,7 @@ def test_the_class_of_the_cap_is_found_by_a_ceiling_that_may_be_lowered_for_a_wh
     assert ceilings(others + line.format("11", "1Gbit")) == {"4d50:11": 1e9}
     assert ceilings(others + line.format("11", "998877Kbit")) == {"4d50:11": 998.877e6}
     assert ceilings(others) == {}
+    assert parse_rate(CROWD_CAP) == CAP_RATE
 
 
 def test_growth_is_from_the_second_third_to_the_last() -> None:

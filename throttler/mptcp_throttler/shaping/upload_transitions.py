@@ -118,10 +118,9 @@ class UploadTransitions:
                 self._begin(four_tuple, 0, (), now)
                 continue
             read = sample.read or now
-            if measurement.received is None and read < measurement.began:
-                continue  # of a sweep that read it before it came to the cap; it is looked up soon
             if measurement.received is None:
-                measurement.began, measurement.received = read, sample.bytes_received
+                if read >= measurement.began:  # else a sweep read it before it came to the cap; it is looked up soon
+                    measurement.began, measurement.received = read, sample.bytes_received
             elif read - measurement.began >= MEASURE_SECONDS:
                 octets = max(0, sample.bytes_received - measurement.received)
                 siblings = [each for each in self._subflows(sample.token) if each != four_tuple]

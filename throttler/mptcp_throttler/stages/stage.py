@@ -25,7 +25,7 @@ class Samples(NamedTuple):
     """What the sockets of some subflows were like."""
 
     time: float
-    """When the last of them was read, monotonic seconds."""
+    """When the sweep or the look-up ended that read them, monotonic seconds."""
     sockets: Mapping[FourTuple, KernelSubflow]
     complete: bool
     """All that is watched was sampled: a watched subflow that is missing from it has no socket."""

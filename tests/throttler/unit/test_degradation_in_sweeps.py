@@ -1,0 +1,66 @@
+"""A sweep reads its sockets one after the other, for up to seconds: what the guard of downloads makes of that."""
+
+from __future__ import annotations
+
+import pytest
+from sampling import MBIT, Flow, capped, four_tuple, free, sampled
+from test_degradation import TICK, Scene
+
+
+def test_a_sweep_that_ends_long_after_it_read_a_socket_makes_no_path_worse_or_better_than_it_is() -> None:
+    scene = Scene({1: [capped(), free()]})
+    scene.run(8)
+    flows = scene.connections[1]
+    scene.run(TICK)
+    read = [flow.socket._replace(read=scene.now) for flow in flows]
+    for flow in flows:
+        flow.go_on(2.0)
+    scene.ticks += round(2.0 / TICK)
+    list(scene.detector.observe(sampled(scene.now + 2.0, read, complete=True)))
+    assert not scene.relaxed()
+    scene.run(10)
+    assert not scene.changes
+
+
+def test_what_one_sample_of_a_long_sweep_says_has_not_held_for_as_long_as_the_sweep() -> None:
+    wifi = free()
+    scene = Scene({1: [capped(), wifi]})
+    scene.run(8)
+    wifi.rate = 1 * MBIT
+    while not scene.detector.urgent() or scene.detector._candidates[1].degraded_since is None:
+        scene.run(TICK)
+    for flow in scene.connections[1]:
+        flow.go_on(TICK)
+    read = [flow.socket._replace(read=scene.now + TICK) for flow in scene.connections[1]]
+    list(scene.detector.observe(sampled(scene.now + 3.0, read)))
+    assert not scene.relaxed(), "seen twice within 0.1 s"
+
+
+def test_two_subflows_of_a_path_that_a_sweep_reads_seconds_apart_do_not_raise_its_baseline() -> None:
+    idle = Flow(four_tuple(2, 2), False, 0.0, waiting=0, unacked=0, token=2)
+    scene = Scene({1: [capped(), free()], 2: [capped(connection=2), idle]})
+    scene.run(8)
+    flows = [flow for each in scene.connections.values() for flow in each]
+    for seconds in (0.1, 3.0):
+        for flow in flows:
+            flow.go_on(seconds)
+        scene.now += seconds
+        if seconds == 0.1:
+            early = [flow.socket._replace(read=scene.now) for flow in flows if flow.token == 2]
+    late = [flow.socket._replace(read=scene.now) for flow in flows if flow.token == 1]
+    list(scene.detector.observe(sampled(scene.now, [*early, *late])))
+    scene.ticks = round(scene.now / TICK)
+    scene.run(2)
+    (flow,) = scene.detector._connections[1].flows
+    assert flow.path.baseline <= 1.1 * 30 * MBIT
+
+
+def test_a_socket_of_a_connection_before_it_is_no_sample() -> None:
+    scene = Scene({1: [capped(), free()]})
+    scene.run(8)
+    old = [flow.socket._replace(token=9, bytes_acked=10**9) for flow in scene.connections[1]]
+    list(scene.detector.observe(sampled(scene.now + 0.05, old)))
+    (flow,) = scene.detector._connections[1].flows
+    assert flow.path.baseline <= 1.1 * 30 * MBIT
+    scene.run(2)
+    assert flow.rate == pytest.approx(30 * MBIT, rel=0.1)
