@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,43 @@ def test_the_pages_say_what_the_results_say() -> None:
     for page, text in pages().items():
         assert page.read_text() == text, f"{page}: {message}"
     assert read_kept(), "no result is kept in docs/results"
+
+
+BY_HAND = "Taken once by hand; no result is kept."
+FIGURE = re.compile(r"\**[-+≤≥]?\d")
+
+
+def unsourced(text: str) -> Iterator[int]:
+    """Yield the line number of each table of *text* that is mostly figures, is not generated and does not say so."""
+    lines = text.split("\n")
+    table: list[str] = []
+    is_generated = False
+    for number, line in enumerate([*lines, ""], 1):
+        if line.startswith("|"):
+            table.append(line)
+            continue
+        if table and not is_generated:
+            cells = [cell.strip() for row in table[2:] for cell in row.strip("|").split("|")[1:] if cell.strip()]
+            figures = sum(1 for cell in cells if FIGURE.match(cell))
+            if figures >= 0.6 * len(cells) > 0 and lines[number : number + 1] != [BY_HAND]:
+                yield number - len(table)
+        table = []
+        is_generated = is_generated != (line == END or doc_tables.BEGIN.fullmatch(line) is not None)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_a_table_of_figures_is_generated_or_says_that_it_was_taken_by_hand(page: Path) -> None:
+    assert list(unsourced(page.read_text())) == []
+
+
+def test_a_table_of_figures_without_a_source_is_found() -> None:
+    table = "| | s |\n|---|---|\n| ours | 5 |\n| **theirs** | **7** |\n"
+    assert list(unsourced(f"Text\n\n{table}\nText\n")) == [3]
+    assert list(unsourced(table)) == [1]
+    assert list(unsourced(f"{table}\n{BY_HAND}\n")) == []
+    assert list(unsourced(f"<!-- table: a.b -->\n\n{table}\n{END}\n")) == []
+    assert list(unsourced(f"<!-- table: a.b -->\n{END}\n{table}\n")) == [3]
+    assert list(unsourced("| key | meaning |\n|---|---|\n| rate | Mbit/s |\n")) == []
 
 
 @pytest.mark.parametrize("name", sorted(read_kept()))
