@@ -130,7 +130,7 @@ def test_the_limit_of_a_killed_daemon_is_taken_back_by_its_successor(site: Site)
         site.reload(throttler, capped("rate: 5 Mbit/s"))
         wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
         throttler.process.kill()
-        assert site.limits()[True] == 5_000_000
+        assert site.limits()[True] in (2_500_000, 5_000_000), "half of it where the cap was repaying what passed it by"
         successor = site.start(UNCAPPED)
         wait_until(lambda: site.limits() == {True: None, False: None}, "the successor takes the limit back")
         site.stopped(successor)
