@@ -56,7 +56,7 @@ async def ask_async(
     request: Mapping[str, object],
     timeout: float = PAUSE_SECONDS,  # noqa: ASYNC109 -- of a pause: asyncio.timeout around the call bounds the whole
 ) -> dict[str, Any]:
-    """As :func:`ask`, without holding up the event loop."""
+    """As :func:`ask`, without blocking the event loop."""
     import asyncio  # who has an event loop has it already; to others it is a tenth of what they do
 
     pieces: list[bytes] = []

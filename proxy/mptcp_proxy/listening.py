@@ -1,4 +1,8 @@
-"""Who listens on which port of this network namespace, and by which protocol, as ``ss -Hltnpi`` (ss(8)) says."""
+"""Who listens on which port of this network namespace, and by which protocol, as ``ss -Hltnpi`` (ss(8)) says.
+
+The kernel's socket diagnostics (sock_diag(7)) name a socket by its inode; ss looks in /proc for the process that has
+it.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ Item = TypeVar("Item", bound=Hashable)
 class Lingering(Generic[Item]):
     """What stays for a while after it went: prefixes, so that one which comes and goes is told to Squid once.
 
-    Each telling has Squid read its whole configuration. Pure: times are arguments, in seconds.
+    Squid reads its whole configuration each time. Pure: times are arguments, in seconds.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -1,4 +1,7 @@
-"""How this host's connections to some addresses are carried, as ``ss -Htnpi state established`` (ss(8)) says."""
+"""How this host's connections to some addresses are carried, as ``ss -Htnpi state established`` (ss(8)) says.
+
+By ss, as in ``listening``: it knows the process that has a socket, and reads what the kernel says of Multipath TCP.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ ln -s ../init.d/squid "$ROOT/rc2.d/S01squid"
 ln -s /lib/x "$ROOT/systemd/timers.target.wants/logrotate.timer"
 if [ -e "$ROOT/fail" ]; then echo "E: no space" ; exit 100; fi
 if [ -e "$ROOT/hold" ]; then
-    touch "$ROOT/holding"
+    touch "$ROOT/waiting"
     while [ ! -e "$ROOT/go" ]; do sleep 0.01; done
 fi
 touch "$ROOT/installed"
@@ -194,7 +194,7 @@ def test_a_signal_in_mid_installation_counts_when_dpkg_is_done(
 ) -> None:
     host.touch("hold")
     process = host.start("demo")
-    host.wait_for("holding")
+    host.wait_for("waiting")
     assert host.has("sbin/policy-rc.d")
     send(process, number)
     assert host.has("sbin/policy-rc.d")
@@ -209,7 +209,7 @@ def test_a_run_of_another_checkout_waits_for_an_installation_under_way(host: Hos
     shutil.copytree(host.root / "checkout", host.root / "other")
     host.touch("hold")
     first = host.start("demo")
-    host.wait_for("holding")
+    host.wait_for("waiting")
     second = host.start("demo", checkout="other")
     assert second.stderr is not None
     assert second.stderr.readline() == "run: waiting for another run to finish its set-up\n"
@@ -222,7 +222,7 @@ def test_a_run_of_another_checkout_waits_for_an_installation_under_way(host: Hos
 def test_what_a_run_that_was_killed_left_is_taken_back_by_the_next(host: Host) -> None:
     host.touch("hold")
     process = host.start("demo")
-    host.wait_for("holding")
+    host.wait_for("waiting")
     to_the_script(process, signal.SIGKILL)
     host.touch("go")
     host.end(process)

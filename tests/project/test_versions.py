@@ -57,6 +57,8 @@ def test_the_package_has_the_versions_that_the_tests_run_with() -> None:
 def test_the_wheel_is_built_by_the_version_that_is_pinned() -> None:
     wanted = requirements(pyproject()["build-system"]["requires"])
     assert {name: version for name, (version, _) in locked("build.txt").items() if name in wanted} == wanted
+    assert f"hatchling=={wanted['hatchling']}" in pyproject()["project"]["optional-dependencies"]["dev"]
+    assert pyproject("bench")["build-system"] == pyproject()["build-system"]
 
 
 @pytest.mark.parametrize("name", ["run.txt", "build.txt", "setuptools.txt"])

@@ -1,9 +1,10 @@
 """Whether the demo showed what it should. Pure: from what was measured to words.
 
 There are two kinds of complaint. What the product does *wrong* is wrong on any machine: other bytes, no Multipath TCP,
-a path unused, a cap exceeded, a throttler that ended. A rate that was *missed* may be the machine's fault: it counts
-only if neither the hypervisor nor other programs took the processors' time: that the demo's own programs took it all is
-a fault of theirs. What a link gives is what plain TCP got over it in the same run.
+a path unused, a cap exceeded, a throttler that ended. What was *missed* may be the machine's fault: a rate, the end of
+the download, a cap that came late and was kept to from then on. It counts only if neither the hypervisor nor other
+programs took the processors' time: that the demo's own programs took it all is a fault of theirs. What a link gives is
+what plain TCP got over it in the same run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ UNUSED = 0.02
 """Share of what a path could carry, below which it was not used."""
 SHORT = 1.0
 """Seconds of steady state, below which there was none."""
+CLOSING = 2.0
+"""Seconds at the end of the steady state by which a cap that came late differs from one that never came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Measured:
     """Seconds, on the clock of the picture's samples."""
     octets: int
     digest_ok: bool
-    """Whether these were the bytes that the origin has."""
+    """Whether these were the bytes that the origin has, all of them."""
     protocol: Protocol
     steady: Mapping[str, float]
     """Bits per second of each device on the wire, in the steady state."""
@@ -48,6 +51,13 @@ class Measured:
     """Exit status of the throttler where it ended before its download did."""
     congestion_control: tuple[str, ...] = ()
     """What the proxy's subflows to the client used; empty where the download did not go through the proxy."""
+    closing: float | None = None
+    """Bits per second of the capped device in the last :data:`CLOSING` seconds of the steady state.
+
+    None where that was shorter, or nothing is capped.
+    """
+    broken_off: float | None = None
+    """Seconds after which the download was broken off; None where it came to its end."""
 
     @property
     def goodput(self) -> float:
@@ -65,11 +75,11 @@ class Outcome:
     wrong: tuple[str, ...] = ()
     """What the product did wrong."""
     missed: tuple[str, ...] = ()
-    """Rates that were not reached."""
+    """What was not reached in time: rates, a cap, the end of the download."""
 
     @property
     def busy(self) -> bool:
-        """Whether rates were missed while the machine was too busy to reach them."""
+        """Whether something was missed while the machine was too busy to reach it."""
         return bool(self.missed) and self.measured.processors.busy
 
     @property
@@ -87,7 +97,9 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
     known = plain if part.multipath else {}
     expected = {d: min(float(allowed), known.get(d, allowed)) for d, allowed in part.allowed.items()}
     wrong, missed = [], []
-    if not measured.digest_ok:
+    if measured.broken_off is not None:
+        missed.append(f"no end after {measured.broken_off:g} s")
+    elif not measured.digest_ok:
         wrong.append("the bytes received are not those the origin has (SHA-256)")
     protocol = measured.protocol.complaint(multipath=part.multipath)
     if protocol is not None:
@@ -98,7 +110,9 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
         rate = measured.steady[path.device]
         shown = f"{path.label} carried {rate / 1e6:.1f} Mbit/s in the steady state"
         fault = _fault(part, path, rate)
-        if fault is not None:
+        if fault is not None and _late(measured, path):
+            missed.append(f"{shown} {fault}: it came late, and was kept to in the last {CLOSING:g} s")
+        elif fault is not None:
             wrong.append(f"{shown} {fault}")
         elif path.device in expected and rate < FILLED * expected[path.device]:
             missed.append(f"{shown}, less than {FILLED:.0%} of {_source(part, path, expected[path.device])}")
@@ -115,9 +129,21 @@ def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
     if rate > MOST * allowed:
         what = "its cap" if part.capped == path.device else "its link"
         return f"and {what} allows {allowed / 1e6:g}"
-    if part.multipath and rate < UNUSED * allowed:
+    if rate < UNUSED * allowed:
         return "and should have been used"
     return None
+
+
+def _late(measured: Measured, path: DisplayedPath) -> bool:
+    """Return whether the cap of *path* was seen in force at the end, though it was exceeded before.
+
+    A path that carries less than its cap there does not show one: it may have run dry.
+    """
+    if measured.part.capped != path.device or measured.closing is None:
+        return False
+    allowed = measured.part.allowed[path.device]
+    exceeded = measured.steady[path.device] > MOST * allowed
+    return exceeded and FILLED * allowed <= measured.closing <= MOST * allowed
 
 
 def _source(part: Part, path: DisplayedPath, expected: float) -> str:
@@ -151,8 +177,8 @@ class Verdict:
             return None
         parts = "; ".join(f"{outcome.measured.part.title} ({outcome.measured.processors})" for outcome in busy)
         return (
-            f"this machine is too busy to judge the rates of: {parts}. Everything else there is as it should be; "
-            "for the rates run the demo again when the machine has less to do."
+            f"this machine is too busy to judge: {parts}. What could be judged there is as it should be; "
+            "run the demo again when the machine has less to do."
         )
 
 

@@ -53,7 +53,8 @@ def table(outcomes: Sequence[Outcome]) -> Table:
             wanted = "idle" if expected is None else f"{expected / 1e6:.3g}"
             cells.append(f"{rate:.{2 if rate < 10 else 1}f} / {wanted}")
         cells.append(str(1 + measured.protocol.joins) if part.multipath else "TCP")
-        cells += [f"{measured.octets / 1e6:.1f}", "equal" if measured.digest_ok else "differs"]
+        compared = "cut off" if measured.broken_off is not None else "equal" if measured.digest_ok else "differs"
+        cells += [f"{measured.octets / 1e6:.1f}", compared]
         result.add_row(*cells, style="bold red" if outcome.failed else "yellow" if outcome.busy else None)
     return result
 
@@ -121,5 +122,7 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
         "end": measured.end,
         "octets": measured.octets,
         "digest_ok": measured.digest_ok,
+        "broken_off": measured.broken_off,
+        "closing": measured.closing,
         "protocol": asdict(measured.protocol),
     }

@@ -28,7 +28,7 @@ from mptcp_lab.testbed.transfer import download, wget
 from ..live import View
 from ..shipped import POLICY, ethernet_cap
 from . import output as files
-from .judging import SHORT, Measured, Outcome, perform
+from .judging import CLOSING, SHORT, Measured, Outcome, perform
 from .parts import PATHS, Part, parts
 
 SYSCTL = Path("/proc/sys/net/ipv4")
@@ -75,12 +75,17 @@ class Stage:
 
         self.view.begin(f"{part.title}: {part.subtitle}")
         before = processors.read(own=os.getpid())
-        seen = download(lab_of(self.testbed), argv, timeout=4 * part.seconds + 10, watch=watch)
+        limit = 4 * part.seconds + 10
+        seen = download(lab_of(self.testbed), argv, timeout=limit, watch=watch, may_time_out=True)
         used = processors.usage(before, processors.read(own=os.getpid()))
         ended = self.throttler.process.returncode if part.capped and self.throttler is not None else None
         start = seen.began - self.recorder.started
         steady_seconds = seen.ended - ENDING - part.settle
         within = (part.settle, seen.ended - ENDING) if steady_seconds >= SHORT else (0.0, seen.ended)
+        closing = None
+        if part.capped is not None and steady_seconds >= CLOSING:
+            end = start + seen.ended - ENDING
+            closing = mean_rate(self.recorder.samples, part.capped, end - CLOSING, end)
         return Measured(
             part,
             start,
@@ -96,6 +101,8 @@ class Stage:
             used,
             ended,
             tuple(sorted(controls)),
+            closing,
+            limit if seen.timed_out else None,
         )
 
     def said(self, outcome: Outcome) -> None:
@@ -116,7 +123,7 @@ def run(output: Path, console: Console) -> None:
     """Run the demo and leave its files in *output*.
 
     Raises DemoError where something is not as it should be, TestbedError where this host lacks something for it. Where
-    the machine was too busy to judge rates that were missed, that is said, and no error.
+    the machine was too busy to judge what was not reached in time, that is said, and no error.
     """
     need(*NEEDED)
     output.mkdir(parents=True, exist_ok=True)

@@ -68,7 +68,7 @@ SPAN: Final = 10.0
 SCRAPE_SECONDS, ROWS_SECONDS, CAPS_SECONDS = 5.0, 2.0, 0.5
 """Between two: the page asks for its table every two seconds."""
 CAPPED_WITHIN: Final = 120.0
-TOLD_WITHIN: Final = 30.0
+SHOWN_WITHIN: Final = 30.0
 CHROMIUM_WITHIN: Final = 60.0
 NOBODY, STATUS_GROUP = 65534, 54321
 """As whom the console runs: the second is nobody's group, in place of the throttler's."""
@@ -251,14 +251,14 @@ class Examination:
         tunnels, begin = self._plan.tunnels, time.monotonic()
         self._load(UNCAPPED)
         self._entries.gone(CAPPED_WITHIN)
-        if math.isinf(streams.told(0, begin, TOLD_WITHIN)):
+        if math.isinf(streams.first_with(0, begin, SHOWN_WITHIN)):
             return math.inf
         begin = time.monotonic()
         self._load(FULL)
         self._entries.come(tunnels, CAPPED_WITHIN)
         there = time.monotonic()
-        # Decisions come before entries: what the console was told of may be ahead of the kernel.
-        return max(0.0, streams.told(tunnels, begin, TOLD_WITHIN) - there)
+        # Decisions come before entries: what the console has may be ahead of the kernel.
+        return max(0.0, streams.first_with(tunnels, begin, SHOWN_WITHIN) - there)
 
     def _load(self, caps: Caps) -> None:
         self._policy.write_text(caps.text())

@@ -62,7 +62,7 @@ class Streams(WorkingThread):
         self._port = port
         self._streams = [_Stream() for _ in range(count)]
         self._capped: list[tuple[float, int]] = []
-        """When the first browser was told of how many caps."""
+        """When the first browser got how many caps."""
 
     def work(self) -> None:
         with ExitStack() as stack, selectors.DefaultSelector() as selector:
@@ -95,8 +95,8 @@ class Streams(WorkingThread):
             time.monotonic(), tuple(each.octets for each in streams), tuple(each.updates for each in streams)
         )
 
-    def told(self, capped: int, after: float, within: float) -> float:
-        """Wait until the first browser is told of *capped* caps; return when it was, no sooner than *after*.
+    def first_with(self, capped: int, after: float, within: float) -> float:
+        """Wait until the first browser got *capped* caps; return when it did, no sooner than *after*.
 
         Infinity, where that is not *within* so many seconds from now.
         """

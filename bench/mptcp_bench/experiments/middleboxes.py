@@ -84,7 +84,9 @@ def download(
 ) -> Download:
     """Get one file with *behaviour* at *place*, and look at kernel and status meanwhile."""
     lab, change = lab_of(testbed), testbed.emulation.change_middlebox
-    wait_until(lambda: subflows(lab) == 0 and told(throttler) == (0, 0), "the last connection is gone", timeout=90)
+    wait_until(
+        lambda: subflows(lab) == 0 and active_and_capped(throttler) == (0, 0), "the last connection is gone", timeout=90
+    )
     for path in PLACES["both"]:
         change(path, behaviour if path in PLACES[place] else "nothing")
     looks: list[Look] = []
@@ -92,7 +94,7 @@ def download(
     def look(elapsed: float) -> None:
         if looks and elapsed < looks[-1].time + 0.25:
             return
-        before, status, after = subflows(lab), told(throttler), subflows(lab)
+        before, status, after = subflows(lab), active_and_capped(throttler), subflows(lab)
         # What changed while we looked is no disagreement.
         looks.append(Look(elapsed, status[0] if status[0] in (before, after) else after, *status))
 
@@ -115,7 +117,7 @@ def subflows(lab: Lab) -> int:
     return sum("tcp-ulp-mptcp" in line for line in shown.stdout.splitlines())
 
 
-def told(throttler: Throttler) -> tuple[int, int]:
+def active_and_capped(throttler: Throttler) -> tuple[int, int]:
     """Return how many subflows the status calls active, and how many of them have a cap."""
     active = [
         subflow

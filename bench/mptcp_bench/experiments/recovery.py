@@ -159,7 +159,7 @@ def examine(testbed: Testbed, backend: str) -> Observed:
 
 
 def are_back(before: str, now: str) -> bool:
-    """Tell whether the sysctls are as *before*; those of links that came or went do not count."""
+    """Return whether the sysctls are as *before*; those of links that came or went do not count."""
     return not now.startswith(FAILED) and not changed_sysctls(before, now)
 
 

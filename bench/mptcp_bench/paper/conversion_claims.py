@@ -39,7 +39,7 @@ def _values(result: PaperResult, kind: str, direction: str, case: str = MPTCP) -
     return values
 
 
-def _told(values: tuple[float, ...]) -> str:
+def _tail(values: tuple[float, ...]) -> str:
     middle, *tail = (show(value, "s") for value in percentiles(values, PERCENTILES))
     return f"{middle} at the median, p95 {tail[0]}, p99 {tail[1]} (n = {len(values)})"
 
@@ -74,9 +74,9 @@ def _median(m: Measured, kind: str, direction: str) -> Statistic:
 )
 def _syn(m: Measured) -> Finding:
     plain = percentiles(_values(m.result, SYN, UP, TCP), (50,))[0]
-    whole = _told(_values(m.result, WHOLE, UP))
+    whole = _tail(_values(m.result, WHOLE, UP))
     return Finding(
-        f"Client's third ACK in to SYN out: {_told(_values(m.result, SYN, UP))}. From the client's SYN, its handshake "
+        f"Client's third ACK in to SYN out: {_tail(_values(m.result, SYN, UP))}. From the client's SYN, its handshake "
         f"within: {whole}. By plain TCP {show(plain, 's')}: the time is Squid's, Multipath TCP has little part in it.",
         *_against(m, SYN, _median(m, SYN, UP), "What is left is Squid reading the request, deciding, and connecting."),
     )
@@ -91,8 +91,8 @@ def _data(m: Measured) -> Finding:
     up, down = _values(m.result, DATA, UP), _values(m.result, DATA, DOWN)
     bulk = _values(m.result, BULK, DOWN)
     return Finding(
-        f"Request in to request out: {_told(up)}. Response in to response out: {_told(down)}. In 1 MB downloads, which "
-        f"come faster than the client's paths take them: {_told(bulk)}.",
+        f"Request in to request out: {_tail(up)}. Response in to response out: {_tail(down)}. In 1 MB downloads, which "
+        f"come faster than the client's paths take them: {_tail(bulk)}.",
         *_against(
             m,
             DATA,

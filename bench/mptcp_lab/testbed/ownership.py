@@ -36,6 +36,8 @@ class Run:
     pid: int
     directory: Path
     alive: bool
+    damaged: bool = False
+    """Whether the lock file does not say which directory it is, nor of which process: neither means anything then."""
 
     def namespace(self, node: str) -> str:
         return f"{PREFIX}-{self.id}-{node}"
@@ -108,9 +110,13 @@ def _runs() -> Iterator[Run]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 alive = True
-            with suppress(ValueError):
-                known = json.loads(os.read(descriptor, 4096) or b"{}")
-                yield Run(lock.stem, known.get("pid", 0), Path(known.get("directory", "/nonexistent")), alive)
+            try:
+                known = json.loads(os.read(descriptor, 4096))
+                pid, directory = int(known["pid"]), Path(known["directory"])
+            except (ValueError, TypeError, KeyError):
+                yield Run(lock.stem, 0, Path(), alive, damaged=True)
+            else:
+                yield Run(lock.stem, pid, directory, alive)
         finally:
             os.close(descriptor)
 
@@ -122,24 +128,33 @@ def runs() -> tuple[Run, ...]:
 
 
 def remove_stale() -> Cleaned:
-    """End what still runs in the namespaces of dead runs, and remove these; one that fails does not keep the others."""
+    """End what still runs in the namespaces of dead runs, and remove these; one that fails does not keep the others.
+
+    Of a run whose lock file is damaged the temporary directory is not known: it is named as left, and the file stays.
+    """
     done: list[str] = []
     left: list[str] = []
     with registry():
         for dead in [each for each in _runs() if not each.alive]:
-            name = f"testbed {dead.id} of process {dead.pid}"
+            lock = RUN_DIRECTORY / f"{dead.id}.lock"
+            name = f"testbed {dead.id}" if dead.damaged else f"testbed {dead.id} of process {dead.pid}"
             failures = []
             for namespace in dead.namespaces:
                 try:
                     delete_namespace(namespace)
                 except TestbedError as error:
                     failures.append(f"{name}: {error}")
+            if dead.damaged:
+                failures.append(
+                    f"{name}: {lock} is damaged and does not say where its temporary directory is: "
+                    f"remove {tempfile.gettempdir()}/{PREFIX}-{dead.id}-*, then that file"
+                )
             if failures:
                 left += failures
                 continue
             if dead.directory.name.startswith(f"{PREFIX}-{dead.id}-"):
                 shutil.rmtree(dead.directory, ignore_errors=True)
-            (RUN_DIRECTORY / f"{dead.id}.lock").unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
             done.append(f"removed {name}")
     return Cleaned(tuple(done), tuple(left))
 

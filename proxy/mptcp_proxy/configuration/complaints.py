@@ -73,8 +73,8 @@ def complaints(lines: Sequence[PhysicalLine], service_name: str, parse: Parse) -
     said: set[Problem] = set()
     removed_acls: set[str] = set()
     for _ in range(MOST_ROUNDS):
-        remaining = list(statements(left, service_name))
-        problems, fatal = interpret(parse(left), remaining, removed_acls)
+        following = list(statements(left, service_name))
+        problems, fatal = interpret(parse(left), following, removed_acls)
         yield from (problem for problem in problems if problem not in said)
         said.update(problems)
         if fatal is None:
@@ -87,7 +87,7 @@ def complaints(lines: Sequence[PhysicalLine], service_name: str, parse: Parse) -
 
 
 def interpret(
-    output: str, remaining: Sequence[Statement], removed_acls: set[str]
+    output: str, following: Sequence[Statement], removed_acls: set[str]
 ) -> tuple[list[Problem], Statement | None]:
     """Return what one run of Squid found, and the statement at which it gave up."""
     problems: list[Problem] = []
@@ -99,8 +99,8 @@ def interpret(
         if announced := _PROCESSING.match(text):
             problems.extend(_problems(current, remarks, removed_acls))
             remarks = []
-            found = next((i for i in range(position, len(remaining)) if remaining[i].text == announced["text"]), None)
-            current = None if found is None else remaining[found]
+            found = next((i for i in range(position, len(following)) if following[i].text == announced["text"]), None)
+            current = None if found is None else following[found]
             position = position if found is None else found + 1
         elif _BUNGLED.match(text):
             problems.extend(_problems(current, [*remarks, "FATAL: not well formed"], removed_acls))
@@ -110,7 +110,7 @@ def interpret(
     # What is fatal without being about one statement (an unknown user) comes after the last one.
     about_all = [remark for remark in remarks if _FATAL.match(remark)]
     problems.extend(_problems(current, [r for r in remarks if r not in about_all], removed_acls))
-    file = remaining[0].file if remaining else ""
+    file = following[0].file if following else ""
     problems.extend(Problem(_PREFIX.sub("", r).strip(), file) for r in about_all if not _UNKNOWN_USER.search(r))
     return problems, None
 
@@ -134,9 +134,9 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
     details = list(dict.fromkeys(_PREFIX.sub("", remark).strip() for remark in remarks))
     # These only repeat the statement, or what a remark before them has said.
     echo = statement.text if statement else "\0"
-    telling = [d for d in details if not d.endswith(echo) and not d.startswith(("empty ACL", "not well formed"))]
+    informative = [d for d in details if not d.endswith(echo) and not d.startswith(("empty ACL", "not well formed"))]
     yield Problem(
-        f"{_shortened(statement)}{'; '.join(telling or details[:1])}",
+        f"{_shortened(statement)}{'; '.join(informative or details[:1])}",
         file,
         number,
         allowed="" if warning else _allowed(statement),

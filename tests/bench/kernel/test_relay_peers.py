@@ -170,7 +170,7 @@ def counted(
 
 
 @contextmanager
-def holding(answers: int, held: Mapping[int, threading.Event]) -> Iterator[int]:
+def delaying(answers: int, held: Mapping[int, threading.Event]) -> Iterator[int]:
     """Have a server give each connection *answers*, those whose numbers are *held* when they may have them."""
     numbers = itertools.count()
 
@@ -212,7 +212,7 @@ def test_connections_that_stand_wait_until_all_do(program: Path, answers: int, r
     """Else a connection that comes late waits for those that ask without a pause."""
     first, again = threading.Event(), threading.Event()
     held = {0: first} | dict.fromkeys(range(3, 6), again)
-    with holding(answers, held) as port, clients(program, port, 3, requests=requests, rate=rate) as until:
+    with delaying(answers, held) as port, clients(program, port, 3, requests=requests, rate=rate) as until:
         until(lambda c: c.standing == 2)
         time.sleep(0.3)
         waiting = until(lambda c: True)
@@ -227,7 +227,7 @@ def test_connections_that_stand_wait_until_all_do(program: Path, answers: int, r
 
 def test_all_connections_stand_however_low_the_rate(program: Path) -> None:
     """One alone could answer all that is due."""
-    with holding(10_000, {}) as port, clients(program, port, 3, rate=1) as until:
+    with delaying(10_000, {}) as port, clients(program, port, 3, rate=1) as until:
         assert until(lambda c: c.standing == 3).answers <= 5
 
 

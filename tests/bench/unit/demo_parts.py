@@ -36,6 +36,12 @@ def with_rates(measured: Measured, **rates: float) -> Measured:
     return replace(measured, steady={**measured.steady, **rates})
 
 
+def broken_off(measured: Measured) -> Measured:
+    """Return *measured* as it is where the download had no end: some of its bytes are missing."""
+    limit = 4 * measured.part.seconds + 10
+    return replace(measured, broken_off=limit, end=limit, octets=measured.octets // 2, digest_ok=False)
+
+
 @dataclass(frozen=True)
 class Mutant:
     """Something broken in the product or the testbed, in one part of the demo, and what must be said of it."""
@@ -62,6 +68,46 @@ MUTANTS: Mapping[str, Mutant] = {
         POLICY, lambda m: with_rates(m, eth0=20e6, wlan0=10e6), "its cap allows 5"
     ),
     "cap exceeded": Mutant(POLICY, lambda m: with_rates(m, eth0=1.11 * CAP), "its cap allows 5"),
+    "cap never comes": Mutant(
+        POLICY, lambda m: replace(with_rates(m, eth0=60e6), closing=60e6), "60.0 Mbit/s .* its cap allows 5$"
+    ),
+    "cap never comes, and the path runs dry": Mutant(
+        POLICY, lambda m: replace(with_rates(m, eth0=60e6), closing=3e6), "60.0 Mbit/s .* its cap allows 5$"
+    ),
+    "cap lifted again": Mutant(
+        POLICY, lambda m: replace(with_rates(m, eth0=12e6), closing=5.6e6), "12.0 Mbit/s .* its cap allows 5$"
+    ),
+    "throttler dead, its cap late": Mutant(
+        POLICY, lambda m: replace(with_rates(m, eth0=12e6), closing=5e6, throttler=-9), "the throttler ended"
+    ),
+    "fallback, cap late": Mutant(
+        POLICY,
+        lambda m: replace(with_rates(m, eth0=12e6), closing=5e6, protocol=replace(MPTCP, fallbacks=1)),
+        "fell back to plain TCP",
+    ),
+    "other path unused, cap late": Mutant(
+        POLICY,
+        lambda m: replace(with_rates(m, eth0=12e6, wlan0=0.1e6), closing=5e6),
+        "Wi-Fi carried 0.1 .* should have been used",
+    ),
+    "capped path unused nearly to the end": Mutant(
+        POLICY, lambda m: replace(with_rates(m, eth0=0.0), closing=5e6), "should have been used$"
+    ),
+    "broken off, no cap": Mutant(
+        POLICY, lambda m: broken_off(replace(with_rates(m, eth0=6e6), closing=6e6)), "its cap allows 5$"
+    ),
+    "broken off, throttler dead": Mutant(
+        POLICY, lambda m: broken_off(replace(m, throttler=-9, closing=5e6)), "the throttler ended"
+    ),
+    "broken off, fallback to TCP": Mutant(
+        FREE, lambda m: broken_off(replace(m, protocol=replace(MPTCP, fallbacks=1))), "fell back to plain TCP"
+    ),
+    "broken off, second path unused": Mutant(
+        FREE, lambda m: broken_off(with_rates(m, wlan0=0.0)), "Wi-Fi carried 0.0 .* should have been used"
+    ),
+    "broken off, nothing came": Mutant(
+        PARTS["tcp-wifi"], lambda m: broken_off(with_rates(m, wlan0=0.0)), "Wi-Fi carried 0.0 .* should have been used"
+    ),
     "over before the cap could show": Mutant(POLICY, lambda m: replace(m, steady_seconds=0.2), "before a steady state"),
     "second path unused": Mutant(
         FREE, lambda m: with_rates(m, wlan0=0.0), "Wi-Fi carried 0.0 .* should have been used"
@@ -107,5 +153,13 @@ SLOW: Mapping[str, Mutant] = {
     "capped path": Mutant(
         POLICY, lambda m: with_rates(m, eth0=3.9e6), "Ethernet carried 3.9 .* less than 80% of the 5 of its cap"
     ),
+    "late cap": Mutant(
+        POLICY,
+        lambda m: replace(with_rates(m, eth0=12e6), closing=5e6),
+        "Ethernet carried 12.0 .* its cap allows 5: it came late, and was kept to in the last 2 s",
+    ),
+    "no end": Mutant(FREE, broken_off, "no end after 46 s"),
+    "no end, capped": Mutant(POLICY, lambda m: broken_off(replace(m, closing=5e6)), "no end after 74 s"),
+    "no end of plain TCP": Mutant(PARTS["tcp-wifi"], broken_off, "no end after 34 s"),
 }
-"""Rates that a busy machine may explain."""
+"""What a busy machine may explain."""

@@ -1,4 +1,4 @@
-"""The demo's verdict: what the product does wrong fails on any machine, a missed rate on one that had time enough."""
+"""The demo's verdict: what the product does wrong fails on any machine, what it missed on one that had time enough."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import FrameType
 
 import pytest
-from demo_parts import BURNT, BUSY, FREE, IDLE, MUTANTS, PARTS, PLAIN, POLICY, SLOW, Mutant, good, with_rates
+from demo_parts import BURNT, BUSY, FREE, IDLE, MPTCP, MUTANTS, PARTS, PLAIN, POLICY, SLOW, Mutant, good, with_rates
 
 from mptcp_bench.demo import judging
 from mptcp_bench.demo.judging import Measured, Outcome, Verdict, judge, perform
@@ -37,7 +37,7 @@ def test_what_the_product_does_wrong_fails_on_any_machine(mutant: Mutant, proces
 
 
 @pytest.mark.parametrize("mutant", SLOW.values(), ids=SLOW)
-def test_a_missed_rate_fails_unless_the_machine_was_busy(mutant: Mutant) -> None:
+def test_what_was_missed_fails_unless_the_machine_was_busy(mutant: Mutant) -> None:
     slow = mutant.broken(good(mutant.part))
     outcome = judge(slow, PLAIN)
     (said,) = outcome.missed
@@ -49,11 +49,11 @@ def test_a_missed_rate_fails_unless_the_machine_was_busy(mutant: Mutant) -> None
     verdict = Verdict([outcome])
     assert verdict.failure is None
     assert verdict.warning is not None
-    assert f"too busy to judge the rates of: {mutant.part.title} (processors idle 0%" in verdict.warning
+    assert f"too busy to judge: {mutant.part.title} (processors idle 0%" in verdict.warning
 
 
 @pytest.mark.parametrize("mutant", SLOW.values(), ids=SLOW)
-def test_a_missed_rate_fails_where_the_proxy_burns_both_processors(mutant: Mutant) -> None:
+def test_what_was_missed_fails_where_the_proxy_burns_both_processors(mutant: Mutant) -> None:
     outcome = judge(mutant.broken(replace(good(mutant.part), processors=BURNT)), PLAIN)
     assert outcome.failed
     assert not outcome.busy
@@ -120,6 +120,24 @@ def test_a_busy_part_is_repeated_once() -> None:
     assert still.warning is not None
     # On the second try there was time enough, and still it was slow.
     assert performed(slow, replace(slow, processors=IDLE)).failure is not None
+
+
+@pytest.mark.parametrize("mutant", [SLOW["late cap"], SLOW["no end"], SLOW["no end, capped"]])
+def test_a_late_cap_and_a_download_without_end_are_repeated_once_on_a_busy_machine(mutant: Mutant) -> None:
+    missed = mutant.broken(replace(good(mutant.part), processors=BUSY))
+    assert performed(missed, good(mutant.part)).warning is None
+    again = performed(missed, missed)
+    assert again.failure is None
+    assert again.warning is not None
+    # On the second try the machine had time enough, or something was wrong on any machine.
+    assert performed(missed, replace(missed, processors=IDLE)).failure is not None
+    assert performed(missed, replace(missed, processors=BURNT)).failure is not None
+    assert performed(missed, replace(missed, protocol=replace(MPTCP, fallbacks=1))).failure is not None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_what_the_product_does_wrong_is_not_repeated_however_busy_the_machine(mutant: Mutant) -> None:
+    assert performed(mutant.broken(replace(good(mutant.part), processors=BUSY))).failure is not None
 
 
 def test_nothing_else_is_repeated() -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-from demo_parts import BURNT, BUSY, CAP, IDLE, PARTS, good, with_rates
+from demo_parts import BURNT, BUSY, CAP, IDLE, PARTS, broken_off, good, with_rates
 from rich.console import Console
 
 from mptcp_bench import cli
@@ -34,6 +34,8 @@ class Setup:
     used: dict[str, list[Usage]] = field(default_factory=dict)
     """Of each part, attempt by attempt; idle where there is none."""
     samples: list[Sample] = field(default_factory=lambda: [Sample(0.0, {"eth0": 0, "wlan0": 0})])
+    cap_from: float = 0.0
+    """Seconds from a capped download's start in which Ethernet carries 60 Mbit/s."""
     throttlers: int = 0
     throttler_ended: int | None = None
     downloads: list[str] = field(default_factory=list)
@@ -65,18 +67,26 @@ class Setup:
         self.throttlers += 1
         return SimpleNamespace(process=SimpleNamespace(returncode=self.throttler_ended))
 
-    def download(self, lab: object, argv: list[str], **_: object) -> Any:
+    def download(self, lab: object, argv: list[str], *, may_time_out: bool, **_: object) -> Any:
+        assert may_time_out
         label = argv[-1].rpartition("/")[2]
         self.downloads.append(label)
         part = PARTS[label]
         measured = self.broken.get(label, lambda m: m)(good(part))
         start = self.now
         while self.now < start + part.seconds:
-            octets = {d: self.samples[-1].octets[d] + round(rate / 80) for d, rate in measured.steady.items()}
+            late = {"eth0": 60e6} if part.capped and self.now - start < self.cap_from else {}
+            rates = {**measured.steady, **late}
+            octets = {d: self.samples[-1].octets[d] + round(rate / 80) for d, rate in rates.items()}
             self.samples.append(Sample(self.now + 0.1, octets))
         digest = label if measured.digest_ok else "another"
         return SimpleNamespace(
-            began=start, ended=self.now - start, octets=measured.octets, sha256=digest, protocol=measured.protocol
+            began=start,
+            ended=self.now - start,
+            octets=measured.octets,
+            sha256=digest,
+            protocol=measured.protocol,
+            timed_out=measured.broken_off is not None,
         )
 
     def usage(self, *_: object) -> Usage:
@@ -170,10 +180,34 @@ def test_a_machine_that_is_too_busy_is_a_warning_and_exit_status_0(
     assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    assert "Warning: this machine is too busy to judge the rates of: MPTCP through the proxy (" in printed.out
+    assert "Warning: this machine is too busy to judge: MPTCP through the proxy (" in printed.out
     assert setup.downloads == ["tcp-ethernet", "tcp-wifi", "mptcp", "mptcp", "mptcp-policy", "mptcp-policy"]
     # The throttler that the first attempt started serves the second.
     assert setup.throttlers == 1
+
+
+@pytest.mark.parametrize(("used", "status"), [(BUSY, 0), (IDLE, 1), (BURNT, 1)], ids=["busy", "idle", "burnt"])
+@pytest.mark.parametrize("cap_from", [0.0, 9.0], ids=["no end", "late cap"])
+def test_no_end_and_a_late_cap_are_excused_by_a_busy_machine_alone(
+    setup: Setup, tmp_path: Path, capsys: pytest.CaptureFixture[str], cap_from: float, used: Usage, status: int
+) -> None:
+    setup.cap_from = cap_from
+    setup.broken = {} if cap_from else {"mptcp-policy": broken_off}
+    setup.used = {"mptcp-policy": [used, used]}
+    assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == status
+    printed = capsys.readouterr()
+    assert setup.downloads.count("mptcp-policy") == 2 - status
+    assert ("too busy to judge: MPTCP through the proxy + policy (" in printed.out) == (status == 0)
+    assert ("it came late, and was kept to" if cap_from else "no end after 74 s") in " ".join(printed.out.split())
+    assert ("cut off" in printed.out) == (not cap_from)
+
+
+def test_a_cap_that_never_comes_is_exit_status_1_on_a_busy_machine(setup: Setup, tmp_path: Path) -> None:
+    setup.cap_from = 16.0
+    setup.used = {"mptcp-policy": [BUSY, BUSY]}
+    with pytest.raises(running.DemoError, match=r"not as it should be: MPTCP through the proxy \+ policy "):
+        run(tmp_path)
+    assert setup.downloads == list(PARTS)
 
 
 @pytest.mark.parametrize("used", [IDLE, BURNT], ids=["machine with time", "proxy burns both processors"])

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
 from proxying import configuration
+from time_limit import least_time
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
@@ -184,19 +186,30 @@ def test_an_address_that_is_silent_keeps_nobody_waiting_for_long(scene: Scene, m
     core = module_testbed["core"]
     (device,) = (link["dev"] for link in json.loads(core.run(["ip", "-j", "route", "get", ORIGIN]).stdout))
     nobody = [DEAD, "lladdr", "02:00:00:00:00:66", "dev", device]
-    with core.changed(["ip", "neigh", "add", *nobody], ["ip", "neigh", "del", *nobody]):
+    numbers = count()
+
+    def took() -> float:
+        # Another name each time: of a known one Squid leaves the silent address out.
         began = time.monotonic()
-        assert scene.status(get(f"http://half-dead.known.example:{OK}/")) == 200
+        assert scene.status(get(f"http://half-dead-{next(numbers)}.known.example:{OK}/")) == 200
+        return time.monotonic() - began
+
+    with core.changed(["ip", "neigh", "add", *nobody], ["ip", "neigh", "del", *nobody]):
         # Squid looks at its timers by the second.
-        assert SILENT - 1 <= time.monotonic() - began < 4 * SILENT
+        assert SILENT - 1 <= least_time(took, 4 * SILENT) < 4 * SILENT
 
 
 def test_who_does_not_finish_a_request_is_not_waited_for(scene: Scene) -> None:
     """Squid by itself waits for five minutes, for each with a descriptor."""
     begun = ("", "GET http://", f"GET http://{ORIGIN}:{OK}/ HTTP/1.1\r\nHost: x\r\nX: ")
-    took = json.loads(scene.client.run(python_command(UNFINISHED, "10.77.8.2", *begun), timeout=300).stdout)
-    assert took.keys() == set(begun)
-    assert PATIENCE * 0.9 <= min(took.values()) <= max(took.values()) < 3 * PATIENCE, took
+
+    def longest() -> float:
+        took = json.loads(scene.client.run(python_command(UNFINISHED, "10.77.8.2", *begun), timeout=300).stdout)
+        assert took.keys() == set(begun)
+        assert min(took.values()) >= PATIENCE * 0.9, took
+        return float(max(took.values()))
+
+    assert least_time(longest, 3 * PATIENCE) < 3 * PATIENCE
 
 
 def test_a_name_without_an_address_is_unavailable(scene: Scene) -> None:

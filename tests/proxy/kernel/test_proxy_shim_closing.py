@@ -116,7 +116,7 @@ tell(got=got, held=held)
         "client.sendall(b'unread'); time.sleep(0.3)",
     ],
 )
-def test_what_needs_no_holding_is_not_held(play: Callable[[str], Any], first: str) -> None:
+def test_what_needs_no_delay_is_closed_at_once(play: Callable[[str], Any], first: str) -> None:
     found = play(f"""
 client, server = connect()
 before = sockets()

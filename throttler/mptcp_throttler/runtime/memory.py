@@ -1,4 +1,4 @@
-"""Keeps the C library from holding on to memory that nothing uses. mallopt(3).
+"""Has the C library give back memory that nothing uses. mallopt(3).
 
 It puts large objects apart, and gives them back when they are freed; but once one of two megabytes was freed, all up to
 that size go to its heap instead. A table of 20,000 subflows outgrows its place again and again, and leaves holes there.

@@ -1,0 +1,101 @@
+"""Nothing is left of a testbed whose build failed or whose run was killed, and what cannot be removed is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mptcp_lab.testbed import TWO_PATHS, End, Testbed, TestbedError, ownership, paths
+from mptcp_lab.testbed.services import program
+
+pytestmark = pytest.mark.kernel
+
+
+def test_failed_build_names_the_step_and_leaves_nothing() -> None:
+    link = replace(TWO_PATHS.links[3], a=End("origin", "eth0", ("10.77.9.2/24",) * 2))
+    broken = replace(TWO_PATHS, name="broken", links=(*TWO_PATHS.links[:3], link))
+    testbed = Testbed(broken)
+    with pytest.raises(TestbedError, match=r"(?s)build broken: \[origin\] ip address add 10\.77\.9\.2/24"):
+        testbed.__enter__()
+    assert not testbed.claimed.namespaces
+    assert testbed.claimed.id not in {run.id for run in ownership.runs()}
+
+
+DRIVER = """
+from mptcp_lab.testbed import *
+with Testbed(paths([1000000])) as t:
+    p = t['core'].popen(['sleep', '600'])
+    print(t.claimed.id, p.pid, t.directory, flush=True)
+    input()
+"""
+
+
+@pytest.mark.usefixtures("dead_runs")
+def test_what_a_killed_run_left_is_found_and_removed() -> None:
+    with subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        identifier, orphan, directory = child.stdout.readline().decode().split()
+        assert any(run.id == identifier and run.alive for run in ownership.runs())
+        cleaned = ownership.remove_stale()
+        assert identifier not in "\n".join((*cleaned.done, *cleaned.left))
+        assert len(list(ownership.NAMESPACES.glob(f"mpx-{identifier}-*"))) == 4
+        child.kill()
+    assert f"removed testbed {identifier} of process {child.pid}" in ownership.remove_stale().done
+    assert list(ownership.NAMESPACES.glob(f"mpx-{identifier}-*")) == []
+    assert not Path(directory).exists()
+    assert not Path(f"/proc/{orphan}/cmdline").exists() or not Path(f"/proc/{orphan}/cmdline").read_bytes()
+
+
+def stick(namespace: str) -> None:
+    """Have the next deletion of *namespace* fail: ip-netns(8) takes one mount away, and finds another below it."""
+    target = str(ownership.NAMESPACES / namespace)
+    subprocess.run(["mount", "--bind", target, target], check=True)
+
+
+def owned(identifier: str) -> list[tuple[str, ...]]:
+    """Return the namespaces of the dead run *identifier*."""
+    return [run.namespaces for run in ownership.runs() if run.id == identifier and not run.alive]
+
+
+@pytest.mark.usefixtures("dead_runs")
+def test_a_namespace_whose_deletion_failed_stays_owned() -> None:
+    testbed = Testbed(paths([1_000_000]))
+    testbed.__enter__()
+    identifier, core = testbed.claimed.id, testbed["core"].namespace
+    stick(core)
+    with pytest.raises(TestbedError, match=f"delete namespace {core}: exit code"):
+        testbed.__exit__(None, None, None)
+    assert owned(identifier) == [(core,)]
+    cleaned = ownership.remove_stale()
+    assert f"removed testbed {identifier} of process {os.getpid()}" in cleaned.done
+    assert identifier not in "\n".join(cleaned.left)
+    assert owned(identifier) == []
+    assert not testbed.directory.exists()
+
+
+@pytest.mark.usefixtures("dead_runs")
+def test_cleanup_names_what_it_could_not_delete_and_tries_again() -> None:
+    with subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        identifier = child.stdout.readline().decode().split()[0]
+        child.kill()
+    core = f"mpx-{identifier}-core"
+    stick(core)
+    argv = [program("mptcp-bench"), "cleanup"]
+    failed = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert (
+        f"mptcp-bench cleanup: testbed {identifier} of process {child.pid}: delete namespace {core}: " in failed.stderr
+    )
+    assert identifier not in failed.stdout
+    assert owned(identifier) == [(core,)]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert f"removed testbed {identifier} of process {child.pid}\n" in done.stdout
+    assert identifier not in done.stderr
+    assert owned(identifier) == []
+    assert not (ownership.NAMESPACES / core).exists()

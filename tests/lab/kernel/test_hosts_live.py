@@ -1,0 +1,89 @@
+"""The hosts of a testbed: programs, mounts, sysctls and locks are their own, and what is changed is undone."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mptcp_lab.testbed import TMPFS, Testbed, TestbedError, congestion, ownership
+from mptcp_lab.testbed.services import wait_until
+
+pytestmark = pytest.mark.kernel
+Require = Callable[..., None]
+
+
+def test_cubic_is_selected_inside_and_the_host_is_as_before(
+    make_testbed: Callable[..., Testbed],
+) -> None:
+    host = Path("/proc/sys/net/ipv4")
+    names = ("tcp_allowed_congestion_control", "tcp_congestion_control")
+
+    def as_they_are() -> list[str]:
+        # Another run may have one more allowed for a moment, under this lock.
+        with ownership.registry():
+            return [(host / name).read_text() for name in names]
+
+    before = as_they_are()
+    try:
+        congestion.ALLOWED.open("r+").close()
+    except PermissionError:
+        pytest.skip("NOT TESTED: in a container the list of allowed congestion controls cannot be changed")
+    testbed = make_testbed()
+    inside = testbed["proxy"].run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
+    if "cubic" in congestion.AVAILABLE.read_text().split():
+        assert inside == "cubic"
+    assert as_they_are() == before
+
+
+def test_private_mounts_are_seen_by_the_program_alone(testbed: Testbed) -> None:
+    shown = testbed.directory / "shown"
+    shown.mkdir()
+    process = testbed["proxy"].popen(
+        ["sh", "-c", "echo here > /run/no-such-directory/x/file; ls /dev/shm; echo done"],
+        name="mounts",
+        mounts={"/run/no-such-directory/x": shown, "/dev/shm": TMPFS},
+    )
+    assert process.wait(60) == 0
+    assert process.output() == "done\n"
+    assert (shown / "file").read_text() == "here\n"
+    assert not Path("/run/no-such-directory").exists()
+
+
+def test_a_program_that_ignores_term_is_killed(testbed: Testbed) -> None:
+    process = testbed["core"].popen(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"])
+    wait_until(lambda: "ready" in process.output(), "the program starts", process=process)
+    assert process.stop(grace=0.2) == -signal.SIGKILL
+
+
+def test_scoped_changes_are_undone(testbed: Testbed) -> None:
+    client = testbed["client"]
+
+    def state() -> str:
+        words = "sysctl net.mptcp.enabled; ip -4 route show table all; ip -6 route show table all | sort"
+        return client.run(["sh", "-c", words]).stdout
+
+    before = state()
+    with client.sysctl("net.mptcp.enabled", "0"):
+        assert state() != before
+    with client.link_down("wlan0"):
+        assert "dev wlan0" not in client.run(["ip", "-4", "route"]).stdout
+    assert state() == before
+
+
+def test_iptables_waits_for_no_other_suite(testbed: Testbed, require: Require) -> None:
+    """While another one holds its lock iptables(8) waits or fails; it is one for the machine, unless told otherwise."""
+    require("iptables-legacy")
+    command = ["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", "-j", "ACCEPT"]
+    lock = Path(os.environ["XTABLES_LOCKFILE"])
+    assert lock != Path("/run/xtables.lock")
+    lock.touch()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(TestbedError, match=r"no end after 1 s|holding the xtables lock"):
+            testbed["proxy"].run(command, timeout=1)
+    testbed["proxy"].run(command)

@@ -1,0 +1,30 @@
+"""What the wheels ship, as the builder says that makes them: the product nothing of the bench, nor of the tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PRODUCT = {"mptcp_common", "mptcp_console", "mptcp_portal", "mptcp_proxy", "mptcp_throttler"}
+BENCH = {"mptcp_bench", "mptcp_lab"}
+
+
+@pytest.mark.parametrize(("directory", "packages"), [(".", PRODUCT), ("bench", BENCH)], ids=["product", "bench"])
+def test_a_wheel_ships_its_packages_and_no_others(directory: str, packages: set[str], tmp_path: Path) -> None:
+    (wheel,) = WheelBuilder(str(REPOSITORY / directory)).build(directory=str(tmp_path), versions=["standard"])
+    with ZipFile(wheel) as archive:
+        names = archive.namelist()
+        code = {name: archive.read(name).decode() for name in names if name.endswith(".py")}
+    (information,) = {name.split("/")[0] for name in names} - packages
+    assert re.fullmatch(r"mptcp_steering_(proxy|bench)-[0-9.]+\.dist-info", information)
+    assert {name.split("/")[0] for name in code} == packages
+    if packages == PRODUCT:
+        # Not in its packages either, and nothing that is shipped needs it.
+        assert [name for name in names if any(word in name.split("/") for word in (*BENCH, "bench", "tests"))] == []
+        imports = re.compile(r"^\s*(from|import) mptcp_(bench|lab)\b", re.MULTILINE)
+        assert [name for name, text in code.items() if imports.search(text)] == []
