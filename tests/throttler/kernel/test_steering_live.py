@@ -24,7 +24,7 @@ from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 pytestmark = pytest.mark.kernel
 
 STANDBY = PATHS + "rules: [{name: s, steer: {mode: active-standby, active: wifi, standby: ethernet}}]\n"
-BALANCE = PATHS + "rules: [{name: b, steer: {mode: load-balancing, weights: {ethernet: 50, wifi: 50}}}]\n"
+BALANCE = PATHS + "rules: [{name: b, steer: {mode: load-balancing, weights: {ethernet: 20, wifi: 80}}}]\n"
 STANDBY_AND_BUDGET = f"""\
 {PATHS}rules:
   - {{name: s, steer: {{mode: active-standby, active: wifi, standby: ethernet}}}}
@@ -133,7 +133,7 @@ def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
         wait_until(lambda: throttler.status()["counters"]["entries"] == 1, "a cap")
         (capped,) = [s for s in throttler.status()["connections"][0]["subflows"] if s["classid"]]
         assert capped["path"] == "ethernet"
-        assert capped["reason"] == "steered load-balancing by rule b: 50 % of the bytes"
+        assert capped["reason"] == "steered load-balancing by rule b: 20 % of the bytes"
         assert 1_000_000 < capped["rate"] < 60_000_000
     wait_until(lambda: not throttler.status()["classes"], "the class goes with the connection")
     site.stopped(throttler)
