@@ -31,7 +31,7 @@ from mptcp_throttler.shaping.cap import class_spec
 from .. import style
 from . import pages_cells
 from .aims import aims_table
-from .attempts import attempted
+from .attempts import Attempts
 from .devices import DEVICES
 from .findings import Findings, Picture
 from .options import choice, count, positive, refused
@@ -95,13 +95,13 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss")
     topology = paths(two_paths(RATES, RTTS))
     measured: list[Measured] = []
-    void: list[str] = []
+    attempts = Attempts(console)
     with Testbed(topology, seed=seed) as plain, Testbed(topology, seed=seed) as throttled:
         size = round(sum(RATES) * 1e6 / 8 * (seconds + 5))
         work = Work(Bed.built(plain, [size]), Bed.built(throttled, [size]), size, cap, seconds)
         for one in planned:
             console.print(str(one), style="dim", highlight=False)
-            measured += attempted(partial(work.measure, one), str(one), console, void) or []
+            measured += attempts.of(partial(work.measure, one), str(one)) or []
     variants = list(dict.fromkeys(one.variant for one in planned))
     asked = aims(measured, work.rates, variants, sum(one.variant == "poller" for one in planned))
     data = {
@@ -112,7 +112,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     }
     pictures = (Picture("overshoot", lambda target: draw(target, measured, work.rates)),) if measured else ()
     tables = (table_of(measured, work.rates), aims_table("Overshoot", asked))
-    return Findings(tables, data, tuple(void), pictures, tuple(asked))
+    return attempts.judged(Findings(tables, data, pictures=pictures, aims=tuple(asked)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +185,11 @@ class Work:
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
         bed.known = True
+        # First: what is wrong over paths that were not as asked is not the product's fault.
+        bed.testbed.check_emulation()
         complaint = Protocol.of(*added.read()).complaint(multipath=True)
         if complaint is not None:
             raise TestbedError(complaint)
-        bed.testbed.check_emulation()
         until = None if poller is None or poller.capped_at is None else poller.capped_at - recorder.started
         outcome = judge(recorder.samples, CAPPED, OTHER, self.rates.cap, end, until)
         return Measured(one.variant, transfer, one.phase, outcome, begin, recorder.samples)
