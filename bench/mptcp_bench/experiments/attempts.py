@@ -7,7 +7,7 @@ second attempt alone does not work: such an attempt misses an aim.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rich.console import Console
@@ -29,6 +29,11 @@ class Repeated:
     reason: str
     emulation: bool
     """Whether the emulated paths were the reason."""
+
+    def __str__(self) -> str:
+        return (
+            f"repeated for {'the emulated paths' if self.emulation else 'another reason'}: {self.what}: {self.reason}"
+        )
 
 
 class Attempts:
@@ -61,7 +66,7 @@ class Attempts:
             findings,
             failures=(*findings.failures, *self._void),
             aims=(*findings.aims, first_attempt(self._repeated)),
-            data=findings.data | {"repeated": [asdict(each) for each in self._repeated]},
+            notes=(*findings.notes, *map(str, self._repeated)),
         )
 
 

@@ -123,6 +123,8 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
     ):
         time.sleep(max(0.0, WARM - recorder.now))
         if len(sockets(setup, cell)) != 2:
+            # First: what is wrong over paths that were not as asked is not the product's fault.
+            setup.testbed.check_emulation()
             raise TestbedError("the transfer has not two subflows")
         onset = recorder.now
         if variant != "no cap":

@@ -47,6 +47,7 @@ def kept(setup: Setup) -> float:
     with setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
         time.sleep(max(0.0, WARM - recorder.now))
         if subflows(setup.testbed) != 2:
+            setup.testbed.check_emulation()
             raise TestbedError("the download has not two subflows")
         onset = recorder.now
         setup.load(Caps(crowd=True, client=CAP, landing="soft").text())

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from mptcp_bench import experiments
-from mptcp_bench.experiments import overshoot
+from mptcp_bench.experiments import onset, onset_cells, overshoot, scale_soft
 from mptcp_bench.experiments.attempts import Attempts
-from mptcp_bench.experiments.findings import Findings
+from mptcp_bench.experiments.findings import Findings, result_of
+from mptcp_bench.provenance import Provenance
 from mptcp_lab.testbed import EmulationError, TestbedError
 
 NOTHING = Findings((), {})
@@ -46,7 +49,10 @@ def test_a_run_is_tried_three_times_and_each_reason_is_kept(
     findings = attempts.judged(NOTHING)
     assert findings.failures == void
     emulation = isinstance(error, EmulationError)
-    assert findings.data["repeated"] == [{"what": "x", "reason": "late", "emulation": emulation}] * min(times, 2)
+    reason = "the emulated paths" if emulation else "another reason"
+    assert findings.notes == (f"repeated for {reason}: x: late",) * min(times, 2)
+    provenance = Provenance("mptcp-bench run x", "0" * 40, "6.18", 2, "5.7", "3.11", 1, "2026-11-23T00:00:00+00:00")
+    assert result_of("x", "", findings, provenance, {}, seed=1, quick=False).notes == findings.notes
     [aim] = findings.aims
     assert aim.value == (0 if emulation else min(times, 2))
     assert aim.met is (emulation or times == 0)
@@ -57,7 +63,7 @@ def test_what_an_experiment_found_besides_is_kept() -> None:
     attempts.of(failing(2, TestbedError("late")), "x", most=2)
     findings = attempts.judged(Findings((), {"runs": 3}, ("before",)))
     assert findings.failures == ("before", "x: late")
-    assert findings.data["runs"] == 3
+    assert findings.data == {"runs": 3}
     assert len(findings.wrong) == 3
 
 
@@ -71,6 +77,24 @@ def test_an_experiment_that_makes_attempts_has_them_judged() -> None:
         text = source.read_text()
         if "Attempts(console)" in text:
             assert "attempts.judged(" in text or " attempts, usage," in text, source.name
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_second_subflow_that_is_missing_over_late_paths_is_not_the_products_fault(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = SimpleNamespace(running=lambda argv: nullcontext())
+    setup: Any = SimpleNamespace(load=lambda text: None, client=client, download=["curl"], testbed=SimpleNamespace())
+    for module in (onset, scale_soft):
+        monkeypatch.setattr(module, "Recorder", lambda *of: nullcontext(SimpleNamespace(now=100.0)))
+    monkeypatch.setattr(onset, "sockets", lambda *of: {})
+    monkeypatch.setattr(scale_soft, "subflows", lambda *of: 0)
+    [cell, *_] = onset_cells.cells({}, quick=True)
+    for run in (partial(onset.transfer, setup, cell, "soft"), partial(scale_soft.kept, setup)):
+        setup.testbed.check_emulation = failing(int(late), EmulationError("late"))
+        with pytest.raises(TestbedError) as raised:
+            run()
+        assert (raised.type is EmulationError) is late
 
 
 def test_a_fallback_to_tcp_that_is_gone_at_the_second_attempt_fails_the_experiment(
