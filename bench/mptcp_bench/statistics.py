@@ -173,7 +173,7 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
     return Comparison(difference, difference - half, difference + half)
 
 
-def no_less_than(sample: Sequence[float], reference: Sequence[float], margin: float) -> Comparison:
+def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Comparison:
     """Compare *sample* with *reference* for non-inferiority: it may be less by *margin*, a share of the reference.
 
     It holds where the lower bound of ``mean(sample) - (1 - margin) * mean(reference)`` is above zero.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 
 from rich import box
 from rich.table import Table
 
 from ..result_file import AimVerdict, JudgedAim, bounds, judge
+from ..statistics import fmean, no_less_than
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,20 @@ class Aim:
         """Return what the result file says of it."""
         value = float(self.value) if isfinite(self.value) else None
         return JudgedAim(self.what, value, self.unit, self.least, self.most, self.verdict)
+
+
+def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Aim:
+    """Return the aim that *sample* is no less than *reference*, as :func:`statistics.no_less_than` defines it.
+
+    The value is the lower bound of the mean of *sample*, as a multiple of the reference's: to be 1 - *margin* at least.
+    NaN, which misses, where there are too few values for a bound, or the reference is nothing.
+    """
+    value = nan
+    if sample and reference:
+        whole = reference if isinstance(reference, int | float) else fmean(reference)
+        low = no_less_than(sample, reference, margin).low
+        value = nan if low is None or not whole else 1 - margin + low / whole
+    return Aim(f"{what}, lower bound", value, least=1 - margin)
 
 
 class AimsTable(Table):

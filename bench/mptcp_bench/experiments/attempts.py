@@ -1,30 +1,76 @@
-"""Runs that may be void, because the host was too busy to emulate the paths, for one: tried again, and named."""
+"""Attempts that measured nothing: they are made again, and the result says how many there were, and why.
+
+That a path was not emulated as asked is the machine's fault. All else may be the product's, and one that works at the
+second attempt alone does not work: such an attempt misses an aim.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rich.console import Console
 
-from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed import EmulationError, TestbedError
+
+from .aims import Aim
+from .findings import Findings
 
 T = TypeVar("T")
 ATTEMPTS = 3
 
 
-def attempted(
-    run: Callable[[], T], name: str, console: Console, void: list[str] | None = None, attempts: int = ATTEMPTS
-) -> T | None:
-    """Return what *run* returns; None where it was void in all *attempts*, for what was measured must not be lost.
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """An attempt that was made again."""
 
-    Each reason is printed; the last one is added to *void*.
-    """
-    for number in range(1, attempts + 1):
-        try:
-            return run()
-        except (TestbedError, ValueError) as error:
-            console.print(f"{name}: void, because {error}", style="dim", highlight=False)
-            if number == attempts and void is not None:
-                void.append(f"{name}: {error}")
-    return None
+    what: str
+    reason: str
+    emulation: bool
+    """Whether the emulated paths were the reason."""
+
+    def __str__(self) -> str:
+        return (
+            f"repeated for {'the emulated paths' if self.emulation else 'another reason'}: {self.what}: {self.reason}"
+        )
+
+
+class Attempts:
+    """The attempts of one run of an experiment."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._repeated: list[Repeated] = []
+        self._void: list[str] = []
+
+    def of(self, run: Callable[[], T], what: str, most: int = ATTEMPTS) -> T | None:
+        """Return what *run* returns; None where it failed *most* times: what else was measured must not be lost.
+
+        It fails by TestbedError and ValueError; each reason is printed, and kept.
+        """
+        for number in range(1, most + 1):
+            try:
+                return run()
+            except (TestbedError, ValueError) as error:
+                self._console.print(f"{what}: void, because {error}", style="dim", highlight=False)
+                if number == most:
+                    self._void.append(f"{what}: {error}")
+                else:
+                    self._repeated.append(Repeated(what, str(error), isinstance(error, EmulationError)))
+        return None
+
+    def judged(self, findings: Findings) -> Findings:
+        """Return *findings* with what could not be measured, the attempts that were repeated, and the aim for these."""
+        return replace(
+            findings,
+            failures=(*findings.failures, *self._void),
+            aims=(*findings.aims, first_attempt(self._repeated)),
+            notes=(*findings.notes, *map(str, self._repeated)),
+        )
+
+
+def first_attempt(repeated: Sequence[Repeated]) -> Aim:
+    """Return the aim that what is measured works at the first attempt."""
+    failed = sum(not each.emulation for each in repeated)
+    return Aim("attempts repeated for another reason than the emulated paths", failed, most=0)

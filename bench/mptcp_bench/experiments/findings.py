@@ -35,6 +35,8 @@ class Findings:
     """What was to be measured and was not, or was wrong without an aim that says so."""
     pictures: tuple[Picture, ...] = ()
     aims: tuple[Aim, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What else a reader of the result has to know."""
 
     @property
     def wrong(self) -> tuple[str, ...]:
@@ -63,6 +65,7 @@ def result_of(
         seed=seed,
         complete=True,
         quick=quick,
+        notes=findings.notes,
         failures=findings.failures,
         aims=tuple(aim.judged() for aim in findings.aims),
         tables=tables_of(besides),

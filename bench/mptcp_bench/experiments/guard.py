@@ -14,18 +14,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import product
 
 from rich.console import Console
 
-from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
 
-from .attempts import attempted
 from .devices import DEVICES
 from .findings import Findings, Picture
 from .guard_drawing import draw
@@ -125,6 +123,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     faults = [] if options.get("fault") == "" else choice(options, "fault", FAULTS)
     directions = choice(options, "direction", DIRECTIONS)
     measured: list[Measured] = []
+    void: list[str] = []
     controls: dict[str, Unharmed] = {}
     for rtt, direction in product(rtts, directions):
         with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
@@ -133,10 +132,12 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             for fault, number, arm in product(faults, range(runs), ARMS[direction]):
                 name = f"{direction}, {rtt} ms, {fault}, {number + 1} of {runs}, guard {arm}"
                 console.print(name, style="dim", highlight=False)
-                once = partial(measure, setup, Cell(direction, rtt, fault), arm)
-                # A run that is not there misses an aim.
-                if (seen := attempted(once, name, console, attempts=1)) is not None:
-                    measured.append(seen)
+                try:
+                    measured.append(measure(setup, Cell(direction, rtt, fault), arm))
+                except (TestbedError, ValueError) as error:
+                    # What else was measured must not be lost.
+                    void.append(f"{name}: {error}")
+                    console.print(f"void, because {error}", style="dim", highlight=False)
             controls |= {f"{direction}, {rtt} ms, {each.name}": unharmed(setup, each) for each in setup.controls()}
     planned = [Cell(direction, rtt, fault) for rtt, direction, fault in product(rtts, directions, faults)]
     asked = aims(measured, controls, planned, runs)
@@ -145,7 +146,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "controls": {name: asdict(control) for name, control in controls.items()},
     }
     pictures = (Picture("guard", lambda target: draw(target, measured)),) if measured else ()
-    return Findings((table_of(measured), controls_table(controls)), data, pictures=pictures, aims=tuple(asked))
+    return Findings((table_of(measured), controls_table(controls)), data, tuple(void), pictures, tuple(asked))
 
 
 @dataclass(frozen=True, slots=True)

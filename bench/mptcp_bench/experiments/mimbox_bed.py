@@ -26,7 +26,7 @@ from mptcp_lab.testbed.services import start_origin, wait_until
 from .. import style
 from ..statistics import median
 from .aims import Aim, aims_table
-from .attempts import attempted
+from .attempts import Attempts
 from .findings import Findings, Picture
 from .mimbox_judging import sound
 from .mimbox_points import PERCENTS, Claim, Point, Points
@@ -217,7 +217,7 @@ def rounds(
     what: Chosen,
     bed: Bed,
     seed: int,
-    void: list[str],
+    attempts: Attempts,
     window: Callable[[int], Window],
     around: Callable[[int, Cell], AbstractContextManager[Any]] = lambda at, cell: nullcontext(),
 ) -> Iterator[Point]:
@@ -232,7 +232,7 @@ def rounds(
                 tasks = [task for one, task in what.tasks if one == cell]
                 name = f"round {number + 1}, {at}, {cell}"
                 once = partial(_through, bed, cell, tasks, at, number, window(at), around)
-                for point in attempted(once, name, console, void) or []:
+                for point in attempts.of(once, name) or []:
                     console.print(f"{name}, {point.task}: {_shown(point)}", style="dim", highlight=False)
                     yield point
 
@@ -258,7 +258,7 @@ def findings(
     what: Chosen,
     points: Points,
     more: Sequence[Aim],
-    void: Sequence[str],
+    attempts: Attempts,
     usage: processors.Usage,
     draw: Callable[[Path], None],
 ) -> Findings:
@@ -268,7 +268,8 @@ def findings(
     data = {"points": [asdict(p) | {"cell": str(p.cell)} for p in points.all], "left_out": what.left_out}
     tables = (claims_table(declared.title, claims), _figures(declared, what, points))
     shown = aims_table(f"{declared.title}, {what.runs} rounds", aims)
-    return Findings((*tables, shown), data, tuple(void), (Picture(declared.name, draw),) if points.all else (), aims)
+    pictures = (Picture(declared.name, draw),) if points.all else ()
+    return attempts.judged(Findings((*tables, shown), data, pictures=pictures, aims=aims))
 
 
 def claims_table(title: str, claims: Sequence[Claim]) -> Table:

@@ -25,7 +25,7 @@ from ..wire.packets import ACK, SYN, Packet
 from ..wire.streams import Leg, follow
 from ..wire.workload import Workload, measure
 from .aims import aims_table
-from .attempts import attempted
+from .attempts import Attempts
 from .findings import Findings
 from .mimbox_bed import NEEDS, built, claims_table
 from .mimbox_judging import ROUTER, delay_aims, delay_claims
@@ -50,7 +50,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     need(*NEEDS, "curl", "tcpdump")
     runs = count(options, "runs", 1 if quick else RUNS)
     found: list[Delays] = []
-    void: list[str] = []
+    attempts = Attempts(console)
     draw = Random(seed)
     before = processors.read()
     files = {FILE: REQUESTS.down}
@@ -58,7 +58,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         for number in range(runs):
             for cell in draw.sample(CELLS, len(CELLS)):
                 once = partial(delays_of, bed, cell, number)
-                each = attempted(once, f"round {number + 1}, {cell}", console, void)
+                each = attempts.of(once, f"round {number + 1}, {cell}")
                 if each is not None:
                     micro = ", ".join(
                         f"{name} {getattr(each, name) * 1e6:.1f} µs" for name in ("syn", "answer", "data")
@@ -81,7 +81,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             table.add_row("router" if cell.proxy == DIRECT else cell.proxy, cell.client, *values)
     data = {"delays": [asdict(each) | {"cell": str(each.cell)} for each in found]}
     shown = aims_table(f"{TITLE}, {runs} rounds", aims)
-    return Findings((claims_table(TITLE, claims), table, shown), data, tuple(void), aims=aims)
+    return attempts.judged(Findings((claims_table(TITLE, claims), table, shown), data, aims=aims))
 
 
 def delays_of(bed: Bed, cell: Cell, number: int) -> Delays:

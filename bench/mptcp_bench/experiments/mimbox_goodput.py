@@ -15,6 +15,7 @@ from mptcp_lab.agent import processors
 from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.mtu import mtu
 
+from .attempts import Attempts
 from .findings import Findings
 from .mimbox_bed import DEVICES, NEEDS, Declared, Window, built, chosen, curves, drawn, findings, rounds, several
 from .mimbox_judging import ROUTER, goodput_aims, goodput_claims
@@ -51,17 +52,17 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Measure what *options* choose of what is installed here."""
     need(*NEEDS)
     what = chosen(DECLARED, options, quick)
-    void: list[str] = []
+    attempts = Attempts(console)
     before = processors.read()
     with built(seed, FILES, what.seconds) as bed:
 
         def around(at: int, cell: Cell) -> AbstractContextManager[None]:
             return several(mtu(bed.testbed[node], device, at) for node, device in DEVICES)
 
-        points = Points(rounds(console, what, bed, seed, void, lambda at: Window(), around))
+        points = Points(rounds(console, what, bed, seed, attempts, lambda at: Window(), around))
     usage = processors.usage(before, processors.read())
     title, subtitle = "Goodput against the MTU", "one download; Multipath TCP over two paths unless it says tcp"
     return findings(
-        DECLARED, what, points, goodput_aims(points), void, usage,
+        DECLARED, what, points, goodput_aims(points), attempts, usage,
         lambda target: drawn(target, title, subtitle, [lambda axes: curves(axes, DECLARED, what, points)]),
     )  # fmt: skip

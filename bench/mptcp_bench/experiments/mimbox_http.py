@@ -17,6 +17,7 @@ from mptcp_lab.testbed.features import need
 
 from .. import style
 from ..statistics import median
+from .attempts import Attempts
 from .findings import Findings
 from .mimbox_bed import LOOKS, NEEDS, Chosen, Declared, Window, built, chosen, curves, drawn, findings, rounds
 from .mimbox_judging import http_aims, http_claims
@@ -48,10 +49,10 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Measure what *options* choose of what is installed here."""
     need(*NEEDS)
     what = chosen(DECLARED, options, quick)
-    void: list[str] = []
+    attempts = Attempts(console)
     before = processors.read()
     with built(seed, {str(size): size for size in what.values}, what.seconds) as bed:
-        points = Points(rounds(console, what, bed, seed, void, lambda at: Window(str(at), CLIENTS, close=True)))
+        points = Points(rounds(console, what, bed, seed, attempts, lambda at: Window(str(at), CLIENTS, close=True)))
     usage = processors.usage(before, processors.read())
     subtitle = f"{CLIENTS} clients, each request on a connection of its own, closed after the answer"
     panels: list[Callable[[Any], None]] = [
@@ -59,7 +60,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         lambda axes: times(axes, what, points),
     ]
     return findings(
-        DECLARED, what, points, http_aims(points), void, usage,
+        DECLARED, what, points, http_aims(points), attempts, usage,
         lambda target: drawn(target, "Requests a second, and completion times", subtitle, panels),
     )  # fmt: skip
 

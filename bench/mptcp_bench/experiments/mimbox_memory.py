@@ -19,7 +19,7 @@ from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.features import need
 
-from .attempts import attempted
+from .attempts import Attempts
 from .findings import Findings
 from .mimbox_bed import NEEDS, Declared, Window, built, chosen, curves, drawn, findings, measured, rounds, several
 from .mimbox_judging import EACH, ROUTER, buffer_aims, buffer_claims
@@ -61,7 +61,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     """Measure what *options* choose."""
     need(*NEEDS)
     what = chosen(DECLARED, options, quick)
-    void: list[str] = []
+    attempts = Attempts(console)
     before = processors.read()
     with (
         built(seed, FILES, 2.0 if quick else what.seconds, (ADSL, MOBILE)) as bed,
@@ -73,7 +73,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
             defaults = {"tcp_rmem": at, "tcp_wmem": min(at, 16_384)}
             return several(node.sysctl(f"net.ipv4.{key}", f"4096 {default} {at}") for key, default in defaults.items())
 
-        found = list(rounds(console, what, bed, seed, void, lambda at: Window(memory=True, warm=2.0), limited))
+        found = list(rounds(console, what, bed, seed, attempts, lambda at: Window(memory=True, warm=2.0), limited))
         for number in range(what.runs):
 
             def busy(number: int = number) -> Point:
@@ -82,14 +82,14 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                     window = Window(streams=BUSY, memory=True, warm=2.0)
                     return replace(measured(bed, cell, "connect", EACH, number, window, process), task="busy")
 
-            point = attempted(busy, f"round {number + 1}, busy", console, void)
+            point = attempts.of(busy, f"round {number + 1}, busy")
             found += [point] if point else []
-    idle = _idle(console, seed, what.runs, QUICK_HOLD if quick else HOLD, void)
+    idle = _idle(console, seed, what.runs, QUICK_HOLD if quick else HOLD, attempts)
     points = Points(found)
     usage = processors.usage(before, processors.read())
     subtitle = "ADSL of 8 and 3G of 2 Mbit/s; the sender's tcp_rmem and tcp_wmem are limited"
     done = findings(
-        DECLARED, what, points, buffer_aims(points, idle), void, usage,
+        DECLARED, what, points, buffer_aims(points, idle), attempts, usage,
         lambda target: drawn(target, "Goodput against what a socket may buffer", subtitle,
                              [lambda axes: curves(axes, DECLARED, what, points, "linear")]),
     )  # fmt: skip
@@ -104,7 +104,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     return replace(done, tables=(*done.tables, table), data=done.data | {"memory": [asdict(each) for each in kept]})
 
 
-def _idle(console: Console, seed: int, runs: int, hold: int, void: list[str]) -> list[HeldMemory]:
+def _idle(console: Console, seed: int, runs: int, hold: int, attempts: Attempts) -> list[HeldMemory]:
     """Return what idle connections of a new proxy take, by TCP and Multipath TCP."""
     found: list[HeldMemory] = []
     with Testbed(paths((None, None), offloads=False, name="mimbox"), seed=seed) as testbed:
@@ -116,7 +116,7 @@ def _idle(console: Console, seed: int, runs: int, hold: int, void: list[str]) ->
                     def once(client: str = client, task: str = task, number: int = number) -> Measured:
                         return bed.hold(Cell(OURS, client), task, number)
 
-                    there = attempted(once, f"round {number + 1}, {name}, {client}", console, void)
+                    there = attempts.of(once, f"round {number + 1}, {name}, {client}")
                     if there is not None:
                         console.print(f"{name}, {client}: {there.cost:.0f} kB", style="dim", highlight=False)
                         found.append(HeldMemory(f"{name}, {client}", there.user / 1e3, there.kernel / 1e3))

@@ -31,7 +31,7 @@ from .. import style
 from ..statistics import of_median
 from . import onset_cells
 from .aims import Aim
-from .attempts import ATTEMPTS, attempted
+from .attempts import Attempts
 from .devices import DEVICES as PATH_DEVICES
 from .drawing import beside, both_paths, mark
 from .findings import Findings, Picture
@@ -78,11 +78,11 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     chosen, variants = cells(options, quick), variants_of(options)
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     measured: list[Measured] = []
-    void: list[str] = []
+    attempts = Attempts(console)
     for number, cell in enumerate(chosen, 1):
         console.print(f"{number} of {len(chosen)}: {cell}", style="dim", highlight=False)
-        once = partial(measure, cell, runs, seed, console, variants)
-        measured += attempted(once, str(cell), console, void, attempts=2) or []
+        once = partial(measure, cell, runs, seed, attempts, variants)
+        measured += attempts.of(once, str(cell), most=2) or []
     table, asked = judged(chosen, measured, runs if "soft" in variants else 0)
     named = tuple(replace(aim, what=f"{what}: {aim.what}") for what, aim in asked)
     data = {
@@ -91,13 +91,13 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     }
     drawn = measured and {"at-once", "soft"} <= set(variants)
     pictures = (Picture("onset", lambda target: draw(target, measured)),) if drawn else ()
-    return Findings((table,), data, tuple(void), pictures, named)
+    return attempts.judged(Findings((table,), data, pictures=pictures, aims=named))
 
 
-def measure(cell: Cell, runs: int, seed: int, console: Console, variants: Sequence[str] = VARIANTS) -> list[Measured]:
-    """Do *runs* runs of each variant, in turns, in one testbed."""
+def measure(cell: Cell, runs: int, seed: int, attempts: Attempts, variants: Sequence[str] = VARIANTS) -> list[Measured]:
+    """Do *runs* runs of each variant, in turns, in one testbed; a run that stays void is left out."""
     half = two_paths(cell.rates, (cell.ethernet_rtt, cell.wifi_rtt))
-    found = []
+    found: list[Measured] = []
     with Testbed(paths(half), seed=seed) as testbed:
         if cell.direction == "up" and not select(cell.control, [testbed["client"].namespace]):
             raise TestbedError(f"the client cannot have {cell.control} here")
@@ -107,18 +107,9 @@ def measure(cell: Cell, runs: int, seed: int, console: Console, variants: Sequen
             for variant in variants:
                 if variant == "no cap" and number >= CONTROL_RUNS:
                     continue
-                found.append(_attempted(setup, cell, variant, console))
+                one = attempts.of(partial(transfer, setup, cell, variant), f"{cell}, {variant}")
+                found += [one] if one else []
     return found
-
-
-def _attempted(setup: Setup, cell: Cell, variant: str, console: Console) -> Measured:
-    """Return a run whose download had both its paths."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return transfer(setup, cell, variant)
-        except (TestbedError, ValueError) as error:
-            console.print(f"{cell}, {variant}: again, because {error}", style="dim", highlight=False)
-    return transfer(setup, cell, variant)
 
 
 def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
@@ -132,6 +123,8 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
     ):
         time.sleep(max(0.0, WARM - recorder.now))
         if len(sockets(setup, cell)) != 2:
+            # First: what is wrong over paths that were not as asked is not the product's fault.
+            setup.testbed.check_emulation()
             raise TestbedError("the transfer has not two subflows")
         onset = recorder.now
         if variant != "no cap":

@@ -7,13 +7,13 @@ came counts against the cap from then on: nothing is left out because no cap cou
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from mptcp_lab.testbed.recorder import Sample
 
-from .aims import Aim
+from .aims import Aim, no_less
 from .pages_judging import Octets
 
 PERIOD = 30.0
@@ -36,9 +36,16 @@ PREDICTED = 0.25
 """By what share a poller's overshoot may differ from what its phase predicts."""
 APART = 10.0
 """How many times as much as ours the poller is expected to let through, at least."""
+PACKET = 1500
+"""Bytes that ours is taken to have let through at the least: a ratio to nothing says nothing."""
+EARLY = 10.0
+"""Seconds from the first packet in which a first transfer is compared with a repeated one; that is not over yet."""
+NO_MORE = 0.05
+"""By what share a first transfer may carry more in these."""
 FIRST_FLOOR = 200
 """Bytes on the path with which a transfer begins: more than address resolution takes."""
-OURS = ("ours", "budget")
+CAPPED = ("ours", "budget", "static")
+"""Variants that are under the cap from the first packet on."""
 TRANSFERS = ("first", "repeated")
 
 
@@ -50,6 +57,8 @@ class Outcome:
     """From its first packet to its end."""
     mean: float
     """Of the capped path, as a multiple of the cap."""
+    early: float
+    """The same over its first ``EARLY`` seconds."""
     ahead: float
     """Bytes beyond cap × time, at the most."""
     excess: float
@@ -111,10 +120,12 @@ def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, end: flo
     windows = [t for t in inside if t + WINDOW <= last]
     exceeds = [total(t + WINDOW) - total(t) > EXCESS * allowed * WINDOW for t in windows]
     # The first window after the last one that exceeds the cap.
+    early = min(begin + EARLY, last)
     below = len(windows) - next((n for n, over in enumerate(reversed(exceeds)) if over), len(windows))
     return Outcome(
         seconds=last - begin,
         mean=(total(last) - at_begin) / (allowed * (last - begin)),
+        early=(total(early) - at_begin) / (allowed * (early - begin)),
         ahead=max(0.0, *(total(t) - at_begin - allowed * (t - begin) for t in inside)),
         excess=max(0.0, *(total(t) - at_begin - EXCESS * allowed * (t - begin) for t in inside)),
         above=windows[below] - begin if below < len(windows) else math.inf,
@@ -133,20 +144,27 @@ def expected(measured: Sequence[Measured]) -> float:
     return octets / phases * PERIOD / 2
 
 
-def aims(measured: Sequence[Measured], over: Rates, variants: Sequence[str], phases: int) -> list[Aim]:
-    """Return the aims of *variants*, of each of which there is to be a first and a repeated transfer."""
+def aims(measured: Sequence[Measured], over: Rates, planned: Mapping[str, int]) -> list[Aim]:
+    """Return the aims of the variants, of each of which so many first and repeated transfers were *planned*.
+
+    Every transfer is to keep to the cap. By the mean, first ones are to carry no more than repeated ones do in the same
+    time: the repeated ones no less than 1 - ``NO_MORE`` of the first.
+    """
 
     def of(variant: str, transfer: str) -> list[Measured]:
         return [m for m in measured if (m.variant, m.transfer) == (variant, transfer)]
 
     found = []
-    for variant in variants:
+    for variant, runs in planned.items():
         for transfer in TRANSFERS:
             name, there = f"{variant}, {transfer}", of(variant, transfer)
-            found.append(Aim(f"{name}: transfers", len(there), least=phases if variant == "poller" else 1))
+            found.append(Aim(f"{name}: transfers", len(there), least=runs))
             outcomes = [m.outcome for m in there]
-            if variant in OURS and outcomes:
-                found += _ours(name, outcomes, over)
+            if variant in CAPPED and outcomes:
+                found += _capped(name, outcomes, over)
+        if variant in CAPPED:
+            first, repeated = ([m.outcome.early for m in of(variant, transfer)] for transfer in TRANSFERS)
+            found.append(no_less(f"{variant}: capped path in {EARLY:g} s, repeated / first", repeated, first, NO_MORE))
     links = [("none", each) for each in of("none", "first")] + [("poller", each) for each in of("poller", "first")]
     for variant in dict.fromkeys(variant for variant, _ in links):
         rates = [each.outcome.rate for v, each in links if v == variant]
@@ -158,7 +176,7 @@ def aims(measured: Sequence[Measured], over: Rates, variants: Sequence[str], pha
     return found
 
 
-def _ours(name: str, outcomes: Sequence[Outcome], over: Rates) -> list[Aim]:
+def _capped(name: str, outcomes: Sequence[Outcome], over: Rates) -> list[Aim]:
     ahead = max(each.ahead for each in outcomes)
     return [
         Aim(f"{name}: bytes beyond {EXCESS:g} × cap × time", max(e.excess for e in outcomes), " B", most=over.burst),
@@ -183,7 +201,7 @@ def _poller(poller: Sequence[Measured], ours: Sequence[Measured], over: Rates) -
         name = f"poller, reading after {each.phase:.1f} s: overshoot, × what its phase predicts"
         found.append(Aim(name, ratio, least=1 - PREDICTED, most=1 + PREDICTED))
     if poller and ours:
-        # One packet at least: a ratio to nothing says nothing.
-        least = max(1500.0, *(each.outcome.ahead for each in ours))
-        found.append(Aim("poller: expected overshoot, × ours", expected(poller) / least, least=APART))
+        least = max(PACKET, *(each.outcome.ahead for each in ours))
+        what = f"poller: expected overshoot, × the most of ours, but {PACKET} B at the least"
+        found.append(Aim(what, expected(poller) / least, least=APART))
     return found

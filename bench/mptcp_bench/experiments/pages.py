@@ -19,7 +19,7 @@ from rich.console import Console
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import missing, need
 
-from .attempts import attempted
+from .attempts import Attempts
 from .devices import DEVICES
 from .findings import Findings, Picture
 from .options import count
@@ -44,14 +44,14 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     for line in left_out:
         console.print(f"left out: {line}", style="dim", highlight=False)
     measured: list[Measured] = []
-    void: list[str] = []
+    attempts = Attempts(console)
     for _, group in groupby([cell for cell in chosen if not _lacking(cell)], lambda cell: cell.paths):
         together = list(group)
         topology = paths(two_paths(*together[0].paths))
         sizes = sorted({size for cell in together for size in cell.sizes})
         with Testbed(topology, seed=seed) as plain, Testbed(topology, seed=seed) as throttled:
             tls = any(cell.kind == "tls" for cell in together)
-            work = Work(Bed.built(plain, sizes, tls), Bed.built(throttled, sizes, tls), console, plan, void)
+            work = Work(Bed.built(plain, sizes, tls), Bed.built(throttled, sizes, tls), console, plan, attempts)
             for cell in together:
                 console.print(str(cell), style="dim", highlight=False)
                 measured += work.measure(cell)
@@ -75,13 +75,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     }
     shown = drawn_cell(batches)
     pictures = () if shown is None else (Picture("pages", lambda target: draw(target, batches, shown)),)
-    return Findings(
-        tuple(tables(batches)),
-        data,
-        tuple(void),
-        pictures,
-        tuple(replace(aim, what=f"{cell}: {aim.what}") for cell, aim in aims),
-    )
+    named = tuple(replace(aim, what=f"{cell}: {aim.what}") for cell, aim in aims)
+    return attempts.judged(Findings(tuple(tables(batches)), data, pictures=pictures, aims=named))
 
 
 def _lacking(cell: Cell) -> str | None:
@@ -114,13 +109,12 @@ class Work:
     throttled: Bed
     console: Console
     plan: Plan
-    void: list[str]
-    """What could not be measured, added to."""
+    attempts: Attempts
 
     def measure(self, cell: Cell) -> Iterator[Measured]:
         """Yield the batches of *cell*; one that stays void is left out."""
         for variant, fresh in self.plan.batches(cell):
-            batch = attempted(partial(self._batch, cell, variant, fresh), f"{cell}, {variant}", self.console, self.void)
+            batch = self.attempts.of(partial(self._batch, cell, variant, fresh), f"{cell}, {variant}")
             if batch is not None:
                 yield batch
 

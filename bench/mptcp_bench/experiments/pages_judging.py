@@ -119,7 +119,8 @@ def ideal_seconds(octets: int, cap: int, other: int) -> float:
 def judge_cell(known: Sequence[Outcome], fresh: Sequence[Outcome], static: Sequence[Outcome]) -> dict[str, Aim]:
     """Return the aims of a client with two paths whose connections have one cap together, by figure.
 
-    *known* and *fresh* are batches under our cap, of a client that the throttler has seen before, and has not.
+    *known* and *fresh* are batches under our cap, of a client that the throttler has seen before, and has not. Of
+    *static* there is one: time is a single figure with a bound, and no comparison of means.
     """
     aims = {}
     ours = known or fresh
@@ -136,7 +137,10 @@ def judge_cell(known: Sequence[Outcome], fresh: Sequence[Outcome], static: Seque
 
 
 def judge_lone(known: Sequence[Lead], fresh: Sequence[Lead], none: Sequence[Lead]) -> dict[str, Aim]:
-    """Return the aims of a client with one path, by figure; *none* are batches without a policy."""
+    """Return the aims of a client with one path, by figure; *none* are batches without a policy.
+
+    There is one batch of *none* and of *fresh*: these are single figures with bounds, and no comparisons of means.
+    """
     aims: dict[str, Aim] = {}
     if none and fresh:
         mean = fmean(x.first for x in fresh) - fmean(x.first for x in none)

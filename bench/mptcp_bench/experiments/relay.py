@@ -25,7 +25,7 @@ from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.features import need
 
 from .aims import aims_table
-from .attempts import attempted
+from .attempts import Attempts
 from .findings import Findings
 from .peers import PEERS
 from .relay_bed import Bed, measured
@@ -56,13 +56,13 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     planned = [
         (setting, cell, task) for setting in plan.settings for cell in chosen for task in tasks_of(plan, setting, cell)
     ]
-    void: list[str] = []
+    attempts = Attempts(console)
     found: list[Measured] = []
     draw = random.Random(seed)
     before = processors.read()
     _allow_descriptors()
     for setting in plan.settings:
-        found += _measure(console, seed, plan, setting, chosen, draw, void)
+        found += _measure(console, seed, plan, setting, chosen, draw, attempts)
     usage = processors.usage(before, processors.read())
     rounds = Rounds(found)
     aims = [*judge(rounds, planned, plan.runs), *machine(usage)]
@@ -73,12 +73,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "runs": plan.runs,
         "processors": str(usage),
     }
-    return Findings(
-        (*tables(rounds, seed), _proxies(versions), aims_table(f"The relay, {plan.runs} rounds", aims)),
-        data,
-        tuple(void),
-        aims=tuple(aims),
-    )
+    shown = (*tables(rounds, seed), _proxies(versions), aims_table(f"The relay, {plan.runs} rounds", aims))
+    return attempts.judged(Findings(shown, data, aims=tuple(aims)))
 
 
 def tasks_of(plan: Plan, setting: Setting, cell: Cell) -> list[str]:
@@ -105,7 +101,7 @@ def _measure(
     setting: Setting,
     chosen: Sequence[Cell],
     draw: random.Random,
-    void: list[str],
+    attempts: Attempts,
 ) -> list[Measured]:
     found: list[Measured] = []
     with Testbed(paths((None, None), offloads=setting.offloads, name="relay"), seed=seed) as testbed:
@@ -116,7 +112,7 @@ def _measure(
                 tasks = tasks_of(plan, setting, cell)
                 if not tasks:
                     continue
-                there = attempted(partial(measured, bed, cell, tasks, number), name, console, void)
+                there = attempts.of(partial(measured, bed, cell, tasks, number), name)
                 if there is not None:
                     console.print(f"{name}: {', '.join(map(_shown, there))}", style="dim", highlight=False)
                     found += there

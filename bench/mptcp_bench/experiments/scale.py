@@ -31,6 +31,7 @@ from mptcp_lab.testbed.system_state import differences
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, SECOND_CLIENT_NETWORKS, WIFI_RATE
 
 from . import scale_soft
+from .attempts import Attempts
 from .findings import Findings
 from .options import OptionError, count, counts, positive, yes
 from .reaction import probed
@@ -108,7 +109,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
     if asked.beside:
         need("apache2", "curl", "mptcpize", "bpf-pacing")
-    found = Found()
+    found, attempts = Found(), Attempts(console)
     with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
         crowd = Crowd.built(testbed, asked.numbers[-1])
         if asked.throttler:
@@ -119,7 +120,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     kept = scale_soft.Kept((), ())
     if asked.throttler and asked.beside:
         try:
-            kept = scale_soft.measure(asked.beside, asked.runs, seed, console)
+            kept = scale_soft.measure(asked.beside, asked.runs, seed, console, attempts)
         except TestbedError as error:
             # What was measured before must not be lost; no run is a missed aim.
             console.print(f"soft cap: {error}", style="dim", highlight=False)
@@ -134,7 +135,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         "held": [asdict(each) for each in found.held],
         "soft": asdict(kept),
     }
-    return Findings(tuple(tables), data, aims=tuple(aims))
+    return attempts.judged(Findings(tuple(tables), data, aims=tuple(aims)))
 
 
 def rig(crowd: Crowd, number: int, pid: int | None, seconds: float, console: Console) -> Rig:

@@ -11,11 +11,11 @@ from functools import partial
 
 from rich.console import Console
 
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import EmulationError, Testbed, TestbedError, paths
 from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import mptcp_command, start_origin, start_throttler, wait_until
 
-from .attempts import attempted
+from .attempts import Attempts
 from .devices import DEVICES
 from .onset_judging import judge
 from .scale_crowd import Crowd, with_crowd
@@ -47,6 +47,7 @@ def kept(setup: Setup) -> float:
     with setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
         time.sleep(max(0.0, WARM - recorder.now))
         if subflows(setup.testbed) != 2:
+            setup.testbed.check_emulation()
             raise TestbedError("the download has not two subflows")
         onset = recorder.now
         setup.load(Caps(crowd=True, client=CAP, landing="soft").text())
@@ -64,7 +65,7 @@ def subflows(testbed: Testbed) -> int:
     return len(client_ends(testbed["proxy"], [testbed["client"].address(device) for device in DEVICES]))
 
 
-def measure(beside: int, runs: int, seed: int, console: Console) -> Kept:
+def measure(beside: int, runs: int, seed: int, console: Console, attempts: Attempts) -> Kept:
     """Do *runs* runs with none held, then as many with *beside* tunnels."""
     with Testbed(with_crowd(paths(two_paths(RATES, RTTS))), seed=seed) as testbed:
         policy = testbed.directory / "policy.yaml"
@@ -77,7 +78,7 @@ def measure(beside: int, runs: int, seed: int, console: Console) -> Kept:
         url = crowd.proxy.url()
         curl = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", url, origin.url("big")]
         setup = Setup(testbed, throttler, policy, url, mptcp_command(curl))
-        none = _runs(setup, runs, console, "0 held")
+        none = _runs(setup, runs, attempts, "0 held")
         console.print(f"opening {beside:,} tunnels", style="dim", highlight=False)
         crowd.hold(beside)
         if crowd.joined(beside).two_subflows < beside:
@@ -85,20 +86,20 @@ def measure(beside: int, runs: int, seed: int, console: Console) -> Kept:
         time.sleep(3)
         # What came late while they opened is no fault of a run.
         _forget_lateness(testbed)
-        found = Kept(none, _runs(setup, runs, console, f"{beside:,} held"))
+        found = Kept(none, _runs(setup, runs, attempts, f"{beside:,} held"))
         throttler.process.kill()
         _forget_lateness(testbed)
         return found
 
 
-def _runs(setup: Setup, runs: int, console: Console, name: str) -> tuple[float, ...]:
+def _runs(setup: Setup, runs: int, attempts: Attempts, name: str) -> tuple[float, ...]:
     """Return what the other path kept in each run; a run that stays void is left out, and said."""
-    each = (attempted(partial(kept, setup), f"soft cap, {name}", console) for _ in range(runs))
+    each = (attempts.of(partial(kept, setup), f"soft cap, {name}") for _ in range(runs))
     return tuple(one for one in each if one is not None)
 
 
 def _forget_lateness(testbed: Testbed) -> None:
     try:
         testbed.check_emulation()
-    except TestbedError:
+    except EmulationError:
         return

@@ -10,6 +10,7 @@
 from ..agent.processes import TMPFS
 from .build import Testbed, lab_of
 from .commands import TestbedError
+from .hops import EmulationError
 from .host import ClientPath, Host, Lab, Program
 from .model import End, Endpoint, Limits, Link, Node, Route, RoutingRule, Topology, TopologyError
 from .node import InterfaceBytes, LiveNode
@@ -23,6 +24,7 @@ __all__ = [
     "TWO_PATHS_TWO_INTERFACES",
     "UNSHAPED",
     "ClientPath",
+    "EmulationError",
     "End",
     "Endpoint",
     "Host",

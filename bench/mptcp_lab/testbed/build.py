@@ -78,7 +78,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         self.emulation.start(topology, self._nodes, self.directory)
 
     def check_emulation(self) -> None:
-        """Raise TestbedError where an emulated path was not as asked: emulator gone, packets dropped unasked.
+        """Raise EmulationError where an emulated path was not as asked: emulator gone, packets late or dropped unasked.
 
         The end of a testbed does so by itself, unless something else went wrong already.
         """

@@ -24,6 +24,11 @@ from .model import Hop, Topology
 from .node import LiveNode
 from .process import Process
 
+
+class EmulationError(TestbedError):
+    """A path was not what it was asked to be: what was measured over it says nothing of what was measured."""
+
+
 Kind = Literal["netem", "user space"]
 START = 60.0
 """Seconds within which an emulator is ready."""
@@ -181,7 +186,7 @@ class Emulation:
         return tuple(dict.fromkeys(line for line in said if line != userspace.READY))
 
     def check(self) -> None:
-        """Raise where a path was not what it was asked to be since the last check, or where its emulator ended.
+        """Raise EmulationError where a path was not as asked since the last check, or where a process of it ended.
 
         Such are packets that were dropped and not asked to be, and too many that were late
         (:meth:`userspace.Counts.fault`). That an emulator ended is reported each time: nothing is right from then on.
@@ -191,13 +196,13 @@ class Emulation:
             process = box.process
             if process is not None and not process.running:
                 ended = f"path {path}: the middlebox ended with {process.returncode}"
-                raise TestbedError(f"{ended}; the run is void{process.tail()}")
+                raise EmulationError(f"{ended}; the run is void{process.tail()}")
         tolerated = float(os.environ.get(TOLERANCE, userspace.LATE_SHARE))
         for one in self._running:
             path = one.hop.path.name
             if not one.process.running:
                 ended = f"path {path}: the emulator ended with {one.process.returncode}"
-                raise TestbedError(f"{ended}; the run is void{one.process.tail()}")
+                raise EmulationError(f"{ended}; the run is void{one.process.tail()}")
             for name, total in one.counts().items():
                 fault = total.since(self._judged.get((path, name))).fault(tolerated)
                 self._judged[path, name] = total
@@ -205,7 +210,7 @@ class Emulation:
                     faults.append(f"path {path}, {name}: {fault}")
         # All were looked at before: what is left for later would void a run that it did not happen in.
         if faults:
-            raise TestbedError("; ".join((*faults, "the run is void")))
+            raise EmulationError("; ".join((*faults, "the run is void")))
 
 
 def emulation(topology: Topology, seed: int, wanted: Kind | None = None) -> Emulation:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mptcp_bench.experiments import overshoot
-from mptcp_bench.experiments.overshoot_judging import OURS, TRANSFERS, aims
+from mptcp_bench.experiments.overshoot_judging import TRANSFERS, aims
 from mptcp_bench.experiments.pages_bed import Bed
 from mptcp_bench.experiments.pages_cells import Cell
 from mptcp_bench.experiments.two_paths import two_paths
@@ -36,8 +36,8 @@ def test_a_throttler_that_died_misses_the_aims(
     size = round(sum(overshoot.RATES) * 1e6 / 8 * (SECONDS + 5))
     bed = Bed.built(make_testbed(paths(two_paths(overshoot.RATES, overshoot.RTTS))), [size])
     work = overshoot.Work(bed, bed, size, 5, SECONDS)
-    measured = work.measure(overshoot.PlannedRun(OURS[0]))
-    missed = {aim.what for aim in aims(measured, work.rates, OURS[:1], 0) if aim.verdict == "missed"}
+    measured = work.measure(overshoot.PlannedRun("ours"))
+    missed = {aim.what for aim in aims(measured, work.rates, {"ours": 1}) if aim.verdict == "missed"}
     for transfer in TRANSFERS:
         for what in ("bytes beyond 1.05 × cap × time", "ahead of cap × time", "above the cap for"):
-            assert f"{OURS[0]}, {transfer}: {what}" in missed
+            assert f"ours, {transfer}: {what}" in missed

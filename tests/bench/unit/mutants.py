@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.attempts import Repeated, first_attempt
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
@@ -29,6 +30,17 @@ class Judge:
     sound: Callable[[], Sequence[Aim]]
     mutants: Mapping[str, Callable[[], Sequence[Aim]]]
     """What is wrong, and what the experiment makes of it."""
+
+
+def with_attempts(judge: Judge) -> Judge:
+    """Return *judge* of an experiment that makes an attempt again: one was, for the emulator was late."""
+
+    def judging(of: Callable[[], Sequence[Aim]], *more: Repeated) -> Callable[[], Sequence[Aim]]:
+        return lambda: [*of(), first_attempt([Repeated("one", "the emulator was late", emulation=True), *more])]
+
+    mutants = {name: judging(of) for name, of in judge.mutants.items()}
+    failed = Repeated("one", "the connection fell back to TCP", emulation=False)
+    return Judge(judging(judge.sound), mutants | {"it works at the second attempt alone": judging(judge.sound, failed)})
 
 
 def missed(judged: Callable[[], Sequence[Aim]]) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mutants import Judge
@@ -20,7 +20,7 @@ from mptcp_bench.experiments.mimbox_judging import (
     http_aims,
     sound,
 )
-from mptcp_bench.experiments.mimbox_points import PERCENTS, Delays, HeldMemory, Point, Points
+from mptcp_bench.experiments.mimbox_points import PERCENTS, Claim, Delays, HeldMemory, Point, Points
 from mptcp_bench.experiments.relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
 
 RUNS = 3
@@ -28,7 +28,17 @@ SECONDS = 2.0
 PEERS = {DIRECT: 1.0, OURS: 0.9, LIMIT: 0.8, "haproxy": 0.7, "squid": 0.6}
 """Of what there is without a proxy: ours is close to it, and before all others."""
 Change = Callable[[Point], Mapping[str, Any]]
-Judged = Callable[[], Sequence[Aim]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What an experiment makes of what it measured: when called, all its aims, those of its claims among them."""
+
+    own: Callable[[], Sequence[Aim]]
+    claims: Callable[[], Sequence[Claim]]
+
+    def __call__(self) -> Sequence[Aim]:
+        return [*self.own(), *(claim.aim for claim in self.claims())]
 
 
 def point(cell: Cell, task: str, at: int, number: int, octets: float) -> Point:
@@ -60,12 +70,15 @@ def judge_of(
     planned = [(cell, task, at) for cell, task in declared.tasks for at in values]
 
     def judging(change: Change = lambda p: {}, keep: Callable[[Point], bool] = lambda p: True) -> Judged:
-        def judged() -> Sequence[Aim]:
+        def found() -> Points:
             there = [*points(declared, values, octets), *besides]
-            found = Points(replace(p, **change(p)) for p in there if keep(p))
-            return [*sound(found, planned, RUNS), *own(found), *(claim.aim for claim in declared.claims(found))]
+            return Points(replace(p, **change(p)) for p in there if keep(p))
 
-        return judged
+        def aims() -> Sequence[Aim]:
+            there = found()
+            return [*sound(there, planned, RUNS), *own(there)]
+
+        return Judged(aims, lambda: declared.claims(found()))
 
     return judging
 
@@ -185,11 +198,10 @@ def delays(change: Callable[[Delays], Mapping[str, Any]] = lambda d: {}) -> Iter
 def _delay(
     change: Callable[[Delays], Mapping[str, Any]] = lambda d: {}, keep: Callable[[Delays], bool] = lambda d: True
 ) -> Judged:
-    def judged() -> Sequence[Aim]:
-        found = [each for each in delays(change) if keep(each)]
-        return [*delay_aims(found, mimbox_delay.CELLS, RUNS), *(claim.aim for claim in delay_claims(found))]
+    def found() -> list[Delays]:
+        return [each for each in delays(change) if keep(each)]
 
-    return judged
+    return Judged(lambda: delay_aims(found(), mimbox_delay.CELLS, RUNS), lambda: delay_claims(found()))
 
 
 def _of_ours(**values: float) -> Judged:

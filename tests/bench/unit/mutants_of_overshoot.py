@@ -11,7 +11,7 @@ from mptcp_bench.experiments.overshoot_judging import Measured, Outcome, Rates, 
 
 RATES = Rates(cap=5 * MBIT, link=50 * MBIT, other=20 * MBIT, burst=18_000)
 BEGIN, SECONDS, REPEATED = 0.5, 42.0, 12.0
-PHASE = 14.0
+PHASE, RUNS = 14.0, 2
 VARIANTS = ("none", "ours", "budget", "static", "poller")
 CAPPED, WIFI, FULL = constant(5), constant(20), constant(48)
 
@@ -37,34 +37,43 @@ def overshoot(
     ours_repeated: Load = CAPPED,
     budget: Load = CAPPED,
     budget_repeated: Load = CAPPED,
+    static: Load = CAPPED,
+    static_repeated: Load = CAPPED,
     wifi: Load = WIFI,
+    beside_static: Load = WIFI,
     none: Load = FULL,
     poller: Load | None = None,
     left_out: str = "",
+    runs: int = RUNS,
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge one run of each variant; *wifi* is beside ours and our budget."""
+    """Judge *runs* equal runs of each variant, and one of the poller; *wifi* is beside ours and our budget."""
 
     def judged() -> Sequence[Aim]:
         loads = {
             "none": (none, none, WIFI),
             "ours": (ours, ours_repeated, wifi),
             "budget": (budget, budget_repeated, wifi),
-            "static": (CAPPED, CAPPED, WIFI),
+            "static": (static, static_repeated, beside_static),
             "poller": (poller or until(PHASE), CAPPED, WIFI),
         }
         found = []
         for variant, (first, repeated, second) in loads.items():
             phase = PHASE if variant == "poller" else None
-            found.append(Measured(variant, "first", phase, outcome(first, second, SECONDS, phase), BEGIN, ()))
-            found.append(Measured(variant, "repeated", phase, outcome(repeated, second, REPEATED), BEGIN, ()))
+            times = 1 if variant == "poller" else runs
+            found += [Measured(variant, "first", phase, outcome(first, second, SECONDS, phase), BEGIN, ())] * times
+            found += [Measured(variant, "repeated", phase, outcome(repeated, second, REPEATED), BEGIN, ())] * times
         there = [m for m in found if left_out not in (m.variant, m.transfer)] if left_out != "all" else []
-        return aims(there, RATES, VARIANTS, 1)
+        return aims(there, RATES, dict.fromkeys(VARIANTS, RUNS) | {"poller": 1})
 
     return judged
 
 
 def everywhere(load: Load, wifi: Load = WIFI) -> Callable[[], Sequence[Aim]]:
     return overshoot(ours=load, ours_repeated=load, budget=load, budget_repeated=load, wifi=wifi)
+
+
+def in_class(load: Load, wifi: Load = WIFI) -> Callable[[], Sequence[Aim]]:
+    return overshoot(static=load, static_repeated=load, beside_static=wifi)
 
 
 OVERSHOOT = Judge(
@@ -75,18 +84,32 @@ OVERSHOOT = Judge(
         "the cap is late for a new client": overshoot(ours=until(1.5), budget=until(1.5)),
         "it is for a known one": overshoot(ours_repeated=until(1.5), budget_repeated=until(1.5)),
         "it is a tenth too high": everywhere(constant(5.5)),
+        "a new client gets seven percent more than a known one": overshoot(
+            ours=until(12, 5.24, 4.9),
+            ours_repeated=constant(4.9),
+            budget=until(12, 5.24, 4.9),
+            budget_repeated=constant(4.9),
+        ),
+        "no static class": in_class(FULL),
+        "it is on the wrong path": in_class(FULL, constant(5)),
+        "it is late": overshoot(static=until(1.5)),
+        "it lets hardly anything pass": in_class(constant(3)),
+        "second path unused beside it": in_class(CAPPED, constant(0)),
         "a burst that the rest makes good": everywhere(lambda t: 40 if t < 0.5 else 4.6),
         "a burst in the middle": everywhere(lambda t: 40 if 8 < t < 9.5 else 4.6),
         "second path unused": everywhere(CAPPED, constant(0)),
         "fallback to TCP": everywhere(FULL, constant(0)),
         "the capped path is hardly used": everywhere(constant(3)),
-        "emulator off": overshoot(none=constant(900), poller=until(PHASE, 900), wifi=constant(900)),
+        "emulator off": overshoot(
+            none=constant(900), poller=until(PHASE, 900), wifi=constant(900), beside_static=constant(900)
+        ),
         "the link is as slow as the cap": overshoot(none=CAPPED, poller=CAPPED),
         "the poller caps later than it says": overshoot(poller=until(2 * PHASE)),
         "it caps from the beginning": overshoot(poller=until(0.2)),
         "it caps sooner than it says": overshoot(poller=until(PHASE / 2)),
         "little came before its reading": overshoot(poller=lambda t: 0.1 if t < 10 else 48 if t < PHASE else 5),
         **{f"without {what}": overshoot(left_out=what) for what in (*VARIANTS, "first", "repeated")},
+        "one run of each cannot be compared": overshoot(runs=1),
         "nothing measured": overshoot(left_out="all"),
         "no byte came": everywhere(constant(0)),
     },

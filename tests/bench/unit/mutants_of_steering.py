@@ -102,6 +102,12 @@ def outage(*runs: int, **change: Any) -> Callable[[], Sequence[Aim]]:
     return lambda: in_outages(*runs, **change)
 
 
+def slower_once(during: float) -> Sequence[Aim]:
+    """Judge two runs of an outage under a mode, of which one gets so many Mbit/s, and two without one."""
+    runs = [(CELL, GOOD), (CELL, replace(GOOD, during=during))]
+    return outages.aims([*runs, *[(CELL.unsteered, replace(GOOD, flips=0))] * 2], [CELL, CELL.unsteered], RUNS)
+
+
 STEERING = Judge(
     lambda: [*steered()(), *in_outages(), *in_outages(cell=UPLOAD)],
     {
@@ -135,6 +141,8 @@ STEERING = Judge(
         "modes: nothing measured": steered(runs=0),
         "outages: dead throttler, second path unused": outage(during=0, still=8),
         "outages: slower than without a mode": outage(during=15),
+        "outages: two runs leave open whether it is slower": lambda: slower_once(15),
+        "outages: in a single run of each": outage(1, unsteered=1, during=15),
         "outages: an upload is slower than without a mode": outage(cell=UPLOAD, during=15),
         "outages: the application stands still": outage(still=1.4),
         "outages: flags change all the time": outage(flips=3),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mptcp_bench.experiments.aims import Aim, missed
+from mptcp_bench.experiments.aims import Aim, missed, no_less
+from mptcp_bench.statistics import no_less_than
 
 
 @pytest.mark.parametrize(
@@ -14,3 +15,28 @@ def test_an_aim_is_met_within_its_bounds(value: float, met: bool) -> None:
     aim = Aim("x", value, least=0.95, most=1.05)
     assert aim.met is met
     assert bool(missed([aim])) is not met
+
+
+@pytest.mark.parametrize(
+    ("sample", "reference", "value"),
+    [
+        ([9.9, 10.0, 10.1], [10.0, 10.0, 10.0], pytest.approx(0.983, abs=0.001)),
+        ([10.0, 10.0], [10.0, 10.0], pytest.approx(1.0)),
+        ([0.9, 1.1, 1.0], 1.0, pytest.approx(0.831, abs=0.001)),
+        ([6.0, 14.0], [10.0, 10.0], pytest.approx(1 - 25.26 / 10, abs=0.01)),
+    ],
+)
+def test_no_less_shows_the_least_ratio_that_the_values_leave(
+    sample: list[float], reference: list[float] | float, value: object
+) -> None:
+    aim = no_less("rate", sample, reference, 0.05)
+    assert (aim.what, aim.least) == ("rate, lower bound", 0.95)
+    assert aim.value == value
+    assert aim.met is (no_less_than(sample, reference, 0.05).holds is True)
+
+
+@pytest.mark.parametrize(
+    ("sample", "reference"), [([1.0], [1.0, 1.0]), ([], [1.0]), ([1.0, 1.0], []), ([0, 0], [0, 0])]
+)
+def test_no_less_is_missed_where_nothing_can_be_compared(sample: list[float], reference: list[float]) -> None:
+    assert not no_less("rate", sample, reference, 0.05).met

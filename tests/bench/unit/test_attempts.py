@@ -1,15 +1,26 @@
-"""Runs that are void: tried again, named with the reason, and left out where they stay void."""
+"""Attempts that measured nothing: made again, with each reason kept; all but the machine's faults miss an aim."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from mptcp_bench.experiments.attempts import attempted
-from mptcp_lab.testbed import TestbedError
+from mptcp_bench import experiments
+from mptcp_bench.experiments import onset, onset_cells, overshoot, scale_soft
+from mptcp_bench.experiments.attempts import Attempts
+from mptcp_bench.experiments.findings import Findings, result_of
+from mptcp_bench.provenance import Provenance
+from mptcp_lab.testbed import EmulationError, TestbedError
+
+NOTHING = Findings((), {})
 
 
 def failing(times: int, error: Exception) -> Callable[[], str]:
@@ -24,18 +35,81 @@ def failing(times: int, error: Exception) -> Callable[[], str]:
     return run
 
 
-@pytest.mark.parametrize("error", [TestbedError("late"), ValueError("late")])
+@pytest.mark.parametrize("error", [TestbedError("late"), EmulationError("late"), ValueError("late")])
 @pytest.mark.parametrize(
-    ("times", "result", "void"), [(0, "measured", []), (2, "measured", []), (3, None, ["x: late"])]
+    ("times", "result", "void"), [(0, "measured", ()), (2, "measured", ()), (3, None, ("x: late",))]
 )
-def test_a_run_is_tried_three_times(error: Exception, times: int, result: str | None, void: list[str]) -> None:
+def test_a_run_is_tried_three_times_and_each_reason_is_kept(
+    error: Exception, times: int, result: str | None, void: tuple[str, ...]
+) -> None:
     said = io.StringIO()
-    found: list[str] = []
-    assert attempted(failing(times, error), "x", Console(file=said), found) == result
-    assert found == void
+    attempts = Attempts(Console(file=said))
+    assert attempts.of(failing(times, error), "x") == result
     assert said.getvalue() == "x: void, because late\n" * times
+    findings = attempts.judged(NOTHING)
+    assert findings.failures == void
+    emulation = isinstance(error, EmulationError)
+    reason = "the emulated paths" if emulation else "another reason"
+    assert findings.notes == (f"repeated for {reason}: x: late",) * min(times, 2)
+    provenance = Provenance("mptcp-bench run x", "0" * 40, "6.18", 2, "5.7", "3.11", 1, "2026-11-23T00:00:00+00:00")
+    assert result_of("x", "", findings, provenance, {}, seed=1, quick=False).notes == findings.notes
+    [aim] = findings.aims
+    assert aim.value == (0 if emulation else min(times, 2))
+    assert aim.met is (emulation or times == 0)
+
+
+def test_what_an_experiment_found_besides_is_kept() -> None:
+    attempts = Attempts(Console(file=io.StringIO()))
+    attempts.of(failing(2, TestbedError("late")), "x", most=2)
+    findings = attempts.judged(Findings((), {"runs": 3}, ("before",)))
+    assert findings.failures == ("before", "x: late")
+    assert findings.data == {"runs": 3}
+    assert len(findings.wrong) == 3
 
 
 def test_another_error_is_no_void_run() -> None:
     with pytest.raises(KeyError):
-        attempted(failing(1, KeyError("device")), "x", Console(file=io.StringIO()))
+        Attempts(Console(file=io.StringIO())).of(failing(1, KeyError("device")), "x")
+
+
+def test_an_experiment_that_makes_attempts_has_them_judged() -> None:
+    for source in sorted(Path(experiments.__file__).parent.glob("*.py")):
+        text = source.read_text()
+        if "Attempts(console)" in text:
+            assert "attempts.judged(" in text or " attempts, usage," in text, source.name
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_second_subflow_that_is_missing_over_late_paths_is_not_the_products_fault(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = SimpleNamespace(running=lambda argv: nullcontext())
+    setup: Any = SimpleNamespace(load=lambda text: None, client=client, download=["curl"], testbed=SimpleNamespace())
+    for module in (onset, scale_soft):
+        monkeypatch.setattr(module, "Recorder", lambda *of: nullcontext(SimpleNamespace(now=100.0)))
+    monkeypatch.setattr(onset, "sockets", lambda *of: {})
+    monkeypatch.setattr(scale_soft, "subflows", lambda *of: 0)
+    [cell, *_] = onset_cells.cells({}, quick=True)
+    for run in (partial(onset.transfer, setup, cell, "soft"), partial(scale_soft.kept, setup)):
+        setup.testbed.check_emulation = failing(int(late), EmulationError("late"))
+        with pytest.raises(TestbedError) as raised:
+            run()
+        assert (raised.type is EmulationError) is late
+
+
+def test_a_fallback_to_tcp_that_is_gone_at_the_second_attempt_fails_the_experiment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fallen = failing(1, TestbedError("fallback to TCP"))
+
+    def measure(work: object, one: object) -> list[Any]:
+        fallen()
+        return []
+
+    monkeypatch.setattr(overshoot, "need", lambda *features: None)
+    monkeypatch.setattr(overshoot, "Testbed", lambda *topology, **seed: nullcontext())
+    monkeypatch.setattr(overshoot.Bed, "built", lambda *testbed: None)
+    monkeypatch.setattr(overshoot.Work, "measure", measure)
+    findings = overshoot.run(Console(file=io.StringIO()), 1, True, {"variant": "ours"})
+    assert findings.failures == ()
+    assert any("attempts repeated for another reason than the emulated paths: 1" in why for why in findings.wrong)

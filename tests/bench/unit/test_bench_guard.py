@@ -92,3 +92,17 @@ def test_an_upload_is_compared_with_one_whose_cap_was_lifted_and_that_it_was_is_
     assert "later than with the cap lifted by hand by: 2.5 s" in judged(8.0, 5.5)[0]
     assert "later than" in judged(math.inf, math.inf)[0], "the guard never acted"
     assert "Ethernet is above the cap for: 0 s" in judged(7.0, math.inf, above=0.0)[0], "the cap was not lifted"
+
+
+def test_of_several_uploads_the_upper_bound_of_the_difference_is_judged() -> None:
+    def judged(*guarded: float) -> tuple[str, ...]:
+        cell = Cell("up", 20, "loss")
+        outcomes = [(Arm.ON, Outcome(30e6, 1.0, 2.0, each, 5.0, 1)) for each in guarded]
+        outcomes += [(Arm.OFF, Outcome(30e6, 1.0, 0.3, math.inf, 0.0, 0))] * len(guarded)
+        outcomes += [(Arm.LIFTED, Outcome(30e6, 1.0, 3.0, 0.2, math.inf, 0))] * len(guarded)
+        measured = [Measured(cell, arm, each, FAULT_AT, ()) for arm, each in outcomes]
+        return missed(aims(measured, {"x": Unharmed(0, 30e6)}, [cell], len(guarded)))
+
+    assert judged(1.7, 1.8, 1.8) == ()
+    [late] = judged(0.5, 3.0)
+    assert "lifted by hand by, upper bound: 9.4" in late, "1.55 s by the mean"

@@ -8,7 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mutants_of_mimbox import LARGE_MTU, SMALL_MTU, points
+from mutants import Judge
+from mutants_of_mimbox import (
+    LARGE_MTU,
+    MIMBOX_DELAY,
+    MIMBOX_GOODPUT,
+    MIMBOX_HTTP,
+    MIMBOX_MEMORY,
+    SMALL_MTU,
+    Judged,
+    points,
+)
 from paper_conversion_dialogue import CLIENT, CLIENT_KEY, CLIENT_WIFI, ORIGIN, PROXY_KEY, Talk, dss
 
 from mptcp_bench.experiments import mimbox_goodput, mimbox_http, mimbox_memory
@@ -91,6 +101,22 @@ def test_no_claim_holds_by_comparing_a_value_with_itself(declared: Declared, at:
     both = Points(points(declared, (at // 2, at, at * 2), lambda at: at * 1e4))
     judged = [sum(bool(claim.values) for claim in declared.claims(each)) for each in (alone, both)]
     assert judged[1] - judged[0] == compared
+
+
+@pytest.mark.parametrize(
+    "judge", [MIMBOX_GOODPUT, MIMBOX_DELAY, MIMBOX_HTTP, MIMBOX_MEMORY], ids=["goodput", "delay", "http", "memory"]
+)
+def test_a_claim_holds_for_no_mutant_that_misses_its_aim(judge: Judge) -> None:
+    assert isinstance(judge.sound, Judged)
+    assert {claim.verdict for claim in judge.sound.claims()} == {"holds"}
+    failing = set()
+    for name, mutant in judge.mutants.items():
+        assert isinstance(mutant, Judged)
+        for claim in mutant.claims():
+            assert claim.aim.met or claim.verdict != "holds", (name, claim.paper)
+            failing |= {claim.paper} if claim.verdict == "fails" else set()
+    # Not judged is not refuted: each claim fails for one of them.
+    assert failing == {claim.paper for claim in judge.sound.claims()}
 
 
 def test_what_was_not_measured_is_compared_with_nothing() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mutants import Judge, bounds, broken, judged_by, missed
+from mutants import Judge, bounds, broken, judged_by, missed, with_attempts
 from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
 from mutants_of_console import CONSOLE
 from mutants_of_middleboxes import MIDDLEBOXES
@@ -33,17 +33,17 @@ JUDGES: dict[str, Judge] = {
     "goodput": GOODPUT,
     "guard": GUARD,
     "middleboxes": MIDDLEBOXES,
-    "mimbox-delay": MIMBOX_DELAY,
-    "mimbox-goodput": MIMBOX_GOODPUT,
-    "mimbox-http": MIMBOX_HTTP,
-    "mimbox-memory": MIMBOX_MEMORY,
-    "onset": ONSET_JUDGE,
-    "overshoot": OVERSHOOT,
-    "pages": PAGES,
+    "mimbox-delay": with_attempts(MIMBOX_DELAY),
+    "mimbox-goodput": with_attempts(MIMBOX_GOODPUT),
+    "mimbox-http": with_attempts(MIMBOX_HTTP),
+    "mimbox-memory": with_attempts(MIMBOX_MEMORY),
+    "onset": with_attempts(ONSET_JUDGE),
+    "overshoot": with_attempts(OVERSHOOT),
+    "pages": with_attempts(PAGES),
     "reaction": REACTION,
     "recovery": RECOVERY,
-    "relay": RELAY,
-    "scale": SCALE,
+    "relay": with_attempts(RELAY),
+    "scale": with_attempts(SCALE),
     "soak": SOAK,
     "starvation": STARVATION,
     "steering": STEERING,
@@ -52,6 +52,11 @@ JUDGES: dict[str, Judge] = {
 
 def test_every_experiment_has_mutants() -> None:
     assert sorted(JUDGES) == sorted(EXPERIMENTS)
+
+
+def test_every_experiment_that_makes_attempts_has_the_mutant_of_them() -> None:
+    making = {name for name, each in EXPERIMENTS.items() if hasattr(each.load(), "Attempts")}
+    assert making == {name for name, judge in JUDGES.items() if "it works at the second attempt alone" in judge.mutants}
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))

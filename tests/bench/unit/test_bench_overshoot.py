@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
-from mutants import constant, series
-from mutants_of_overshoot import BEGIN, CAPPED, FULL, PHASE, RATES, outcome, until
+from mutants import Load, constant, missed, series
+from mutants_of_overshoot import BEGIN, CAPPED, FULL, OVERSHOOT, PHASE, RATES, outcome, overshoot, until
 from rich.console import Console
 
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.overshoot import PlannedRun, draw, plan, table_of
-from mptcp_bench.experiments.overshoot_judging import Measured, expected, first_packet, judge
+from mptcp_bench.experiments.overshoot_judging import PACKET, Measured, expected, first_packet, judge
 from mptcp_bench.experiments.overshoot_poller import Poller
 from mptcp_lab.testbed import TestbedError
 
@@ -24,6 +24,30 @@ def test_a_transfer_under_its_cap_has_no_overshoot() -> None:
     assert found.ahead < 100_000, "an interval of the samples"
     assert found.excess < RATES.burst
     assert found.above == 0
+    assert found.early == pytest.approx(1, rel=0.02)
+    assert outcome(until(1)).early == pytest.approx((48 + 9 * 5) / 50, rel=0.03), "of ten seconds, whatever follows"
+
+
+def test_that_first_transfers_carry_more_than_repeated_ones_is_noticed_by_their_comparison_alone() -> None:
+    found = missed(OVERSHOOT.mutants["a new client gets seven percent more than a known one"])
+    aim = "capped path in 10 s, repeated / first, lower bound"
+    assert found == {f"{variant}: {aim}" for variant in ("ours", "budget")}
+
+
+def test_a_missing_static_class_misses_what_a_dead_throttler_does() -> None:
+    absent, dead = (
+        missed(overshoot(**dict.fromkeys(names, FULL)))
+        for names in (("static", "static_repeated"), ("ours", "ours_repeated"))
+    )
+    assert {what.split(":")[1] for what in absent} == {what.split(":")[1] for what in dead if "poller" not in what}
+
+
+@pytest.mark.parametrize(("ours", "floor"), [(constant(4.5), PACKET), (until(0.5), None)])
+def test_the_overshoot_of_a_poller_is_a_multiple_of_ours_or_of_one_packet(ours: Load, floor: int | None) -> None:
+    [aim] = [aim for aim in overshoot(ours=ours)() if "poller: expected" in aim.what]
+    assert aim.what == "poller: expected overshoot, × the most of ours, but 1500 B at the least"
+    poller = expected([Measured("poller", "first", PHASE, outcome(until(PHASE), phase=PHASE), BEGIN, ())])
+    assert aim.value == pytest.approx(poller / (floor or outcome(ours).ahead))
 
 
 def test_what_a_poller_lets_through_grows_with_its_phase() -> None:
@@ -83,10 +107,17 @@ def test_phases_are_one_of_each_part_of_the_period_and_the_same_for_a_seed() -> 
     assert plan({"phases": "3"}, 7, quick=False)[0] == orders
     assert [order.variant for order in orders][:4] == ["none", "ours", "budget", "static"]
     assert cap == 5
-    assert plan({"variant": "ours"}, 7, quick=True)[0] == [PlannedRun("ours")]
+    assert plan({"variant": "ours"}, 7, quick=True)[0] == [PlannedRun("ours")] * 2
 
 
-@pytest.mark.parametrize("option", ["variant=theirs", "phases=0", "phases=x", "cap=50", "cap=0", "seconds=30"])
+def test_variants_take_turns() -> None:
+    orders = [order.variant for order in plan({"phases": "1", "variant": "ours,static,poller"}, 7, quick=False)[0]]
+    assert orders == ["ours", "static", "poller", "ours", "static", "ours", "static"]
+
+
+@pytest.mark.parametrize(
+    "option", ["variant=theirs", "phases=0", "phases=x", "cap=50", "cap=0", "seconds=30", "runs=1"]
+)
 def test_an_option_that_makes_no_sense_is_refused(option: str) -> None:
     with pytest.raises(OptionError, match=r"^--set "):
         plan(dict([option.split("=")]), 1, quick=False)

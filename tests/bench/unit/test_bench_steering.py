@@ -90,6 +90,15 @@ def test_a_mode_without_an_outage_to_compare_it_with_is_not_compared() -> None:
     ]  # fmt: skip
 
 
+def test_several_runs_that_leave_open_whether_a_mode_is_slower_miss_the_aim_and_a_single_one_has_a_bound() -> None:
+    runs = [(CELL, GOOD), (CELL, replace(GOOD, during=0.79 * GOOD.during)), *[(CELL.unsteered, GOOD)] * 2]
+    [slower] = missed(aims(runs, [CELL], 2))
+    assert "Mbit/s, × without a mode, lower bound" in slower, "0.895 by the mean"
+    assert not missed(aims([(CELL, replace(GOOD, during=0.86 * GOOD.during)), (CELL.unsteered, GOOD)], [CELL], 1))
+    nothing = replace(GOOD, during=0.0)
+    assert not missed(aims([*[(CELL, GOOD)] * 2, *[(CELL.unsteered, nothing)] * 2], [CELL], 2))
+
+
 def test_the_table_has_a_row_for_each_cell() -> None:
     table = table_of([(CELL, GOOD), (CELL, replace(GOOD, back=math.inf)), (CELL.unsteered, GOOD)])
     assert [list(column.cells) for column in table.columns][-3:] == [

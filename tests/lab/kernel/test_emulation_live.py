@@ -18,7 +18,7 @@ import pytest
 
 from mptcp_lab.emulation import userspace
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, UniformLoss
-from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, lab_of, paths
+from mptcp_lab.testbed import EmulationError, LiveNode, Testbed, TestbedError, lab_of, paths
 from mptcp_lab.testbed.ends import ends, lost_of, reordered
 from mptcp_lab.testbed.features import missing
 from mptcp_lab.testbed.hops import TOLERANCE, Kind
@@ -61,7 +61,7 @@ def user_space(require: Require) -> None:
 @contextmanager
 def void(said: str) -> Iterator[None]:
     """Expect the run to be declared void, in words that match *said*, by itself at its end."""
-    with pytest.raises(TestbedError, match=said):
+    with pytest.raises(EmulationError, match=said):
         yield
 
 
@@ -239,7 +239,7 @@ def test_an_emulator_that_ended_voids_the_run(user_space: None) -> None:
     with void("path p: the emulator ended with -9; the run is void"), testbed:
         testbed.check_emulation()
         testbed.emulation.processes["p"].kill()
-        with pytest.raises(TestbedError, match="the run is void"):
+        with pytest.raises(EmulationError, match="the run is void"):
             testbed.check_emulation()
     assert not list(NAMESPACES.glob(f"mpx-{testbed.claimed.id}-*"))
 
