@@ -114,8 +114,10 @@ def runs(
 
 
 def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> Run:
-    """Return a run of what was *measured* of all workloads."""
+    """Return a run of what was *measured* of all workloads; by Multipath TCP it needs a second subflow somewhere."""
     parts = {key: conversions.exchanges for key, conversions in measured.items()}
+    if protocol == MPTCP and all(e.subflows < 2 for exchanges in parts.values() for e in exchanges):
+        return Run(protocol, number, valid=False, reason="no second subflow was established")
     small, paced = parts[SMALL.key], parts.get(PACED.key, ())
     seconds = {
         f"{SYN} {UP}": [e.syn for e in small],

@@ -7,7 +7,7 @@ path, a cap that never comes, a path that nothing uses, no emulation, plain TCP,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_lab.testbed import TestbedError
@@ -16,7 +16,6 @@ from mptcp_lab.testbed.recorder import Sample
 MBIT = 1_000_000
 Load = Callable[[float], float]
 """Mbit/s at a time, seconds since the begin of a series."""
-VOID = "void"
 REFUSALS = (ValueError, TestbedError)
 Bound = tuple[str, str]
 """The name of an aim, and ``least`` or ``most``."""
@@ -29,14 +28,13 @@ class Judge:
     sound: Callable[[], Sequence[Aim]]
     mutants: Mapping[str, Callable[[], Sequence[Aim]]]
     """What is wrong, and what the experiment makes of it."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By mutant, of those that the experiment refuses to judge: its words. All others miss an aim."""
 
 
 def missed(judged: Callable[[], Sequence[Aim]]) -> set[str]:
-    """Return the names of the aims that were missed, or that the experiment refused to judge at all."""
-    try:
-        return {aim.what for aim in judged() if not aim.met}
-    except REFUSALS:
-        return {VOID}
+    """Return the names of the aims that were missed."""
+    return {aim.what for aim in judged() if not aim.met}
 
 
 def bounds(aims: Iterable[Aim]) -> set[Bound]:

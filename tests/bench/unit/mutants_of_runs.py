@@ -98,6 +98,9 @@ GOODPUT = Judge(
         "a round is missing": goodput(rounds=2),
         "nothing measured": goodput(rounds=0),
     },
+    refused={
+        "fallback to TCP": "GET, IPv4: the connection fell back to plain TCP",
+    },
 )
 
 
@@ -259,5 +262,8 @@ RECOVERY = Judge(
         "it ends by a signal": observed(exit_code=-9),
         "it does not end": observed(exit_code=None),
         "nothing measured": observed(samples=()),
+    },
+    refused={
+        "nothing measured": "no two samples between 3.00 s and 5.00 s",
     },
 )
