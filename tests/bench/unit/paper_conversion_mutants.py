@@ -12,19 +12,8 @@ from typing import Any
 
 from paper_examples import PROVENANCE
 
-from mptcp_bench.paper.conversion import (
-    FAST,
-    MPTCP,
-    PACED,
-    PARTS,
-    REFERENCES,
-    SMALL,
-    TCP,
-    UPLOAD,
-    Conversions,
-    cases,
-    run_of,
-)
+from mptcp_bench.paper.conversion import FAST, PACED, SMALL, UPLOAD, Conversions, cases, run_of
+from mptcp_bench.paper.conversion_metrics import MPTCP, PARTS, REFERENCES, TCP
 from mptcp_bench.paper.results import PaperResult, Run
 from mptcp_bench.paper.verdicts import judged
 from mptcp_bench.result_file import Judgement

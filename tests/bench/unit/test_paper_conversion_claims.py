@@ -18,18 +18,8 @@ from paper_conversion_mutants import (
     verdicts,
 )
 
-from mptcp_bench.paper.conversion import (
-    FAST,
-    MPTCP,
-    PACED,
-    SMALL,
-    TCP,
-    UPLOAD,
-    Conversions,
-    estimate,
-    run_of,
-    workloads,
-)
+from mptcp_bench.paper.conversion import FAST, PACED, SMALL, UPLOAD, Conversions, estimate, run_of, workloads
+from mptcp_bench.paper.conversion_metrics import MPTCP, TCP
 from mptcp_bench.paper.results import Run
 from mptcp_bench.paper.verdicts import CLAIMS, judged
 from mptcp_lab.agent.processors import Usage
