@@ -22,8 +22,7 @@ from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.topologies import paths
 
 from .. import provenance, result_file
-from ..provenance import Provenance
-from ..result_file import FILE, write
+from ..result_file import FILE, Provenance, write
 from ..statistics import percentile
 from . import conversion, conversion_metrics, engine
 from .figures import draw

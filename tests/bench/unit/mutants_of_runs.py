@@ -21,8 +21,8 @@ from mptcp_bench.experiments.goodput_judging import CELLS, Cell, Measurement
 from mptcp_bench.experiments.payload import payload_share
 from mptcp_bench.experiments.recovery_judging import Observed
 from mptcp_lab.testbed import TestbedError, system_state
+from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.system_state import State
-from mptcp_lab.testbed.transfer import Protocol
 
 CAP = 5 * MBIT
 ROUNDS = 3

@@ -31,6 +31,7 @@ from mptcp_lab.testbed import (
     ownership,
     paths,
 )
+from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.services import (
     REPOSITORY,
     mptcp_command,
@@ -41,7 +42,7 @@ from mptcp_lab.testbed.services import (
     wait_until,
     write_throttler_config,
 )
-from mptcp_lab.testbed.transfer import Added, Protocol, download, wget
+from mptcp_lab.testbed.transfer import Added, download, wget
 
 pytestmark = pytest.mark.kernel
 Require = Callable[..., None]
