@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +16,8 @@ from rich.text import Text
 
 from mptcp_lab.testbed.recorder import Recorder, rates
 
+from .displayed_path import DisplayedPath
+
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 HISTORY = 60
 """Samples, where the terminal is wide enough."""
@@ -24,17 +25,6 @@ BAR = 20
 _BESIDE = 52
 """Columns that label, rate, bar and the gaps between them take."""
 PLAIN_INTERVAL = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class DisplayedPath:
-    """How a path is shown."""
-
-    device: str
-    label: str
-    color: str
-    rate: int
-    """Of its link, bits per second."""
 
 
 def sparkline(values: Sequence[float], top: float) -> str:

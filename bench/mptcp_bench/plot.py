@@ -9,7 +9,7 @@ from pathlib import Path
 from mptcp_lab.testbed.recorder import Sample, rates
 
 from . import style
-from .live import DisplayedPath
+from .displayed_path import DisplayedPath
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,10 @@ from typing import Any
 from mptcp_lab.testbed.commands import TestbedError, run
 from mptcp_lab.testbed.services import REPOSITORY
 
+from .result_file import Provenance
+
 RESULTS = REPOSITORY / "results"
 UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Enough to run the same thing again."""
-
-    command: str
-    commit: str
-    """With ``-dirty`` where the working copy differed from it, ``-unknown`` where git failed."""
-    kernel: str
-    processors: int
-    squid: str
-    python: str
-    seed: int | None
-    started: str
 
 
 def _output(*argv: str) -> str | None:

@@ -17,8 +17,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from .provenance import Provenance
-
 FILE = "result.json"
 
 Scalar = str | int | float | bool | None
@@ -29,6 +27,21 @@ Judgement = Literal["holds", "fails", "differs", "not judged"]
 
 class ResultError(Exception):
     """A file that is no result, or a result that contradicts itself: one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Enough to run the same thing again."""
+
+    command: str
+    commit: str
+    """With ``-dirty`` where the working copy differed from it, ``-unknown`` where git failed."""
+    kernel: str
+    processors: int
+    squid: str
+    python: str
+    seed: int | None
+    started: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

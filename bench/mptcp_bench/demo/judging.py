@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mptcp_lab.agent.processors import Usage
-from mptcp_lab.testbed.transfer import Protocol
+from mptcp_lab.testbed.protocol import Protocol
 
-from ..live import DisplayedPath
+from ..displayed_path import DisplayedPath
 from .parts import PATHS, Part
 
 FILLED = 0.8

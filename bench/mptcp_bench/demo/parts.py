@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from .. import style
-from ..live import DisplayedPath
+from ..displayed_path import DisplayedPath
 
 ETHERNET = DisplayedPath("eth0", style.ETHERNET.label, style.ETHERNET.color, ETHERNET_RATE)
 WIFI = DisplayedPath("wlan0", style.WIFI.label, style.WIFI.color, WIFI_RATE)

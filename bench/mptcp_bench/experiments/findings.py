@@ -11,8 +11,7 @@ from typing import Any
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..provenance import Provenance
-from ..result_file import ExperimentResult, Table, finite
+from ..result_file import ExperimentResult, Provenance, Table, finite
 from .aims import Aim, AimsTable, missed
 
 

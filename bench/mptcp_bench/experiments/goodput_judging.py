@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product, starmap
 
+from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
-from mptcp_lab.testbed.transfer import Protocol
 
 from ..statistics import median
 from .aims import Aim

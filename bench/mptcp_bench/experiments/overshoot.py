@@ -25,8 +25,9 @@ from rich.table import Table
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.features import need
+from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command
-from mptcp_lab.testbed.transfer import Added, Protocol
+from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Share, Throttle
 from mptcp_throttler.shaping.cap import class_spec
 

@@ -27,6 +27,7 @@ from ruamel.yaml import YAML
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError
 from mptcp_lab.testbed.features import need
+from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import (
     Origin,
@@ -55,7 +56,7 @@ from mptcp_lab.testbed.system_state import (
     without,
 )
 from mptcp_lab.testbed.topologies import WIFI_RATE
-from mptcp_lab.testbed.transfer import Added, Protocol, wget
+from mptcp_lab.testbed.transfer import Added, wget
 from mptcp_throttler.views.ask import ask
 
 from ..shipped import POLICY, ethernet_cap

@@ -21,30 +21,14 @@ from mptcp_lab.testbed.services import start_origin, start_proxy
 
 from ..statistics import percentile
 from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_configuration
-from .results import BULK, DATA, DOWN, IDLE, LEAST_IDLE, STREAM, SYN, UP, WHOLE, Case, Reference, Run
+from .conversion_metrics import MPTCP, PARTS, PROTOCOLS, metric_of_median
+from .results import BULK, DATA, DOWN, IDLE, LEAST_IDLE, STREAM, SYN, UP, WHOLE, Case, Run
 
 SCENARIO = "table1"
 ATTEMPTS = 3
 """How often a workload is tried before its repetition goes without a run."""
 OVERHEAD = 2.2
 """Seconds that a capture takes beside its requests."""
-
-MPTCP, TCP = "mptcp", "tcp"
-PROTOCOLS = {MPTCP: "Multipath TCP", TCP: "plain TCP"}
-"""Of the client: the cases."""
-
-WHOLE_SYN, OWN_SYN, OWN_REQUEST = "syn_whole", "syn_own", "request_own"
-HANDSHAKE, ANSWER, REQUEST_WAIT, RESPONSE = "handshake", "answer", "request_wait", "response"
-PARTS = (HANDSHAKE, ANSWER, REQUEST_WAIT, WHOLE_SYN, OWN_SYN, OWN_REQUEST, RESPONSE)
-"""Fields of ``wire.exchanges.Exchange`` whose medians are metrics: what the intervals of Table 1 are made of."""
-
-_DATA = 0.0153311 + 0.0080645
-REFERENCES = (
-    *(Reference(kind, 0.0078341 + 0.0006805, "paper, SYN: 8.5 ms") for kind in (SYN, WHOLE)),
-    *(Reference(kind, _DATA, "paper, data: 23.4 ms") for kind in (DATA, STREAM, BULK)),
-)
-"""Table 1: 0.0078341 + 0.0006805 s and 0.0153311 + 0.0080645 s."""
-
 
 SMALL = Workload("small", 120, 1024)
 PACED = Workload("paced", 5, 262_144, origin_rate=10_000_000)
@@ -114,8 +98,10 @@ def runs(
 
 
 def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> Run:
-    """Return a run of what was *measured* of all workloads."""
+    """Return a run of what was *measured* of all workloads; by Multipath TCP it needs a second subflow somewhere."""
     parts = {key: conversions.exchanges for key, conversions in measured.items()}
+    if protocol == MPTCP and all(e.subflows < 2 for exchanges in parts.values() for e in exchanges):
+        return Run(protocol, number, valid=False, reason="no second subflow was established")
     small, paced = parts[SMALL.key], parts.get(PACED.key, ())
     seconds = {
         f"{SYN} {UP}": [e.syn for e in small],
@@ -134,8 +120,3 @@ def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> R
     if used.least_idle is not None:
         values[LEAST_IDLE] = used.least_idle
     return Run(protocol, number, valid=True, values=values, distributions=delays)
-
-
-def metric_of_median(distribution: str) -> str:
-    """Return the name of the metric: the median of *distribution*."""
-    return f"median_{distribution.replace(' ', '_')}"

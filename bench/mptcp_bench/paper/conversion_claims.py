@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..result_file import Judgement
 from ..statistics import compare, percentiles
 from .claims import SPARE
-from .conversion import ANSWER, MPTCP, OWN_SYN, REFERENCES, TCP, metric_of_median
+from .conversion_metrics import ANSWER, MPTCP, OWN_SYN, REFERENCES, TCP, metric_of_median
 from .judging import Claims, Finding, Measured, Missing, above, either, explained
 from .quantities import show
 from .results import (

@@ -22,10 +22,9 @@ from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.topologies import paths
 
 from .. import provenance, result_file
-from ..provenance import Provenance
-from ..result_file import FILE, write
+from ..result_file import FILE, Provenance, write
 from ..statistics import percentile
-from . import conversion, engine
+from . import conversion, conversion_metrics, engine
 from .figures import draw
 from .parameters import Parameters
 from .results import ETHERNET, GOODPUT, WIFI, PaperResult, Reference, Run, rate
@@ -189,7 +188,7 @@ def prepare(name: str, order: Order) -> Rerun:
                 paper="Table 1",
                 repetitions=repetitions,
                 cases=conversion.cases(),
-                references=conversion.REFERENCES,
+                references=conversion_metrics.REFERENCES,
                 **common,
             ),
             conversion.estimate(repetitions, emulated=emulated),

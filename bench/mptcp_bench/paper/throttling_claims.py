@@ -166,6 +166,8 @@ def _fig6_no_less(m: Measured) -> Finding:
 
 @CLAIMS.of("fig7", "cap", "Ethernet is held at the limit that the operator chose.")
 def _fig7_cap(m: Measured) -> Finding:
+    if never := _never(m, "throttled"):
+        return never
     ethernet, cap = m("throttled", rate(ETHERNET)), m.result.case("throttled").caps[ETHERNET]
     return Finding(
         f"{mbit(ethernet)} on the wire once steady, {ethernet.mean / cap:.3f} of its cap.",

@@ -94,7 +94,7 @@ def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipa
         if fallbacks({name: value}):
             raise TestbedError(f"{value} connections fell back to plain TCP ({name})")
     measured = exchanges(client.connections, server.connections, wanted)
-    _check_protocol(measured, multipath=multipath)
+    check_protocol(measured, multipath=multipath)
     return Conversions(measured, used)
 
 
@@ -127,8 +127,8 @@ def _send(client: Host, proxy: str, url: str, workload: Workload, *, multipath: 
         raise TestbedError(f"{good} of {workload.requests} requests were answered in full: {shlex.join(argv)}: {why}")
 
 
-def _check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:
-    """Raise where a connection was not of the kind wanted, by what was on the wire."""
+def check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:
+    """Raise TestbedError where a connection was not of the kind wanted, by what was on the wire."""
     wrong = [e for e in measured if e.multipath is not multipath]
     if wrong:
         got = "plain TCP" if multipath else "Multipath TCP"

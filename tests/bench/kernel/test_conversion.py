@@ -11,7 +11,8 @@ import pytest
 from ssh_hosts import plain
 from ssh_hosts import start as start_ssh_hosts
 
-from mptcp_bench.paper.conversion import MPTCP, TCP, runs
+from mptcp_bench.paper.conversion import runs
+from mptcp_bench.paper.conversion_metrics import MPTCP, TCP
 from mptcp_bench.wire.capture import captured, device_towards
 from mptcp_bench.wire.exchanges import Body, exchanges
 from mptcp_bench.wire.packets import CaptureError

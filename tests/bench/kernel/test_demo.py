@@ -143,3 +143,14 @@ def test_the_demo_fails_where_the_second_path_is_not_used(
     with pytest.raises(DemoError, match="not as it should be: MPTCP through the proxy "):
         demo()
     assert re.search("Wi-Fi carried 0.0 Mbit/s .* and should have been used", found_wrong(tmp_path))
+
+
+def test_the_demo_fails_where_the_client_speaks_plain_tcp(
+    demo: Callable[[], str], only: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wget = running.wget
+    monkeypatch.setattr(running, "wget", lambda url, **options: wget(url, **{**options, "multipath": False}))
+    only("mptcp")
+    with pytest.raises(DemoError, match="not as it should be: MPTCP through the proxy "):
+        demo()
+    assert "the client opened no MPTCP connection" in found_wrong(tmp_path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mptcp_bench.demo.judging import Measured
 from mptcp_bench.demo.parts import Part, parts
 from mptcp_lab.agent.processors import Usage
-from mptcp_lab.testbed.transfer import Protocol
+from mptcp_lab.testbed.protocol import Protocol
 
 CAP = 5_000_000
 PARTS = {part.key: part for part in parts(CAP)}

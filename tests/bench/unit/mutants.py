@@ -7,7 +7,7 @@ path, a cap that never comes, a path that nothing uses, no emulation, plain TCP,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.attempts import Repeated, first_attempt
@@ -17,7 +17,6 @@ from mptcp_lab.testbed.recorder import Sample
 MBIT = 1_000_000
 Load = Callable[[float], float]
 """Mbit/s at a time, seconds since the begin of a series."""
-VOID = "void"
 REFUSALS = (ValueError, TestbedError)
 Bound = tuple[str, str]
 """The name of an aim, and ``least`` or ``most``."""
@@ -30,6 +29,8 @@ class Judge:
     sound: Callable[[], Sequence[Aim]]
     mutants: Mapping[str, Callable[[], Sequence[Aim]]]
     """What is wrong, and what the experiment makes of it."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By mutant, of those that the experiment refuses to judge: its words. All others miss an aim."""
 
 
 def with_attempts(judge: Judge) -> Judge:
@@ -40,15 +41,13 @@ def with_attempts(judge: Judge) -> Judge:
 
     mutants = {name: judging(of) for name, of in judge.mutants.items()}
     failed = Repeated("one", "the connection fell back to TCP", emulation=False)
-    return Judge(judging(judge.sound), mutants | {"it works at the second attempt alone": judging(judge.sound, failed)})
+    mutants["it works at the second attempt alone"] = judging(judge.sound, failed)
+    return Judge(judging(judge.sound), mutants, judge.refused)
 
 
 def missed(judged: Callable[[], Sequence[Aim]]) -> set[str]:
-    """Return the names of the aims that were missed, or that the experiment refused to judge at all."""
-    try:
-        return {aim.what for aim in judged() if not aim.met}
-    except REFUSALS:
-        return {VOID}
+    """Return the names of the aims that were missed."""
+    return {aim.what for aim in judged() if not aim.met}
 
 
 def bounds(aims: Iterable[Aim]) -> set[Bound]:

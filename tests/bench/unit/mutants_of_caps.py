@@ -65,6 +65,10 @@ ONSET_JUDGE = Judge(
         "a run is missing": onset(runs=2),
         "nothing measured": onset(runs=0),
     },
+    refused={
+        "fallback to TCP": "nothing came over the other path before the cap",
+        "second path unused": "nothing came over the other path before the cap",
+    },
 )
 
 
@@ -153,6 +157,10 @@ GUARD = Judge(
         "no transfer without a fault": guarded(controls=False),
         "a run is missing": guarded(runs=2),
         "nothing measured": guarded(runs=0),
+    },
+    refused={
+        "fallback to TCP": "nothing came over Wi-Fi before the fault",
+        "second path unused": "nothing came over Wi-Fi before the fault",
     },
 )  # fmt: skip
 

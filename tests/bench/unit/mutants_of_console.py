@@ -109,4 +109,7 @@ CONSOLE = Judge(
         "the console does not end": judged(ended=Ended(30.0, -9)),
         "nothing measured": judged(tunnels=0),
     },
+    refused={
+        "nothing measured": "no tunnels were held",
+    },
 )

@@ -56,4 +56,9 @@ MIDDLEBOXES = Judge(
         "nothing measured": lambda: judge([], (), PLACES),
         "one place left out": lambda: judge([sound("nat", "wifi")], ("nat",), PLACES),
     },
+    refused={
+        "nobody looked": "nothing: not measured at every place",
+        "nothing measured": "nothing measured",
+        "one place left out": "nat: not measured at every place",
+    },
 )

@@ -113,4 +113,7 @@ OVERSHOOT = Judge(
         "nothing measured": overshoot(left_out="all"),
         "no byte came": everywhere(constant(0)),
     },
+    refused={
+        "no byte came": "nothing came over eth0",
+    },
 )

@@ -21,8 +21,8 @@ from mptcp_bench.experiments.goodput_judging import CELLS, Cell, Measurement
 from mptcp_bench.experiments.payload import payload_share
 from mptcp_bench.experiments.recovery_judging import Observed
 from mptcp_lab.testbed import TestbedError, system_state
+from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.system_state import State
-from mptcp_lab.testbed.transfer import Protocol
 
 CAP = 5 * MBIT
 ROUNDS = 3
@@ -97,6 +97,9 @@ GOODPUT = Judge(
         "fallback to TCP": goodput(fallback=True),
         "a round is missing": goodput(rounds=2),
         "nothing measured": goodput(rounds=0),
+    },
+    refused={
+        "fallback to TCP": "GET, IPv4: the connection fell back to plain TCP",
     },
 )
 
@@ -266,5 +269,8 @@ RECOVERY = Judge(
         "it ends by a signal": observed(exit_code=-9),
         "it does not end": observed(exit_code=None),
         "nothing measured": observed(samples=()),
+    },
+    refused={
+        "nothing measured": "no two samples between 3.00 s and 5.00 s",
     },
 )

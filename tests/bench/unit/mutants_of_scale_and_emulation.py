@@ -117,6 +117,9 @@ SCALE = Judge(
         "no soft cap was measured": scaled(soft=()),
         "nothing measured": lambda: scale_judging.judge((), NONE, (), REACTIONS, ASKED),
     },
+    refused={
+        "nothing measured": "no tunnels were held",
+    },
 )
 
 RATE = 100_000_000

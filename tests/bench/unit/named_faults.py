@@ -1,4 +1,7 @@
-"""Six faults that no experiment may overlook: the mutant that has each, by experiment, or why there is none."""
+"""Six faults that no experiment may overlook: the mutant that has each, by experiment, or why there is none.
+
+``OURS`` are those of ``mptcp_bench.experiments``, ``PAPERS`` the paper's.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ NO_THROTTLER = dict.fromkeys((DEAD, WRONG, NEVER), Reason("no throttler runs"))
 NOT_EMULATED = Reason("nothing is emulated: the links are as fast as the machine")
 TRICKLE = Reason("tunnels trickle, far below the rate of any link, and delays are those of programs")
 
-NAMED: Mapping[str, Mapping[str, Answer]] = {
+OURS: Mapping[str, Mapping[str, Answer]] = {
     "console": {
         DEAD: "dead throttler: nobody tells of the loop",
         WRONG: "the wrong path is capped as well",
@@ -180,5 +183,37 @@ NAMED: Mapping[str, Mapping[str, Answer]] = {
         UNUSED: "modes: Wi-Fi is unused",
         UNSHAPED: "modes: emulator off",
         FALLBACK: "modes: plain TCP over Ethernet",
+    },
+}
+
+_PATHS = {UNUSED: "second path not joined", UNSHAPED: "emulator off", FALLBACK: "fallback"}
+_THROTTLED = {
+    DEAD: "throttler dead",
+    WRONG: "throttler caps the wrong path",
+    NEVER: "cap never comes",
+    **_PATHS,
+    UNUSED: "second path unused",
+}
+PAPERS: Mapping[str, Mapping[str, Answer]] = {
+    "fig2": {
+        **NO_THROTTLER,
+        UNUSED: Reason("each path is used alone"),
+        UNSHAPED: "emulator off",
+        # The fallback is what the paper says; the fault is that there is none.
+        FALLBACK: "server is multipath",
+    },
+    # A second path that is joined and carries nothing is what the paper says.
+    "fig3": {**NO_THROTTLER, **_PATHS},
+    "fig4": {**NO_THROTTLER, **_PATHS, UNUSED: "second path unused"},
+    "fig5": {**NO_THROTTLER, **_PATHS},
+    "fig6": _THROTTLED,
+    "fig7": _THROTTLED,
+    "table1": {
+        **NO_THROTTLER,
+        UNUSED: "second path not joined",
+        UNSHAPED: Reason(
+            "times are those of the proxy; paths delay the bulk downloads alone, and no verdict is by these"
+        ),
+        FALLBACK: "fallback to TCP",
     },
 }

@@ -8,26 +8,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from paper_examples import PROVENANCE
 
-from mptcp_bench.paper.conversion import (
-    FAST,
-    MPTCP,
-    PACED,
-    PARTS,
-    REFERENCES,
-    SMALL,
-    TCP,
-    UPLOAD,
-    Conversions,
-    cases,
-    run_of,
-)
-from mptcp_bench.paper.results import PaperResult
+from mptcp_bench.paper.conversion import FAST, PACED, SMALL, UPLOAD, Conversions, cases, run_of
+from mptcp_bench.paper.conversion_metrics import MPTCP, PARTS, REFERENCES, TCP
+from mptcp_bench.paper.results import PaperResult, Run
 from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.result_file import Judgement
 from mptcp_bench.wire.exchanges import Exchange
+from mptcp_bench.wire.workload import check_protocol
 from mptcp_lab.agent.processors import Usage
+from mptcp_lab.testbed import TestbedError
 
 EACH = 20
 """Exchanges of a workload."""
@@ -52,8 +45,11 @@ class Proxy:
     least_idle: float = 0.01
     """Of the busiest processor."""
     spread: float = 0.05
+    falls_back: bool = False
+    """Whether the client's connections do."""
+    subflows: int = 2
 
-    def exchange(self, draw: random.Random) -> Exchange:
+    def exchange(self, draw: random.Random, *, multipath: bool = True) -> Exchange:
         def about(seconds: float) -> float:
             return seconds * draw.lognormvariate(0, self.spread)
 
@@ -67,11 +63,14 @@ class Proxy:
             "request": about(self.request),
             "response": about(self.response),
         }
-        return Exchange("/x", True, False, 2, **times, up=(), down=(about(self.response),))
+        multipath = multipath and not self.falls_back
+        subflows = self.subflows if multipath else 1
+        return Exchange("/x", multipath, False, subflows, **times, up=(), down=(about(self.response),))
 
-    def conversions(self, draw: random.Random) -> dict[str, Conversions]:
-        """Return what a capture would have shown of every workload."""
-        few = [self.exchange(draw) for _ in range(EACH)]
+    def conversions(self, draw: random.Random, *, multipath: bool) -> dict[str, Conversions]:
+        """Return what a capture would have shown of every workload; TestbedError where that is no data point."""
+        few = [self.exchange(draw, multipath=multipath) for _ in range(EACH)]
+        check_protocol(few, multipath=multipath)
         stream = [replace(e, up=(self.stream,) * 3, down=(self.stream,) * 3) for e in few]
         bulk = [replace(e, down=(self.bulk,) * 9) for e in few]
         return {
@@ -98,7 +97,7 @@ TODAY = Proxy(
 Change = Callable[[Proxy], Proxy]
 
 
-def _with(**changes: float) -> Change:
+def _with(**changes: Any) -> Change:
     return lambda proxy: replace(proxy, **changes)
 
 
@@ -114,14 +113,33 @@ MUTANTS: dict[str, Change] = {
     "SYN waits for the application": _with(connect=0.05),
     "content spliced in the kernel": _with(request=0.0004, response=0.0004, stream=0.0004),
     "busy, differently each time": _with(spread=3.0),
+    "fallback to TCP": _with(falls_back=True),
+    "second path not joined": _with(subflows=1),
 }
-BREAKS: dict[str, tuple[str, ...]] = {
-    "syn": ("ten times as fast", "ten times as slow", "SYN sent at once", "busy, differently each time"),
-    "data": ("ten times as fast", "ten times as slow", "content spliced in the kernel"),
-    "data-slower": ("SYN waits for the application", "content spliced in the kernel"),
-    "user-space": ("content spliced in the kernel",),
+NO_DATA_POINT = {
+    "fallback to TCP": f"{EACH} of {EACH} requests, such as /x, came by plain TCP",
+    "second path not joined": "no second subflow was established",
 }
-"""By claim."""
+"""By mutant the reason that each of its runs by Multipath TCP is kept with."""
+_NONE: dict[str, Judgement] = dict.fromkeys(NO_DATA_POINT, "not judged")
+BREAKS: dict[str, dict[str, Judgement]] = {
+    "syn": {
+        "ten times as fast": "fails",
+        "ten times as slow": "fails",
+        "SYN sent at once": "fails",
+        "busy, differently each time": "not judged",
+        **_NONE,
+    },
+    "data": {
+        "ten times as fast": "fails",
+        "ten times as slow": "fails",
+        "content spliced in the kernel": "fails",
+        **_NONE,
+    },
+    "data-slower": {"SYN waits for the application": "differs", "content spliced in the kernel": "differs", **_NONE},
+    "user-space": {"content spliced in the kernel": "fails", **_NONE},
+}
+"""By claim the verdict that each mutant makes of it."""
 UNEXPLAINED: dict[str, Change] = {
     "syn": ONE_CORE_FULL,
     "data": ONE_CORE_FULL,
@@ -133,11 +151,15 @@ UNEXPLAINED: dict[str, Change] = {
 def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> PaperResult:
     """Measure *proxy* and judge it."""
     draw = random.Random(seed)
-    runs = tuple(
-        run_of(protocol, number, proxy.conversions(draw))
-        for number in range(1, repetitions + 1)
-        for protocol in (MPTCP, TCP)
-    )
+    runs: list[Run] = []
+    for number in range(1, repetitions + 1):
+        for protocol in (MPTCP, TCP):
+            try:
+                measured = proxy.conversions(draw, multipath=protocol == MPTCP)
+            except TestbedError as error:
+                runs.append(Run(protocol, number, valid=False, reason=str(error)))
+            else:
+                runs.append(run_of(protocol, number, measured))
     return judged(
         PaperResult(
             provenance=PROVENANCE,
@@ -149,7 +171,7 @@ def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> PaperRes
             complete=True,
             repetitions=repetitions,
             cases=cases(),
-            runs=runs,
+            runs=tuple(runs),
             references=REFERENCES,
         )
     )

@@ -14,8 +14,7 @@ from mptcp_bench.paper.results import (
     share,
 )
 from mptcp_bench.paper.summary import summarise
-from mptcp_bench.provenance import Provenance
-from mptcp_bench.result_file import JudgedClaim
+from mptcp_bench.result_file import JudgedClaim, Provenance
 from mptcp_bench.statistics import percentile
 
 INTERVAL = 0.1

@@ -18,6 +18,7 @@ from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.results import PaperResult, Reference, Run
 from mptcp_bench.paper.scenarios import SCENARIOS, Trial
 from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.result_file import Judgement
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.recorder import Sample
 from mptcp_lab.testbed.transfer import Observation
@@ -41,6 +42,8 @@ class World:
     server_is_multipath: bool = False
     falls_back: bool = False
     """Whether the client's connections to the proxy do."""
+    joins: bool = True
+    """Whether the proxy accepts a second subflow; the client has seen its SYN/ACK by then."""
     wifi_free: float = 0.02
     wifi_beside_cap: float = 0.95
     """Part of its link that Wi-Fi carries beside an Ethernet that is not capped, that is."""
@@ -109,7 +112,7 @@ class World:
             memory=tuple((s.time, round(self.memory * (trial.receive_buffer or 0))) for s in samples),
             joined=None if trial.alone else JOINED,
             counters=counters,
-            proxy_counters={**sender, "MPTcpExtMPJoinAckRx": 1},
+            proxy_counters={**sender, "MPTcpExtMPJoinAckRx": int(self.joins)},
             origin_counters=sender,
         )
 
@@ -155,6 +158,7 @@ EMULATOR_OFF = _with(
 NO_DELAY = _with(rtts={"ethernet": 0.0001, "wifi": 0.0001}, needed=20_000.0)
 WRONG_RATE = _with(links={"ethernet": 20e6, "wifi": 20e6})
 FALLBACK = _with(falls_back=True)
+NOT_JOINED = _with(joins=False, wifi_free=0.0, wifi_beside_cap=0.0)
 
 ONE_CORE_FULL = _with(idle=0.5, least_idle=0.0)
 """Squid has a thread, and a second processor that is idle is none of it."""
@@ -174,6 +178,7 @@ FIGURE_MUTANTS: dict[str, Change] = {
     "no delay": NO_DELAY,
     "wrong rate": WRONG_RATE,
     "fallback": FALLBACK,
+    "second path not joined": NOT_JOINED,
     "server is multipath": _with(server_is_multipath=True),
     "one path slows the other": _with(ethernet=0.8),
     "Ethernet congested": _with(ethernet=0.1, wifi_free=0.9),
@@ -184,31 +189,51 @@ FIGURE_MUTANTS: dict[str, Change] = {
     "MTU costs headers alone": _with(mtu=0.965),
 }
 
-_THROTTLER = ("throttler dead", "throttler caps the wrong path", "cap never comes")
-_PATHS = ("emulator off", "wrong rate")
-_PROXY = ("fallback", "emulator off")
-BREAKS: dict[tuple[str, str], tuple[str, ...]] = {
-    ("fig2", "fallback"): ("server is multipath", "emulator off"),
-    ("fig2", "alone"): ("server is multipath", "no delay", *_PATHS),
-    ("fig3", "capacity"): ("one path slows the other", *_PROXY),
-    ("fig3", "ethernet-first"): ("Ethernet congested", "no delay", "wrong rate", *_PROXY),
-    ("fig3", "wifi-unused"): ("second path used", "Ethernet congested", *_PROXY),
-    ("fig4", "small-degrades"): ("buffer has no effect", "no delay", *_PROXY),
-    ("fig4", "small-loses"): ("nothing lost", "buffer has no effect", *_PROXY),
-    ("fig4", "large-suffices"): ("buffer always too small", "second path unused", *_PROXY),
-    ("fig4", "required"): ("buffer always too small", "buffer has no effect", "no delay", *_PROXY),
-    ("fig5", "lower"): ("MTU has no effect", *_PROXY),
-    ("fig5", "unstable"): ("MTU has no effect", "MTU costs headers alone", "nothing lost", *_PROXY),
-    ("fig6", "first-escapes"): ("cap at once, first too", "cap comes late every time", *_THROTTLER, *_PROXY),
-    ("fig6", "small-impact"): ("cap strangles both", *_THROTTLER, *_PROXY),
-    ("fig6", "repeated-throttled"): ("cap comes late every time", *_THROTTLER, *_PROXY),
-    ("fig6", "no-less"): ("cap strangles both", "second path unused", *_THROTTLER, *_PROXY),
-    ("fig7", "cap"): ("cap too high", "cap too low", *_THROTTLER, *_PROXY),
-    ("fig7", "offload"): ("second path unused", "second path used", *_THROTTLER, *_PROXY),
-    ("fig7", "inferior"): (*_THROTTLER, *_PROXY),
-    ("fig7", "outperforms"): ("second path unused", "cap strangles both", *_THROTTLER, *_PROXY),
+Verdicts = dict[str, Judgement]
+
+
+def _fail(*mutants: str) -> Verdicts:
+    return dict.fromkeys(mutants, "fails")
+
+
+def _open(*mutants: str) -> Verdicts:
+    return dict.fromkeys(mutants, "not judged")
+
+
+_THROTTLER = _fail("throttler dead", "throttler caps the wrong path", "cap never comes")
+# What is not of the kind that was wanted is no data point.
+_PROXY = _open("fallback", "second path not joined", "emulator off")
+BREAKS: dict[tuple[str, str], Verdicts] = {
+    ("fig2", "fallback"): _fail("server is multipath") | _open("emulator off"),
+    ("fig2", "alone"): _fail("wrong rate") | _open("server is multipath", "no delay", "emulator off"),
+    ("fig3", "capacity"): _fail("one path slows the other") | _PROXY,
+    ("fig3", "ethernet-first"): _fail("Ethernet congested") | _open("no delay", "wrong rate") | _PROXY,
+    ("fig3", "wifi-unused"): _fail("second path used", "Ethernet congested") | _PROXY,
+    ("fig4", "small-degrades"): _fail("buffer has no effect") | _open("no delay") | _PROXY,
+    ("fig4", "small-loses"): _fail("nothing lost", "buffer has no effect") | _PROXY,
+    ("fig4", "large-suffices"): _fail("buffer always too small") | _open("second path unused") | _PROXY,
+    ("fig4", "required"): _fail("buffer always too small") | _open("buffer has no effect", "no delay") | _PROXY,
+    ("fig5", "lower"): _fail("MTU has no effect") | _PROXY,
+    ("fig5", "unstable"): _fail("MTU has no effect", "MTU costs headers alone", "nothing lost") | _PROXY,
+    ("fig6", "first-escapes"): {"cap at once, first too": "differs"}
+    | _fail("cap comes late every time")
+    | _THROTTLER
+    | _PROXY,
+    ("fig6", "small-impact"): {"cap strangles both": "differs"} | _THROTTLER | _PROXY,
+    ("fig6", "repeated-throttled"): _fail("cap comes late every time") | _THROTTLER | _PROXY,
+    ("fig6", "no-less"): _fail("cap strangles both", "second path unused") | _THROTTLER | _PROXY,
+    ("fig7", "cap"): _fail("cap too high", "cap too low") | _THROTTLER | _PROXY,
+    # Nothing of nothing is a share that two series of zeros leave open.
+    ("fig7", "offload"): {"second path used": "differs"} | _open("second path unused") | _THROTTLER | _PROXY,
+    ("fig7", "inferior"): _THROTTLER | _PROXY,
+    ("fig7", "outperforms"): _fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
 }
-"""By scenario and claim."""
+"""By scenario and claim the verdict that each mutant makes of it."""
+NO_DATA_POINT = {
+    "fallback": "the connection fell back to plain TCP",
+    "second path not joined": "no second subflow was established",
+}
+"""By mutant the reason that each of its downloads through the proxy is kept with."""
 
 UNEXPLAINED: dict[tuple[str, str], Change] = {
     ("fig5", "unstable"): ONE_CORE_FULL,

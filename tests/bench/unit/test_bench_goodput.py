@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mptcp_bench.experiments.goodput_judging import CELLS, void
-from mptcp_lab.testbed.transfer import Protocol
+from mptcp_lab.testbed.protocol import Protocol
 
 PROTOCOL = Protocol(requested=1, fallbacks=0, joins=1, proxy_requested=0)
 

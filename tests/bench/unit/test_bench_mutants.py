@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mutants import Judge, bounds, broken, judged_by, missed, with_attempts
+from mutants import REFUSALS, Judge, bounds, broken, judged_by, missed, with_attempts
 from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
 from mutants_of_console import CONSOLE
 from mutants_of_middleboxes import MIDDLEBOXES
@@ -19,7 +20,7 @@ from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
 from mutants_of_scale_and_emulation import EMULATION, SCALE
 from mutants_of_soak import SOAK
 from mutants_of_steering import STEERING
-from named_faults import FAULTS, NAMED, Reason
+from named_faults import FAULTS, OURS, Reason
 
 from mptcp_bench import experiments
 from mptcp_bench.experiments import EXPERIMENTS
@@ -65,13 +66,24 @@ def test_what_is_sound_misses_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "mutant"), [(name, m) for name, v in sorted(JUDGES.items()) for m in v.mutants])
-def test_each_mutant_misses_an_aim(name: str, mutant: str) -> None:
-    assert missed(JUDGES[name].mutants[mutant])
+def test_each_mutant_misses_an_aim_or_is_refused_by_name(name: str, mutant: str) -> None:
+    judge = JUDGES[name]
+    judged = judge.mutants[mutant]
+    if mutant in judge.refused:
+        with pytest.raises(REFUSALS, match=f"^{re.escape(judge.refused[mutant])}$"):
+            judged()
+    else:
+        assert missed(judged)
+
+
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_what_is_refused_is_a_mutant(name: str) -> None:
+    assert set(JUDGES[name].refused) <= set(JUDGES[name].mutants)
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_each_experiment_has_the_named_faults_or_says_why_not(name: str) -> None:
-    answers = NAMED[name]
+    answers = OURS[name]
     assert set(answers) == set(FAULTS)
     for fault, answer in answers.items():
         if not isinstance(answer, Reason):

@@ -17,7 +17,7 @@ from mptcp_bench.demo import judging
 from mptcp_bench.demo.judging import Measured, Outcome, Verdict, judge, perform
 from mptcp_bench.demo.parts import Part
 from mptcp_lab.agent.processors import Usage
-from mptcp_lab.testbed.transfer import Protocol
+from mptcp_lab.testbed.protocol import Protocol
 
 
 @pytest.mark.parametrize("processors", [IDLE, BUSY], ids=["idle", "busy"])

@@ -111,9 +111,12 @@ IN_FORCE = {"capped": 1.0, "time_to_throttle": 0.0, "joined": 0.01}
         ("fig6", {"repeated": rates(12, 5, 9, **IN_FORCE), "tcp-wifi": rates(19)}, "no-less", "fails"),
         ("fig6", {"repeated": rates(110, 98, 20, capped=0.0), "tcp-wifi": rates(19)}, "no-less", "fails"),
         ("fig6", {"repeated": rates(22, 5, 20), "tcp-wifi": rates(19)}, "no-less", "not judged"),
-        ("fig7", {"throttled": rates(23, 5.0, 20)}, "cap", "holds"),
-        ("fig7", {"throttled": rates(23, 5.5, 20)}, "cap", "fails"),
-        ("fig7", {"throttled": rates(23, 0.0, 20)}, "cap", "fails"),
+        ("fig7", {"throttled": rates(23, 5.0, 20, **IN_FORCE)}, "cap", "holds"),
+        ("fig7", {"throttled": rates(23, 5.5, 20, **IN_FORCE)}, "cap", "fails"),
+        ("fig7", {"throttled": rates(23, 0.0, 20, **IN_FORCE)}, "cap", "fails"),
+        # As slow as the cap, and not by it.
+        ("fig7", {"throttled": rates(23, 5.0, 20, capped=0.0)}, "cap", "fails"),
+        ("fig7", {"throttled": rates(23, 5.0, 20)}, "cap", "not judged"),
         ("fig7", {"throttled": rates(19.5, 5.0, 20, **IN_FORCE), "tcp-wifi": rates(19)}, "outperforms", "fails"),
     ],
 )

@@ -6,19 +6,20 @@ import random
 from dataclasses import replace
 
 import pytest
-from paper_conversion_mutants import BREAKS, MUTANTS, PAPER, TODAY, UNEXPLAINED, experiment, verdicts
-
-from mptcp_bench.paper.conversion import (
-    FAST,
-    MPTCP,
-    PACED,
-    SMALL,
-    UPLOAD,
-    Conversions,
-    estimate,
-    run_of,
-    workloads,
+from named_faults import FAULTS, PAPERS, Reason
+from paper_conversion_mutants import (
+    BREAKS,
+    MUTANTS,
+    NO_DATA_POINT,
+    PAPER,
+    TODAY,
+    UNEXPLAINED,
+    experiment,
+    verdicts,
 )
+
+from mptcp_bench.paper.conversion import FAST, PACED, SMALL, UPLOAD, Conversions, estimate, run_of, workloads
+from mptcp_bench.paper.conversion_metrics import MPTCP, TCP
 from mptcp_bench.paper.results import Run
 from mptcp_bench.paper.verdicts import CLAIMS, judged
 from mptcp_lab.agent.processors import Usage
@@ -32,7 +33,20 @@ def test_a_claim_has_mutants_and_holds_without_them(claim: str) -> None:
 
 @pytest.mark.parametrize(("claim", "mutant"), [(claim, name) for claim, names in BREAKS.items() for name in names])
 def test_a_mutant_breaks_a_claim(claim: str, mutant: str) -> None:
-    assert verdicts(experiment(MUTANTS[mutant](PAPER)))[claim] != "holds"
+    assert verdicts(experiment(MUTANTS[mutant](PAPER)))[claim] == BREAKS[claim][mutant] != "holds"
+
+
+@pytest.mark.parametrize("mutant", NO_DATA_POINT)
+def test_what_is_not_of_the_kind_wanted_is_kept_with_its_reason(mutant: str) -> None:
+    runs = experiment(MUTANTS[mutant](PAPER)).runs
+    assert {(run.valid, run.reason) for run in runs if run.case == MPTCP} == {(False, NO_DATA_POINT[mutant])}
+    assert all(run.valid for run in runs if run.case == TCP)
+
+
+def test_the_named_faults_are_there_or_it_is_said_why_not() -> None:
+    answers = PAPERS["table1"]
+    assert set(answers) == set(FAULTS)
+    assert {answer for answer in answers.values() if not isinstance(answer, Reason)} <= set(MUTANTS)
 
 
 def test_no_mutant_is_idle() -> None:

@@ -6,10 +6,22 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from paper_mutants import BREAKS, FIGURE_MUTANTS, PAPER, TODAY, UNEXPLAINED, UNLIKELY, World, experiment, verdicts
+from named_faults import FAULTS, PAPERS, Reason
+from paper_mutants import (
+    BREAKS,
+    FIGURE_MUTANTS,
+    NO_DATA_POINT,
+    PAPER,
+    TODAY,
+    UNEXPLAINED,
+    UNLIKELY,
+    World,
+    experiment,
+    verdicts,
+)
 
 from mptcp_bench.paper.results import Cause, PaperResult
-from mptcp_bench.paper.scenarios import SCENARIOS
+from mptcp_bench.paper.scenarios import NAMES, SCENARIOS
 from mptcp_bench.paper.verdicts import CLAIMS, judged
 from mptcp_bench.result_file import JudgedClaim, from_json, to_json
 
@@ -35,7 +47,26 @@ def test_a_claim_has_mutants_and_holds_without_them(key: str, claim: str) -> Non
 @pytest.mark.parametrize(("key", "claim", "mutant"), [(*of, name) for of, names in BREAKS.items() for name in names])
 def test_a_mutant_breaks_a_claim(key: str, claim: str, mutant: str) -> None:
     verdict = next(v for v in found(mutant, key).claims if v.id == claim)
-    assert verdict.verdict != "holds", verdict
+    assert verdict.verdict == BREAKS[key, claim][mutant] != "holds", verdict
+
+
+def test_the_named_faults_are_those_of_all_of_the_papers_experiments() -> None:
+    assert sorted(PAPERS) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("key", SCENARIOS)
+def test_each_experiment_has_the_named_faults_or_says_why_not(key: str) -> None:
+    assert set(PAPERS[key]) == set(FAULTS)
+    broken = {mutant for (scenario, _), mutants in BREAKS.items() if scenario == key for mutant in mutants}
+    assert {answer for answer in PAPERS[key].values() if not isinstance(answer, Reason)} <= broken
+
+
+@pytest.mark.parametrize("key", [key for key in SCENARIOS if key != "fig2"])
+@pytest.mark.parametrize("mutant", NO_DATA_POINT)
+def test_what_is_not_of_the_kind_wanted_is_kept_with_its_reason(key: str, mutant: str) -> None:
+    result = found(mutant, key)
+    through = [run for run in result.runs if result.case(run.case).path is None]
+    assert {(run.valid, run.reason) for run in through} == {(False, NO_DATA_POINT[mutant])}
 
 
 @pytest.mark.parametrize("mutant", FIGURE_MUTANTS)

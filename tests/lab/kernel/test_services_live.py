@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mptcp_lab.testbed import Testbed, TestbedError, lab_of
+from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.services import (
     REPOSITORY,
     mptcp_command,
@@ -15,7 +16,7 @@ from mptcp_lab.testbed.services import (
     start_throttler,
     write_throttler_config,
 )
-from mptcp_lab.testbed.transfer import Added, Protocol, download, wget
+from mptcp_lab.testbed.transfer import Added, download, wget
 
 pytestmark = pytest.mark.kernel
 Require = Callable[..., None]

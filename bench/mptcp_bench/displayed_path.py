@@ -1,0 +1,16 @@
+"""A network path as the demo shows it, in the terminal and in its picture. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayedPath:
+    """How a path is shown."""
+
+    device: str
+    label: str
+    color: str
+    rate: int
+    """Of its link, bits per second."""

@@ -1,0 +1,166 @@
+"""Experiments of ours on real packets, with one thing broken: an aim that is named is missed, or the run is refused.
+
+Those of ``goodput`` (caps) and ``steering`` (modes), with short downloads. What is broken leaves no rate near its
+bound; what is sound is tried again, for a busy machine may miss a rate. ``overshoot``: ``test_overshoot_live.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptcp_bench.experiments import goodput, goodput_judging, steering, steering_cells
+from mptcp_bench.experiments.goodput_judging import CELLS, judge
+from mptcp_bench.experiments.setup import Setup
+from mptcp_bench.experiments.steering_modes_judging import aims
+from mptcp_bench.shipped import ethernet_cap
+from mptcp_lab.testbed import Testbed, TestbedError
+from mptcp_lab.testbed.services import (
+    Origin,
+    Proxy,
+    Throttler,
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    write_throttler_config,
+)
+
+pytestmark = pytest.mark.kernel
+Require = Callable[..., None]
+TRIES = 3
+"""Of what is sound."""
+SOUND, DEAD, WRONG, UNUSED, FALLBACK = (
+    "sound",
+    "throttler dead",
+    "wrong path",
+    "second path unused",
+    "client without MPTCP",
+)
+FAULTS = (SOUND, DEAD, WRONG, UNUSED, FALLBACK)
+
+CELL = next(cell for cell in CELLS if cell.policy)
+CAPPED, FILLED = f"{CELL.name}: Ethernet / its cap", f"{CELL.name}: Wi-Fi / its link"
+SIZE, SETTLE = 32_000_000, 1.0
+"""Bytes of a download, which takes 2 s without a cap and 8 s with one; seconds after which that is to be seen."""
+LEAST, MOST = 0.5, 2.0
+"""Of a link or a cap, for all: a busy machine stalls a path for a while; a fault leaves a fifth, or twenty times."""
+GOODPUT_MISSES = {SOUND: set(), DEAD: {CAPPED}, WRONG: {CAPPED, FILLED}, UNUSED: {FILLED}}
+
+LONG, LONG_SIZE = "long", 100_000_000
+"""A file, and its bytes: more than comes within the seconds below."""
+KIND, RTT = "active-standby", "20/20"
+STANDBY = f"{RTT} ms, {KIND}: standby's share before"
+WARM, REST = 2.5, 0.2
+"""Seconds before the path would fail, and those after it: it does not, for that is another matter."""
+
+
+def misses(measured: Callable[[], set[str]], fault: str, expected: set[str]) -> None:
+    """Assert that what is *measured* misses the aims *expected* at least, and none where none is."""
+    for _ in range(TRIES if fault == SOUND else 1):
+        missed = measured()
+        if missed >= expected and bool(missed) is bool(expected):
+            return
+    raise AssertionError(f"{fault}: misses {missed or 'nothing'}")
+
+
+def second_path_is_backup(stack: ExitStack, testbed: Testbed) -> None:
+    """Have the client's second subflow joined as backup: nothing comes over it while there is another."""
+    client = testbed["client"]
+    change = ["ip", "mptcp", "endpoint", "change", client.address("wlan0", 4)]
+    stack.enter_context(client.changed([*change, "backup"], [*change, "nobackup"]))
+
+
+def dead(*arguments: Any) -> Throttler:
+    throttler = start_throttler(*arguments)
+    throttler.process.stop()
+    return throttler
+
+
+@pytest.fixture(scope="module")
+def services(make_module_testbed: Callable[..., Testbed], require: Require) -> tuple[Testbed, Origin, Proxy]:
+    require("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize")
+    testbed = make_module_testbed()
+    return testbed, start_origin(testbed["origin"], {CELL.file: SIZE, LONG: LONG_SIZE}), start_proxy(testbed["proxy"])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_goodput(
+    services: tuple[Testbed, Origin, Proxy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
+) -> None:
+    testbed, origin, proxy = services
+    cap = ethernet_cap()
+    monkeypatch.setattr(goodput, "SETTLE", SETTLE)
+    monkeypatch.setattr(goodput_judging, "LEAST", LEAST)
+    monkeypatch.setattr(goodput_judging, "MOST", MOST)
+    with ExitStack() as stack:
+        if fault == DEAD:
+            monkeypatch.setattr(goodput, "start_throttler", dead)
+        if fault == WRONG:
+            shipped, policy = goodput.POLICY.read_text(), tmp_path / "broken.yaml"
+            assert "    paths: [ethernet]" in shipped
+            policy.write_text(shipped.replace("    paths: [ethernet]", "    paths: [wifi]", 1))
+            monkeypatch.setattr(goodput, "POLICY", policy)
+        if fault == UNUSED:
+            second_path_is_backup(stack, testbed)
+
+        def missed() -> set[str]:
+            with goodput.throttled(testbed):
+                found = judge([goodput.measure(testbed, origin, proxy, CELL)], 1, cap)
+            # No download of the other cells is made: their aims are missed, and say nothing here.
+            return {aim.what for aim in found if not aim.met and aim.what in (CAPPED, FILLED)}
+
+        if fault == FALLBACK:
+            monkeypatch.setattr(goodput, "mptcp_command", list)
+            with pytest.raises(TestbedError, match=f"^{CELL.name}: the client asked for 0 MPTCP connections$"):
+                missed()
+        else:
+            misses(missed, fault, GOODPUT_MISSES[fault])
+
+
+@pytest.fixture
+def setup(services: tuple[Testbed, Origin, Proxy]) -> Iterator[Setup]:
+    """What ``steering`` runs on, with a throttler of its own for each test."""
+    testbed, origin, proxy = services
+    policy = testbed.directory / "steering.yaml"
+    policy.write_text(steering_cells.POLICY % "[]")
+    throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
+    curl = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url()]
+    yield Setup(testbed, throttler, policy, proxy.url(), mptcp_command([*curl, origin.url(LONG)]))
+    throttler.process.stop()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_steering(setup: Setup, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    for name, value in {"WARM": WARM, "EVENT": REST, "AFTER": REST}.items():
+        monkeypatch.setattr(steering, name, value)
+    steer, _ = steering.KINDS[KIND]
+    assert steer is not None
+    if fault == WRONG:
+        steer = steer.replace("active: wifi, standby: ethernet", "active: ethernet, standby: wifi")
+    monkeypatch.setitem(steering.KINDS, KIND, (steer, None))
+    if fault == FALLBACK:
+        setup = replace(setup, download=setup.download[len(mptcp_command([])) :])
+    with ExitStack() as stack:
+        if fault == UNUSED:
+            # One that is joined as backup would be steered as any other.
+            stack.enter_context(goodput.one_subflow(setup.testbed))
+        if fault == DEAD:
+            load = Setup.load_between
+
+            def dying(self: Setup, policy: str, rules: Sequence[str]) -> None:
+                load(self, policy, rules)
+                self.throttler.process.stop()
+
+            monkeypatch.setattr(Setup, "load_between", dying)
+
+        def missed() -> set[str]:
+            found = aims([steering.measure(setup, RTT, KIND)], [(RTT, KIND)], 1)
+            return {aim.what for aim in found if not aim.met and aim.what == STANDBY}
+
+        misses(missed, fault, set() if fault == SOUND else {STANDBY})
