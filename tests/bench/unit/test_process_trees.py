@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +47,21 @@ def tree() -> Iterator[int]:
 
 
 def test_processor_time_is_that_of_all(tree: int) -> None:
-    assert tree_seconds(tree) >= process_seconds(tree) + 2 * (WORKER_SECONDS - TICK)
+    assert tree_seconds(tree) >= process_seconds(tree) + 2 * WORKER_SECONDS
+
+
+def test_a_process_s_own_time_is_exact() -> None:
+    for _ in range(20):  # in ticks, some of these would be outside
+        before = time.process_time()
+        measured = process_seconds(os.getpid())
+        assert before <= measured <= time.process_time()
+
+
+def test_a_process_that_is_not_there_has_no_time() -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    with pytest.raises(OSError, match="Invalid argument"):
+        process_seconds(gone.pid)
 
 
 ENDED = f"""
