@@ -37,7 +37,8 @@ class World:
     capped: bool = True
     dry_run: bool = False
     """The policy would cap what is capped, and nothing of it is in the kernel."""
-    rate: int = 5_000_000
+    ceil: int = 5_000_000
+    """What the cap lets through; it guarantees half of it, so that a test sees which of both is shown."""
     words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
     """The policy's rules in words; others than the usual one have no cap."""
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
@@ -79,8 +80,8 @@ class World:
         rule = RULE | {
             "capped": self.count if self.capped else 0,
             "landing": 0,
-            "rate": self.rate,
-            "ceil": self.rate,
+            "rate": self.ceil // 2,
+            "ceil": self.ceil,
             "bytes": self.sent["ethernet"],
         }
         return {
@@ -163,8 +164,8 @@ class World:
                 "backup": False,
                 "since": now - 60 - number,
                 "rule": "spare-ethernet" if path == "ethernet" and self.capped else None,
-                "rate": self.rate if path == "ethernet" and self.capped else None,
-                "ceil": self.rate if path == "ethernet" and self.capped else None,
+                "rate": self.ceil // 2 if path == "ethernet" and self.capped else None,
+                "ceil": self.ceil if path == "ethernet" and self.capped else None,
                 "classid": "4d50:10" if path == "ethernet" and self.capped and not self.dry_run else None,
                 "landing": False,
                 "local_id": 0,

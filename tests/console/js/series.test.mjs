@@ -4,8 +4,8 @@ import {Series, ceiling, pathName, total} from "../../../console/mptcp_console/s
 
 const START = 1_795_000_000;
 
-function overview(time, {ethernet = 5e6, wifi = 30e6, capped = 2, rate = 5e6, share = "path", landing = 0} = {}) {
-  const rule = {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share, capped, landing, rate, ceil: rate, bytes: 0};
+function overview(time, {ethernet = 5e6, wifi = 30e6, capped = 2, ceil = 5e6, share = "path", landing = 0} = {}) {
+  const rule = {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share, capped, landing, rate: ceil / 2, ceil, bytes: 0};
   return {
     time, connections: 1, subflows: {active: 2}, clients: 1, capped, landing: 0, relaxed: 0,
     paths: [{path: "wifi", direction: "down", rate: wifi}, {path: "ethernet", direction: "down", rate: ethernet}],
@@ -67,8 +67,9 @@ test("a cap is in the graph while it caps somebody, from the moment it is coming
   series.push(overview(START + 1, {capped: 1, landing: 1}));
   series.push(overview(START + 2));
   series.push(overview(START + 3, {capped: 0}));
-  assert.deepEqual(series.caps("down").map(each => [each.rule, each.values, each.capped]),
-    [["spare", [null, 5e6, 5e6, null], [null, 1, 2, null]]]);
+  assert.deepEqual(series.caps("down").map(each => [each.rule, each.values, each.latest]),
+    [["spare", [null, 5e6, 5e6, null], null]]);
+  assert.deepEqual([1, 2].map(each => series.at(each, "down")[0].caps[0].capped), [1, 2]);
   assert.deepEqual(series.caps("up"), []);
 });
 
@@ -87,14 +88,14 @@ test("the history is continued by moments without a seam", () => {
     first: START, step: 1, length: 3, refused: 0,
     paths: [{path: "wifi", direction: "down", rate: [1, null, 3]}, {path: "ethernet", direction: "down", rate: [1, 2, 3]}],
     rules: [
-      {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share: "path", cap: [null, 5e6, 5e6], capped: [null, 2, 2]},
-      {policy: "policy", rule: "bare", path: "wifi", direction: "down", share: "path", rate: [1, 1, 1]},
+      {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share: "path", cap: [null, 5e6, 5e6], guaranteed: [null, null, 2.5e6], capped: [null, 2, 2]},
     ],
   });
   series.push(overview(START + 3));
   assert.deepEqual(series.times, [0, 1, 2, 3].map(each => START + each));
   assert.deepEqual(series.lines("down").map(each => each.values), [[1, 2, 3, 5e6], [1, null, 3, 30e6]]);
   assert.deepEqual(series.caps("down").map(each => each.values), [[null, 5e6, 5e6, 5e6]]);
+  assert.deepEqual([1, 2, 3].map(each => series.at(each, "down")[0].caps[0].guaranteed), [5e6, 2.5e6, 2.5e6]);
 });
 
 test("what was at one time", () => {
@@ -107,14 +108,14 @@ test("what was at one time", () => {
   assert.equal(new Series(10, 1).indexOf(START), -1);
   assert.deepEqual(series.at(0, "down").map(each => each.caps), [[], []]);
   assert.deepEqual(series.at(1, "down"), [
-    {path: "ethernet", rate: 5e6, caps: [{rule: "spare", share: "path", cap: 5e6, capped: 2}]},
+    {path: "ethernet", rate: 5e6, caps: [{rule: "spare", share: "path", cap: 5e6, guaranteed: 2.5e6, capped: 2}]},
     {path: "wifi", rate: 30e6, caps: []},
   ]);
 });
 
 test("the axis has room for caps that are near, not for those that are far", () => {
   const line = {key: "a", path: "a", values: [1e6, null, 2e6]};
-  const cap = {key: "c", rule: "r", path: "a", share: "path", capped: [1], values: [5e6]};
+  const cap = {key: "c", rule: "r", path: "a", latest: null, values: [5e6]};
   assert.equal(ceiling([line], []), 2e6 * 1.08);
   assert.equal(ceiling([line], [cap]), 5e6 * 1.08);
   assert.equal(ceiling([line], [{...cap, values: [1e9]}]), 2e6 * 1.08);

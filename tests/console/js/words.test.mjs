@@ -9,12 +9,13 @@ const DOWN = {state: "down", since: NOW - 65, text: "the throttler does not run:
 
 test("the graph in one sentence", () => {
   const paths = [
-    {path: "ethernet", rate: 4.85e6, caps: [{rule: "spare", share: "path", cap: 5e6, capped: 2}]},
+    {path: "ethernet", rate: 4.85e6, caps: [{rule: "spare", share: "path", cap: 5e6, guaranteed: 5e6, capped: 2}]},
     {path: "wifi", rate: null, caps: []},
   ];
   assert.equal(words.momentText(NOW, paths), `${clock(NOW)}: ethernet 4.85 Mbit/s (cap 5 Mbit/s by spare), wifi unknown`);
   assert.equal(words.momentText(NOW, []), `${clock(NOW)}: nothing is known`);
-  assert.equal(words.capText({rule: "a", share: "client", cap: 4e6, capped: 2}), "4 Mbit/s per client");
+  assert.equal(words.capText({rule: "a", share: "client", cap: 4e6, guaranteed: 2e6, capped: 2}),
+    "4 Mbit/s per client, 2 Mbit/s of it guaranteed");
 });
 
 test("what keeps the page from being true is said, and nothing else", () => {
@@ -38,15 +39,18 @@ test("events are announced shortly", () => {
 });
 
 test("a subflow's cap", () => {
-  const subflow = {state: "active", rate: null, landing: false, backup: false, upload: null};
+  const subflow = {state: "active", rate: null, ceil: null, landing: false, backup: false, upload: null};
   assert.deepEqual(words.verdict(subflow), {text: "none", kind: "none"});
   assert.deepEqual(words.verdict({...subflow, backup: true}), {text: "backup", kind: "none"});
-  assert.deepEqual(words.verdict({...subflow, rate: 5e6}), {text: "5 Mbit/s", kind: "capped"});
-  assert.deepEqual(words.verdict({...subflow, rate: 5e6, landing: true}), {text: "5 Mbit/s, coming", kind: "landing"});
-  assert.deepEqual(words.verdict({...subflow, upload: {rate: 1e6}}), {text: "1 Mbit/s up", kind: "capped"});
-  assert.deepEqual(words.verdict({...subflow, upload: {rate: 1e6, landing: true}}), {text: "1 Mbit/s up, coming", kind: "landing"});
-  assert.deepEqual(words.verdict({...subflow, rate: 5e6, upload: {rate: 1e6}}), {text: "5 Mbit/s; 1 Mbit/s up", kind: "capped"});
-  assert.deepEqual(words.verdict({...subflow, rate: 5e6}, true), {text: "5 Mbit/s (dry run)", kind: "none"});
+  const down = {rate: 5e6, ceil: 5e6}, up = {rate: 1e6, ceil: 1e6};
+  assert.deepEqual(words.verdict({...subflow, ...down}), {text: "5 Mbit/s", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, ...down, landing: true}), {text: "5 Mbit/s, coming", kind: "landing"});
+  assert.deepEqual(words.verdict({...subflow, upload: up}), {text: "1 Mbit/s up", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, upload: {...up, landing: true}}), {text: "1 Mbit/s up, coming", kind: "landing"});
+  assert.deepEqual(words.verdict({...subflow, ...down, upload: up}), {text: "5 Mbit/s; 1 Mbit/s up", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, ...down, ceil: 10e6, upload: {...up, ceil: 2e6}}),
+    {text: "10 Mbit/s, 5 Mbit/s of it guaranteed; 2 Mbit/s up, 1 Mbit/s of it guaranteed", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, ...down}, true), {text: "5 Mbit/s (dry run)", kind: "none"});
   assert.deepEqual(words.verdict(subflow, true), {text: "none", kind: "none"});
-  assert.deepEqual(words.verdict({...subflow, state: "pending", rate: 5e6}), {text: "pending", kind: "none"});
+  assert.deepEqual(words.verdict({...subflow, state: "pending", ...down}), {text: "pending", kind: "none"});
 });

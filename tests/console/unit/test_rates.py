@@ -169,4 +169,4 @@ def test_a_cap_is_there_while_it_caps_somebody(world: World, clock: Clock) -> No
     }  # fmt: skip
     assert rule["cap"] == [None, 5_000_000, 5_000_000, None]
     assert rule["capped"] == [None, 3, 3, None]
-    assert rule["rate"] == [None, 5_000_000, 5_000_000, None]
+    assert rule["guaranteed"] == [None, 2_500_000, 2_500_000, None]

@@ -120,14 +120,12 @@ export class Chart {
     /** @type {number[]} */
     const taken = [];
     for (const each of this.#caps) {
-      const index = each.values.length - 1;
-      const value = each.values[index];
-      if (value === null || value > plot.scales.y.max) continue;
-      const cap = Number(value) / (each.share === "path" ? 1 : Math.max(1, each.capped[index] ?? 1));
+      const value = each.values.at(-1) ?? null;
+      if (each.latest === null || value === null || value > plot.scales.y.max) continue;
       let y = Math.max(plot.valToPos(value, "y", true) - 3 * ratio, top + 14 * ratio);
       while (taken.some(other => Math.abs(other - y) < 14 * ratio)) y += 15 * ratio;
       taken.push(y);
-      const text = `cap ${capText({...each, cap, capped: Number(each.capped[index] ?? 0)})}`;
+      const text = `cap ${capText(each.latest)}`;
       context.lineWidth = 4 * ratio;
       context.strokeStyle = colour("--surface");
       context.strokeText(text, left + width - 6 * ratio, y);

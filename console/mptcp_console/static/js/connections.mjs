@@ -119,7 +119,7 @@ function update(body, each, now, dryRun) {
   }, (row, subflow) => {
     const {text, kind} = verdict(subflow, dryRun);
     const cap = make("span", {class: `badge ${kind}`, title: subflow.reason}, text);
-    const uncapped = subflow.rate === null && (subflow.upload?.rate ?? null) === null;
+    const uncapped = subflow.ceil === null && (subflow.upload?.ceil ?? null) === null;
     const rule = uncapped ? "" : subflow.rule ?? subflow.upload?.rule ?? "";
     const why = make("span", {}, cap, rule === "" ? "" : make("span", {class: "rule wide-inline"}, rule));
     fill(row, [subflow.remote, age(now - subflow.since), rate(subflow.rate_sent), rate(subflow.rate_received),

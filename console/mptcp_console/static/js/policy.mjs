@@ -5,6 +5,7 @@ import {Repeated, get, post} from "./api.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
 import {age, cap, counted, moment, percent, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
+import {guaranteed} from "./words.mjs";
 
 /** @typedef {import("./types.mjs").Rule} Rule */
 /** @typedef {{rule: string, conditions: string[], does: string[]}} RuleWords */
@@ -64,10 +65,9 @@ function draw(answer) {
       make("td", {class: "wide"}), make("td", {class: "number"}), make("td", {class: "wide"}),
       make("td", {class: "number"}), make("td", {class: "number wide"})),
     (row, /** @type {Rule} */ each) => {
-      const more = each.ceil !== null && each.ceil !== each.rate ? `, up to ${cap(each.ceil)}` : "";
       const coming = each.landing > 0 ? `, ${each.landing} coming` : "";
       const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${coming}`;
-      fill(row, [pathLabel(each.path), each.direction, `${cap(each.rate)}${more}`,
+      fill(row, [pathLabel(each.path), each.direction, `${cap(each.ceil)}${guaranteed(each.rate, each.ceil)}`,
         SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–", subflows, size(each.bytes)]);
     });
   body.querySelector(":scope > .empty")?.remove();

@@ -4,9 +4,10 @@
  * @typedef {import("./types.mjs").Columns} Columns
  * @typedef {import("./types.mjs").Overview} Overview
  * @typedef {{key: string, path: string|null, values: (number|null)[]}} Line
- * @typedef {{key: string, rule: string, path: string|null, share: string, values: (number|null)[],
- *   capped: (number|null)[]}} CapLine
- * @typedef {{path: string|null, rate: number|null, caps: {rule: string, share: string, cap: number, capped: number}[]}} AtTime
+ * @typedef {{rule: string, share: string, cap: number, guaranteed: number, capped: number}} Cap
+ *   Of one rule on one path: *cap* is the most that it lets through, *guaranteed* what it does whatever others need; bits/s.
+ * @typedef {{key: string, rule: string, path: string|null, values: (number|null)[], latest: Cap|null}} CapLine
+ * @typedef {{path: string|null, rate: number|null, caps: Cap[]}} AtTime
  */
 
 const UNNAMED = "no path";
@@ -36,8 +37,7 @@ export class Series {
     this.times = [];
     /** @type {Map<string, {path: string|null, direction: string, values: (number|null)[]}>} */
     this.paths = new Map();
-    /** @type {Map<string, {rule: string, path: string|null, direction: string, share: string,
-     *   cap: (number|null)[], capped: (number|null)[]}>} */
+    /** @type {Map<string, {rule: string, path: string|null, direction: string, caps: (Cap|null)[]}>} */
     this.rules = new Map();
   }
 
@@ -52,13 +52,9 @@ export class Series {
     this.paths = new Map(columns.paths.map(each => [
       pathKey(each), {path: each.path, direction: each.direction, values: [...each.rate]},
     ]));
-    const none = () => new Array(columns.length).fill(null);
-    this.rules = new Map(columns.rules.filter(each => each.cap !== undefined).map(each => [
+    this.rules = new Map(columns.rules.map(each => [
       ruleKey(each),
-      {
-        rule: each.rule, path: each.path, direction: each.direction, share: each.share,
-        cap: [...(each.cap ?? none())], capped: [...(each.capped ?? none())],
-      },
+      {rule: each.rule, path: each.path, direction: each.direction, caps: each.cap.map((cap, index) => capAt(each, cap, index))},
     ]));
     this.#trim();
     return end;
@@ -80,10 +76,7 @@ export class Series {
     for (let time = from; time <= second; time += this.step) {
       this.times.push(time);
       for (const each of this.paths.values()) each.values.push(null);
-      for (const each of this.rules.values()) {
-        each.cap.push(null);
-        each.capped.push(null);
-      }
+      for (const each of this.rules.values()) each.caps.push(null);
     }
     const end = this.times.length;
     const begin = end - held;
@@ -97,18 +90,14 @@ export class Series {
       path.values.fill(each.rate, begin);
     }
     for (const each of now.rules) {
-      if (each.rate === null) continue;
+      if (each.ceil === null) continue;
       const key = ruleKey(each);
       let rule = this.rules.get(key);
       if (rule === undefined) {
-        const empty = new Array(end).fill(null);
-        rule = {
-          rule: each.rule, path: each.path, direction: each.direction, share: each.share, cap: empty, capped: [...empty],
-        };
+        rule = {rule: each.rule, path: each.path, direction: each.direction, caps: new Array(end).fill(null)};
         this.rules.set(key, rule);
       }
-      rule.cap.fill(each.rate, begin);
-      rule.capped.fill(each.capped, begin);
+      rule.caps.fill(capOf(each, each.ceil), begin);
     }
     this.#trim();
   }
@@ -118,12 +107,9 @@ export class Series {
     if (surplus > 0) {
       this.times.splice(0, surplus);
       for (const each of this.paths.values()) each.values.splice(0, surplus);
-      for (const each of this.rules.values()) {
-        each.cap.splice(0, surplus);
-        each.capped.splice(0, surplus);
-      }
+      for (const each of this.rules.values()) each.caps.splice(0, surplus);
     }
-    for (const [key, each] of this.rules) if (each.cap.every(value => value === null)) this.rules.delete(key);
+    for (const [key, each] of this.rules) if (each.caps.every(value => value === null)) this.rules.delete(key);
     for (const [key, each] of this.paths) if (each.values.every(value => value === null)) this.paths.delete(key);
   }
 
@@ -137,8 +123,8 @@ export class Series {
   /** @param {string} direction @returns {CapLine[]} what the caps of each rule let through at most */
   caps(direction) {
     const found = [...this.rules].filter(([, each]) => each.direction === direction).map(([key, each]) => ({
-      key, rule: each.rule, path: each.path, share: each.share, capped: each.capped,
-      values: each.cap.map((cap, index) => cap === null ? null : total(each.share, cap, each.capped[index] ?? 1)),
+      key, rule: each.rule, path: each.path, latest: each.caps.at(-1) ?? null,
+      values: each.caps.map(cap => cap === null ? null : total(cap.share, cap.cap, cap.capped)),
     }));
     return found.sort((a, b) => a.key.localeCompare(b.key));
   }
@@ -153,14 +139,26 @@ export class Series {
   /** @param {number} index @param {string} direction @returns {AtTime[]} what each path carried then, and its caps */
   at(index, direction) {
     const capsOf = /** @param {string|null} path */ path => [...this.rules.values()]
-      .filter(each => each.direction === direction && each.path === path && (each.cap[index] ?? null) !== null)
-      .map(each => ({
-        rule: each.rule, share: each.share, cap: Number(each.cap[index]), capped: Number(each.capped[index] ?? 0),
-      }));
+      .filter(each => each.direction === direction && each.path === path).map(each => each.caps[index] ?? null)
+      .filter(cap => cap !== null);
     return this.lines(direction).map(line => ({
       path: line.path, rate: line.values[index] ?? null, caps: capsOf(line.path),
     }));
   }
+}
+
+/** @param {import("./types.mjs").Rule} each @param {number} cap @returns {Cap} */
+function capOf(each, cap) {
+  return {rule: each.rule, share: each.share, cap, guaranteed: each.rate ?? cap, capped: each.capped};
+}
+
+/** What the history says of one time: what it leaves out is as usual. @param {import("./types.mjs").RuleColumn} each
+ * @param {number|null} cap @param {number} index @returns {Cap|null} */
+function capAt(each, cap, index) {
+  if (cap === null) return null;
+  return {
+    rule: each.rule, share: each.share, cap, guaranteed: each.guaranteed?.[index] ?? cap, capped: each.capped?.[index] ?? 0,
+  };
 }
 
 /** @param {{path: string|null, direction: string}} each */

@@ -14,7 +14,7 @@
  *
  * @typedef {{path: string|null, direction: string, rate: (number|null)[]}} PathColumn
  * @typedef {{policy: string, rule: string, path: string|null, direction: string, share: string,
- *   cap?: (number|null)[], capped?: (number|null)[], rate?: (number|null)[]}} RuleColumn
+ *   cap: (number|null)[], guaranteed?: (number|null)[], capped?: (number|null)[]}} RuleColumn
  * @typedef {{first: number, step: number, length: number, paths: PathColumn[], rules: RuleColumn[],
  *   refused: number}} Columns
  *
@@ -27,7 +27,7 @@
  *
  * @typedef {{local: string, remote: string, path: string|null, interface: string|null, state: string, initial: boolean,
  *   backup: boolean, since: number, rule: string|null, rate: number|null, ceil: number|null, classid: string|null,
- *   landing: boolean, reason: string, upload: {rate: number|null, rule: string|null, landing?: boolean, reason: string}|null,
+ *   landing: boolean, reason: string, upload: {rate: number|null, ceil: number|null, rule: string|null, landing?: boolean, reason: string}|null,
  *   bytes_sent: number|null, bytes_received: number|null, rtt: number|null, retransmits: number|null,
  *   segments_out: number|null, lost: number|null, rate_sent: number|null, rate_received: number|null,
  *   share: number|null}} Subflow

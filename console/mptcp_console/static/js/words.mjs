@@ -8,9 +8,15 @@ import {pathName} from "./series.mjs";
 
 const EACH = {path: "", client: " per client", connection: " per connection"};
 
-/** @param {{rule: string, share: string, cap: number, capped: number}} each */
+/** @param {import("./series.mjs").Cap} each */
 export function capText(each) {
-  return `${cap(each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
+  const most = `${cap(each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
+  return most + guaranteed(each.guaranteed, each.cap);
+}
+
+/** What HTB guarantees, where that is not all that it lets through. @param {number|null} rate @param {number|null} ceil */
+export function guaranteed(rate, ceil) {
+  return rate !== null && ceil !== null && rate < ceil ? `, ${cap(rate)} of it guaranteed` : "";
 }
 
 /** What was then, as one sentence. @param {number} time @param {AtTime[]} paths */
@@ -64,10 +70,12 @@ export function announcement(events) {
 export function verdict(subflow, dryRun = false) {
   if (subflow.state !== "active") return {text: subflow.state, kind: "none"};
   const parts = [];
-  if (subflow.rate !== null) parts.push(`${cap(subflow.rate)}${subflow.landing ? ", coming" : ""}`);
-  if (subflow.upload !== null && subflow.upload.rate !== null) {
-    parts.push(`${cap(subflow.upload.rate)} up${subflow.upload.landing ? ", coming" : ""}`);
-  }
+  const add = (/** @type {{rate: number|null, ceil: number|null, landing?: boolean}|null} */ each, /** @type {string} */ way) => {
+    if (each === null || each.ceil === null) return;
+    parts.push(`${cap(each.ceil)}${way}${guaranteed(each.rate, each.ceil)}${each.landing ? ", coming" : ""}`);
+  };
+  add(subflow, "");
+  add(subflow.upload, " up");
   if (parts.length > 0 && dryRun) return {text: `${parts.join("; ")} (dry run)`, kind: "none"};
   if (parts.length > 0) return {text: parts.join("; "), kind: subflow.landing || subflow.upload?.landing ? "landing" : "capped"};
   return {text: subflow.backup ? "backup" : "none", kind: "none"};
