@@ -19,7 +19,7 @@ SHORTEST: Final = 0.5
 """Seconds: over less a rate says nothing."""
 
 Direction = Literal["down", "up"]
-What = Literal["cap", "guaranteed", "capped"]
+What = Literal["cap", "lowest", "guaranteed", "total", "shared", "capped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,9 @@ class PathKey:
 class RuleKey:
     """What one rule does to one path in one direction.
 
-    *what*: ``cap`` b/s, the most that it lets through; ``guaranteed`` b/s, where that is less; ``capped`` subflows.
+    *what*: ``cap`` b/s, the most that one class of it lets through; ``capped`` subflows. Where it is not what the cap
+    says as well: ``lowest`` b/s, the least that one lets through; ``guaranteed`` b/s; ``total`` b/s of all classes; and
+    where there are any, ``shared``, classes that other paths have subflows in.
     """
 
     policy: str
@@ -123,8 +125,20 @@ def record(tracks: Tracks, meter: Meter, summary: Mapping[str, Any]) -> None:
         if each["ceil"] is not None:
             tracks.put(_rule_key(each, "cap"), first, each["ceil"], latest)
             tracks.put(_rule_key(each, "capped"), first, each["capped"], highest)
-            if each["rate"] < each["ceil"]:
-                tracks.put(_rule_key(each, "guaranteed"), first, each["rate"], latest)
+            for what, value in _besides(each):
+                tracks.put(_rule_key(each, what), first, value, latest)
+
+
+def _besides(rule: Mapping[str, Any]) -> Iterator[tuple[What, float]]:
+    """Yield what a cap's ceil and subflows do not say; of most caps that is nothing."""
+    most = rule["ceil"]
+    named: tuple[tuple[What, str], ...] = (("lowest", "lowest_ceil"), ("guaranteed", "rate"), ("total", "total_ceil"))
+    for what, name in named:
+        value = rule.get(name)  # .get: a throttler from before it
+        if value is not None and value != most:
+            yield what, value
+    if rule.get("shared_classes"):
+        yield "shared", rule["shared_classes"]
 
 
 def columns(tracks: Tracks, first: int, last: int, step: int) -> dict[str, Any]:

@@ -81,7 +81,11 @@ class World:
             "capped": self.count if self.capped else 0,
             "landing": 0,
             "rate": self.ceil // 2,
+            "lowest_ceil": self.ceil,
             "ceil": self.ceil,
+            "total_ceil": self.ceil if self.capped else 0,
+            "classes": int(self.capped),
+            "shared_classes": 0,
             "bytes": self.sent["ethernet"],
         }
         return {

@@ -1,11 +1,12 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import {Series, ceiling, pathName, total} from "../../../console/mptcp_console/static/js/series.mjs";
+import {Series, ceiling, pathName} from "../../../console/mptcp_console/static/js/series.mjs";
 
 const START = 1_795_000_000;
 
-function overview(time, {ethernet = 5e6, wifi = 30e6, capped = 2, ceil = 5e6, share = "path", landing = 0} = {}) {
-  const rule = {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share, capped, landing, rate: ceil / 2, ceil, bytes: 0};
+function overview(time, {ethernet = 5e6, wifi = 30e6, capped = 2, ceil = 5e6, share = "path", landing = 0, ...more} = {}) {
+  const rule = {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share, capped, landing, rate: ceil / 2,
+    lowest_ceil: ceil, ceil, total_ceil: ceil, classes: 1, shared_classes: 0, bytes: 0, ...more};
   return {
     time, connections: 1, subflows: {active: 2}, clients: 1, capped, landing: 0, relaxed: 0,
     paths: [{path: "wifi", direction: "down", rate: wifi}, {path: "ethernet", direction: "down", rate: ethernet}],
@@ -73,13 +74,19 @@ test("a cap is in the graph while it caps somebody, from the moment it is coming
   assert.deepEqual(series.caps("up"), []);
 });
 
-test("caps that everybody has for himself count as often as they cap", () => {
-  assert.equal(total("path", 5e6, 3), 5e6);
-  assert.equal(total("client", 5e6, 3), 15e6);
-  assert.equal(total("connection", 5e6, 0), 5e6);
+test("a cap is drawn at what its classes let through, however many subflows share each", () => {
   const series = new Series(10, 1);
-  series.push(overview(START, {share: "connection", capped: 3}));
-  assert.deepEqual(series.caps("down")[0].values, [15e6]);
+  series.push(overview(START, {share: "client", capped: 10}));
+  series.push(overview(START + 1, {share: "client", capped: 10, total_ceil: 9e6, lowest_ceil: 4e6, classes: 2, shared_classes: 1}));
+  assert.deepEqual(series.caps("down")[0].values, [5e6, 9e6]);
+  assert.deepEqual(series.caps("down")[0].latest,
+    {rule: "spare", share: "client", cap: 5e6, lowest: 4e6, guaranteed: 2.5e6, total: 9e6, shared: 1, capped: 10});
+});
+
+test("a throttler that does not count its classes has its caps drawn once", () => {
+  const series = new Series(10, 1);
+  series.push(overview(START, {lowest_ceil: undefined, total_ceil: undefined, classes: undefined, shared_classes: undefined}));
+  assert.deepEqual(series.caps("down")[0].values, [5e6]);
 });
 
 test("the history is continued by moments without a seam", () => {
@@ -88,13 +95,15 @@ test("the history is continued by moments without a seam", () => {
     first: START, step: 1, length: 3, refused: 0,
     paths: [{path: "wifi", direction: "down", rate: [1, null, 3]}, {path: "ethernet", direction: "down", rate: [1, 2, 3]}],
     rules: [
-      {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share: "path", cap: [null, 5e6, 5e6], guaranteed: [null, null, 2.5e6], capped: [null, 2, 2]},
+      {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share: "path", cap: [null, 5e6, 5e6], guaranteed: [null, null, 2.5e6],
+        total: [null, 15e6, null], shared: [null, 3, null], capped: [null, 2, 2]},
     ],
   });
   series.push(overview(START + 3));
   assert.deepEqual(series.times, [0, 1, 2, 3].map(each => START + each));
   assert.deepEqual(series.lines("down").map(each => each.values), [[1, 2, 3, 5e6], [1, null, 3, 30e6]]);
-  assert.deepEqual(series.caps("down").map(each => each.values), [[null, 5e6, 5e6, 5e6]]);
+  assert.deepEqual(series.caps("down").map(each => each.values), [[null, 15e6, 5e6, 5e6]]);
+  assert.deepEqual([1, 2, 3].map(each => series.at(each, "down")[0].caps[0].shared), [3, 0, 0]);
   assert.deepEqual([1, 2, 3].map(each => series.at(each, "down")[0].caps[0].guaranteed), [5e6, 2.5e6, 2.5e6]);
 });
 
@@ -108,7 +117,7 @@ test("what was at one time", () => {
   assert.equal(new Series(10, 1).indexOf(START), -1);
   assert.deepEqual(series.at(0, "down").map(each => each.caps), [[], []]);
   assert.deepEqual(series.at(1, "down"), [
-    {path: "ethernet", rate: 5e6, caps: [{rule: "spare", share: "path", cap: 5e6, guaranteed: 2.5e6, capped: 2}]},
+    {path: "ethernet", rate: 5e6, caps: [{rule: "spare", share: "path", cap: 5e6, lowest: 5e6, guaranteed: 2.5e6, total: 5e6, shared: 0, capped: 2}]},
     {path: "wifi", rate: 30e6, caps: []},
   ]);
 });

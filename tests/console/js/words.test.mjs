@@ -6,16 +6,19 @@ import {clock} from "../../../console/mptcp_console/static/js/format.mjs";
 const NOW = 1_795_000_000;
 const UP = {state: "up", since: NOW, text: ""};
 const DOWN = {state: "down", since: NOW - 65, text: "the throttler does not run: nobody listens at /run/a.sock"};
+const CAP = {rule: "a", share: "path", cap: 5e6, lowest: 5e6, guaranteed: 5e6, total: 5e6, shared: 0, capped: 2};
 
 test("the graph in one sentence", () => {
   const paths = [
-    {path: "ethernet", rate: 4.85e6, caps: [{rule: "spare", share: "path", cap: 5e6, guaranteed: 5e6, capped: 2}]},
+    {path: "ethernet", rate: 4.85e6, caps: [{...CAP, rule: "spare"}]},
     {path: "wifi", rate: null, caps: []},
   ];
   assert.equal(words.momentText(NOW, paths), `${clock(NOW)}: ethernet 4.85 Mbit/s (cap 5 Mbit/s by spare), wifi unknown`);
   assert.equal(words.momentText(NOW, []), `${clock(NOW)}: nothing is known`);
-  assert.equal(words.capText({rule: "a", share: "client", cap: 4e6, guaranteed: 2e6, capped: 2}),
-    "4 Mbit/s per client, 2 Mbit/s of it guaranteed");
+  assert.equal(words.capText({...CAP, share: "client", guaranteed: 2.5e6}), "5 Mbit/s per client, 2.5 Mbit/s of it guaranteed");
+  assert.equal(words.capText({...CAP, share: "client", lowest: 1e6, guaranteed: 1e6, total: 11e6}),
+    "1 Mbit/s to 5 Mbit/s per client, 11 Mbit/s in all");
+  assert.equal(words.capText({...CAP, shared: 1}), "5 Mbit/s, shared with other paths");
 });
 
 test("what keeps the page from being true is said, and nothing else", () => {

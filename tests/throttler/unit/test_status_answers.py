@@ -152,7 +152,11 @@ async def test_a_summary_adds_up_what_there_is(tmp_path: Path) -> None:
             "capped": 2,
             "landing": 0,
             "rate": 5_000_000,
+            "lowest_ceil": 5_000_000,
             "ceil": 5_000_000,
+            "total_ceil": 5_000_000,
+            "classes": 1,
+            "shared_classes": 0,
             "bytes": 0,
             "share": "path",
         }

@@ -53,11 +53,23 @@ class RuleTotals(Part):
     landing: Count
     """Those of them that wait for the end of their transition."""
     rate: Rate | None
-    """Null where the policy in force has no such cap."""
+    """The least that one of its classes guarantees. Null where the policy in force has no such cap; so with the next
+    two."""
+    lowest_ceil: Rate | None
+    """The least that one of its classes lets through. Steps of a budget, and load-balancing, give each its own."""
     ceil: Rate | None
+    """The most that one of its classes lets through."""
+    total_ceil: Annotated[int, Field(ge=0)]
+    """What all its classes let through together, bits/s; 0 while there are none."""
+    classes: Count
+    """HTB classes that its subflows are in: one for all, or one for each client or connection, and for each step of a
+    budget that some have reached. On each interface a class is one of its own."""
+    shared_classes: Count
+    """Those of them that have subflows on other paths as well, and let through so much for all of these together."""
     bytes: Bytes
     """Under this cap, since the daemon's start; only grows."""
     share: Literal["path", "client", "connection"] | None
+    """Among whom one class is shared; of several kinds, that of most classes."""
 
 
 class ClassTotals(Class):

@@ -3,9 +3,9 @@
  */
 import {Repeated, get, post} from "./api.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
-import {age, cap, counted, moment, percent, size} from "./format.mjs";
+import {age, counted, moment, percent, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
-import {guaranteed} from "./words.mjs";
+import {between, guaranteed} from "./words.mjs";
 
 /** @typedef {import("./types.mjs").Rule} Rule */
 /** @typedef {{rule: string, conditions: string[], does: string[]}} RuleWords */
@@ -67,8 +67,8 @@ function draw(answer) {
     (row, /** @type {Rule} */ each) => {
       const coming = each.landing > 0 ? `, ${each.landing} coming` : "";
       const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${coming}`;
-      fill(row, [pathLabel(each.path), each.direction, `${cap(each.ceil)}${guaranteed(each.rate, each.ceil)}`,
-        SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–", subflows, size(each.bytes)]);
+      fill(row, [pathLabel(each.path), each.direction, `${between(each.lowest_ceil, each.ceil)}${guaranteed(each.rate, each.lowest_ceil ?? each.ceil)}`,
+        shared(each), subflows, size(each.bytes)]);
     });
   body.querySelector(":scope > .empty")?.remove();
   if (rules.length === 0) {
@@ -88,6 +88,13 @@ function draw(answer) {
     ["Longest pause of its loop", answer.loop?.longest === undefined ? "–" : `${(answer.loop.longest * 1000).toFixed(0)} ms`],
     ["Pauses above 50 ms", late === undefined ? "–" : String(late)],
   ]);
+}
+
+/** Who has a class of its own, and how many have. @param {Rule} each */
+function shared(each) {
+  const whose = SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–";
+  const number = (each.classes ?? 0) > 1 ? `: ${counted(each.classes ?? 0, "class", "classes")}` : "";
+  return `${whose}${number}${(each.shared_classes ?? 0) > 0 ? ", with other paths" : ""}`;
 }
 
 /** @param {Budget} each */

@@ -4,8 +4,10 @@
  * @typedef {import("./types.mjs").Columns} Columns
  * @typedef {import("./types.mjs").Overview} Overview
  * @typedef {{key: string, path: string|null, values: (number|null)[]}} Line
- * @typedef {{rule: string, share: string, cap: number, guaranteed: number, capped: number}} Cap
- *   Of one rule on one path: *cap* is the most that it lets through, *guaranteed* what it does whatever others need; bits/s.
+ * @typedef {{rule: string, share: string, cap: number, lowest: number, guaranteed: number, total: number, shared: number,
+ *   capped: number}} Cap
+ *   Of one rule on one path: one class of it (one for all, or each client's) lets through from *lowest* to *cap*, all
+ *   together *total*; bits/s. *shared* of them are other paths' as well. *capped* is a number of subflows.
  * @typedef {{key: string, rule: string, path: string|null, values: (number|null)[], latest: Cap|null}} CapLine
  * @typedef {{path: string|null, rate: number|null, caps: Cap[]}} AtTime
  */
@@ -17,15 +19,6 @@ const LONGEST_PAUSE = 15;
 /** @param {string|null} path @returns {string} */
 export function pathName(path) {
   return path ?? UNNAMED;
-}
-
-/**
- * How much the caps of one rule let through in all, at most: a cap that each client or connection has for itself counts as
- * often as it caps a subflow.
- * @param {string} share @param {number} cap @param {number} capped
- */
-export function total(share, cap, capped) {
-  return share === "path" ? cap : cap * Math.max(1, capped);
 }
 
 export class Series {
@@ -124,7 +117,7 @@ export class Series {
   caps(direction) {
     const found = [...this.rules].filter(([, each]) => each.direction === direction).map(([key, each]) => ({
       key, rule: each.rule, path: each.path, latest: each.caps.at(-1) ?? null,
-      values: each.caps.map(cap => cap === null ? null : total(cap.share, cap.cap, cap.capped)),
+      values: each.caps.map(cap => cap === null ? null : cap.total),
     }));
     return found.sort((a, b) => a.key.localeCompare(b.key));
   }
@@ -149,7 +142,10 @@ export class Series {
 
 /** @param {import("./types.mjs").Rule} each @param {number} cap @returns {Cap} */
 function capOf(each, cap) {
-  return {rule: each.rule, share: each.share, cap, guaranteed: each.rate ?? cap, capped: each.capped};
+  return {
+    rule: each.rule, share: each.share, cap, lowest: each.lowest_ceil ?? cap, guaranteed: each.rate ?? cap,
+    total: each.total_ceil ?? cap, shared: each.shared_classes ?? 0, capped: each.capped,
+  };
 }
 
 /** What the history says of one time: what it leaves out is as usual. @param {import("./types.mjs").RuleColumn} each
@@ -157,7 +153,8 @@ function capOf(each, cap) {
 function capAt(each, cap, index) {
   if (cap === null) return null;
   return {
-    rule: each.rule, share: each.share, cap, guaranteed: each.guaranteed?.[index] ?? cap, capped: each.capped?.[index] ?? 0,
+    rule: each.rule, share: each.share, cap, lowest: each.lowest?.[index] ?? cap, guaranteed: each.guaranteed?.[index] ?? cap,
+    total: each.total?.[index] ?? cap, shared: each.shared?.[index] ?? 0, capped: each.capped?.[index] ?? 0,
   };
 }
 

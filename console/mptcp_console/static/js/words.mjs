@@ -10,8 +10,15 @@ const EACH = {path: "", client: " per client", connection: " per connection"};
 
 /** @param {import("./series.mjs").Cap} each */
 export function capText(each) {
-  const most = `${cap(each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
-  return most + guaranteed(each.guaranteed, each.cap);
+  const most = `${between(each.lowest, each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
+  const all = each.total > each.cap ? `, ${cap(each.total)} in all` : "";
+  return `${most}${guaranteed(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
+}
+
+/** What classes let through that are not all alike. @param {number|null|undefined} lowest @param {number|null} highest */
+export function between(lowest, highest) {
+  return lowest !== null && lowest !== undefined && highest !== null && lowest < highest
+    ? `${cap(lowest)} to ${cap(highest)}` : cap(highest);
 }
 
 /** What HTB guarantees, where that is not all that it lets through. @param {number|null} rate @param {number|null} ceil */
