@@ -41,6 +41,19 @@ test("events are announced shortly", () => {
   assert.equal(words.announcement([{...applied, kind: "fault", text: "a fault"}, applied]), `a fault. ${applied.text}`);
 });
 
+test("caps came or went", () => {
+  const now = {capped: 2, landing: 0};
+  const moment = {now, events: [], more_events: false};
+  assert.equal(words.changesCaps(now, moment), false);
+  assert.equal(words.changesCaps(null, moment), false);
+  assert.equal(words.changesCaps(now, {...moment, now: null}), false);
+  assert.equal(words.changesCaps(now, {...moment, events: [{kind: "decided"}]}), false);
+  for (const kind of ["applied", "lifted"]) assert.ok(words.changesCaps(now, {...moment, events: [{kind: "closed"}, {kind}]}));
+  assert.ok(words.changesCaps(now, {...moment, more_events: true}));
+  assert.ok(words.changesCaps({...now, capped: 1}, moment));
+  assert.ok(words.changesCaps({...now, landing: 1}, moment));
+});
+
 test("a subflow's cap", () => {
   const subflow = {state: "active", rate: null, ceil: null, landing: false, backup: false, upload: null};
   assert.deepEqual(words.verdict(subflow), {text: "none", kind: "none"});

@@ -30,6 +30,11 @@ export class ConnectionPage {
     if (token !== "") this.#asked.now();
   }
 
+  /** Caps came or went. */
+  changed() {
+    this.#asked.soon();
+  }
+
   async #load() {
     const token = this.#token;
     if (token === "") return;

@@ -1,5 +1,5 @@
 /**
- * The table of connections: a page of it, sorted and filtered by the throttler, asked for again every two seconds.
+ * The table of connections: a page of it, sorted and filtered by the throttler, asked for again every two seconds, and when caps came or went.
  */
 import {Repeated, get} from "./api.mjs";
 import {byId, fill, keyed, make, setText} from "./dom.mjs";
@@ -43,6 +43,11 @@ export class ConnectionsPage {
   show(visible) {
     this.#visible = visible;
     if (visible) this.#asked.now();
+  }
+
+  /** Caps came or went. */
+  changed() {
+    this.#asked.soon();
   }
 
   #limit() {

@@ -24,6 +24,11 @@ export class PolicyPage {
     if (visible) this.#asked.now();
   }
 
+  /** Caps came or went. */
+  changed() {
+    this.#asked.soon();
+  }
+
   async #load() {
     const message = byId("policy-message");
     try {

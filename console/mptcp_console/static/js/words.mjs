@@ -59,6 +59,16 @@ export function stateText(throttler, lost) {
     throttler.state];
 }
 
+/**
+ * Whether caps came or went, so that what is shown of connections and rules is old. Where many events come at once they
+ * come later than the numbers.
+ * @param {import("./types.mjs").Overview|null} before @param {import("./types.mjs").Moment} moment
+ */
+export function changesCaps(before, {now, events, more_events}) {
+  if (more_events || events.some(each => each.kind === "applied" || each.kind === "lifted")) return true;
+  return before !== null && now !== null && (before.capped !== now.capped || before.landing !== now.landing);
+}
+
 /** What an event is to be announced as; null: not at all. @param {import("./types.mjs").Happening[]} events */
 export function announcement(events) {
   const caps = events.filter(each => each.kind === "applied" || each.kind === "lifted");

@@ -1,0 +1,56 @@
+"""A page of connections shows a cap that came or went when the stream tells of it, not when it asks the next time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from browser import Browser, browser
+from console_site import Console, console
+from fake_throttler import FakeThrottler, World
+from reserved_port import reserved_port
+
+pytestmark = pytest.mark.kernel
+TOKEN = "4f037d87"
+NEVER_BY_ITSELF = """\
+const real = window.setTimeout;
+window.setTimeout = (work, wait, ...more) => wait >= 1900 && wait <= 4000 ? 0 : real(work, wait, ...more);
+"""
+"""The pages ask again after two and three seconds."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[tuple[World, Console, Browser]]:
+    require("chromium", "chromedriver")  # type: ignore[operator]
+    directory: Path = tmp_path_factory.mktemp("console")
+    world = World()
+    with ExitStack() as stack:
+        throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
+        running = stack.enter_context(console(directory, throttler.path, reserved_port()))
+        chromium = stack.enter_context(browser(directory))
+        script = {"source": NEVER_BY_ITSELF}
+        chromium.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
+        yield world, running, chromium
+
+
+@pytest.mark.parametrize(
+    ("page", "is_capped"),
+    [
+        ("connections", "[...document.querySelectorAll('#connections .badge.capped')].length > 0"),
+        (f"connection/{TOKEN}", "document.querySelector('#explained').textContent.includes('capped at 5 Mbit/s')"),
+        ("policy", "document.querySelector('#rules tbody td:nth-child(6)')?.textContent === '3'"),
+    ],
+)
+def test_a_cap_that_comes_or_goes_is_shown_when_the_stream_tells_of_it(
+    site: tuple[World, Console, Browser], page: str, is_capped: str
+) -> None:
+    world, running, chromium = site
+    chromium.open(f"{running.url}/#{page}")
+    chromium.until_text("#state-text", "live")
+    chromium.until(lambda: chromium.run(f"return {is_capped}"), "the cap is shown")
+    for kind in ("lifted", "applied"):
+        world.capped = kind == "applied"
+        world.tell(kind, f"cap {kind}", token=TOKEN, rule="spare-ethernet")
+        chromium.until(lambda: bool(chromium.run(f"return {is_capped}")) is world.capped, f"{kind} is shown")
