@@ -41,6 +41,8 @@ class World:
     """What the cap lets through; it guarantees half of it, so that a test sees which of both is shown."""
     words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
     """The policy's rules in words; others than the usual one have no cap."""
+    tried: list[dict[str, Any]] | None = None
+    """Rules that were tried for each subflow; None: the usual ones."""
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -243,22 +245,7 @@ class World:
             "direction": "down",
             "verdict": f"capped at 5 Mbit/s{dry}" if capped else "not capped",
             "reason": subflow["reason"],
-            "tried": [
-                {
-                    "rule": "office-hours",
-                    "kind": "throttle",
-                    "matched": False,
-                    "failed": "it is not between 08:00 and 18:00",
-                    "until": self.clock() + 3600,
-                },
-                {
-                    "rule": "spare-ethernet",
-                    "kind": "throttle",
-                    "matched": capped,
-                    "failed": None if capped else "it is on path wifi, not on ethernet",
-                    "until": None,
-                },
-            ],
+            "tried": self._tried(capped) if self.tried is None else self.tried,
             "stages": [
                 {
                     "stage": "budgets",
@@ -268,6 +255,24 @@ class World:
             ],
             "cap_state": "in force" if capped and not self.dry_run else "none",
         }
+
+    def _tried(self, capped: bool) -> list[dict[str, Any]]:
+        return [
+            {
+                "rule": "office-hours",
+                "kind": "throttle",
+                "matched": False,
+                "failed": "it is not between 08:00 and 18:00",
+                "until": self.clock() + 3600,
+            },
+            {
+                "rule": "spare-ethernet",
+                "kind": "throttle",
+                "matched": capped,
+                "failed": None if capped else "it is on path wifi, not on ethernet",
+                "until": None,
+            },
+        ]
 
     def _events(self, request: dict[str, Any]) -> dict[str, Any]:
         found = [

@@ -54,6 +54,21 @@ test("caps came or went", () => {
   assert.ok(words.changesCaps({...now, landing: 1}, moment));
 });
 
+test("what came of a rule that was tried", () => {
+  const tried = {rule: "night", kind: "throttle", matched: true, failed: null, until: null};
+  assert.equal(words.triedText(tried, NOW), "matches");
+  assert.equal(words.triedText({...tried, failed: "lifted: the last usable subflow", until: NOW + 60}, NOW),
+    `matches; lifted: the last usable subflow; until ${clock(NOW + 60)}`);
+  assert.equal(words.triedText({...tried, matched: false, failed: "outside its hours", until: NOW}, NOW), "outside its hours");
+  assert.equal(words.triedText({...tried, matched: false}, NOW), "does not match");
+});
+
+test("bytes are those of both directions", () => {
+  assert.equal(words.carried({bytes_sent: 5, bytes_received: 70}), 75);
+  assert.equal(words.carried({bytes_sent: null, bytes_received: 70}), 70);
+  assert.equal(words.carried({bytes_sent: null, bytes_received: null}), null);
+});
+
 test("a subflow's cap", () => {
   const subflow = {state: "active", rate: null, ceil: null, landing: false, backup: false, upload: null};
   assert.deepEqual(words.verdict(subflow), {text: "none", kind: "none"});

@@ -1,7 +1,7 @@
 /**
  * Sentences: for the screen reader, for the state of things, for caps. Pure.
  */
-import {age, cap, clock, counted, rate} from "./format.mjs";
+import {age, cap, clock, counted, moment, rate} from "./format.mjs";
 import {pathName} from "./series.mjs";
 
 /** @typedef {import("./series.mjs").AtTime} AtTime */
@@ -77,6 +77,20 @@ export function announcement(events) {
   if (caps.length === 1) texts.push(caps[0].text);
   if (caps.length > 1) texts.push(counted(caps.length, "cap was set or lifted", "caps were set or lifted"));
   return texts.length === 0 ? null : texts.join(". ");
+}
+
+/**
+ * What came of a rule that was tried, as `mptcp-throttler explain` says it: one that matches may all the same cap nothing.
+ * @param {import("./types.mjs").Tried} rule @param {number} now
+ */
+export function triedText({matched, failed, until}, now) {
+  if (!matched) return failed ?? "does not match";
+  return ["matches", failed, until === null ? null : `until ${moment(until, now)}`].filter(each => each !== null).join("; ");
+}
+
+/** What both directions carried. @param {{bytes_sent: number|null, bytes_received: number|null}} each */
+export function carried({bytes_sent, bytes_received}) {
+  return bytes_sent === null && bytes_received === null ? null : (bytes_sent ?? 0) + (bytes_received ?? 0);
 }
 
 /**

@@ -1,4 +1,4 @@
-"""A page of connections shows a cap that came or went when the stream tells of it, not when it asks the next time."""
+"""What the pages of connections and rules say, and when, in a real Chromium beside a throttler that is not real."""
 
 from __future__ import annotations
 
@@ -54,3 +54,26 @@ def test_a_cap_that_comes_or_goes_is_shown_when_the_stream_tells_of_it(
         world.capped = kind == "applied"
         world.tell(kind, f"cap {kind}", token=TOKEN, rule="spare-ethernet")
         chromium.until(lambda: bool(chromium.run(f"return {is_capped}")) is world.capped, f"{kind} is shown")
+
+
+def test_bytes_are_those_of_both_directions_as_in_top(site: tuple[World, Console, Browser]) -> None:
+    world, running, chromium = site
+    chromium.open(f"{running.url}/#connections")
+    (first,) = world.answer({"query": "connections", "limit": 1})["connections"]
+    assert (first["bytes_sent"], first["bytes_received"]) == (2_000_000, 40_000)
+    chromium.until_text(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .connection", "2.04 MB")
+    chromium.until_text(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .subflow", "1.02 MB")
+
+
+def test_a_rule_that_matches_and_caps_nothing_says_why(site: tuple[World, Console, Browser]) -> None:
+    world, running, chromium = site
+    lifted = {"rule": "spare", "kind": "throttle", "matched": True, "failed": "lifted: the last usable subflow"}
+    try:
+        world.tried = [lifted | {"until": None}]
+        chromium.open(f"{running.url}/#connection/{TOKEN}")
+        chromium.until_text("#explained .tried", "spare matches; lifted: the last usable subflow")
+        world.tried = []
+        world.tell("applied", "something", token=TOKEN)
+        chromium.until_text("#explained", "No rule is for this direction.")
+    finally:
+        world.tried = None
