@@ -41,6 +41,8 @@ class World:
     """What the cap lets through; it guarantees half of it, so that a test sees which of both is shown."""
     words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
     """The policy's rules in words; others than the usual one have no cap."""
+    more_caps: list[str] = field(default_factory=list)
+    """Names of rules with caps like that of the usual one."""
     tried: list[dict[str, Any]] | None = None
     """Rules that were tried for each subflow; None: the usual ones."""
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
@@ -111,8 +113,9 @@ class World:
                 }
                 for path in ("ethernet", "wifi")
             ],
-            "rules": [rule] if self.words == WORDS else [],
+            "rules": [rule | {"rule": name} for name in (rule["rule"], *self.more_caps)] if self.words == WORDS else [],
             "classes": [],
+            "class_counts": {"down": int(self.capped), "up": 0},
             "started": self.clock() - 3600,
             "counted": self.clock() if self.counted is None else self.counted,
             "budget_totals": [

@@ -148,8 +148,10 @@ def _caps(summary: Answer) -> Iterator[Metric]:
     text = "Payload that subflows under each cap carried since the throttler's start."
     carried = sums((labels, each["bytes"]) for labels, each in caps)
     yield counters("mptcp_throttler_cap_bytes_total", text, _CAP, carried)
-    classes = sums(((each["direction"],), 1.0) for each in summary["classes"])
-    yield gauges("mptcp_throttler_classes", "HTB classes, 256 at most are counted.", ("direction",), classes)
+    counts = summary.get("class_counts")  # .get: a throttler from before it
+    listed = sums(((each["direction"],), 1.0) for each in summary["classes"])
+    classes: dict[Labels, float] = listed if counts is None else {(way,): float(counts[way]) for way in counts}
+    yield gauges("mptcp_throttler_classes", "HTB classes of caps.", ("direction",), classes)
 
 
 def _cap_labels(cap: Answer) -> Labels:

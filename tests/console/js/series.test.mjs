@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import {Series, ceiling, pathName} from "../../../console/mptcp_console/static/js/series.mjs";
+import {Series, ceiling, drawn, pathName} from "../../../console/mptcp_console/static/js/series.mjs";
 
 const START = 1_795_000_000;
 
@@ -120,6 +120,20 @@ test("what was at one time", () => {
     {path: "ethernet", rate: 5e6, caps: [{rule: "spare", share: "path", cap: 5e6, lowest: 5e6, guaranteed: 2.5e6, total: 5e6, shared: 0, capped: 2}]},
     {path: "wifi", rate: 30e6, caps: []},
   ]);
+});
+
+test("what there is no room for is counted, and caps that are there now come first", () => {
+  const many = (count, rules) => ({
+    ...overview(START + count), rules: rules.map(rule => ({...overview(START).rules[0], rule})),
+    paths: Array.from({length: 18}, (_, number) => ({path: `p${String(number).padStart(2, "0")}`, direction: "down", rate: 1})),
+  });
+  const series = new Series(10, 1);
+  assert.deepEqual(drawn(series, "down"), {lines: [], caps: [], morePaths: 0, moreCaps: 0});
+  series.push(many(0, Array.from({length: 15}, (_, number) => `gone-${String(number).padStart(2, "0")}`)));
+  series.push(many(1, ["here"]));
+  const found = drawn(series, "down");
+  assert.deepEqual([found.lines.length, found.morePaths, found.caps.length, found.moreCaps], [16, 2, 12, 4]);
+  assert.deepEqual(found.caps.slice(0, 2).map(each => each.rule), ["here", "gone-00"]);
 });
 
 test("the axis has room for caps that are near, not for those that are far", () => {

@@ -63,6 +63,11 @@ test("what came of a rule that was tried", () => {
   assert.equal(words.triedText({...tried, matched: false}, NOW), "does not match");
 });
 
+test("what the graph has no room for", () => {
+  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0}), "");
+  assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3}), "Not drawn: 1 more path, 3 more caps. The table has them.");
+});
+
 test("bytes are those of both directions", () => {
   assert.equal(words.carried({bytes_sent: 5, bytes_received: 70}), 75);
   assert.equal(words.carried({bytes_sent: null, bytes_received: 70}), 70);

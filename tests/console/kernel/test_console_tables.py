@@ -77,3 +77,13 @@ def test_a_rule_that_matches_and_caps_nothing_says_why(site: tuple[World, Consol
         chromium.until_text("#explained", "No rule is for this direction.")
     finally:
         world.tried = None
+
+
+def test_how_many_caps_the_graph_has_no_room_for_is_told(site: tuple[World, Console, Browser]) -> None:
+    world, running, chromium = site
+    chromium.open(f"{running.url}/#live")
+    chromium.until_text("#legend", "cap 5 Mbit/s")
+    assert not chromium.find("#not-drawn").is_displayed()
+    world.more_caps = [f"more-{number}" for number in range(14)]
+    chromium.until_text("#not-drawn", "Not drawn: 3 more caps.")
+    assert chromium.find("#not-drawn").is_displayed()

@@ -19,7 +19,7 @@ from mptcp_throttler.views.known import Known
 from mptcp_throttler.views.landing import landing_subflows
 
 MAX_CLASSES = 256
-"""Classes that are listed: a cap for each client is as many."""
+"""Classes that are listed; a cap for each client may be more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,9 @@ def summary(known: Known, counted: Counted, policy_name: str) -> dict[str, Any]:
         "paths": _paths(known),
         "rules": _rules(known, policy_name, coming),
         "classes": _classes(known),
+        "class_counts": {
+            planner.direction.value: len(planner.classes.actual) for planner in (known.download, known.upload)
+        },
     }
 
 

@@ -81,6 +81,11 @@ class ClassTotals(Class):
     drops: Count | None
 
 
+class ClassCounts(Part):
+    down: Count
+    up: Count
+
+
 class BudgetTotals(Part):
     """All accounts of one budget together."""
 
@@ -175,6 +180,8 @@ class SummaryAnswer(Answer):
     rules: list[RuleTotals]
     classes: list[ClassTotals]
     """Those first that passed most; at most 256."""
+    class_counts: ClassCounts
+    """How many classes of caps there are, listed or not."""
     budget_totals: list[BudgetTotals]
     """Every budget of the policy, in its order."""
     budgets: list[Budget]

@@ -168,6 +168,22 @@ function ruleKey(each) {
   return JSON.stringify([each.direction, each.path, each.policy, each.rule, each.share]);
 }
 
+const MOST_CAPS = 12;
+const MOST_PATHS = 16;
+
+/**
+ * What of *series* is drawn, and how many more paths and caps there are. Of caps those come first that are there now.
+ * @param {Series} series @param {string} direction
+ */
+export function drawn(series, direction) {
+  const lines = series.lines(direction), caps = series.caps(direction);
+  const byPresence = [...caps.filter(each => each.latest !== null), ...caps.filter(each => each.latest === null)];
+  return {
+    lines: lines.slice(0, MOST_PATHS), caps: byPresence.slice(0, MOST_CAPS),
+    morePaths: Math.max(0, lines.length - MOST_PATHS), moreCaps: Math.max(0, caps.length - MOST_CAPS),
+  };
+}
+
 /**
  * The highest value of the graph's axis: the highest rate with some room, and caps that are not far above it.
  * @param {Line[]} lines @param {CapLine[]} caps

@@ -36,6 +36,14 @@ export function momentText(time, paths) {
   return `${clock(time)}: ${parts.join(", ")}`;
 }
 
+/** @param {{morePaths: number, moreCaps: number}} more @returns {string} what the graph has no room for; most often nothing */
+export function notDrawn({morePaths, moreCaps}) {
+  const parts = [];
+  if (morePaths > 0) parts.push(counted(morePaths, "more path"));
+  if (moreCaps > 0) parts.push(counted(moreCaps, "more cap"));
+  return parts.length === 0 ? "" : `Not drawn: ${parts.join(", ")}. The table has them.`;
+}
+
 /**
  * What keeps the page from being true now; null where nothing does.
  * @param {import("./types.mjs").Throttler|null} throttler @param {number} lostSince 0 while the console answers
