@@ -67,7 +67,7 @@ function draw(answer) {
   const body = byId("rules").tBodies[0];
   keyed(body, rules, (/** @type {Rule} */ each) => [each.rule, each.path, each.direction, each.share].join("|"),
     (/** @type {Rule} */ each) => make("tr", {}, make("th", {scope: "row"}, each.rule), make("td"),
-      make("td", {class: "wide"}), make("td", {class: "number"}), make("td", {class: "wide"}),
+      make("td", {class: "wide"}), make("td"), make("td", {class: "wide"}),
       make("td", {class: "number"}), make("td", {class: "number wide"})),
     (row, /** @type {Rule} */ each) => {
       const coming = each.landing > 0 ? `, ${each.landing} coming` : "";
