@@ -3,16 +3,17 @@
 However many browsers ask, the throttler is asked once a second at most over any longer time, after a few at once, and
 for no more than a quarter of the time: an answer about ten thousand connections takes a third of a second of processor
 time. One slow answer is forgiven, after which nobody waits longer than ``LONGEST``; the next ones are not. Who asks
-what was just answered, or is being asked, gets that answer.
+what was just answered, or is being asked, gets that answer, unless something has happened since it was asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 Ask = Callable[[Mapping[str, object]], Awaitable[dict[str, Any]]]
 """Asks the throttler; raises OSError."""
@@ -36,6 +37,12 @@ class Busy(Exception):
     """Too many wait already."""
 
 
+class _Answered(NamedTuple):
+    begun: float
+    ended: float
+    answer: dict[str, Any]
+
+
 class Lane:
     """Asks on behalf of all browsers."""
 
@@ -54,7 +61,12 @@ class Lane:
         self._interval = INTERVAL
         self._filled = clock()
         self._forgives_from = self._filled
-        self._answers: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._changed = -math.inf
+        self._answers: dict[str, _Answered] = {}
+
+    def changed(self) -> None:
+        """Something has happened: what was asked before is not good for those who ask from now on."""
+        self._changed = self._clock()
 
     async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
         """Return the throttler's answer. Raises OSError as the throttler's client does, Busy where many wait."""
@@ -76,7 +88,9 @@ class Lane:
 
     def _fresh(self, key: str) -> dict[str, Any] | None:
         found = self._answers.get(key)
-        return found[1] if found is not None and self._clock() - found[0] < FRESH else None
+        if found is None or found.begun <= self._changed:
+            return None
+        return found.answer if self._clock() - found.ended < FRESH else None
 
     async def _turn(self) -> None:
         now = self._clock()
@@ -94,10 +108,10 @@ class Lane:
         answer = await self._ask(request)
         now = self._clock()
         self._interval = self._interval_after(now - begun, now)
-        self._answers = {each: held for each, held in self._answers.items() if now - held[0] < FRESH}
+        self._answers = {each: held for each, held in self._answers.items() if now - held.ended < FRESH}
         while len(self._answers) >= MOST_ANSWERS:
             del self._answers[next(iter(self._answers))]
-        self._answers[key] = (now, answer)
+        self._answers[key] = _Answered(begun, now, answer)
         return answer
 
     def _interval_after(self, took: float, now: float) -> float:

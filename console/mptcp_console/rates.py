@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from mptcp_console.history import Tracks, highest, latest, mean
 
@@ -18,8 +18,8 @@ LONGEST_PAUSE: Final = 15.0
 SHORTEST: Final = 0.5
 """Seconds: over less a rate says nothing."""
 
-K = TypeVar("K")
 Direction = Literal["down", "up"]
+What = Literal["cap", "lowest", "guaranteed", "total", "shared", "capped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,19 @@ class PathKey:
 
 @dataclass(frozen=True, slots=True)
 class RuleKey:
-    """What one rule does to one path in one direction; *what*: ``cap`` b/s, ``capped`` subflows, ``rate`` b/s."""
+    """What one rule does to one path in one direction.
+
+    *what*: ``cap`` b/s, the most that one class of it lets through; ``capped`` subflows. Where it is not what the cap
+    says as well: ``lowest`` b/s, the least that one lets through; ``guaranteed`` b/s; ``total`` b/s of all classes; and
+    where there are any, ``shared``, classes that other paths have subflows in.
+    """
 
     policy: str
     rule: str
     path: str | None
     direction: str
     share: str
-    what: Literal["cap", "capped", "rate"]
+    what: What
 
 
 def path_bytes(summary: Mapping[str, Any]) -> dict[PathKey, int]:
@@ -57,17 +62,12 @@ def capping(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [] if summary["policy"]["dry_run"] else [each for each in summary["rules"] if each["capped"]]
 
 
-def rule_bytes(summary: Mapping[str, Any]) -> dict[RuleKey, int]:
-    """Return how many bytes went under each rule's caps."""
-    return {_rule_key(each, "rate"): each["bytes"] or 0 for each in summary["rules"]}
-
-
-def _rule_key(each: Mapping[str, Any], what: Literal["cap", "capped", "rate"]) -> RuleKey:
+def _rule_key(each: Mapping[str, Any], what: What) -> RuleKey:
     return RuleKey(each["policy"], each["rule"], each["path"], each["direction"], each.get("share") or "path", what)
 
 
 class Meter:
-    """Rates of paths and rules, from one summary to the next.
+    """Rates of paths, from one summary to the next.
 
     The throttler counts now and then, when it samples its sockets, and says when it did: between two summaries it may
     not have. What was last known holds until it has.
@@ -79,25 +79,23 @@ class Meter:
         self._time: float | None = None
         """That of the last summary."""
         self.paths: dict[PathKey, float] = {}
-        """Bits/s, as are these:"""
-        self.rules: dict[RuleKey, float] = {}
+        """Bits/s."""
 
     def take(self, summary: Mapping[str, Any]) -> float:
         """Go on to *summary*; return from when on the rates hold, seconds since the epoch."""
         base, before, now = self._base, self._time, float(summary["time"])
         self._time = now
-        paths, rules = path_bytes(summary), rule_bytes(summary)
+        paths = path_bytes(summary)
         if base is None or before is None or base["pid"] != summary["pid"] or not 0 <= now - before <= LONGEST_PAUSE:
-            self._base, self.paths, self.rules = summary, {}, {}
+            self._base, self.paths = summary, {}
             return now
         seconds = _counted(summary) - _counted(base)
         if seconds >= SHORTEST:
             self.paths = dict(_grown(path_bytes(base), paths, seconds))
-            self.rules = dict(_grown(rule_bytes(base), rules, seconds))
             self._base = summary
         elif not any(summary["subflows"].values()):
             # What was there last is over. What it carried may be told in a second, when closed sockets are counted.
-            self.paths, self.rules = dict.fromkeys(paths, 0.0), dict.fromkeys(rules, 0.0)
+            self.paths = dict.fromkeys(paths, 0.0)
         return before
 
 
@@ -106,7 +104,9 @@ def _counted(summary: Mapping[str, Any]) -> float:
     return float(summary.get("counted") or summary["time"])
 
 
-def _grown(before: Mapping[K, int], after: Mapping[K, int], seconds: float) -> Iterator[tuple[K, float]]:
+def _grown(
+    before: Mapping[PathKey, int], after: Mapping[PathKey, int], seconds: float
+) -> Iterator[tuple[PathKey, float]]:
     """Yield the rate in bits/s of each count that is in both."""
     for key, count in after.items():
         if key in before and count >= before[key]:
@@ -122,12 +122,23 @@ def record(tracks: Tracks, meter: Meter, summary: Mapping[str, Any]) -> None:
     for path, rate in meter.paths.items():
         tracks.put(path, first, rate, mean)
     for each in capping(summary):
-        if each["rate"] is not None:
-            tracks.put(_rule_key(each, "cap"), first, each["rate"], latest)
+        if each["ceil"] is not None:
+            tracks.put(_rule_key(each, "cap"), first, each["ceil"], latest)
             tracks.put(_rule_key(each, "capped"), first, each["capped"], highest)
-            carried = _rule_key(each, "rate")
-            if carried in meter.rules:
-                tracks.put(carried, first, meter.rules[carried], mean)
+            for what, value in _besides(each):
+                tracks.put(_rule_key(each, what), first, value, latest)
+
+
+def _besides(rule: Mapping[str, Any]) -> Iterator[tuple[What, float]]:
+    """Yield what a cap's ceil and subflows do not say; of most caps that is nothing."""
+    most = rule["ceil"]
+    named: tuple[tuple[What, str], ...] = (("lowest", "lowest_ceil"), ("guaranteed", "rate"), ("total", "total_ceil"))
+    for what, name in named:
+        value = rule.get(name)  # .get: a throttler from before it
+        if value is not None and value != most:
+            yield what, value
+    if rule.get("shared_classes"):
+        yield "shared", rule["shared_classes"]
 
 
 def columns(tracks: Tracks, first: int, last: int, step: int) -> dict[str, Any]:

@@ -88,10 +88,11 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
             journal.say(f"mptcp-console: {text}")
 
     ask = asker(settings.status_socket)
-    watch = Watch(ask, settings.status_socket, alive)
+    lane = Lane(ask)
+    watch = Watch(ask, settings.status_socket, alive, lane.changed)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
-        Console(watch, Lane(ask), settings).application(metrics(settings)),
+        Console(watch, lane, settings).application(metrics(settings)),
         loop="asyncio",
         http=BoundedHttp,
         ws="none",

@@ -30,7 +30,8 @@ PATIENCE: Final = 3.0
 """Seconds for an answer; a throttler that is busy with ten thousand connections takes a fraction of one."""
 MOST_WATCHERS: Final = 64
 EVENTS_SECONDS: Final = 1.5
-"""Between two questions for events, where each of them finds some."""
+"""Between two questions for events, where each of them finds many: else they come with the answer they belong to."""
+MANY_EVENTS: Final = 200
 MOST_EVENTS_ASKED: Final = 10_000
 FIRST_EVENTS: Final = 10_000
 """How far back is asked when the console starts."""
@@ -82,13 +83,17 @@ class Watch:
         ask: Ask,
         path: Path,
         alive: Callable[[str], None] = lambda text: None,
+        changed: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*alive* is called after each answer, with a line about it. *sleep* may be broken off by :meth:`wake`."""
+        """*alive* is called after each answer, with a line about it; *changed* where something has happened since the
+        one before. *sleep* may be broken off by :meth:`wake`."""
         self._ask = ask
         self._path = path
         self._alive = alive
+        self._changed = changed
+        self._last_event = 0
         self._clock = clock
         self._sleep = sleep or self._pause
         self.watchers = 0
@@ -156,7 +161,10 @@ class Watch:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")
             return
-        self._pid = summary.get("pid")
+        last = summary.get("last_event") or 0
+        if (summary.get("pid"), last) != (self._pid, self._last_event):
+            self._changed()
+        self._pid, self._last_event = summary.get("pid"), last
         self.summary = summary
         self.overview = shown
         self._set_state(UP, "")
@@ -168,8 +176,9 @@ class Watch:
             return
         if self._clock() < self._busy_until:
             return
-        self._busy_until = self._clock() + EVENTS_SECONDS
         after = self._seen_event or max(0, last - FIRST_EVENTS)
+        if last - after > MANY_EVENTS:
+            self._busy_until = self._clock() + EVENTS_SECONDS
         answer = await self._ask({"query": "events", "after": after, "limit": MOST_EVENTS_ASKED})
         for event in answer.get("events", ()):
             number = event.get("seq", 0)

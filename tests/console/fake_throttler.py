@@ -37,9 +37,14 @@ class World:
     capped: bool = True
     dry_run: bool = False
     """The policy would cap what is capped, and nothing of it is in the kernel."""
-    rate: int = 5_000_000
+    ceil: int = 5_000_000
+    """What the cap lets through; it guarantees half of it, so that a test sees which of both is shown."""
     words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
     """The policy's rules in words; others than the usual one have no cap."""
+    more_caps: list[str] = field(default_factory=list)
+    """Names of rules with caps like that of the usual one."""
+    tried: list[dict[str, Any]] | None = None
+    """Rules that were tried for each subflow; None: the usual ones."""
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -79,8 +84,12 @@ class World:
         rule = RULE | {
             "capped": self.count if self.capped else 0,
             "landing": 0,
-            "rate": self.rate,
-            "ceil": self.rate,
+            "rate": self.ceil // 2,
+            "lowest_ceil": self.ceil,
+            "ceil": self.ceil,
+            "total_ceil": self.ceil if self.capped else 0,
+            "classes": int(self.capped),
+            "shared_classes": 0,
             "bytes": self.sent["ethernet"],
         }
         return {
@@ -104,8 +113,9 @@ class World:
                 }
                 for path in ("ethernet", "wifi")
             ],
-            "rules": [rule] if self.words == WORDS else [],
+            "rules": [rule | {"rule": name} for name in (rule["rule"], *self.more_caps)] if self.words == WORDS else [],
             "classes": [],
+            "class_counts": {"down": int(self.capped), "up": 0},
             "started": self.clock() - 3600,
             "counted": self.clock() if self.counted is None else self.counted,
             "budget_totals": [
@@ -163,8 +173,8 @@ class World:
                 "backup": False,
                 "since": now - 60 - number,
                 "rule": "spare-ethernet" if path == "ethernet" and self.capped else None,
-                "rate": self.rate if path == "ethernet" and self.capped else None,
-                "ceil": self.rate if path == "ethernet" and self.capped else None,
+                "rate": self.ceil // 2 if path == "ethernet" and self.capped else None,
+                "ceil": self.ceil if path == "ethernet" and self.capped else None,
                 "classid": "4d50:10" if path == "ethernet" and self.capped and not self.dry_run else None,
                 "landing": False,
                 "local_id": 0,
@@ -238,22 +248,7 @@ class World:
             "direction": "down",
             "verdict": f"capped at 5 Mbit/s{dry}" if capped else "not capped",
             "reason": subflow["reason"],
-            "tried": [
-                {
-                    "rule": "office-hours",
-                    "kind": "throttle",
-                    "matched": False,
-                    "failed": "it is not between 08:00 and 18:00",
-                    "until": self.clock() + 3600,
-                },
-                {
-                    "rule": "spare-ethernet",
-                    "kind": "throttle",
-                    "matched": capped,
-                    "failed": None if capped else "it is on path wifi, not on ethernet",
-                    "until": None,
-                },
-            ],
+            "tried": self._tried(capped) if self.tried is None else self.tried,
             "stages": [
                 {
                     "stage": "budgets",
@@ -263,6 +258,24 @@ class World:
             ],
             "cap_state": "in force" if capped and not self.dry_run else "none",
         }
+
+    def _tried(self, capped: bool) -> list[dict[str, Any]]:
+        return [
+            {
+                "rule": "office-hours",
+                "kind": "throttle",
+                "matched": False,
+                "failed": "it is not between 08:00 and 18:00",
+                "until": self.clock() + 3600,
+            },
+            {
+                "rule": "spare-ethernet",
+                "kind": "throttle",
+                "matched": capped,
+                "failed": None if capped else "it is on path wifi, not on ethernet",
+                "until": None,
+            },
+        ]
 
     def _events(self, request: dict[str, Any]) -> dict[str, Any]:
         found = [

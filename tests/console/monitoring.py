@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,33 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in read["groups"] for rule in group["rules"]]
 
 
-def filled_in(text: str, interval: str = "20s") -> str:
-    """Return *text* with what Grafana puts in place of its variables: everything is chosen."""
+def filled_in(text: str, interval: str = "20s", chosen: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Return *text* with what Grafana puts in place of its variables: those values that are *chosen*, else all."""
     text = text.replace("$__rate_interval", interval).replace("$__interval", interval)
-    return re.sub(r"\$(instance|rule|path)\b", ".*", text)
+    return re.sub(r"\$(instance|rule|path)\b", lambda found: _alternatives((chosen or {}).get(found[1])), text)
+
+
+def _alternatives(values: Sequence[str] | None) -> str:
+    """Return what Grafana makes of values for a regular expression in a string: of several, one of them."""
+    if values is None:
+        return ".*"  # the variables' own, for all
+    escaped = [re.sub(r"([][\\^$.*+?(){}|])", r"\\\\\1", each) for each in values]
+    return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
 
 
 def compared(expression: str) -> str:
     """Return *expression* so that it has a value where there are data: comparisons give 0 or 1 and filter nothing."""
     return _COMPARISON.sub(r" \1 bool ", " ".join(expression.split()))
+
+
+def of_variable(name: str) -> set[str]:
+    """Return the places of the dashboard's expressions in which variable *name* stands."""
+    return {
+        f"{panel['title']}, {target['refId']}"
+        for panel in panels()
+        for target in panel["targets"]
+        if f"${name}" in target["expr"]
+    }
 
 
 def variables() -> dict[str, tuple[str, str]]:
@@ -59,15 +77,15 @@ def variables() -> dict[str, tuple[str, str]]:
     return found
 
 
-def shown_expressions() -> dict[str, str]:
-    """Return every expression of the dashboard by its place."""
+def shown_expressions(chosen: Mapping[str, Sequence[str]] | None = None) -> dict[str, str]:
+    """Return every expression of the dashboard by its place, with the values of its variables that are *chosen*."""
     found = {
-        f"{panel['title']}, {target['refId']}": filled_in(target["expr"])
+        f"{panel['title']}, {target['refId']}": filled_in(target["expr"], chosen=chosen)
         for panel in panels()
         for target in panel["targets"]
     }
     for annotation in dashboard()["annotations"]["list"]:
-        found[f"annotation {annotation['name']}"] = compared(filled_in(annotation["expr"]))
+        found[f"annotation {annotation['name']}"] = compared(filled_in(annotation["expr"], chosen=chosen))
     return found
 
 

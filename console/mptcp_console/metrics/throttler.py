@@ -20,6 +20,20 @@ MAX_CAPS = 1000
 after them those of policies from before, whose bytes still count."""
 _BITS = 8
 _CAP = ("policy", "rule", "path", "direction")
+_CAP_CLASSES = (
+    (
+        "classes",
+        "HTB classes that a cap is: one for all, or one for each client or connection, and for each budget step.",
+    ),
+    ("shared_classes", "Those of them that have subflows on other paths as well, where they count too."),
+)
+"""Not in the answer of a throttler from before them; so with some of these:"""
+_CAP_RATES = (
+    ("rate", "The least that a class of a cap guarantees"),
+    ("lowest_ceil", "The least that a class of a cap lets through"),
+    ("ceil", "The most that a class of a cap lets through"),
+    ("total_ceil", "What all classes of a cap let through together"),
+)
 _BUDGET = ("policy", "budget")
 _OBSERVERS = (
     ("sniffed_segments", "segments", "Segments with MPTCP's news that the sniffer read."),
@@ -123,15 +137,21 @@ def _caps(summary: Answer) -> Iterator[Metric]:
     yield gauges("mptcp_throttler_caps_in_force", "Subflows under each cap.", _CAP, in_force)
     coming = sums((labels, 0 if dry_run else each["landing"]) for labels, each in present)
     yield gauges("mptcp_throttler_caps_coming", "Subflows on which a cap is just coming into force.", _CAP, coming)
-    for key, text in (("rate", "What a cap guarantees,"), ("ceil", "The most that a cap lets through,")):
-        rates = {labels: each[key] / _BITS for labels, each in present if each[key] is not None}
+    for key, text in _CAP_CLASSES:
+        numbers = sums((labels, 0 if dry_run else each[key]) for labels, each in present if key in each)
+        yield gauges(f"mptcp_throttler_cap_{key}", text, _CAP, numbers)
+    for key, text in _CAP_RATES:
+        nothing = dry_run and key == "total_ceil"
+        rates = {labels: 0.0 if nothing else each[key] / _BITS for labels, each in present if each.get(key) is not None}
         name = f"mptcp_throttler_cap_{key}_bytes_per_second"
-        yield gauges(name, f"{text} bytes per second with all headers.", _CAP, rates)
+        yield gauges(name, f"{text}, bytes per second with all headers.", _CAP, rates)
     text = "Payload that subflows under each cap carried since the throttler's start."
     carried = sums((labels, each["bytes"]) for labels, each in caps)
     yield counters("mptcp_throttler_cap_bytes_total", text, _CAP, carried)
-    classes = sums(((each["direction"],), 1.0) for each in summary["classes"])
-    yield gauges("mptcp_throttler_classes", "HTB classes, 256 at most are counted.", ("direction",), classes)
+    counts = summary.get("class_counts")  # .get: a throttler from before it
+    listed = sums(((each["direction"],), 1.0) for each in summary["classes"])
+    classes: dict[Labels, float] = listed if counts is None else {(way,): float(counts[way]) for way in counts}
+    yield gauges("mptcp_throttler_classes", "HTB classes of caps.", ("direction",), classes)
 
 
 def _cap_labels(cap: Answer) -> Labels:

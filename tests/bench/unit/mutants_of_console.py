@@ -92,7 +92,7 @@ CONSOLE = Judge(
         "full lists are pushed in a reload": judged(reloading=replace(PUSHED, octets=one(PUSHED.octets, 4e6))),
         "nothing came in a reload": judged(reloading=Pushed((), ()), shown=()),
         "caps are shown late": judged(shown=(1.1,) * RELOADS),
-        "once they are much too late": judged(shown=one((0.8,) * RELOADS, 3.1)),
+        "once they are too late": judged(shown=one((0.8,) * RELOADS, 1.1)),
         "once they are not shown": judged(shown=one((0.8,) * RELOADS, math.inf)),
         "a scrape lacks the throttler": judged(scrapes=one((0.3,) * SCRAPES, math.inf)),
         "scrapes are slow": judged(scrapes=(0.6,) * SCRAPES),

@@ -1,11 +1,12 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import {Series, ceiling, pathName, total} from "../../../console/mptcp_console/static/js/series.mjs";
+import {Series, ceiling, drawn, pathName} from "../../../console/mptcp_console/static/js/series.mjs";
 
 const START = 1_795_000_000;
 
-function overview(time, {ethernet = 5e6, wifi = 30e6, capped = 2, rate = 5e6, share = "path", landing = 0} = {}) {
-  const rule = {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share, capped, landing, rate, ceil: rate, bytes: 0};
+function overview(time, {ethernet = 5e6, wifi = 30e6, capped = 2, ceil = 5e6, share = "path", landing = 0, ...more} = {}) {
+  const rule = {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share, capped, landing, rate: ceil / 2,
+    lowest_ceil: ceil, ceil, total_ceil: ceil, classes: 1, shared_classes: 0, bytes: 0, ...more};
   return {
     time, connections: 1, subflows: {active: 2}, clients: 1, capped, landing: 0, relaxed: 0,
     paths: [{path: "wifi", direction: "down", rate: wifi}, {path: "ethernet", direction: "down", rate: ethernet}],
@@ -67,18 +68,25 @@ test("a cap is in the graph while it caps somebody, from the moment it is coming
   series.push(overview(START + 1, {capped: 1, landing: 1}));
   series.push(overview(START + 2));
   series.push(overview(START + 3, {capped: 0}));
-  assert.deepEqual(series.caps("down").map(each => [each.rule, each.values, each.capped]),
-    [["spare", [null, 5e6, 5e6, null], [null, 1, 2, null]]]);
+  assert.deepEqual(series.caps("down").map(each => [each.rule, each.values, each.latest]),
+    [["spare", [null, 5e6, 5e6, null], null]]);
+  assert.deepEqual([1, 2].map(each => series.at(each, "down")[0].caps[0].capped), [1, 2]);
   assert.deepEqual(series.caps("up"), []);
 });
 
-test("caps that everybody has for himself count as often as they cap", () => {
-  assert.equal(total("path", 5e6, 3), 5e6);
-  assert.equal(total("client", 5e6, 3), 15e6);
-  assert.equal(total("connection", 5e6, 0), 5e6);
+test("a cap is drawn at what its classes let through, however many subflows share each", () => {
   const series = new Series(10, 1);
-  series.push(overview(START, {share: "connection", capped: 3}));
-  assert.deepEqual(series.caps("down")[0].values, [15e6]);
+  series.push(overview(START, {share: "client", capped: 10}));
+  series.push(overview(START + 1, {share: "client", capped: 10, total_ceil: 9e6, lowest_ceil: 4e6, classes: 2, shared_classes: 1}));
+  assert.deepEqual(series.caps("down")[0].values, [5e6, 9e6]);
+  assert.deepEqual(series.caps("down")[0].latest,
+    {rule: "spare", share: "client", cap: 5e6, lowest: 4e6, guaranteed: 2.5e6, total: 9e6, shared: 1, capped: 10});
+});
+
+test("a throttler that does not count its classes has its caps drawn once", () => {
+  const series = new Series(10, 1);
+  series.push(overview(START, {lowest_ceil: undefined, total_ceil: undefined, classes: undefined, shared_classes: undefined}));
+  assert.deepEqual(series.caps("down")[0].values, [5e6]);
 });
 
 test("the history is continued by moments without a seam", () => {
@@ -87,14 +95,16 @@ test("the history is continued by moments without a seam", () => {
     first: START, step: 1, length: 3, refused: 0,
     paths: [{path: "wifi", direction: "down", rate: [1, null, 3]}, {path: "ethernet", direction: "down", rate: [1, 2, 3]}],
     rules: [
-      {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share: "path", cap: [null, 5e6, 5e6], capped: [null, 2, 2]},
-      {policy: "policy", rule: "bare", path: "wifi", direction: "down", share: "path", rate: [1, 1, 1]},
+      {policy: "policy", rule: "spare", path: "ethernet", direction: "down", share: "path", cap: [null, 5e6, 5e6], guaranteed: [null, null, 2.5e6],
+        total: [null, 15e6, null], shared: [null, 3, null], capped: [null, 2, 2]},
     ],
   });
   series.push(overview(START + 3));
   assert.deepEqual(series.times, [0, 1, 2, 3].map(each => START + each));
   assert.deepEqual(series.lines("down").map(each => each.values), [[1, 2, 3, 5e6], [1, null, 3, 30e6]]);
-  assert.deepEqual(series.caps("down").map(each => each.values), [[null, 5e6, 5e6, 5e6]]);
+  assert.deepEqual(series.caps("down").map(each => each.values), [[null, 15e6, 5e6, 5e6]]);
+  assert.deepEqual([1, 2, 3].map(each => series.at(each, "down")[0].caps[0].shared), [3, 0, 0]);
+  assert.deepEqual([1, 2, 3].map(each => series.at(each, "down")[0].caps[0].guaranteed), [5e6, 2.5e6, 2.5e6]);
 });
 
 test("what was at one time", () => {
@@ -107,14 +117,28 @@ test("what was at one time", () => {
   assert.equal(new Series(10, 1).indexOf(START), -1);
   assert.deepEqual(series.at(0, "down").map(each => each.caps), [[], []]);
   assert.deepEqual(series.at(1, "down"), [
-    {path: "ethernet", rate: 5e6, caps: [{rule: "spare", share: "path", cap: 5e6, capped: 2}]},
+    {path: "ethernet", rate: 5e6, caps: [{rule: "spare", share: "path", cap: 5e6, lowest: 5e6, guaranteed: 2.5e6, total: 5e6, shared: 0, capped: 2}]},
     {path: "wifi", rate: 30e6, caps: []},
   ]);
 });
 
+test("what there is no room for is counted, and caps that are there now come first", () => {
+  const many = (count, rules) => ({
+    ...overview(START + count), rules: rules.map(rule => ({...overview(START).rules[0], rule})),
+    paths: Array.from({length: 18}, (_, number) => ({path: `p${String(number).padStart(2, "0")}`, direction: "down", rate: 1})),
+  });
+  const series = new Series(10, 1);
+  assert.deepEqual(drawn(series, "down"), {lines: [], caps: [], morePaths: 0, moreCaps: 0});
+  series.push(many(0, Array.from({length: 15}, (_, number) => `gone-${String(number).padStart(2, "0")}`)));
+  series.push(many(1, ["here"]));
+  const found = drawn(series, "down");
+  assert.deepEqual([found.lines.length, found.morePaths, found.caps.length, found.moreCaps], [16, 2, 12, 4]);
+  assert.deepEqual(found.caps.slice(0, 2).map(each => each.rule), ["here", "gone-00"]);
+});
+
 test("the axis has room for caps that are near, not for those that are far", () => {
   const line = {key: "a", path: "a", values: [1e6, null, 2e6]};
-  const cap = {key: "c", rule: "r", path: "a", share: "path", capped: [1], values: [5e6]};
+  const cap = {key: "c", rule: "r", path: "a", latest: null, values: [5e6]};
   assert.equal(ceiling([line], []), 2e6 * 1.08);
   assert.equal(ceiling([line], [cap]), 5e6 * 1.08);
   assert.equal(ceiling([line], [{...cap, values: [1e9]}]), 2e6 * 1.08);

@@ -6,15 +6,19 @@ import {clock} from "../../../console/mptcp_console/static/js/format.mjs";
 const NOW = 1_795_000_000;
 const UP = {state: "up", since: NOW, text: ""};
 const DOWN = {state: "down", since: NOW - 65, text: "the throttler does not run: nobody listens at /run/a.sock"};
+const CAP = {rule: "a", share: "path", cap: 5e6, lowest: 5e6, guaranteed: 5e6, total: 5e6, shared: 0, capped: 2};
 
 test("the graph in one sentence", () => {
   const paths = [
-    {path: "ethernet", rate: 4.85e6, caps: [{rule: "spare", share: "path", cap: 5e6, capped: 2}]},
+    {path: "ethernet", rate: 4.85e6, caps: [{...CAP, rule: "spare"}]},
     {path: "wifi", rate: null, caps: []},
   ];
   assert.equal(words.momentText(NOW, paths), `${clock(NOW)}: ethernet 4.85 Mbit/s (cap 5 Mbit/s by spare), wifi unknown`);
   assert.equal(words.momentText(NOW, []), `${clock(NOW)}: nothing is known`);
-  assert.equal(words.capText({rule: "a", share: "client", cap: 4e6, capped: 2}), "4 Mbit/s per client");
+  assert.equal(words.capText({...CAP, share: "client", guaranteed: 2.5e6}), "5 Mbit/s per client, 2.5 Mbit/s of it guaranteed");
+  assert.equal(words.capText({...CAP, share: "client", lowest: 1e6, guaranteed: 1e6, total: 11e6}),
+    "1 Mbit/s to 5 Mbit/s per client, 11 Mbit/s in all");
+  assert.equal(words.capText({...CAP, shared: 1}), "5 Mbit/s, shared with other paths");
 });
 
 test("what keeps the page from being true is said, and nothing else", () => {
@@ -37,16 +41,52 @@ test("events are announced shortly", () => {
   assert.equal(words.announcement([{...applied, kind: "fault", text: "a fault"}, applied]), `a fault. ${applied.text}`);
 });
 
+test("caps came or went", () => {
+  const now = {capped: 2, landing: 0};
+  const moment = {now, events: [], more_events: false};
+  assert.equal(words.changesCaps(now, moment), false);
+  assert.equal(words.changesCaps(null, moment), false);
+  assert.equal(words.changesCaps(now, {...moment, now: null}), false);
+  assert.equal(words.changesCaps(now, {...moment, events: [{kind: "decided"}]}), false);
+  for (const kind of ["applied", "lifted"]) assert.ok(words.changesCaps(now, {...moment, events: [{kind: "closed"}, {kind}]}));
+  assert.ok(words.changesCaps(now, {...moment, more_events: true}));
+  assert.ok(words.changesCaps({...now, capped: 1}, moment));
+  assert.ok(words.changesCaps({...now, landing: 1}, moment));
+});
+
+test("what came of a rule that was tried", () => {
+  const tried = {rule: "night", kind: "throttle", matched: true, failed: null, until: null};
+  assert.equal(words.triedText(tried, NOW), "matches");
+  assert.equal(words.triedText({...tried, failed: "lifted: the last usable subflow", until: NOW + 60}, NOW),
+    `matches; lifted: the last usable subflow; until ${clock(NOW + 60)}`);
+  assert.equal(words.triedText({...tried, matched: false, failed: "outside its hours", until: NOW}, NOW), "outside its hours");
+  assert.equal(words.triedText({...tried, matched: false}, NOW), "does not match");
+});
+
+test("what the graph has no room for", () => {
+  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0}), "");
+  assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3}), "Not drawn: 1 more path, 3 more caps. The table has them.");
+});
+
+test("bytes are those of both directions", () => {
+  assert.equal(words.carried({bytes_sent: 5, bytes_received: 70}), 75);
+  assert.equal(words.carried({bytes_sent: null, bytes_received: 70}), 70);
+  assert.equal(words.carried({bytes_sent: null, bytes_received: null}), null);
+});
+
 test("a subflow's cap", () => {
-  const subflow = {state: "active", rate: null, landing: false, backup: false, upload: null};
+  const subflow = {state: "active", rate: null, ceil: null, landing: false, backup: false, upload: null};
   assert.deepEqual(words.verdict(subflow), {text: "none", kind: "none"});
   assert.deepEqual(words.verdict({...subflow, backup: true}), {text: "backup", kind: "none"});
-  assert.deepEqual(words.verdict({...subflow, rate: 5e6}), {text: "5 Mbit/s", kind: "capped"});
-  assert.deepEqual(words.verdict({...subflow, rate: 5e6, landing: true}), {text: "5 Mbit/s, coming", kind: "landing"});
-  assert.deepEqual(words.verdict({...subflow, upload: {rate: 1e6}}), {text: "1 Mbit/s up", kind: "capped"});
-  assert.deepEqual(words.verdict({...subflow, upload: {rate: 1e6, landing: true}}), {text: "1 Mbit/s up, coming", kind: "landing"});
-  assert.deepEqual(words.verdict({...subflow, rate: 5e6, upload: {rate: 1e6}}), {text: "5 Mbit/s; 1 Mbit/s up", kind: "capped"});
-  assert.deepEqual(words.verdict({...subflow, rate: 5e6}, true), {text: "5 Mbit/s (dry run)", kind: "none"});
+  const down = {rate: 5e6, ceil: 5e6}, up = {rate: 1e6, ceil: 1e6};
+  assert.deepEqual(words.verdict({...subflow, ...down}), {text: "5 Mbit/s", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, ...down, landing: true}), {text: "5 Mbit/s, coming", kind: "landing"});
+  assert.deepEqual(words.verdict({...subflow, upload: up}), {text: "1 Mbit/s up", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, upload: {...up, landing: true}}), {text: "1 Mbit/s up, coming", kind: "landing"});
+  assert.deepEqual(words.verdict({...subflow, ...down, upload: up}), {text: "5 Mbit/s; 1 Mbit/s up", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, ...down, ceil: 10e6, upload: {...up, ceil: 2e6}}),
+    {text: "10 Mbit/s, 5 Mbit/s of it guaranteed; 2 Mbit/s up, 1 Mbit/s of it guaranteed", kind: "capped"});
+  assert.deepEqual(words.verdict({...subflow, ...down}, true), {text: "5 Mbit/s (dry run)", kind: "none"});
   assert.deepEqual(words.verdict(subflow, true), {text: "none", kind: "none"});
-  assert.deepEqual(words.verdict({...subflow, state: "pending", rate: 5e6}), {text: "pending", kind: "none"});
+  assert.deepEqual(words.verdict({...subflow, state: "pending", ...down}), {text: "pending", kind: "none"});
 });

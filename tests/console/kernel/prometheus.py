@@ -73,6 +73,10 @@ class Prometheus:
             raise AssertionError(f"{what} {arguments}: {error}: {error.read().decode()}") from error
         return answer["data"]
 
+    def labels(self, expression: str) -> list[dict[str, str]]:
+        """Return the labels of each series that *expression* has now."""
+        return [each["metric"] for each in self.ask("query", query=expression)["result"]]
+
     def values(self, expression: str) -> list[float]:
         """Return the values of *expression* now that are numbers. Raises AssertionError where it does not parse."""
         data = self.ask("query", query=expression)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, product
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 from urllib.request import ProxyHandler, build_opener
 
@@ -129,9 +130,8 @@ def test_a_cap_is_shown_within_a_second_of_its_being_in_force(site: Site) -> Non
             site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown any more")
     print(f"a cap shown after it was in force: {sorted(shown)} s")
     print(f"from one question to the next, without the answer: {sorted(pauses)} s")
-    # How fast this machine is, and what else it does, is not what is tested: so the best of some rounds.
-    assert min(pauses) <= WATCHED_SECONDS + 0.2
-    assert min(shown) < 1
+    assert median(pauses) <= WATCHED_SECONDS + 0.2
+    assert median(shown) < 1
 
 
 class Heard(NamedTuple):

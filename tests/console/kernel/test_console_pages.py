@@ -142,7 +142,7 @@ def test_in_a_dry_run_nothing_is_shown_as_capped(site: Site) -> None:
         site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
         site.browser.until_text("#tiles", "Capped0")
         site.open("connections")
-        site.browser.until_text("#connections", "5 Mbit/s (dry run)")
+        site.browser.until_text("#connections", "5 Mbit/s, 2.5 Mbit/s of it guaranteed (dry run)")
         assert site.browser.run("return document.querySelectorAll('#connections .badge.capped').length") == 0
         assert site.browser.run("return document.querySelector('#connections .rule').textContent") == "spare-ethernet"
         site.open("policy")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from monitoring import METRIC, alert_expressions, alerts, compared, shown_expressions, variables
+from monitoring import METRIC, alert_expressions, alerts, compared, of_variable, shown_expressions, variables
 from prometheus import SECONDS, Prometheus, http_get
 from scrapes import samples
 
@@ -139,6 +139,36 @@ def test_the_dashboards_variables_list_what_there_is(watched: Watched) -> None:
     assert listed["instance"] == [f"127.0.0.1:{PORT}"]
     assert {"spare-ethernet", "slow-wifi"} <= set(listed["rule"])
     assert {"ethernet", "wifi"} <= set(listed["path"])
+
+
+@pytest.mark.parametrize(
+    ("rules", "paths"),
+    [
+        (["spare-ethernet"], ["ethernet"]),
+        (["slow-wifi"], ["wifi"]),
+        (["spare-ethernet", "slow-wifi"], ["ethernet", "wifi"]),
+    ],
+)
+def test_what_is_chosen_in_the_dashboard_is_what_is_shown(watched: Watched, rules: list[str], paths: list[str]) -> None:
+    """Everything matches `.*`, what has no such label included: an expression has to be asked for something, too."""
+    chosen = {"instance": [f"127.0.0.1:{PORT}"], "rule": rules, "path": paths}
+    prometheus, expressions = watched.prometheus, shown_expressions(chosen)
+    wait_until(lambda: not prometheus.unanswered(expressions), "every expression has a value", timeout=SECONDS)
+    found: dict[str, set[str]] = {name: set() for name in chosen}
+    for place, expression in expressions.items():
+        for labels in prometheus.labels(expression):
+            for name in labels.keys() & chosen.keys():
+                assert labels[name] in chosen[name], place
+                found[name].add(labels[name])
+    assert found == {name: set(values) for name, values in chosen.items()}
+
+
+@pytest.mark.parametrize("name", ["instance", "rule", "path"])
+def test_of_what_is_not_there_nothing_is_shown(watched: Watched, name: str) -> None:
+    expressions = shown_expressions({name: ["no-such"]})
+    places = of_variable(name)
+    assert places
+    assert set(watched.prometheus.unanswered({place: expressions[place] for place in places})) == places
 
 
 def test_prometheus_evaluates_the_alerts_without_errors(watched: Watched) -> None:

@@ -39,8 +39,9 @@ class Site:
         self.settings = Settings(status_socket=self.throttler.path, **settings)
         self.now: float | None = None
         ask = asker(self.throttler.path, patience=patience)
-        self.watch = Watch(ask, self.throttler.path)
-        console = Console(self.watch, Lane(ask), self.settings, self.clock)
+        lane = Lane(ask)
+        self.watch = Watch(ask, self.throttler.path, changed=lane.changed)
+        console = Console(self.watch, lane, self.settings, self.clock)
         self.app = console.application(
             Mount("/more", routes=[Route("/", lambda request: PlainTextResponse("mounted"))])
         )

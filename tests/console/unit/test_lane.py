@@ -60,6 +60,35 @@ def test_an_answer_is_good_for_a_second() -> None:
     assert len(throttler.asked) == 2
 
 
+def test_what_was_asked_before_something_happened_is_asked_again_once() -> None:
+    throttler = Throttler(takes=0.25)
+
+    async def ask() -> None:
+        lane = throttler.lane()
+        await lane.ask({"query": "a"})
+        lane.changed()
+        throttler.now += 0.1
+        await lane.ask({"query": "a"})
+        await lane.ask({"query": "a"})
+
+    asyncio.run(ask())
+    assert len(throttler.asked) == 2
+
+
+def test_however_often_something_happens_the_throttler_is_asked_once_a_second() -> None:
+    throttler = Throttler()
+
+    async def ask() -> None:
+        lane = throttler.lane()
+        for _ in range(BURST + 30):
+            lane.changed()
+            throttler.now += 0.01
+            await lane.ask({"query": "a"})
+
+    asyncio.run(ask())
+    assert throttler.asked[-1][0] - throttler.asked[0][0] == pytest.approx(30 * INTERVAL, rel=0.05)
+
+
 def test_many_browsers_with_different_questions_ask_once_a_second() -> None:
     throttler = Throttler()
 

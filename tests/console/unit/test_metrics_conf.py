@@ -165,4 +165,8 @@ def test_what_grafana_fills_in() -> None:
     assert filled_in('rate(a{instance=~"$instance", path=~"$path"}[$__rate_interval])', "9s") == (
         'rate(a{instance=~".*", path=~".*"}[9s])'
     )
+    chosen = {"instance": ["127.0.0.1:8610"], "path": ["a", "b"]}
+    assert filled_in('a{instance=~"$instance", path=~"$path", rule=~"$rule"}', chosen=chosen) == (
+        r'a{instance=~"127\\.0\\.0\\.1:8610", path=~"(a|b)", rule=~".*"}'
+    )
     assert compared('a{b="c"} / (d > 0)\n > 0.9') == 'a{b="c"} / (d > bool 0) > bool 0.9'

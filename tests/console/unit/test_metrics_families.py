@@ -56,13 +56,19 @@ def everything(summary: Mapping[str, Any] | None = None) -> str:
         # Bits become bytes.
         ("mptcp_throttler_cap_rate_bytes_per_second", SPARE | {"direction": "down"}, 625_000),
         ("mptcp_throttler_cap_ceil_bytes_per_second", SPARE | {"direction": "down"}, 750_000),
+        ("mptcp_throttler_cap_lowest_ceil_bytes_per_second", SPARE | {"direction": "down"}, 687_500),
+        ("mptcp_throttler_cap_total_ceil_bytes_per_second", SPARE | {"direction": "down"}, 2_187_500),
+        ("mptcp_throttler_cap_total_ceil_bytes_per_second", SPARE | {"direction": "up"}, 0),
+        ("mptcp_throttler_cap_classes", SPARE | {"direction": "down"}, 3),
+        ("mptcp_throttler_cap_shared_classes", SPARE | {"direction": "down"}, 1),
         ("mptcp_throttler_cap_bytes_total", SPARE | {"direction": "down"}, 900_000),
         (
             "mptcp_throttler_cap_bytes_total",
             {"policy": "policy", "rule": "of-yesterday", "path": "-", "direction": "down"},
             55,
         ),
-        ("mptcp_throttler_classes", {"direction": "down"}, 1),
+        # More than are listed.
+        ("mptcp_throttler_classes", {"direction": "down"}, 300),
         ("mptcp_throttler_classes", {"direction": "up"}, 1),
         # Of two clients the one that used most.
         ("mptcp_throttler_budget_used_bytes", {"policy": "policy", "budget": "monthly"}, 600),
@@ -139,10 +145,24 @@ def test_a_dry_run_has_caps_and_none_of_them_in_force() -> None:
     summary = summary_answer()
     summary["policy"]["dry_run"] = True
     found = samples(everything(summary))
-    for name in ("caps_in_force", "caps_coming"):
+    for name in (
+        "caps_in_force", "caps_coming", "cap_classes", "cap_shared_classes", "cap_total_ceil_bytes_per_second",
+    ):  # fmt: skip
         assert found[labelled(f"mptcp_throttler_{name}", **SPARE, direction="down")] == 0
     assert found.keys() == samples(everything()).keys()
     assert found[labelled("mptcp_throttler_cap_rate_bytes_per_second", **SPARE, direction="down")] == 625_000
+
+
+def test_a_throttler_from_before_counts_of_classes_has_its_caps_all_the_same() -> None:
+    summary = summary_answer()
+    for rule in summary["rules"]:
+        for name in ("lowest_ceil", "total_ceil", "classes", "shared_classes"):
+            del rule[name]
+    del summary["class_counts"]
+    found = samples(everything(summary))
+    assert found[labelled("mptcp_throttler_classes", direction="down")] == 1
+    assert found[labelled("mptcp_throttler_cap_ceil_bytes_per_second", **SPARE, direction="down")] == 750_000
+    assert not [name for name, _ in found if name.startswith("mptcp_throttler_cap_classes")]
 
 
 def test_what_squid_does_not_tell_is_left_out() -> None:
@@ -201,7 +221,11 @@ CAPS = st.fixed_dictionaries(
         "capped": st.integers(0, 20_000),
         "landing": st.integers(0, 20_000),
         "rate": st.none() | st.integers(8, 1 << 34),
+        "lowest_ceil": st.none() | st.integers(8, 1 << 34),
         "ceil": st.none() | st.integers(8, 1 << 34),
+        "total_ceil": st.integers(0, 1 << 40),
+        "classes": st.integers(0, 20_000),
+        "shared_classes": st.integers(0, 20_000),
         "bytes": st.integers(0, 1 << 60),
         "share": st.just("path"),
     }
@@ -235,7 +259,7 @@ def test_the_number_of_samples_is_bounded_by_the_policy(
     found = samples(exposition(families(summary, None, None)))  # none comes twice
     values = [value for _, labels in found for _, value in labels]
     assert not {each["client"] for each in budgets} & set(values)
-    for prefix, most in (("cap", 5 * 3 * 4 * 2), ("path_", 3 * 4), ("budget", 4 * 2)):
+    for prefix, most in (("cap", 9 * 3 * 4 * 2), ("path_", 3 * 4), ("budget", 4 * 2)):
         assert sum(name.startswith(f"mptcp_throttler_{prefix}") for name, _ in found) <= most + 2
 
 

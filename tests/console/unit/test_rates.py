@@ -169,4 +169,27 @@ def test_a_cap_is_there_while_it_caps_somebody(world: World, clock: Clock) -> No
     }  # fmt: skip
     assert rule["cap"] == [None, 5_000_000, 5_000_000, None]
     assert rule["capped"] == [None, 3, 3, None]
-    assert rule["rate"] == [None, 5_000_000, 5_000_000, None]
+    assert rule["guaranteed"] == [None, 2_500_000, 2_500_000, None]
+
+
+def test_what_a_cap_does_not_say_by_itself_is_kept_where_it_is_so(world: World, clock: Clock) -> None:
+    """Two classes, of different steps of a budget; then one for all."""
+    tracks, meter = Tracks(), Meter()
+    (rule,) = summary(world)["rules"]
+    several = {"lowest_ceil": 1_000_000, "total_ceil": 6_000_000, "classes": 2, "shared_classes": 1, "share": "client"}
+    record(tracks, meter, summary(world) | {"rules": [rule | several]})
+    clock.now += 1
+    record(tracks, meter, summary(world) | {"rules": [rule | {"share": "client"}]})
+    (kept,) = columns(tracks, START, START + 1, 1)["rules"]
+    assert kept["cap"] == [5_000_000, 5_000_000]
+    assert (kept["lowest"], kept["total"], kept["shared"]) == ([1_000_000, None], [6_000_000, None], [1, None])
+
+
+def test_a_throttler_that_does_not_count_its_classes_is_understood(world: World) -> None:
+    found = summary(world)
+    for name in ("lowest_ceil", "total_ceil", "classes", "shared_classes"):
+        del found["rules"][0][name]
+    tracks = Tracks()
+    record(tracks, Meter(), found)
+    (kept,) = columns(tracks, START, START, 1)["rules"]
+    assert (kept["cap"], "total" in kept) == ([5_000_000], False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fake_throttler import World, until
 
 from mptcp_console.happenings import Wanted
 from mptcp_console.live import HEARTBEAT, MOST_EVENTS, Live
-from mptcp_console.watch import MOST_WATCHERS, UNWATCHED_SECONDS, WATCHED_SECONDS, TooMany, Watch
+from mptcp_console.watch import MANY_EVENTS, MOST_WATCHERS, UNWATCHED_SECONDS, WATCHED_SECONDS, TooMany, Watch
 
 SOCKET = Path("/run/mptcp-throttler/status.sock")
 START = 1_795_000_000.0
@@ -29,7 +30,7 @@ class Site:
         self.says: dict[str, Any] | None = None
         self.alive: list[str] = []
         self.rests: list[float] = []
-        self.watch = Watch(self.ask, SOCKET, self.alive.append, self.sleep, lambda: self.now)
+        self.watch = Watch(self.ask, SOCKET, self.alive.append, sleep=self.sleep, clock=lambda: self.now)
 
     async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
         if self.fails is not None:
@@ -45,7 +46,10 @@ class Site:
         await self.watch.look()
 
     def texts(self) -> list[str]:
-        return [json.loads(each.text)["text"] for each in self.watch.happenings.newest(Wanted(), 1000)[0]]
+        return [json.loads(each.text)["text"] for each in self.watch.happenings.newest(Wanted(), 10_000)[0]]
+
+    def count_of_texts(self) -> Counter[str]:
+        return Counter(self.texts())
 
 
 @pytest.fixture
@@ -78,13 +82,44 @@ def test_one_summary_each_time_and_events_only_when_there_are_some(site: Site) -
 def test_where_events_never_end_they_are_asked_for_less_often_and_none_is_lost(site: Site) -> None:
     async def looks() -> None:
         for number in range(20):
-            site.world.tell("applied", str(number))
+            for _ in range(MANY_EVENTS + 1):
+                site.world.tell("applied", str(number))
             await site.look(WATCHED_SECONDS)
         await site.look(10)
 
     run(looks())
-    assert site.texts() == [str(number) for number in range(20)]
+    assert site.count_of_texts() == {str(number): MANY_EVENTS + 1 for number in range(20)}
     assert queries(site).count("events") == 11
+
+
+def test_few_events_come_with_the_answer_to_which_they_belong(site: Site) -> None:
+    """Defect: while something happened all the time, an event was told of 1.5 s later, and more."""
+
+    async def looks() -> None:
+        for number in range(20):
+            site.world.tell("applied", str(number))
+            await site.look(WATCHED_SECONDS)
+            assert site.texts()[-1] == str(number)
+
+    run(looks())
+
+
+def test_who_keeps_answers_is_told_that_something_happened(site: Site) -> None:
+    told: list[int] = []
+    site.watch = Watch(site.ask, SOCKET, changed=lambda: told.append(len(queries(site))), clock=lambda: site.now)
+
+    async def looks() -> None:
+        await site.look()
+        await site.look()
+        site.world.tell("applied", "a cap")
+        await site.look()
+        await site.look()
+        site.world.pid += 1
+        await site.look()
+
+    run(looks())
+    # The second and the fourth summary brought nothing, and one question was for the event.
+    assert told == [1, 3, 6]
 
 
 def test_once_a_second_while_watched_however_many_and_every_five_else(site: Site) -> None:

@@ -44,7 +44,7 @@ def subflow(remote: str, **changes: Any) -> Answer:
 
 def capped(remote: str, **changes: Any) -> Answer:
     reason = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
-    cap = {"path": "ethernet", "rule": "spare-ethernet", "rate": 5_000_000, "ceil": 5_000_000, "classid": "4d50:10"}
+    cap = {"path": "ethernet", "rule": "spare-ethernet", "rate": 2_500_000, "ceil": 5_000_000, "classid": "4d50:10"}
     flow = {"reason": reason, "rate_sent": 5_000_000.0, "share": 0.15, "initial": True}
     return subflow(remote, **(cap | flow | changes))
 

@@ -165,21 +165,29 @@ def test_an_answer_that_breaks_off_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_cap_is_logged_once_it_is_decided_and_when_it_is_lifted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """What it lets through is in the log and in the table, not what it guarantees."""
     monkeypatch.setattr(cap_log_module, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(cap_log_module, "AGAIN_SECONDS", 0.01)
+    borrowing = CAPPED.replace("{rate: 5 Mbit/s}", "{rate: 5 Mbit/s, ceil: 10 Mbit/s}")
     caplog.set_level(logging.INFO)
 
     @scenario
     async def test(path: Path) -> None:
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
-        async with running(path, CAPPED, kernel) as scene:
-            begun = "10.77.0.1:3128-10.1.0.1:40000 (5 Mbit/s): rule cap-a caps path a at 5 Mbit/s: 2 subflows active"
+        async with running(path, borrowing, kernel) as scene:
+            why = "rule cap-a caps path a at 5 Mbit/s, up to 10 Mbit/s: 2 subflows active"
+            begun = f"10.77.0.1:3128-10.1.0.1:40000 (10 Mbit/s): {why}"
             await until(lambda: begun in caplog.messages)
+            print_status(scene.status())
+            assert " 10 Mbit/s │ 4d50:" in capsys.readouterr().out
             await scene.reload(UNCAPPED)
-            lifted = "10.77.0.1:3128-10.1.0.1:40000 (5 Mbit/s): no cap any more: no rule matches"
+            lifted = "10.77.0.1:3128-10.1.0.1:40000 (10 Mbit/s): no cap any more: no rule matches"
             await until(lambda: lifted in caplog.messages)
 
     test(tmp_path)

@@ -152,7 +152,11 @@ async def test_a_summary_adds_up_what_there_is(tmp_path: Path) -> None:
             "capped": 2,
             "landing": 0,
             "rate": 5_000_000,
+            "lowest_ceil": 5_000_000,
             "ceil": 5_000_000,
+            "total_ceil": 5_000_000,
+            "classes": 1,
+            "shared_classes": 0,
             "bytes": 0,
             "share": "path",
         }
@@ -394,6 +398,6 @@ async def test_a_summary_is_no_larger_with_more_connections(tmp_path: Path) -> N
         await until(lambda: len(kernel.traffic_control.classes) == count)
         found = scene.ask(query="summary")
         assert found["connections"] == found["clients"] == found["rules"][0]["capped"] == count
-        assert len(found["classes"]) == MAX_CLASSES
+        assert (len(found["classes"]), found["class_counts"]) == (MAX_CLASSES, {"down": count, "up": 0})
         assert len(found["budgets"]) == MAX_BUDGETS
         assert (len(found["paths"]), len(found["rules"])) == (2, 1)

@@ -38,7 +38,7 @@ def test_eighty_columns_hold_what_changes() -> None:
 
 def test_the_chosen_row_tells_what_has_no_column() -> None:
     detail = " ".join(shown(page(connection()), cursor=1)[-4:-1])
-    assert "cap 5 Mbit/s  class 4d50:10  14MB down, 20kB up  wan0" in detail
+    assert "cap 5 Mbit/s, 2.5 Mbit/s of it guaranteed  class 4d50:10  14MB down, 20kB up  wan0" in detail
     assert "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active" in detail
 
 
@@ -68,7 +68,7 @@ def test_the_state_of_a_cap_is_told(changes: dict[str, Any], state: str) -> None
 
 
 def test_a_cap_on_the_upload_has_a_line_of_its_own() -> None:
-    upload = {"rule": "up", "rate": 2_000_000, "ceil": 2_000_000, "classid": "4d50:11", "reason": "upload: rule up …"}
+    upload = {"rule": "up", "rate": 1_000_000, "ceil": 2_000_000, "classid": "4d50:11", "reason": "upload: rule up …"}
     lines = shown(page(connection(0, capped("10.0.0.1:1", upload=upload))))
     assert lines[4].split() == ["upload", "2M", "held"]
     lines = shown(page(connection(0, capped("10.0.0.1:1", upload=upload | {"landing": True}))))

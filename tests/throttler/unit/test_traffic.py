@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, SubflowState
 from mptcp_throttler.policy.model import Direction, Rule, ScopeKey, Share, Throttle, Verdict
 from mptcp_throttler.telemetry import traffic
-from mptcp_throttler.telemetry.traffic import CapKey, PathKey, Rates, Traffic
+from mptcp_throttler.telemetry.cap_totals import CapKey
+from mptcp_throttler.telemetry.traffic import PathKey, Rates, Traffic
 
 THROTTLE = Throttle(1_000_000, 1_000_000, None, Share.PATH)
 RULE = Rule("cap", ("a",), THROTTLE)

@@ -37,9 +37,9 @@ class _Change:
 
     def __str__(self) -> str:
         verdict = self.verdict
-        rate = "" if verdict.throttle is None else f" ({format_rate(verdict.throttle.rate)})"
+        most = "" if verdict.throttle is None else f" ({format_rate(verdict.throttle.ceil)})"
         upload = "upload of " if verdict.direction is Direction.UP else ""
-        return f"{upload}{verdict.four_tuple}{rate}: {self.what}{self.why}"
+        return f"{upload}{verdict.four_tuple}{most}: {self.what}{self.why}"
 
 
 @dataclass(slots=True)

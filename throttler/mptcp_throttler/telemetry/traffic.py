@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow
-from mptcp_throttler.policy.model import Direction, Throttle, Verdict
+from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.telemetry.cap_totals import CapClass, CapClasses, CapKey, CapTotal
 
 PERIOD_SECONDS = 1.0
 SWEEP_SHARE = 0.03
@@ -36,12 +37,6 @@ class PathKey(NamedTuple):
     interface: str | None
 
 
-class CapKey(NamedTuple):
-    rule: str
-    path: str | None
-    direction: Direction
-
-
 class PathTotal:
     """Bytes over one path, and who is on it."""
 
@@ -51,19 +46,6 @@ class PathTotal:
         self.key = key
         self.sent = self.received = 0
         self.subflows = 0
-
-
-class CapTotal:
-    """Bytes under one cap, and who has it."""
-
-    __slots__ = ("bytes", "key", "subflows", "throttle")
-
-    def __init__(self, key: CapKey) -> None:
-        self.key = key
-        self.bytes = 0
-        self.subflows = 0
-        self.throttle: Throttle | None = None
-        """As it was decided last."""
 
 
 class Rates(NamedTuple):
@@ -80,6 +62,7 @@ class _Carried:
         "acked",
         "cookie",
         "down",
+        "down_class",
         "down_since",
         "place",
         "received",
@@ -88,6 +71,7 @@ class _Carried:
         "sent_rate",
         "token",
         "up",
+        "up_class",
         "up_since",
     )
 
@@ -99,6 +83,9 @@ class _Carried:
         """The cap that it has, if any, on what is sent,"""
         self.up: CapTotal | None = None
         """and on what is received."""
+        self.down_class: CapClass | None = None
+        """The class in which it has it; None once it is no subflow any more. So with these:"""
+        self.up_class: CapClass | None = None
         self.down_since = self.up_since = now
         """When it came to that cap, or lost one; seconds since the epoch."""
         self.cookie: int | None = None
@@ -125,12 +112,13 @@ class _Carried:
         self.place = place
         place.subflows += 1
 
-    def leave(self) -> None:
+    def leave(self, classes: CapClasses) -> None:
         """It is no subflow any more; what it carried last may still come."""
         self.place.subflows -= 1
-        for cap in (self.down, self.up):
-            if cap is not None:
-                cap.subflows -= 1
+        for cap, cap_class in ((self.down, self.down_class), (self.up, self.up_class)):
+            if cap is not None and cap_class is not None:
+                classes.leave(cap, cap_class)
+        self.down_class = self.up_class = None
 
 
 _UNKNOWN = Rates(None, None)
@@ -149,6 +137,7 @@ class Traffic:
         """*clock* returns monotonic seconds, *sweep_seconds* for how long the last sweep worked."""
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
+        self._classes = CapClasses()
         self._subflows: dict[FourTuple, _Carried] = {}
         self._closed: dict[int | End, tuple[_Carried, float]] = {}
         """Subflows without a verdict that the meter may still report, by cookie or, never sampled, by end; and when
@@ -221,22 +210,23 @@ class Traffic:
                 path, interface = subflow.place.key
                 if verdict.path != path or interfaces.get(four_tuple) != interface:
                     subflow.move(self._place(verdict.path, interfaces.get(four_tuple)))
-            cap = None
-            if verdict.scope is not None and verdict.rule is not None:
+            cap = cap_class = None
+            if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
                 cap = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction))
-                cap.throttle = verdict.throttle
+                cap_class = self._classes.of(verdict.scope, verdict.throttle)
             down = verdict.direction is Direction.DOWN
-            before_it = subflow.down if down else subflow.up
-            if cap is before_it:
+            before_it, class_before = (subflow.down, subflow.down_class) if down else (subflow.up, subflow.up_class)
+            if cap is before_it and cap_class is class_before:
                 continue
-            if before_it is not None:
-                before_it.subflows -= 1
-            if cap is not None:
-                cap.subflows += 1
+            if cap is not None and cap_class is not None:
+                self._classes.enter(cap, cap_class)
+            if before_it is not None and class_before is not None:
+                self._classes.leave(before_it, class_before)
+            since = (subflow.down_since if down else subflow.up_since) if cap is before_it else now
             if down:
-                subflow.down, subflow.down_since = cap, now
+                subflow.down, subflow.down_class, subflow.down_since = cap, cap_class, since
             else:
-                subflow.up, subflow.up_since = cap, now
+                subflow.up, subflow.up_class, subflow.up_since = cap, cap_class, since
         if len(before) == len(after) and all(
             one.four_tuple is other.four_tuple for one, other in zip(before, after, strict=True)
         ):
@@ -250,9 +240,10 @@ class Traffic:
         up = [{each.four_tuple for each in some if each.direction is Direction.UP} for some in (before, after)]
         for four_tuple in up[0] - up[1]:
             subflow = known.get(four_tuple)
-            if subflow is not None and subflow.token == token and subflow.up is not None:
-                subflow.up.subflows -= 1
-                subflow.up, subflow.up_since = None, now
+            if subflow is None or subflow.token != token or subflow.up is None or subflow.up_class is None:
+                continue
+            self._classes.leave(subflow.up, subflow.up_class)
+            subflow.up, subflow.up_class, subflow.up_since = None, None, now
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count what a socket has carried in its life, bytes."""
@@ -325,7 +316,7 @@ class Traffic:
         subflow.count(acked, received)
 
     def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
-        subflow.leave()
+        subflow.leave(self._classes)
         end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
         key: int | End = end if subflow.cookie is None else subflow.cookie
         report = self._reported.pop(key, None)

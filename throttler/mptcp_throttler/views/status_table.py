@@ -33,7 +33,7 @@ def print_status(status: dict[str, Any]) -> None:
             f"BUDGETS NOT WRITTEN: {status['ledger_error']}; caps hold, and it is written later", markup=False
         )
     table = Table()
-    for title in ("connection", "client", "state", "kind", "path", "rate", "class", "sent", "why"):
+    for title in ("connection", "client", "state", "kind", "path", "cap", "class", "sent", "why"):
         table.add_column(title, overflow="fold", no_wrap=title not in ("why", "kind"))
     for connection in status["connections"]:
         for index, subflow in enumerate(connection["subflows"]):
@@ -43,7 +43,7 @@ def print_status(status: dict[str, Any]) -> None:
                 subflow["state"],
                 ("initial" if subflow["initial"] else "joined") + (" backup" if subflow["backup"] else ""),
                 subflow["path"] or "-",
-                _both(subflow, "rate", lambda rate: format_rate(rate) if rate else "-"),
+                _both(subflow, "ceil", lambda ceil: format_rate(ceil) if ceil else "-"),
                 "landing" if subflow["landing"] else _both(subflow, "classid", lambda classid: classid or "-"),
                 "-" if subflow["bytes_sent"] is None else approximate_size(subflow["bytes_sent"]),
                 _both(subflow, "reason", str),

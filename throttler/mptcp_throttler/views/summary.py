@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptcp_throttler.mptcp.model import SubflowState
-from mptcp_throttler.policy.model import Policy, Rule
+from mptcp_throttler.policy.model import Policy, Rule, Throttle
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.telemetry.traffic import CapKey
+from mptcp_throttler.telemetry.cap_totals import CapKey, CapTotal, Limits
 from mptcp_throttler.views.known import Known
 from mptcp_throttler.views.landing import landing_subflows
 
 MAX_CLASSES = 256
-"""Classes that are listed: a cap for each client is as many."""
+"""Classes that are listed; a cap for each client may be more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,9 @@ def summary(known: Known, counted: Counted, policy_name: str) -> dict[str, Any]:
         "paths": _paths(known),
         "rules": _rules(known, policy_name, coming),
         "classes": _classes(known),
+        "class_counts": {
+            planner.direction.value: len(planner.classes.actual) for planner in (known.download, known.upload)
+        },
     }
 
 
@@ -93,23 +96,36 @@ def _rules(known: Known, policy_name: str, coming: Mapping[CapKey, int]) -> list
     rules = []
     for key in keys:
         total = totals.get(key)
-        capped = 0 if total is None else total.subflows
-        throttle = total.throttle if total is not None and capped else throttles.get(key)
         rules.append(
             {
                 "policy": policy_name,
                 "rule": key.rule,
                 "path": key.path,
                 "direction": key.direction.value,
-                "capped": capped,
+                "capped": 0 if total is None else total.subflows,
                 "landing": coming.get(key, 0),
-                "rate": None if throttle is None else throttle.rate,
-                "ceil": None if throttle is None else throttle.ceil,
+                **_limits(total, throttles.get(key)),
                 "bytes": 0 if total is None else total.bytes,
-                "share": None if throttle is None else throttle.share.value,
             }
         )
     return rules
+
+
+def _limits(total: CapTotal | None, throttle: Throttle | None) -> dict[str, Any]:
+    """Return what the classes that there are let through; of a cap that nobody has, what one would."""
+    counted = {} if total is None else total.limits
+    kinds = list(counted)
+    if not kinds and throttle is not None:
+        kinds = [Limits(throttle.rate, throttle.ceil, throttle.share)]
+    return {
+        "rate": min((each.rate for each in kinds), default=None),
+        "lowest_ceil": min((each.ceil for each in kinds), default=None),
+        "ceil": max((each.ceil for each in kinds), default=None),
+        "total_ceil": sum(each.ceil * number for each, number in counted.items()),
+        "classes": sum(counted.values()),
+        "shared_classes": 0 if total is None else total.shared,
+        "share": max(kinds, key=lambda each: counted.get(each, 0)).share.value if kinds else None,
+    }
 
 
 def _keys(rule: Rule, policy: Policy) -> Iterable[CapKey]:

@@ -53,11 +53,23 @@ class RuleTotals(Part):
     landing: Count
     """Those of them that wait for the end of their transition."""
     rate: Rate | None
-    """Null where the policy in force has no such cap."""
+    """The least that one of its classes guarantees. Null where the policy in force has no such cap; so with the next
+    two."""
+    lowest_ceil: Rate | None
+    """The least that one of its classes lets through. Steps of a budget, and load-balancing, give each its own."""
     ceil: Rate | None
+    """The most that one of its classes lets through."""
+    total_ceil: Annotated[int, Field(ge=0)]
+    """What all its classes let through together, bits/s; 0 while there are none."""
+    classes: Count
+    """HTB classes that its subflows are in: one for all, or one for each client or connection, and for each step of a
+    budget that some have reached. On each interface a class is one of its own."""
+    shared_classes: Count
+    """Those of them that have subflows on other paths as well, and let through so much for all of these together."""
     bytes: Bytes
     """Under this cap, since the daemon's start; only grows."""
     share: Literal["path", "client", "connection"] | None
+    """Among whom one class is shared; of several kinds, that of most classes."""
 
 
 class ClassTotals(Class):
@@ -67,6 +79,11 @@ class ClassTotals(Class):
     """As tc counts, headers included, since the class was made; null where the kernel does not say."""
     packets: Count | None
     drops: Count | None
+
+
+class ClassCounts(Part):
+    down: Count
+    up: Count
 
 
 class BudgetTotals(Part):
@@ -163,6 +180,8 @@ class SummaryAnswer(Answer):
     rules: list[RuleTotals]
     classes: list[ClassTotals]
     """Those first that passed most; at most 256."""
+    class_counts: ClassCounts
+    """How many classes of caps there are, listed or not."""
     budget_totals: list[BudgetTotals]
     """Every budget of the policy, in its order."""
     budgets: list[Budget]

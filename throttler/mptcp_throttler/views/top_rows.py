@@ -156,7 +156,7 @@ def _row(subflow: Answer, capped: Answer, cells: dict[str, str]) -> Row:
     else:
         shown = "backup" if state is None and subflow["backup"] else state or "-"
     cells |= {
-        "cap": compact.amount(capped["rate"]),
+        "cap": compact.amount(capped["ceil"]),
         "state": shown,
         "class": capped["classid"] or "-",
         "reason": capped["reason"],
@@ -177,7 +177,8 @@ def _detail(subflow: Answer, capped: Answer) -> str:
     parts = [subflow["remote"]]
     if capped["rate"] is not None:
         rate, ceil = capped["rate"], capped["ceil"]
-        parts.append(f"cap {format_rate(rate)}" + ("" if ceil in (None, rate) else f", up to {format_rate(ceil)}"))
+        guaranteed = "" if ceil == rate else f", {format_rate(rate)} of it guaranteed"
+        parts.append(f"cap {format_rate(ceil)}{guaranteed}")
     if capped["classid"]:
         parts.append(f"class {capped['classid']}")
     sent, received = subflow["bytes_sent"], subflow["bytes_received"]

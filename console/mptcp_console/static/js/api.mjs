@@ -37,13 +37,19 @@ async function answer(url, how) {
   return document;
 }
 
+/** Milliseconds from one begin to the next, where something happens all the time. */
+const LEAST = 1_000;
+
 /**
- * Does *work* again and again while *wanted* says so, never twice at once, *seconds* after the last one ended.
+ * Does *work* again and again while *wanted* says so, never twice at once, *seconds* after the last one ended; and earlier
+ * where something happened.
  */
 export class Repeated {
   #timer = 0;
   #runs = false;
   #again = false;
+  #begun = -Infinity;
+  #soon = 0;
 
   /** @param {() => Promise<void>} work @param {number} seconds @param {() => boolean} wanted */
   constructor(work, seconds, wanted) {
@@ -63,6 +69,7 @@ export class Repeated {
     try {
       do {
         this.#again = false;
+        this.#begun = Date.now();
         await this.work();
       } while (this.#again);
     } finally {
@@ -71,5 +78,14 @@ export class Repeated {
     this.#timer = setTimeout(() => {
       if (this.wanted()) this.now();
     }, this.seconds * 1000);
+  }
+
+  /** Something happened: do it now, or where it was begun within the last second, once that is over. */
+  soon() {
+    if (this.#soon !== 0 || !this.wanted()) return;
+    this.#soon = setTimeout(() => {
+      this.#soon = 0;
+      if (this.wanted()) this.now();
+    }, Math.max(0, this.#begun + LEAST - Date.now()));
   }
 }

@@ -4,7 +4,7 @@
 import library from "../vendor/uplot/uPlot.esm.js";
 import {colour, pathColour} from "./colours.mjs";
 import {clock, unitOf} from "./format.mjs";
-import {ceiling, pathName} from "./series.mjs";
+import {ceiling, drawn, pathName} from "./series.mjs";
 import {capText} from "./words.mjs";
 
 /** Its own types are not published beside it. @type {any} */
@@ -12,8 +12,6 @@ const uPlot = library;
 const HEIGHT = 300;
 const LOW = 220;
 const NARROW = 560;
-const MOST_CAPS = 12;
-const MOST_PATHS = 16;
 
 export class Chart {
   /** @type {any} */
@@ -43,11 +41,15 @@ export class Chart {
     return {width, height: width < NARROW ? LOW : HEIGHT};
   }
 
-  /** @param {import("./series.mjs").Series} series @param {string} direction @param {number|null} held a time */
+  /**
+   * @param {import("./series.mjs").Series} series @param {string} direction @param {number|null} held a time
+   * @returns {{morePaths: number, moreCaps: number}} how many there was no room for
+   */
   draw(series, direction, held) {
+    const {lines, caps, ...more} = drawn(series, direction);
     this.#held = held;
-    this.#lines = series.lines(direction).slice(0, MOST_PATHS);
-    this.#caps = series.caps(direction).slice(0, MOST_CAPS);
+    this.#lines = lines;
+    this.#caps = caps;
     const shape = JSON.stringify([...this.#lines, ...this.#caps].map(each => each.key)) + series.span;
     const data = [series.times, ...this.#lines.map(each => each.values), ...this.#caps.map(each => each.values)];
     const end = series.times.at(-1) ?? 0;
@@ -57,6 +59,7 @@ export class Chart {
       this.#plot.setScale("x", {min: end - series.span, max: end});
       this.#plot.setScale("y", {min: 0, max: ceiling(this.#lines, this.#caps)});
     });
+    return more;
   }
 
   /** Make it anew: light became dark, say. */
@@ -120,14 +123,12 @@ export class Chart {
     /** @type {number[]} */
     const taken = [];
     for (const each of this.#caps) {
-      const index = each.values.length - 1;
-      const value = each.values[index];
-      if (value === null || value > plot.scales.y.max) continue;
-      const cap = Number(value) / (each.share === "path" ? 1 : Math.max(1, each.capped[index] ?? 1));
+      const value = each.values.at(-1) ?? null;
+      if (each.latest === null || value === null || value > plot.scales.y.max) continue;
       let y = Math.max(plot.valToPos(value, "y", true) - 3 * ratio, top + 14 * ratio);
       while (taken.some(other => Math.abs(other - y) < 14 * ratio)) y += 15 * ratio;
       taken.push(y);
-      const text = `cap ${capText({...each, cap, capped: Number(each.capped[index] ?? 0)})}`;
+      const text = `cap ${capText(each.latest)}`;
       context.lineWidth = 4 * ratio;
       context.strokeStyle = colour("--surface");
       context.strokeText(text, left + width - 6 * ratio, y);

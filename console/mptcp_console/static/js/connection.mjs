@@ -6,6 +6,7 @@ import {byId, facts, keyed, make, setText} from "./dom.mjs";
 import {age, milliseconds, moment, rate, size} from "./format.mjs";
 import {show} from "./happenings.mjs";
 import {pathLabel} from "./overview.mjs";
+import {triedText} from "./words.mjs";
 
 /** @typedef {import("./types.mjs").ExplainedSubflow} ExplainedSubflow */
 /** @typedef {import("./types.mjs").Subflow} Subflow */
@@ -28,6 +29,11 @@ export class ConnectionPage {
     }
     this.#token = token;
     if (token !== "") this.#asked.now();
+  }
+
+  /** Caps came or went. */
+  changed() {
+    this.#asked.soon();
   }
 
   async #load() {
@@ -80,15 +86,13 @@ function update(card, each, live, now) {
     ["Repeated segments", live?.retransmits === null || live === undefined ? "–" : String(live.retransmits)],
   ]);
   const tried = make("ol", {class: "tried"}, ...each.tried.map(rule => {
-    const until = rule.until === null ? "" : `, until ${moment(rule.until, now)}`;
-    const text = rule.matched ? `matches${until}` : rule.failed ?? "does not match";
     const kind = rule.kind === "throttle" ? "" : ` (${rule.kind})`;
-    return make("li", {class: rule.matched ? "matched" : "failed"}, make("strong", {}, rule.rule), `${kind} ${text}`);
+    return make("li", {class: rule.matched ? "matched" : "failed"}, make("strong", {}, rule.rule), `${kind} ${triedText(rule, now)}`);
   }));
   const stages = make("ul", {class: "stages"}, ...each.stages.map(stage =>
     make("li", {}, make("strong", {}, stage.stage), ` ${stage.what}${stage.since === null ? "" : `, since ${moment(stage.since, now)}`}`)));
   const parts = [make("div", {class: "card-head"}, title), make("p", {class: "reason"}, each.reason), list, make("h3", {}, "Rules that were tried"),
-    each.tried.length > 0 ? tried : make("p", {class: "help"}, "The policy has no rule.")];
+    each.tried.length > 0 ? tried : make("p", {class: "help"}, "No rule is for this direction.")];
   if (each.stages.length > 0) parts.push(make("h3", {}, "What changed it after that"), stages);
   const fresh = make("div", {}, ...parts);
   if (card.firstElementChild === null || !card.firstElementChild.isEqualNode(fresh)) card.replaceChildren(fresh);

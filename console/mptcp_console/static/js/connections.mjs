@@ -1,11 +1,11 @@
 /**
- * The table of connections: a page of it, sorted and filtered by the throttler, asked for again every two seconds.
+ * The table of connections: a page of it, sorted and filtered by the throttler, asked for again every two seconds, and when caps came or went.
  */
 import {Repeated, get} from "./api.mjs";
 import {byId, fill, keyed, make, setText} from "./dom.mjs";
 import {age, counted, milliseconds, percent, rate, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
-import {verdict} from "./words.mjs";
+import {carried, verdict} from "./words.mjs";
 
 /** @typedef {import("./types.mjs").Connection} Connection */
 /** @typedef {import("./types.mjs").Subflow} Subflow */
@@ -43,6 +43,11 @@ export class ConnectionsPage {
   show(visible) {
     this.#visible = visible;
     if (visible) this.#asked.now();
+  }
+
+  /** Caps came or went. */
+  changed() {
+    this.#asked.soon();
   }
 
   #limit() {
@@ -111,7 +116,7 @@ function update(body, each, now, dryRun) {
   const capped = each.subflows.filter(subflow => verdict(subflow, dryRun).kind !== "none").length;
   const state = each.relaxed === null ? `${capped} of ${each.subflows.length}`
     : make("span", {class: "badge relaxed", title: each.relaxed}, "relaxed");
-  fill(head, ["", age(now - each.since), rate(sum("rate_sent")), rate(sum("rate_received")), "", "", size(each.bytes_sent),
+  fill(head, ["", age(now - each.since), rate(sum("rate_sent")), rate(sum("rate_received")), "", "", size(carried(each)),
     state]);
   keyed(body, each.subflows, subflow => subflow.remote, subflow => {
     const name = make("th", {scope: "row"}, pathLabel(subflow.path));
@@ -119,11 +124,11 @@ function update(body, each, now, dryRun) {
   }, (row, subflow) => {
     const {text, kind} = verdict(subflow, dryRun);
     const cap = make("span", {class: `badge ${kind}`, title: subflow.reason}, text);
-    const uncapped = subflow.rate === null && (subflow.upload?.rate ?? null) === null;
+    const uncapped = subflow.ceil === null && (subflow.upload?.ceil ?? null) === null;
     const rule = uncapped ? "" : subflow.rule ?? subflow.upload?.rule ?? "";
     const why = make("span", {}, cap, rule === "" ? "" : make("span", {class: "rule wide-inline"}, rule));
     fill(row, [subflow.remote, age(now - subflow.since), rate(subflow.rate_sent), rate(subflow.rate_received),
       milliseconds(subflow.rtt), subflow.segments_out ? percent(subflow.retransmits ?? 0, subflow.segments_out) : "–",
-      size(subflow.bytes_sent), why]);
+      size(carried(subflow)), why]);
   });
 }

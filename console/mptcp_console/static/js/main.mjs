@@ -10,7 +10,7 @@ import {Feed} from "./feed.mjs";
 import {OverviewPage} from "./overview.mjs";
 import {PolicyPage, WhatIfPage} from "./policy.mjs";
 import {viewOf} from "./view.mjs";
-import {announcement, stateText, troubleText} from "./words.mjs";
+import {announcement, changesCaps, stateText, troubleText} from "./words.mjs";
 
 const QUIET = 5_000;
 const TITLES = {
@@ -27,6 +27,8 @@ new WhatIfPage();
 
 /** @type {import("./types.mjs").Throttler|null} */
 let throttler = null;
+/** @type {import("./types.mjs").Overview|null} */
+let latest = null;
 let lostSince = 0;
 let hasRested = false;
 let announced = 0;
@@ -80,6 +82,8 @@ function take(moment) {
     if (shown === "events") events.load();
   }
   overview.push(moment);
+  if (changesCaps(latest, moment)) for (const page of [connections, connection, policy]) page.changed();
+  latest = moment.now ?? latest;
   if (moment.more_events && shown === "events") events.load();
   else events.push(moment.events);
   byId("logout").hidden = !moment.login;

@@ -8,7 +8,7 @@ import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
 import {clock, counted, lastTime, rate} from "./format.mjs";
 import {answered, show} from "./happenings.mjs";
 import {Series, pathName} from "./series.mjs";
-import {capText, momentText} from "./words.mjs";
+import {capText, momentText, notDrawn} from "./words.mjs";
 
 /** @typedef {import("./types.mjs").Moment} Moment */
 /** @typedef {import("./types.mjs").Overview} Overview */
@@ -111,7 +111,9 @@ export class OverviewPage {
 
   draw() {
     if (!this.#visible) return;
-    this.#chart.draw(this.#series, this.#direction, this.#held);
+    const note = notDrawn(this.#chart.draw(this.#series, this.#direction, this.#held));
+    byId("not-drawn").hidden = note === "";
+    setText(byId("not-drawn"), note);
     this.#moment();
     this.#legend();
     this.#table();

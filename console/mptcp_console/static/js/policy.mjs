@@ -3,8 +3,9 @@
  */
 import {Repeated, get, post} from "./api.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
-import {age, cap, counted, moment, percent, size} from "./format.mjs";
+import {age, counted, moment, percent, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
+import {between, guaranteed} from "./words.mjs";
 
 /** @typedef {import("./types.mjs").Rule} Rule */
 /** @typedef {{rule: string, conditions: string[], does: string[]}} RuleWords */
@@ -21,6 +22,11 @@ export class PolicyPage {
   show(visible) {
     this.#visible = visible;
     if (visible) this.#asked.now();
+  }
+
+  /** Caps came or went. */
+  changed() {
+    this.#asked.soon();
   }
 
   async #load() {
@@ -61,14 +67,13 @@ function draw(answer) {
   const body = byId("rules").tBodies[0];
   keyed(body, rules, (/** @type {Rule} */ each) => [each.rule, each.path, each.direction, each.share].join("|"),
     (/** @type {Rule} */ each) => make("tr", {}, make("th", {scope: "row"}, each.rule), make("td"),
-      make("td", {class: "wide"}), make("td", {class: "number"}), make("td", {class: "wide"}),
+      make("td", {class: "wide"}), make("td"), make("td", {class: "wide"}),
       make("td", {class: "number"}), make("td", {class: "number wide"})),
     (row, /** @type {Rule} */ each) => {
-      const more = each.ceil !== null && each.ceil !== each.rate ? `, up to ${cap(each.ceil)}` : "";
       const coming = each.landing > 0 ? `, ${each.landing} coming` : "";
       const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${coming}`;
-      fill(row, [pathLabel(each.path), each.direction, `${cap(each.rate)}${more}`,
-        SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–", subflows, size(each.bytes)]);
+      fill(row, [pathLabel(each.path), each.direction, `${between(each.lowest_ceil, each.ceil)}${guaranteed(each.rate, each.lowest_ceil ?? each.ceil)}`,
+        shared(each), subflows, size(each.bytes)]);
     });
   body.querySelector(":scope > .empty")?.remove();
   if (rules.length === 0) {
@@ -88,6 +93,13 @@ function draw(answer) {
     ["Longest pause of its loop", answer.loop?.longest === undefined ? "–" : `${(answer.loop.longest * 1000).toFixed(0)} ms`],
     ["Pauses above 50 ms", late === undefined ? "–" : String(late)],
   ]);
+}
+
+/** Who has a class of its own, and how many have. @param {Rule} each */
+function shared(each) {
+  const whose = SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–";
+  const number = (each.classes ?? 0) > 1 ? `: ${counted(each.classes ?? 0, "class", "classes")}` : "";
+  return `${whose}${number}${(each.shared_classes ?? 0) > 0 ? ", with other paths" : ""}`;
 }
 
 /** @param {Budget} each */

@@ -4,9 +4,12 @@
  * @typedef {import("./types.mjs").Columns} Columns
  * @typedef {import("./types.mjs").Overview} Overview
  * @typedef {{key: string, path: string|null, values: (number|null)[]}} Line
- * @typedef {{key: string, rule: string, path: string|null, share: string, values: (number|null)[],
- *   capped: (number|null)[]}} CapLine
- * @typedef {{path: string|null, rate: number|null, caps: {rule: string, share: string, cap: number, capped: number}[]}} AtTime
+ * @typedef {{rule: string, share: string, cap: number, lowest: number, guaranteed: number, total: number, shared: number,
+ *   capped: number}} Cap
+ *   Of one rule on one path: one class of it (one for all, or each client's) lets through from *lowest* to *cap*, all
+ *   together *total*; bits/s. *shared* of them are other paths' as well. *capped* is a number of subflows.
+ * @typedef {{key: string, rule: string, path: string|null, values: (number|null)[], latest: Cap|null}} CapLine
+ * @typedef {{path: string|null, rate: number|null, caps: Cap[]}} AtTime
  */
 
 const UNNAMED = "no path";
@@ -18,15 +21,6 @@ export function pathName(path) {
   return path ?? UNNAMED;
 }
 
-/**
- * How much the caps of one rule let through in all, at most: a cap that each client or connection has for itself counts as
- * often as it caps a subflow.
- * @param {string} share @param {number} cap @param {number} capped
- */
-export function total(share, cap, capped) {
-  return share === "path" ? cap : cap * Math.max(1, capped);
-}
-
 export class Series {
   /** @param {number} span seconds that are shown @param {number} step seconds between two values */
   constructor(span, step) {
@@ -36,8 +30,7 @@ export class Series {
     this.times = [];
     /** @type {Map<string, {path: string|null, direction: string, values: (number|null)[]}>} */
     this.paths = new Map();
-    /** @type {Map<string, {rule: string, path: string|null, direction: string, share: string,
-     *   cap: (number|null)[], capped: (number|null)[]}>} */
+    /** @type {Map<string, {rule: string, path: string|null, direction: string, caps: (Cap|null)[]}>} */
     this.rules = new Map();
   }
 
@@ -52,13 +45,9 @@ export class Series {
     this.paths = new Map(columns.paths.map(each => [
       pathKey(each), {path: each.path, direction: each.direction, values: [...each.rate]},
     ]));
-    const none = () => new Array(columns.length).fill(null);
-    this.rules = new Map(columns.rules.filter(each => each.cap !== undefined).map(each => [
+    this.rules = new Map(columns.rules.map(each => [
       ruleKey(each),
-      {
-        rule: each.rule, path: each.path, direction: each.direction, share: each.share,
-        cap: [...(each.cap ?? none())], capped: [...(each.capped ?? none())],
-      },
+      {rule: each.rule, path: each.path, direction: each.direction, caps: each.cap.map((cap, index) => capAt(each, cap, index))},
     ]));
     this.#trim();
     return end;
@@ -80,10 +69,7 @@ export class Series {
     for (let time = from; time <= second; time += this.step) {
       this.times.push(time);
       for (const each of this.paths.values()) each.values.push(null);
-      for (const each of this.rules.values()) {
-        each.cap.push(null);
-        each.capped.push(null);
-      }
+      for (const each of this.rules.values()) each.caps.push(null);
     }
     const end = this.times.length;
     const begin = end - held;
@@ -97,18 +83,14 @@ export class Series {
       path.values.fill(each.rate, begin);
     }
     for (const each of now.rules) {
-      if (each.rate === null) continue;
+      if (each.ceil === null) continue;
       const key = ruleKey(each);
       let rule = this.rules.get(key);
       if (rule === undefined) {
-        const empty = new Array(end).fill(null);
-        rule = {
-          rule: each.rule, path: each.path, direction: each.direction, share: each.share, cap: empty, capped: [...empty],
-        };
+        rule = {rule: each.rule, path: each.path, direction: each.direction, caps: new Array(end).fill(null)};
         this.rules.set(key, rule);
       }
-      rule.cap.fill(each.rate, begin);
-      rule.capped.fill(each.capped, begin);
+      rule.caps.fill(capOf(each, each.ceil), begin);
     }
     this.#trim();
   }
@@ -118,12 +100,9 @@ export class Series {
     if (surplus > 0) {
       this.times.splice(0, surplus);
       for (const each of this.paths.values()) each.values.splice(0, surplus);
-      for (const each of this.rules.values()) {
-        each.cap.splice(0, surplus);
-        each.capped.splice(0, surplus);
-      }
+      for (const each of this.rules.values()) each.caps.splice(0, surplus);
     }
-    for (const [key, each] of this.rules) if (each.cap.every(value => value === null)) this.rules.delete(key);
+    for (const [key, each] of this.rules) if (each.caps.every(value => value === null)) this.rules.delete(key);
     for (const [key, each] of this.paths) if (each.values.every(value => value === null)) this.paths.delete(key);
   }
 
@@ -137,8 +116,8 @@ export class Series {
   /** @param {string} direction @returns {CapLine[]} what the caps of each rule let through at most */
   caps(direction) {
     const found = [...this.rules].filter(([, each]) => each.direction === direction).map(([key, each]) => ({
-      key, rule: each.rule, path: each.path, share: each.share, capped: each.capped,
-      values: each.cap.map((cap, index) => cap === null ? null : total(each.share, cap, each.capped[index] ?? 1)),
+      key, rule: each.rule, path: each.path, latest: each.caps.at(-1) ?? null,
+      values: each.caps.map(cap => cap === null ? null : cap.total),
     }));
     return found.sort((a, b) => a.key.localeCompare(b.key));
   }
@@ -153,14 +132,30 @@ export class Series {
   /** @param {number} index @param {string} direction @returns {AtTime[]} what each path carried then, and its caps */
   at(index, direction) {
     const capsOf = /** @param {string|null} path */ path => [...this.rules.values()]
-      .filter(each => each.direction === direction && each.path === path && (each.cap[index] ?? null) !== null)
-      .map(each => ({
-        rule: each.rule, share: each.share, cap: Number(each.cap[index]), capped: Number(each.capped[index] ?? 0),
-      }));
+      .filter(each => each.direction === direction && each.path === path).map(each => each.caps[index] ?? null)
+      .filter(cap => cap !== null);
     return this.lines(direction).map(line => ({
       path: line.path, rate: line.values[index] ?? null, caps: capsOf(line.path),
     }));
   }
+}
+
+/** @param {import("./types.mjs").Rule} each @param {number} cap @returns {Cap} */
+function capOf(each, cap) {
+  return {
+    rule: each.rule, share: each.share, cap, lowest: each.lowest_ceil ?? cap, guaranteed: each.rate ?? cap,
+    total: each.total_ceil ?? cap, shared: each.shared_classes ?? 0, capped: each.capped,
+  };
+}
+
+/** What the history says of one time: what it leaves out is as usual. @param {import("./types.mjs").RuleColumn} each
+ * @param {number|null} cap @param {number} index @returns {Cap|null} */
+function capAt(each, cap, index) {
+  if (cap === null) return null;
+  return {
+    rule: each.rule, share: each.share, cap, lowest: each.lowest?.[index] ?? cap, guaranteed: each.guaranteed?.[index] ?? cap,
+    total: each.total?.[index] ?? cap, shared: each.shared?.[index] ?? 0, capped: each.capped?.[index] ?? 0,
+  };
 }
 
 /** @param {{path: string|null, direction: string}} each */
@@ -171,6 +166,22 @@ function pathKey(each) {
 /** @param {{policy: string, rule: string, path: string|null, direction: string, share: string}} each */
 function ruleKey(each) {
   return JSON.stringify([each.direction, each.path, each.policy, each.rule, each.share]);
+}
+
+const MOST_CAPS = 12;
+const MOST_PATHS = 16;
+
+/**
+ * What of *series* is drawn, and how many more paths and caps there are. Of caps those come first that are there now.
+ * @param {Series} series @param {string} direction
+ */
+export function drawn(series, direction) {
+  const lines = series.lines(direction), caps = series.caps(direction);
+  const byPresence = [...caps.filter(each => each.latest !== null), ...caps.filter(each => each.latest === null)];
+  return {
+    lines: lines.slice(0, MOST_PATHS), caps: byPresence.slice(0, MOST_CAPS),
+    morePaths: Math.max(0, lines.length - MOST_PATHS), moreCaps: Math.max(0, caps.length - MOST_CAPS),
+  };
 }
 
 /**

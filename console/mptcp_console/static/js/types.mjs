@@ -4,7 +4,8 @@
  * @typedef {{state: "up"|"down"|"silent"|"refused"|"odd", since: number, text: string}} Throttler
  * @typedef {{path: string|null, direction: "down"|"up", rate: number}} PathRate
  * @typedef {{policy: string, rule: string, path: string|null, direction: string, share: string, capped: number,
- *   landing: number, rate: number|null, ceil: number|null, bytes: number}} Rule
+ *   landing: number, rate: number|null, lowest_ceil?: number|null, ceil: number|null, total_ceil?: number, classes?: number,
+ *   shared_classes?: number, bytes: number}} Rule
  * @typedef {{time: number, version: string, pid: number, connections: number, subflows: Record<string, number>,
  *   clients: number, capped: number, landing: number, relaxed: number, paths: PathRate[], rules: Rule[],
  *   more_rules: number, rule_names: string[], dry_run: boolean, refused_reload: {time: number, errors: string[]}|null}} Overview
@@ -14,7 +15,8 @@
  *
  * @typedef {{path: string|null, direction: string, rate: (number|null)[]}} PathColumn
  * @typedef {{policy: string, rule: string, path: string|null, direction: string, share: string,
- *   cap?: (number|null)[], capped?: (number|null)[], rate?: (number|null)[]}} RuleColumn
+ *   cap: (number|null)[], lowest?: (number|null)[], guaranteed?: (number|null)[], total?: (number|null)[],
+ *   shared?: (number|null)[], capped?: (number|null)[]}} RuleColumn
  * @typedef {{first: number, step: number, length: number, paths: PathColumn[], rules: RuleColumn[],
  *   refused: number}} Columns
  *
@@ -27,7 +29,7 @@
  *
  * @typedef {{local: string, remote: string, path: string|null, interface: string|null, state: string, initial: boolean,
  *   backup: boolean, since: number, rule: string|null, rate: number|null, ceil: number|null, classid: string|null,
- *   landing: boolean, reason: string, upload: {rate: number|null, rule: string|null, landing?: boolean, reason: string}|null,
+ *   landing: boolean, reason: string, upload: {rate: number|null, ceil: number|null, rule: string|null, landing?: boolean, reason: string}|null,
  *   bytes_sent: number|null, bytes_received: number|null, rtt: number|null, retransmits: number|null,
  *   segments_out: number|null, lost: number|null, rate_sent: number|null, rate_received: number|null,
  *   share: number|null}} Subflow

@@ -1,16 +1,29 @@
 /**
  * Sentences: for the screen reader, for the state of things, for caps. Pure.
  */
-import {age, cap, clock, counted, rate} from "./format.mjs";
+import {age, cap, clock, counted, moment, rate} from "./format.mjs";
 import {pathName} from "./series.mjs";
 
 /** @typedef {import("./series.mjs").AtTime} AtTime */
 
 const EACH = {path: "", client: " per client", connection: " per connection"};
 
-/** @param {{rule: string, share: string, cap: number, capped: number}} each */
+/** @param {import("./series.mjs").Cap} each */
 export function capText(each) {
-  return `${cap(each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
+  const most = `${between(each.lowest, each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
+  const all = each.total > each.cap ? `, ${cap(each.total)} in all` : "";
+  return `${most}${guaranteed(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
+}
+
+/** What classes let through that are not all alike. @param {number|null|undefined} lowest @param {number|null} highest */
+export function between(lowest, highest) {
+  return lowest !== null && lowest !== undefined && highest !== null && lowest < highest
+    ? `${cap(lowest)} to ${cap(highest)}` : cap(highest);
+}
+
+/** What HTB guarantees, where that is not all that it lets through. @param {number|null} rate @param {number|null} ceil */
+export function guaranteed(rate, ceil) {
+  return rate !== null && ceil !== null && rate < ceil ? `, ${cap(rate)} of it guaranteed` : "";
 }
 
 /** What was then, as one sentence. @param {number} time @param {AtTime[]} paths */
@@ -21,6 +34,14 @@ export function momentText(time, paths) {
     return `${pathName(path)} ${value === null ? "unknown" : rate(value)}${under ? ` (${under})` : ""}`;
   });
   return `${clock(time)}: ${parts.join(", ")}`;
+}
+
+/** @param {{morePaths: number, moreCaps: number}} more @returns {string} what the graph has no room for; most often nothing */
+export function notDrawn({morePaths, moreCaps}) {
+  const parts = [];
+  if (morePaths > 0) parts.push(counted(morePaths, "more path"));
+  if (moreCaps > 0) parts.push(counted(moreCaps, "more cap"));
+  return parts.length === 0 ? "" : `Not drawn: ${parts.join(", ")}. The table has them.`;
 }
 
 /**
@@ -46,6 +67,16 @@ export function stateText(throttler, lost) {
     throttler.state];
 }
 
+/**
+ * Whether caps came or went, so that what is shown of connections and rules is old. Where many events come at once they
+ * come later than the numbers.
+ * @param {import("./types.mjs").Overview|null} before @param {import("./types.mjs").Moment} moment
+ */
+export function changesCaps(before, {now, events, more_events}) {
+  if (more_events || events.some(each => each.kind === "applied" || each.kind === "lifted")) return true;
+  return before !== null && now !== null && (before.capped !== now.capped || before.landing !== now.landing);
+}
+
 /** What an event is to be announced as; null: not at all. @param {import("./types.mjs").Happening[]} events */
 export function announcement(events) {
   const caps = events.filter(each => each.kind === "applied" || each.kind === "lifted");
@@ -57,6 +88,20 @@ export function announcement(events) {
 }
 
 /**
+ * What came of a rule that was tried, as `mptcp-throttler explain` says it: one that matches may all the same cap nothing.
+ * @param {import("./types.mjs").Tried} rule @param {number} now
+ */
+export function triedText({matched, failed, until}, now) {
+  if (!matched) return failed ?? "does not match";
+  return ["matches", failed, until === null ? null : `until ${moment(until, now)}`].filter(each => each !== null).join("; ");
+}
+
+/** What both directions carried. @param {{bytes_sent: number|null, bytes_received: number|null}} each */
+export function carried({bytes_sent, bytes_received}) {
+  return bytes_sent === null && bytes_received === null ? null : (bytes_sent ?? 0) + (bytes_received ?? 0);
+}
+
+/**
  * What caps a subflow.
  * @param {import("./types.mjs").Subflow} subflow @param {boolean} dryRun whether the policy is tried, and caps nothing
  * @returns {{text: string, kind: string}}
@@ -64,10 +109,12 @@ export function announcement(events) {
 export function verdict(subflow, dryRun = false) {
   if (subflow.state !== "active") return {text: subflow.state, kind: "none"};
   const parts = [];
-  if (subflow.rate !== null) parts.push(`${cap(subflow.rate)}${subflow.landing ? ", coming" : ""}`);
-  if (subflow.upload !== null && subflow.upload.rate !== null) {
-    parts.push(`${cap(subflow.upload.rate)} up${subflow.upload.landing ? ", coming" : ""}`);
-  }
+  const add = (/** @type {{rate: number|null, ceil: number|null, landing?: boolean}|null} */ each, /** @type {string} */ way) => {
+    if (each === null || each.ceil === null) return;
+    parts.push(`${cap(each.ceil)}${way}${guaranteed(each.rate, each.ceil)}${each.landing ? ", coming" : ""}`);
+  };
+  add(subflow, "");
+  add(subflow.upload, " up");
   if (parts.length > 0 && dryRun) return {text: `${parts.join("; ")} (dry run)`, kind: "none"};
   if (parts.length > 0) return {text: parts.join("; "), kind: subflow.landing || subflow.upload?.landing ? "landing" : "capped"};
   return {text: subflow.backup ? "backup" : "none", kind: "none"};

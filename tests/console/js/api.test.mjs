@@ -1,0 +1,80 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import {Repeated} from "../../../console/mptcp_console/static/js/api.mjs";
+
+/** Let what was awaited go on. */
+async function settle() {
+  for (let turn = 0; turn < 10; turn += 1) await Promise.resolve();
+}
+
+/** Have *seconds* pass, by tenths. */
+async function pass(context, seconds) {
+  for (let tenth = 0; tenth < 10 * seconds; tenth += 1) {
+    context.mock.timers.tick(100);
+    await settle();
+  }
+}
+
+function counting(context, {wanted = () => true, seconds = 3} = {}) {
+  context.mock.timers.enable({apis: ["setTimeout", "Date"]});
+  const done = [];
+  const repeated = new Repeated(async () => {
+    done.push(Date.now());
+  }, seconds, wanted);
+  return {done, repeated};
+}
+
+test("what happens makes it be done at once, and the usual pause begins anew", async context => {
+  const {done, repeated} = counting(context);
+  await repeated.now();
+  await pass(context, 1.5);
+  repeated.soon();
+  await pass(context, 0.1);
+  assert.deepEqual(done, [0, 1600]);
+  await pass(context, 3);
+  assert.deepEqual(done, [0, 1600, 4600]);
+});
+
+test("however much happens, it is done once a second, and the last that happened is not missed", async context => {
+  const {done, repeated} = counting(context);
+  await repeated.now();
+  for (let number = 0; number < 1000; number += 1) {
+    repeated.soon();
+    if (number % 10 === 9) await pass(context, 0.1);
+  }
+  assert.equal(done.length, 11);
+  for (let index = 1; index < done.length; index += 1) assert.ok(done[index] - done[index - 1] >= 1000);
+  const before = done.length;
+  repeated.soon();
+  await pass(context, 1);
+  assert.equal(done.length, before + 1);
+});
+
+test("it is not begun again while it goes on", async context => {
+  context.mock.timers.enable({apis: ["setTimeout", "Date"]});
+  const begun = [];
+  let release = () => {};
+  const repeated = new Repeated(() => {
+    begun.push(Date.now());
+    return new Promise(resolve => { release = resolve; });
+  }, 3, () => true);
+  repeated.now();
+  repeated.soon();
+  await pass(context, 5);
+  assert.equal(begun.length, 1);
+  release();
+  await settle();
+  assert.deepEqual(begun, [0, 5000]);
+});
+
+test("what nobody wants is not done", async context => {
+  let isSeen = true;
+  const {done, repeated} = counting(context, {wanted: () => isSeen});
+  await repeated.now();
+  repeated.soon();
+  isSeen = false;
+  await pass(context, 5);
+  repeated.soon();
+  await pass(context, 5);
+  assert.deepEqual(done, [0]);
+});

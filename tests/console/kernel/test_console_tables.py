@@ -1,0 +1,89 @@
+"""What the pages of connections and rules say, and when, in a real Chromium beside a throttler that is not real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from browser import Browser, browser
+from console_site import Console, console
+from fake_throttler import FakeThrottler, World
+from reserved_port import reserved_port
+
+pytestmark = pytest.mark.kernel
+TOKEN = "4f037d87"
+NEVER_BY_ITSELF = """\
+const real = window.setTimeout;
+window.setTimeout = (work, wait, ...more) => wait >= 1900 && wait <= 4000 ? 0 : real(work, wait, ...more);
+"""
+"""The pages ask again after two and three seconds."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[tuple[World, Console, Browser]]:
+    require("chromium", "chromedriver")  # type: ignore[operator]
+    directory: Path = tmp_path_factory.mktemp("console")
+    world = World()
+    with ExitStack() as stack:
+        throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
+        running = stack.enter_context(console(directory, throttler.path, reserved_port()))
+        chromium = stack.enter_context(browser(directory))
+        script = {"source": NEVER_BY_ITSELF}
+        chromium.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
+        yield world, running, chromium
+
+
+@pytest.mark.parametrize(
+    ("page", "is_capped"),
+    [
+        ("connections", "[...document.querySelectorAll('#connections .badge.capped')].length > 0"),
+        (f"connection/{TOKEN}", "document.querySelector('#explained').textContent.includes('capped at 5 Mbit/s')"),
+        ("policy", "document.querySelector('#rules tbody td:nth-child(6)')?.textContent === '3'"),
+    ],
+)
+def test_a_cap_that_comes_or_goes_is_shown_when_the_stream_tells_of_it(
+    site: tuple[World, Console, Browser], page: str, is_capped: str
+) -> None:
+    world, running, chromium = site
+    chromium.open(f"{running.url}/#{page}")
+    chromium.until_text("#state-text", "live")
+    chromium.until(lambda: chromium.run(f"return {is_capped}"), "the cap is shown")
+    for kind in ("lifted", "applied"):
+        world.capped = kind == "applied"
+        world.tell(kind, f"cap {kind}", token=TOKEN, rule="spare-ethernet")
+        chromium.until(lambda: bool(chromium.run(f"return {is_capped}")) is world.capped, f"{kind} is shown")
+
+
+def test_bytes_are_those_of_both_directions_as_in_top(site: tuple[World, Console, Browser]) -> None:
+    world, running, chromium = site
+    chromium.open(f"{running.url}/#connections")
+    (first,) = world.answer({"query": "connections", "limit": 1})["connections"]
+    assert (first["bytes_sent"], first["bytes_received"]) == (2_000_000, 40_000)
+    chromium.until_text(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .connection", "2.04 MB")
+    chromium.until_text(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .subflow", "1.02 MB")
+
+
+def test_a_rule_that_matches_and_caps_nothing_says_why(site: tuple[World, Console, Browser]) -> None:
+    world, running, chromium = site
+    lifted = {"rule": "spare", "kind": "throttle", "matched": True, "failed": "lifted: the last usable subflow"}
+    try:
+        world.tried = [lifted | {"until": None}]
+        chromium.open(f"{running.url}/#connection/{TOKEN}")
+        chromium.until_text("#explained .tried", "spare matches; lifted: the last usable subflow")
+        world.tried = []
+        world.tell("applied", "something", token=TOKEN)
+        chromium.until_text("#explained", "No rule is for this direction.")
+    finally:
+        world.tried = None
+
+
+def test_how_many_caps_the_graph_has_no_room_for_is_told(site: tuple[World, Console, Browser]) -> None:
+    world, running, chromium = site
+    chromium.open(f"{running.url}/#live")
+    chromium.until_text("#legend", "cap 5 Mbit/s")
+    assert not chromium.find("#not-drawn").is_displayed()
+    world.more_caps = [f"more-{number}" for number in range(14)]
+    chromium.until_text("#not-drawn", "Not drawn: 3 more caps.")
+    assert chromium.find("#not-drawn").is_displayed()

@@ -1,0 +1,126 @@
+"""How many classes a cap is, and what they let through: the answer to ``summary``, by the daemon against fakes."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from fake_kernel import FakeKernel, four_tuple
+from test_daemon import PATHS, Scene, running, scenario
+
+from mptcp_throttler.policy.model import Direction
+
+M = 1_000_000
+KEYS = ("classes", "shared_classes", "rate", "lowest_ceil", "ceil", "total_ceil")
+
+
+def policy(share: str, paths: str = "[a, b]", throttle: str = "rate: 5 Mbit/s, ceil: 10 Mbit/s") -> str:
+    cap = f"throttle: {{{throttle}, share: {share}}}"
+    return PATHS + f"rules: [{{name: cap, paths: {paths}, direction: both, {cap}}}]\n"
+
+
+def caps(scene: Scene, *keys: str, direction: str = "down") -> dict[str, tuple[int, ...]]:
+    rules = scene.ask(query="summary")["rules"]
+    return {each["path"]: tuple(each[key] for key in keys) for each in rules if each["direction"] == direction}
+
+
+def crowd(*connections: tuple[int, str, str]) -> FakeKernel:
+    kernel = FakeKernel()
+    for token, first, second in connections:
+        kernel.sockets.connect(token, first, second, port=40_000 + token)
+    return kernel
+
+
+# Two connections of one client, one of another.
+THREE = (7, "10.1.0.1", "10.2.0.1"), (8, "10.1.0.1", "10.2.0.1"), (9, "10.1.0.9", "10.2.0.9")
+
+
+@scenario
+async def test_one_class_of_several_paths_is_one_and_said_to_be_shared(tmp_path: Path) -> None:
+    async with running(tmp_path, policy("path"), crowd(*THREE)) as scene:
+        both = (1, 1, 5 * M, 10 * M, 10 * M, 10 * M)
+        assert caps(scene, *KEYS) == caps(scene, *KEYS, direction="up") == {"a": both, "b": both}
+        await scene.reload(policy("path", "[a]"))
+        assert caps(scene, *KEYS)["a"] == (1, 0, *both[2:])
+
+
+@scenario
+async def test_connections_of_a_client_share_its_class(tmp_path: Path) -> None:
+    """Defect: a client's ten connections under its cap of 5 Mbit/s were drawn as 50."""
+    async with running(tmp_path, policy("client"), crowd(*THREE)) as scene:
+        each = (2, 0, 5 * M, 10 * M, 10 * M, 20 * M)
+        assert caps(scene, "capped", *KEYS) == {"a": (3, *each), "b": (3, *each)}
+
+
+@scenario
+async def test_a_connection_has_one_class_on_all_its_paths(tmp_path: Path) -> None:
+    async with running(tmp_path, policy("connection"), crowd(*THREE)) as scene:
+        each = (3, 3, 5 * M, 10 * M, 10 * M, 30 * M)
+        assert caps(scene, *KEYS) == {"a": each, "b": each}
+
+
+@scenario
+async def test_a_cap_that_nobody_has_is_no_class(tmp_path: Path) -> None:
+    async with running(tmp_path, policy("client"), FakeKernel()) as scene:
+        none = (0, 0, 5 * M, 10 * M, 10 * M, 0)
+        assert caps(scene, *KEYS) == {"a": none, "b": none}
+
+
+@scenario
+async def test_clients_at_different_steps_of_a_budget_have_different_caps(tmp_path: Path) -> None:
+    """Defect: all had the one that was decided last."""
+    steps = ", ".join(
+        f"{{after: {volume} MB, throttle: {{rate: {rate}, share: client}}}}"
+        for volume, rate in ((1, "1 Mbit/s"), (2, "64 kbit/s"))
+    )
+    volume = f"{{name: volume, paths: [a, b], budget: {{per: client, period: month, steps: [{steps}]}}}}"
+    kernel = crowd(*THREE)
+    async with running(tmp_path, PATHS + f"rules: [{volume}]\n", kernel) as scene:
+        kernel.sockets.carry(four_tuple("10.1.0.1", 40_007), 1_500_000)
+        kernel.sockets.carry(four_tuple("10.1.0.9", 40_009), 2_500_000)
+        await scene.daemon._sampler.sweep()
+        assert caps(scene, "capped", *KEYS) == {"a": (3, 2, 0, 64_000, 64_000, M, M + 64_000)}
+        kernel.sockets.carry(four_tuple("10.1.0.1", 40_007), 1_000_000)
+        await scene.daemon._sampler.sweep()
+        assert caps(scene, "capped", *KEYS) == {"a": (3, 2, 0, 64_000, 64_000, 64_000, 128_000)}
+
+
+@scenario
+async def test_a_summary_counts_the_classes_that_verdicts_have(tmp_path: Path) -> None:
+    """Connections come, change and go, under policies of every share; no class is left behind."""
+    chance, kernel = random.Random(11), FakeKernel()
+    policies = [policy(share, paths) for share in ("path", "client", "connection") for paths in ("[a, b]", "[b]")]
+    async with running(tmp_path, policies[0], kernel) as scene:
+        for turn in range(60):
+            token, there = chance.randrange(8), kernel.sockets.there
+            for known in [each for each, socket in there.items() if socket.token == token]:
+                del there[known]
+            clients = chance.sample(["10.1.0.1", "10.2.0.1", "10.1.0.2", "10.2.0.2", "10.9.0.1"], chance.randrange(4))
+            kernel.sockets.connect(token, *clients, port=40_000 + 10 * token)
+            daemon = scene.daemon
+            daemon._changed(daemon._tracker.resync(list(there.values()), time.time() + 3.0 * turn))
+            if turn % 5 == 4:
+                await scene.reload(chance.choice(policies))
+            for direction in Direction:
+                found = caps(scene, "classes", "shared_classes", "total_ceil", direction=direction.value)
+                assert {path: each for path, each in found.items() if each[0]} == counted(scene, direction)
+        there.clear()
+        daemon._changed(daemon._tracker.resync([], time.time() + 1000.0))
+        assert len(daemon._traffic._classes) == 0
+
+
+def counted(scene: Scene, direction: Direction) -> dict[str | None, tuple[int, ...]]:
+    """Go through all verdicts."""
+    paths: dict[Any, set[str | None]] = {}
+    for verdicts in scene.daemon._decisions.verdicts.values():
+        for each in verdicts:
+            if each.scope is not None and each.direction is direction:
+                paths.setdefault(each.scope, set()).add(each.path)
+    found: dict[str | None, tuple[int, ...]] = {}
+    for those in paths.values():
+        for path in those:
+            number, shared, _ = found.get(path, (0, 0, 0))
+            found[path] = number + 1, shared + (len(those) > 1), 10 * M * (number + 1)
+    return found

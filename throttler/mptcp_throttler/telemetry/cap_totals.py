@@ -1,0 +1,123 @@
+"""Who is under which cap: by rule, path and direction, and by HTB class.
+
+A rule's cap on one path is as many classes as there are who have one each: clients, connections, steps of a budget that
+some have reached and others not. And one class may hold subflows on several paths: a cap that the rule's paths share,
+or that of a client or a connection that is on several. So classes are counted by their scope
+(``policy.model.ScopeKey``), with each decision: who asks goes through none of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mptcp_throttler.policy.model import Direction, ScopeKey, Share, Throttle
+
+
+class CapKey(NamedTuple):
+    rule: str
+    path: str | None
+    direction: Direction
+
+
+class Limits(NamedTuple):
+    """What classes have in common. Bits/s."""
+
+    rate: int
+    ceil: int
+    share: Share
+
+
+class CapTotal:
+    """Bytes under one cap, who has it, and in how many classes."""
+
+    __slots__ = ("bytes", "key", "limits", "shared", "subflows")
+
+    def __init__(self, key: CapKey) -> None:
+        self.key = key
+        self.bytes = 0
+        self.subflows = 0
+        self.limits: dict[Limits, int] = {}
+        """How many classes have these."""
+        self.shared = 0
+        """How many of the classes have subflows on another path as well, or by another rule."""
+
+    @property
+    def classes(self) -> int:
+        return sum(self.limits.values())
+
+
+class CapClass:
+    """One HTB class, as decided: what the subflows of one scope share."""
+
+    __slots__ = ("limits", "members", "scope")
+
+    def __init__(self, scope: ScopeKey, limits: Limits) -> None:
+        self.scope = scope
+        self.limits = limits
+        self.members: dict[CapTotal, int] = {}
+        """How many subflows it has of each cap."""
+
+
+class CapClasses:
+    """All classes that somebody is in, by scope."""
+
+    def __init__(self) -> None:
+        self._classes: dict[ScopeKey, CapClass] = {}
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def of(self, scope: ScopeKey, throttle: Throttle) -> CapClass:
+        """Return the class of *scope*, whose limits are those of *throttle* from now on."""
+        limits = Limits(throttle.rate, throttle.ceil, throttle.share)
+        found = self._classes.get(scope)
+        if found is None:
+            found = self._classes[scope] = CapClass(scope, limits)
+        elif found.limits != limits:
+            for cap in found.members:
+                _remove(cap, found.limits)
+                _add(cap, limits)
+            found.limits = limits
+        return found
+
+    @staticmethod
+    def enter(cap: CapTotal, entered: CapClass) -> None:
+        """A subflow has *cap* from now on, in the class *entered*."""
+        cap.subflows += 1
+        members = entered.members
+        members[cap] = members.get(cap, 0) + 1
+        if members[cap] > 1:
+            return
+        _add(cap, entered.limits)
+        if len(members) == 2:
+            for each in members:
+                each.shared += 1
+        elif len(members) > 2:
+            cap.shared += 1
+
+    def leave(self, cap: CapTotal, left: CapClass) -> None:
+        """A subflow that had *cap* in the class *left* has it no more."""
+        cap.subflows -= 1
+        members = left.members
+        members[cap] -= 1
+        if members[cap]:
+            return
+        del members[cap]
+        _remove(cap, left.limits)
+        if members:
+            cap.shared -= 1
+            if len(members) == 1:
+                for each in members:
+                    each.shared -= 1
+        else:
+            del self._classes[left.scope]
+
+
+def _add(cap: CapTotal, limits: Limits) -> None:
+    cap.limits[limits] = cap.limits.get(limits, 0) + 1
+
+
+def _remove(cap: CapTotal, limits: Limits) -> None:
+    cap.limits[limits] -= 1
+    if not cap.limits[limits]:
+        del cap.limits[limits]
