@@ -1,8 +1,8 @@
 """The captive portal API, RFC 8908: nobody is captive here, and who asks learns what is left of their own volume.
 
 The client is known by the address it asks from, or, behind a server that does HTTPS, by what that server says in
-X-Forwarded-For. ``bytes-remaining`` is the least that is left of any budget the client's traffic counts towards. It is
-left out where nothing is known: the throttler does not run, or the client has no connection through the proxy.
+X-Forwarded-For. ``bytes-remaining`` is the least that is left of any budget that this address's traffic counts towards,
+whether or not it has a connection yet. It is left out where there is none, and where the throttler does not run.
 """
 
 from __future__ import annotations

@@ -291,7 +291,7 @@ class OwnSubflow(Part):
 class OwnBudget(Part):
     name: str
     client: str | None
-    """The address of the connection's own client that it is for; null where all share it."""
+    """The client's own address that it is for; null where all share it."""
     used: Bytes
     volume: Bytes
     left: Bytes
@@ -305,6 +305,11 @@ class ClientAnswer(Answer):
     subflows: list[OwnSubflow]
     budgets: list[OwnBudget]
     """Those that meter this connection."""
+
+
+class BudgetsAnswer(Answer):
+    budgets: list[OwnBudget]
+    """Those that have metered the address in the present period, meter it now, or would."""
 
 
 class Change(Part):
