@@ -218,6 +218,7 @@ class World:
     def _explain(self, request: dict[str, Any]) -> dict[str, Any]:
         found = self._connections({"token": request.get("token"), "client": request.get("client"), "limit": 20})
         return {
+            "time_zone": "Europe/Athens",
             "total": found["total"],
             "connections": [
                 {

@@ -45,7 +45,7 @@ def explained(**changes: Any) -> dict[str, Any]:
         **changes,
     }
     connection = {"token": "4f037d87", "client": "10.77.1.2", "since": NOON - 90_000, "subflows": [subflow]}
-    return {**HEAD, "connections": [connection]}
+    return {**HEAD, "time_zone": "UTC", "connections": [connection]}
 
 
 def test_rules_are_told_in_order_with_what_will_change() -> None:
@@ -55,7 +55,7 @@ def test_rules_are_told_in_order_with_what_will_change() -> None:
         "capped at 5 Mbit/s, rule spare-ethernet, since 11:59:30, in force",
         "    rule night: does not match: outside its hours, 22:00-06:00",
         "    rule few: does not match: at most 1 active subflow",
-        "    rule spare-ethernet: matches; until Sat 2026-11-21 18:00",
+        "    rule spare-ethernet: matches; until Sat 18:00 (UTC)",
         "    then guard: cap relaxed: its other path is degraded, since 11:59:55",
     ]
 
@@ -79,6 +79,24 @@ def test_a_verdict_in_words(changes: dict[str, Any], words: str) -> None:
     assert words in list(explanation(explained(**changes), UTC))[1]
 
 
+def test_hours_are_those_of_the_policys_zone_and_what_happened_is_told_in_the_readers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: until when a rule matched was told in the host's time zone, without its name, beside hours that begin in
+    the policy's."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        with answering(tmp_path / "s", lambda request: explained() | {"time_zone": "Europe/Athens"}):
+            assert main(["explain", "10.77.1.2", "--socket", str(tmp_path / "s")]) == 0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    lines = capsys.readouterr().out.splitlines()
+    assert "since 06:59:30" in lines[1]
+    assert lines[4] == "    rule spare-ethernet: matches; until Sat 20:00 (Europe/Athens)"
+
+
 def test_each_question_to_a_rule_is_told() -> None:
     tried = [
         {"rule": "volume", "kind": "budget", "matched": True, "failed": None, "until": None},
@@ -88,7 +106,7 @@ def test_each_question_to_a_rule_is_told() -> None:
     lines = list(explanation({**explained(tried=tried), "total": 3}, UTC))
     assert lines[2:5] == [
         "    budget of rule volume: matches",
-        "    rule all: matches; lifted: the last; until 12:01",
+        "    rule all: matches; lifted: the last; until 12:01 (UTC)",
         "    steering of rule spread: does not match: from 2 active subflows on",
     ]
     assert lines[-1] == "and 2 older connections"
@@ -124,7 +142,7 @@ def test_what_is_nothing_of_that_kind_is_told(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_connection_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with answering(tmp_path / "s", lambda request: {**HEAD, "connections": []}):
+    with answering(tmp_path / "s", lambda request: {**HEAD, "time_zone": "UTC", "connections": []}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
     assert capsys.readouterr().out == "no such connection is open\n"
     with answering(tmp_path / "s", lambda request: {"schema": 1, "error": "one clear line"}):

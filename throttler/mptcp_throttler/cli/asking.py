@@ -82,7 +82,7 @@ def explain(options: argparse.Namespace) -> int:
             "subflow (10.1.0.2:40000, [fd00::2]:40000)"
         )
         return USAGE
-    answer = _answer(options.socket or status_socket(options), {"query": "explain", **which}, "connections")
+    answer = _answer(options.socket or status_socket(options), {"query": "explain", **which}, "time_zone")
     if answer is None:
         return FAILED
     if options.json:

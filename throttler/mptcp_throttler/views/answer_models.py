@@ -233,6 +233,8 @@ class ExplainedConnection(Part):
 
 
 class ExplainAnswer(Answer):
+    time_zone: str
+    """Of the policy's hours."""
     total: Count
     connections: list[ExplainedConnection]
     """The latest first; at most 50."""

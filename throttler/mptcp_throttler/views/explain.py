@@ -37,6 +37,7 @@ def explain(
     policy = ExplainedPolicy(known.policy)
     found = sorted(_asked_for(known, request), key=lambda each: each.since, reverse=True)
     return {
+        "time_zone": str(known.policy.time_zone),
         "total": len(found),
         "connections": [
             _Explained(known, ring, taken, policy, each, list(steps(each)), expected(each)).as_json()

@@ -57,15 +57,31 @@ export class ConnectionPage {
       const subflows = new Map((live?.subflows ?? []).map((/** @type {Subflow} */ each) => [each.remote, each]));
       keyed(byId("explained"), why.subflows, (/** @type {ExplainedSubflow} */ each) => `${each.direction} ${each.remote}`,
         () => make("article", {class: "card"}),
-        (card, /** @type {ExplainedSubflow} */ each) => update(card, each, subflows.get(each.remote), now));
+        (card, /** @type {ExplainedSubflow} */ each) => update(card, each, subflows.get(each.remote), now, explained.time_zone));
     } catch (error) {
       setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
     }
   }
 }
 
-/** @param {HTMLElement} card @param {ExplainedSubflow} each @param {Subflow|undefined} live @param {number} now */
-function update(card, each, live, now) {
+/**
+ * A moment as the policy's hours have it, which need not be those of who reads this: with the name of their zone.
+ *
+ * @param {number} seconds @param {number} now both since the epoch @param {string} zone
+ * @returns {string} 18:00 (Europe/Athens)
+ */
+export function hour(seconds, now, zone) {
+  // Swedes write dates as ISO 8601 does.
+  const clock = new Intl.DateTimeFormat("sv-SE", {timeZone: zone, dateStyle: "short", timeStyle: "short"});
+  const [day, time] = clock.format(seconds * 1000).split(" ");
+  return `${day === clock.format(now * 1000).split(" ")[0] ? "" : `${day} `}${time} (${zone})`;
+}
+
+/**
+ * @param {HTMLElement} card @param {ExplainedSubflow} each @param {Subflow|undefined} live @param {number} now
+ * @param {string} zone of the policy
+ */
+function update(card, each, live, now, zone) {
   const kind = each.cap_state === "none" ? "none" : each.cap_state === "in force" ? "capped" : "landing";
   const state = each.cap_state === "none" || each.cap_state === "in force" ? "" : ` (${each.cap_state})`;
   const title = make("h2", {}, pathLabel(each.path), ` ${each.direction === "up" ? "upload" : "download"} `,
@@ -80,7 +96,7 @@ function update(card, each, live, now) {
     ["Repeated segments", live?.retransmits === null || live === undefined ? "–" : String(live.retransmits)],
   ]);
   const tried = make("ol", {class: "tried"}, ...each.tried.map(rule => {
-    const until = rule.until === null ? "" : `, until ${moment(rule.until, now)}`;
+    const until = rule.until === null ? "" : `, until ${hour(rule.until, now, zone)}`;
     const text = rule.matched ? `matches${until}` : rule.failed ?? "does not match";
     const kind = rule.kind === "throttle" ? "" : ` (${rule.kind})`;
     return make("li", {class: rule.matched ? "matched" : "failed"}, make("strong", {}, rule.rule), `${kind} ${text}`);
