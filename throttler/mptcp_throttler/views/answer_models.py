@@ -199,8 +199,8 @@ class StageWords(Part):
     stage: Literal["budgets", "guard", "steering"]
     what: str
     since: Moment | None
-    """When it last did something here, by its events. Without any: when the subflow began or the policy was taken,
-    whichever is later; null where events do not go back so far, or hours of the rule may have begun it."""
+    """When it last did something here, by its events. Without any: when the subflow began, the policy was taken, or the
+    clock last opened the rule or closed one before it, whichever is latest; null where events do not go back so far."""
 
 
 class ExplainedSubflow(Part):
