@@ -128,6 +128,8 @@ class World:
                     "used": 1_200_000_000,
                     "volume": 5_000_000_000,
                     "left": 3_800_000_000,
+                    "step": None,
+                    "next_step": 5_000_000_000,
                     "until": self.clock() + 8 * 86400,
                 }
             ],

@@ -34,5 +34,5 @@ WIFI = {"path": "Wi-Fi", "address": "10.77.2.2", "capped": False, "rate": None, 
 LTE = {"path": "LTE", "address": "10.77.1.2", "capped": True, "rate": 5_000_000, "rule": "evening", "bytes": 990}
 MONTH = {
     "name": "month", "client": None, "used": 3_800_000_000, "volume": 5 * 10**9, "left": 1_200_000_000, "until": None,
-    "shared": False,
+    "shared": False, "step": None, "next_step": 5 * 10**9,
 }  # fmt: skip

@@ -296,7 +296,13 @@ class OwnBudget(Part):
     """The client's own address that it is for; null where all share it."""
     used: Bytes
     volume: Bytes
+    """What may be used until the first step."""
     left: Bytes
+    """Of the volume; 0 from the first step on."""
+    step: Bytes | None
+    """After how much the step begins that holds; null before the first."""
+    next_step: Bytes | None
+    """After how much the next one begins; null where none comes."""
     until: Moment
     shared: bool
     """All clients use it up together."""

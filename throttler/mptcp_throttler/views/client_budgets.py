@@ -17,7 +17,7 @@ from mptcp_throttler.views.budgets import budgets_of
 from mptcp_throttler.views.known import Known
 from mptcp_throttler.views.words import address_text
 
-_SHOWN: Final = ("name", "client", "used", "volume", "left", "until")
+_SHOWN: Final = ("name", "client", "used", "volume", "left", "step", "next_step", "until")
 
 
 def own_budget(row: Mapping[str, Any]) -> dict[str, Any]:
