@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from answering_socket import answering
 
+from mptcp_common import status_client
 from mptcp_throttler.cli import main
 from mptcp_throttler.views.event_lines import EventLines
 from mptcp_throttler.views.explanation import explanation
@@ -186,12 +187,13 @@ class Ring:
 
     def __init__(self) -> None:
         self.first, self.last = 1, 5
+        self.pid = 1
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         after = request.get("after", max(self.first - 1, self.last - request["limit"]))
         numbers = range(max(self.first, after + 1), self.last + 1)
         found = [event(number, text=f"number {number}") for number in numbers][: request["limit"]]
-        return {**HEAD, "first": self.first, "last": self.last, "events": found}
+        return {**HEAD, "pid": self.pid, "first": self.first, "last": self.last, "events": found}
 
 
 def test_the_latest_events_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,6 +236,41 @@ def test_following_shows_each_event_once_and_says_what_is_missing(tmp_path: Path
     ]
     times = [at for at, _ in asked]
     assert len(times) < 15 + (times[-1] - times[0]), "once a second"
+
+
+def test_following_goes_on_after_a_restart_of_the_daemon(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: the first question without an answer ended it, with status 1. And a daemon that had got as far as the
+    one before it was taken for that."""
+    ring, looks = Ring(), 0
+
+    def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        if looks in (2, 3, 4):
+            raise (FileNotFoundError, PermissionError, ConnectionResetError)[looks - 2]
+        if looks == 5:
+            ring.pid, ring.last = 2, 8
+        if looks == 8:
+            raise KeyboardInterrupt
+        return ring(request)
+
+    monkeypatch.setattr(status_client, "ask", ask)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    path = tmp_path / "s"
+    assert main(["events", "--follow", "--socket", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert [int(line.rpartition(" ")[2]) for line in out.splitlines()[1:]] == [*range(1, 6), *range(1, 9)]
+    assert err.splitlines() == [
+        f"note: no daemon answers at {path}; is it running? Waiting for it",
+        "note: the daemon was started anew; its events begin here",
+    ]
+
+
+def test_following_a_daemon_that_is_not_there_fails_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["events", "--follow", "--socket", str(tmp_path / "none")]) == 1
+    assert "no daemon answers" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_enough_is_no_fault(tmp_path: Path) -> None:
