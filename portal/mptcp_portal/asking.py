@@ -84,11 +84,8 @@ class Asker:
         return Throttler.ANSWERED, answer
 
     async def budgets_of(self, address: str) -> Answer:
-        """Return what the client at *address* may see, by any connection of its own."""
-        status, found = await self.ask({"query": "connections", "client": address, "limit": 1})
-        for remote in _remotes(found):
-            return await self.ask({"query": "client", "endpoint": remote})
-        return status, {}
+        """Return the volumes that the client at *address* uses up; it need not have a connection."""
+        return await self.ask({"query": "budgets", "client": address})
 
 
 def _remotes(found: Mapping[str, Any]) -> list[str]:

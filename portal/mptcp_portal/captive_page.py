@@ -1,13 +1,14 @@
 """The captive portal API, RFC 8908: nobody is captive here, and who asks learns what is left of their own volume.
 
 The client is known by the address it asks from, or, behind a server that does HTTPS, by what that server says in
-X-Forwarded-For. ``bytes-remaining`` is the least that is left of any budget the client's traffic counts towards. It is
-left out where nothing is known: the throttler does not run, or the client has no connection through the proxy.
+X-Forwarded-For. ``bytes-remaining`` is the least that is left until the next step of any budget that counts what this
+address carries, whether or not it has a connection yet. It is left out where there is no such budget, and where the
+throttler does not run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -42,6 +43,12 @@ def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network
         return None
 
 
+def _until_next_step(budget: Mapping[str, Any]) -> int:
+    """Return how many bytes are left until something changes; 0 where the last step holds."""
+    coming = budget.get("next_step")
+    return 0 if coming is None else max(0, int(coming) - int(budget["used"]))
+
+
 def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
     """Return the application."""
 
@@ -54,7 +61,7 @@ def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
         if captive.user_portal_url is not None:
             said["user-portal-url"] = captive.user_portal_url
         _, found = await asker.budgets_of(str(client))
-        left = [max(0, int(each["left"])) for each in found.get("budgets", ()) if each.get("left") is not None]
+        left = [_until_next_step(each) for each in found.get("budgets", ())]
         if left:
             said["bytes-remaining"] = min(left)
         return JSONResponse(said, media_type=MEDIA_TYPE, headers={"cache-control": "private, no-store"})

@@ -68,12 +68,18 @@ class Budget:
     name: str
     used: int
     volume: int
+    """Until the first step."""
     left: int
+    """Of the volume."""
     until: float | None
     shared: bool = False
     """With other clients."""
     client: str | None = None
     """The address of the client's that it is for, where each has its own."""
+    step: int | None = None
+    """After how many bytes the step begins that holds; None before the first."""
+    next_step: int | None = None
+    """After how many the next one begins; None where none comes."""
     title: str = ""
     """The name, with what tells it from others of the same name."""
 
@@ -197,10 +203,21 @@ def _volume(budget: Budget) -> str:
     shared = ", shared with others" if budget.shared else ""
     if budget.left <= 0:
         anew = f"; it begins anew on {date}" if date else ""
-        return f"{budget.title}: all of {_amount(budget.volume, budget.volume)} used up{shared}{anew}."
+        used_up = f"{budget.title}: all of {_amount(budget.volume, budget.volume)} used up{shared}"
+        return f"{used_up}{_steps(budget)}{anew}."
     left = _number(budget.left, _unit(budget.volume)[0])
     until = f" until {date}" if date else ""
     return f"{budget.title}: {left} of {_amount(budget.volume, budget.volume)} left{until}{shared}."
+
+
+def _steps(budget: Budget) -> str:
+    """Return which further step a budget that is used up has reached, and which comes next."""
+    step, coming = budget.step, budget.next_step
+    reached = "" if step is None or step <= budget.volume else f", and all until the step at {_amount(step, step)}"
+    if coming is None:
+        return reached
+    left = _amount(max(0, coming - budget.used), coming)
+    return f"{reached}; {left} left until the next step, at {_amount(coming, coming)}"
 
 
 def _unit(size: int) -> tuple[int, str]:
@@ -262,4 +279,6 @@ def _budget(found: Mapping[str, Any]) -> Budget:
         until=found.get("until"),
         shared=bool(found.get("shared")),
         client=found.get("client"),
+        step=found.get("step"),
+        next_step=found.get("next_step"),
     )

@@ -138,6 +138,8 @@ class World:
                     "used": 1_200_000_000,
                     "volume": 5_000_000_000,
                     "left": 3_800_000_000,
+                    "step": None,
+                    "next_step": 5_000_000_000,
                     "until": self.clock() + 8 * 86400,
                 }
             ],
@@ -228,6 +230,7 @@ class World:
     def _explain(self, request: dict[str, Any]) -> dict[str, Any]:
         found = self._connections({"token": request.get("token"), "client": request.get("client"), "limit": 20})
         return {
+            "time_zone": "Europe/Athens",
             "total": found["total"],
             "connections": [
                 {

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
-def of_clients(known: Mapping[str, Mapping[str, Any]]) -> Answer:
-    """Return what answers ``client`` by *known*, from the endpoint to what its owner may see, and nothing else."""
+def of_clients(
+    known: Mapping[str, Mapping[str, Any]], volumes: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({})
+) -> Answer:
+    """Return what answers ``client`` by *known*, from the endpoint to what its owner may see, ``budgets`` by *volumes*,
+    from the address to its budgets, and nothing else."""
 
     def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
         head = {"schema": 1, "time": 1.0, "version": "0", "pid": 1}
         if request["query"] == "client":
             plain: Mapping[str, Any] = {"multipath": False, "subflows": [], "budgets": []}
             return head | dict(known.get(request["endpoint"], plain))
-        if request["query"] == "connections" and "client" in request:
-            mine = [end for end in known if end.rpartition(":")[0] == request["client"]]
-            return head | {"total": len(mine), "connections": [{"subflows": [{"remote": end}]} for end in mine[:1]]}
+        if request["query"] == "budgets":
+            return head | {"budgets": list(volumes.get(request["client"], ()))}
         if request["query"] == "connections":
             mine = [end for end, each in known.items() if each.get("token") == request["token"]]
             return head | {"total": len(mine), "connections": [{"subflows": [{"remote": end} for end in mine]}]}
@@ -31,5 +34,5 @@ WIFI = {"path": "Wi-Fi", "address": "10.77.2.2", "capped": False, "rate": None, 
 LTE = {"path": "LTE", "address": "10.77.1.2", "capped": True, "rate": 5_000_000, "rule": "evening", "bytes": 990}
 MONTH = {
     "name": "month", "client": None, "used": 3_800_000_000, "volume": 5 * 10**9, "left": 1_200_000_000, "until": None,
-    "shared": False,
+    "shared": False, "step": None, "next_step": 5 * 10**9,
 }  # fmt: skip

@@ -44,3 +44,11 @@ test("a time of day is the last time that clocks showed it", () => {
   assert.equal(format.moment(noon - 6300, noon), "10:15:00");
   assert.equal(format.moment(noon - 86400, noon), "2026-11-21 12:00");
 });
+
+test("until when a rule matches is told by the policy's clock, whatever the browser's", () => {
+  process.env.TZ = "America/New_York";
+  const noon = Date.UTC(2026, 10, 20, 12) / 1000;
+  assert.equal(format.hour(noon + 3600, noon, "Europe/Athens"), "15:00 (Europe/Athens)");
+  assert.equal(format.hour(noon + 11 * 3600, noon, "Europe/Athens"), "2026-11-21 01:00 (Europe/Athens)");
+  assert.equal(format.hour(noon + 11 * 3600, noon, "UTC"), "23:00 (UTC)");
+});

@@ -56,11 +56,11 @@ test("caps came or went", () => {
 
 test("what came of a rule that was tried", () => {
   const tried = {rule: "night", kind: "throttle", matched: true, failed: null, until: null};
-  assert.equal(words.triedText(tried, NOW), "matches");
-  assert.equal(words.triedText({...tried, failed: "lifted: the last usable subflow", until: NOW + 60}, NOW),
-    `matches; lifted: the last usable subflow; until ${clock(NOW + 60)}`);
-  assert.equal(words.triedText({...tried, matched: false, failed: "outside its hours", until: NOW}, NOW), "outside its hours");
-  assert.equal(words.triedText({...tried, matched: false}, NOW), "does not match");
+  assert.equal(words.triedText(tried, NOW, "UTC"), "matches");
+  assert.equal(words.triedText({...tried, failed: "lifted: the last usable subflow", until: Date.UTC(2026, 10, 20, 13) / 1000}, Date.UTC(2026, 10, 20) / 1000, "UTC"),
+    "matches; lifted: the last usable subflow; until 13:00 (UTC)");
+  assert.equal(words.triedText({...tried, matched: false, failed: "outside its hours", until: NOW}, NOW, "UTC"), "outside its hours");
+  assert.equal(words.triedText({...tried, matched: false}, NOW, "UTC"), "does not match");
 });
 
 test("what the graph has no room for", () => {

@@ -16,13 +16,13 @@ from mptcp_portal.asking import Asker
 from mptcp_portal.captive_page import captive_app, client_address
 from mptcp_portal.settings import load_settings
 
-OWN = {"multipath": True, "subflows": [], "budgets": [MONTH, MONTH | {"name": "day", "left": 7}]}
+OWN = [MONTH, MONTH | {"name": "day", "used": 93, "volume": 50, "left": 0, "step": 50, "next_step": 100}]
 TEXT = "captive_portal: {listen: 10.0.0.1:3182, behind: [127.0.0.1/32], user_portal_url: https://proxy.example.net/}"
 
 
 @pytest.fixture
 def throttler(tmp_path: Path) -> Iterator[Path]:
-    with answering(tmp_path / "s", of_clients({"10.0.0.7:40000": OWN, "10.0.0.8:40000": OWN | {"budgets": []}})):
+    with answering(tmp_path / "s", of_clients({}, {"10.0.0.7": OWN})):
         yield tmp_path / "s"
 
 

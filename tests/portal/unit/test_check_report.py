@@ -80,6 +80,36 @@ def test_volumes(left: int, volume: int, words: str) -> None:
     assert line == f"b: {words}."
 
 
+@pytest.mark.parametrize(
+    ("used", "step", "next_step", "words"),
+    [
+        (4_500, None, 5_000, "0.5 of 5 GB left."),
+        (5_500, 5_000, 6_000, "all of 5 GB used up; 0.5 GB left until the next step, at 6 GB."),
+        (
+            7_000,
+            6_000,
+            8_000,
+            "all of 5 GB used up, and all until the step at 6 GB; 1 GB left until the next step, at 8 GB.",
+        ),
+        (9_000, 8_000, None, "all of 5 GB used up, and all until the step at 8 GB."),
+        (9_000, 5_000, None, "all of 5 GB used up."),
+    ],
+)
+def test_a_budget_with_several_steps_says_which_is_reached(
+    used: int, step: int | None, next_step: int | None, words: str
+) -> None:
+    """Defect: with 5.5 GB used of a step at 5 and one at 6 GB the page said that 0.5 of 6 GB were left."""
+    mega = 1_000_000
+    volumes = {
+        "used": used * mega,
+        "volume": 5_000 * mega,
+        "left": max(0, 5_000 - used) * mega,
+        "step": step and step * mega,
+        "next_step": next_step and next_step * mega,
+    }
+    assert told(PLAIN, budgets=[MONTH | volumes]).lines[1] == f"month: {words}"
+
+
 def test_a_volume_says_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
@@ -88,7 +118,8 @@ def test_a_volume_says_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         (line,) = told(PLAIN, budgets=[MONTH | {"until": 1_796_083_200.0}]).lines[1:]
         assert line == "month: 1.2 of 5 GB left until 1 December, 00:00."
-        (line,) = told(PLAIN, budgets=[MONTH | {"until": 1_796_083_200.0, "left": 0, "shared": True}]).lines[1:]
+        used_up = MONTH | {"until": 1_796_083_200.0, "left": 0, "shared": True, "step": 5 * 10**9, "next_step": None}
+        (line,) = told(PLAIN, budgets=[used_up]).lines[1:]
         assert line == "month: all of 5 GB used up, shared with others; it begins anew on 1 December, 00:00."
     finally:
         monkeypatch.undo()

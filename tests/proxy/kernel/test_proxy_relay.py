@@ -136,6 +136,19 @@ def test_an_uplink_that_goes_in_mid_transfer_costs_the_client_nothing_but_time(
     relayed.client.run(["rm", str(download.file)])
 
 
+@pytest.mark.parametrize("device", UPLINKS)
+def test_an_uplink_that_is_down_when_connections_begin_costs_the_client_nothing(relayed: Chain, device: str) -> None:
+    """The first of the two is that on which they begin otherwise."""
+    wait_until(lambda: get(relayed) == (200, True), "the parent is alive", timeout=120)
+    with relayed.node.link_down(device), relayed.carried() as octets:
+        # There is one parent: had the first connection gone nowhere, the answer would be 503.
+        assert get(relayed) == (200, True)
+        assert get(relayed, https=True) == (200, True)
+        assert get(relayed, "large.bin") == (200, True)
+    assert octets.pop(device) < FILES["small.bin"]
+    assert octets.popitem()[1] > FILES["large.bin"]
+
+
 def test_parents_alone_are_asked_by_multipath_tcp(make_testbed: Callable[..., Testbed]) -> None:
     """Here the operator has exempted one destination: what goes there is plain TCP, as from any other proxy."""
     near = ("acl near dst -n 10.77.9.2/32", "acl small urlpath_regex small", "always_direct allow near small")

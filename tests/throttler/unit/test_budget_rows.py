@@ -16,12 +16,22 @@ START, END = period(BUDGET, PER_CLIENT.time_zone, NOW)
 
 
 @pytest.mark.parametrize(
-    ("used", "volume", "used_up"),
-    [(0, MB, 0), (MB - 1, MB, 0), (MB, 3 * MB, 0), (3 * MB - 1, 3 * MB, 0), (3 * MB, 3 * MB, 1), (9 * MB, 3 * MB, 1)],
+    ("used", "step", "next_step"),
+    [
+        (0, None, MB),
+        (MB - 1, None, MB),
+        (MB, MB, 3 * MB),
+        (3 * MB - 1, MB, 3 * MB),
+        (3 * MB, 3 * MB, None),
+        (9 * MB, 3 * MB, None),
+    ],
 )
-def test_what_an_account_may_use_is_up_to_the_next_step(used: int, volume: int, used_up: int) -> None:
+def test_an_account_is_used_up_at_the_first_step(used: int, step: int | None, next_step: int | None) -> None:
+    """Defect: at the first step the volume became that of the second, so that nothing was used up until the last."""
+    volume, used_up = MB, int(used >= MB)
     (total,), (account,) = budget_rows(PER_CLIENT, {Account(BUDGET.name, "10.77.1.9", START): used}, NOW, 100)
     assert (account["used"], account["volume"], account["left"]) == (used, volume, max(0, volume - used))
+    assert (account["step"], account["next_step"]) == (step, next_step)
     assert (account["client"], account["rule"], account["until"]) == ("10.77.1.9", "lte", END)
     assert (total["used"], total["volume"], total["used_up"], total["accounts"]) == (used, volume, used_up, 1)
     assert (total["first_volume"], total["until"]) == (MB, END)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from answering_socket import answering
 
+from mptcp_common import status_client
 from mptcp_throttler.cli import main
 from mptcp_throttler.views.event_lines import EventLines
 from mptcp_throttler.views.explanation import explanation
@@ -45,7 +46,7 @@ def explained(**changes: Any) -> dict[str, Any]:
         **changes,
     }
     connection = {"token": "4f037d87", "client": "10.77.1.2", "since": NOON - 90_000, "subflows": [subflow]}
-    return {**HEAD, "connections": [connection]}
+    return {**HEAD, "time_zone": "UTC", "connections": [connection]}
 
 
 def test_rules_are_told_in_order_with_what_will_change() -> None:
@@ -55,7 +56,7 @@ def test_rules_are_told_in_order_with_what_will_change() -> None:
         "capped at 5 Mbit/s, rule spare-ethernet, since 11:59:30, in force",
         "    rule night: does not match: outside its hours, 22:00-06:00",
         "    rule few: does not match: at most 1 active subflow",
-        "    rule spare-ethernet: matches; until Sat 2026-11-21 18:00",
+        "    rule spare-ethernet: matches; until Sat 18:00 (UTC)",
         "    then guard: cap relaxed: its other path is degraded, since 11:59:55",
     ]
 
@@ -79,6 +80,24 @@ def test_a_verdict_in_words(changes: dict[str, Any], words: str) -> None:
     assert words in list(explanation(explained(**changes), UTC))[1]
 
 
+def test_hours_are_those_of_the_policys_zone_and_what_happened_is_told_in_the_readers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: until when a rule matched was told in the host's time zone, without its name, beside hours that begin in
+    the policy's."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        with answering(tmp_path / "s", lambda request: explained() | {"time_zone": "Europe/Athens"}):
+            assert main(["explain", "10.77.1.2", "--socket", str(tmp_path / "s")]) == 0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    lines = capsys.readouterr().out.splitlines()
+    assert "since 06:59:30" in lines[1]
+    assert lines[4] == "    rule spare-ethernet: matches; until Sat 20:00 (Europe/Athens)"
+
+
 def test_each_question_to_a_rule_is_told() -> None:
     tried = [
         {"rule": "volume", "kind": "budget", "matched": True, "failed": None, "until": None},
@@ -88,7 +107,7 @@ def test_each_question_to_a_rule_is_told() -> None:
     lines = list(explanation({**explained(tried=tried), "total": 3}, UTC))
     assert lines[2:5] == [
         "    budget of rule volume: matches",
-        "    rule all: matches; lifted: the last; until 12:01",
+        "    rule all: matches; lifted: the last; until 12:01 (UTC)",
         "    steering of rule spread: does not match: from 2 active subflows on",
     ]
     assert lines[-1] == "and 2 older connections"
@@ -124,7 +143,7 @@ def test_what_is_nothing_of_that_kind_is_told(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_connection_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with answering(tmp_path / "s", lambda request: {**HEAD, "connections": []}):
+    with answering(tmp_path / "s", lambda request: {**HEAD, "time_zone": "UTC", "connections": []}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
     assert capsys.readouterr().out == "no such connection is open\n"
     with answering(tmp_path / "s", lambda request: {"schema": 1, "error": "one clear line"}):
@@ -168,12 +187,13 @@ class Ring:
 
     def __init__(self) -> None:
         self.first, self.last = 1, 5
+        self.pid = 1
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         after = request.get("after", max(self.first - 1, self.last - request["limit"]))
         numbers = range(max(self.first, after + 1), self.last + 1)
         found = [event(number, text=f"number {number}") for number in numbers][: request["limit"]]
-        return {**HEAD, "first": self.first, "last": self.last, "events": found}
+        return {**HEAD, "pid": self.pid, "first": self.first, "last": self.last, "events": found}
 
 
 def test_the_latest_events_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,6 +236,41 @@ def test_following_shows_each_event_once_and_says_what_is_missing(tmp_path: Path
     ]
     times = [at for at, _ in asked]
     assert len(times) < 15 + (times[-1] - times[0]), "once a second"
+
+
+def test_following_goes_on_after_a_restart_of_the_daemon(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: the first question without an answer ended it, with status 1. And a daemon that had got as far as the
+    one before it was taken for that."""
+    ring, looks = Ring(), 0
+
+    def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        if looks in (2, 3, 4):
+            raise (FileNotFoundError, PermissionError, ConnectionResetError)[looks - 2]
+        if looks == 5:
+            ring.pid, ring.last = 2, 8
+        if looks == 8:
+            raise KeyboardInterrupt
+        return ring(request)
+
+    monkeypatch.setattr(status_client, "ask", ask)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    path = tmp_path / "s"
+    assert main(["events", "--follow", "--socket", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert [int(line.rpartition(" ")[2]) for line in out.splitlines()[1:]] == [*range(1, 6), *range(1, 9)]
+    assert err.splitlines() == [
+        f"note: no daemon answers at {path}; is it running? Waiting for it",
+        "note: the daemon was started anew; its events begin here",
+    ]
+
+
+def test_following_a_daemon_that_is_not_there_fails_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["events", "--follow", "--socket", str(tmp_path / "none")]) == 1
+    assert "no daemon answers" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_enough_is_no_fault(tmp_path: Path) -> None:

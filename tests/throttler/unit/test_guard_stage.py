@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sampling import MBIT, Flow, capped, connection_of, free, sampled
 
 from mptcp_throttler.policy.load import load_policy
@@ -70,7 +72,7 @@ def test_a_degraded_connection_loses_its_caps_on_downloads() -> None:
     reason = scene.guard.reason(1)
     assert reason is not None
     assert down.reason.endswith(reason)
-    assert scene.effects == [Relaxed(1, reason)]
+    assert scene.effects == [Relaxed(1, "cap", reason)]
     assert scene.guard.counters.relaxations == 1
     assert scene.guard.relaxed() == 1
 
@@ -108,7 +110,7 @@ def test_uploads_are_guarded_by_themselves() -> None:
     assert down == scene.verdicts[0]
     assert up.throttle is None
     assert up.reason.startswith("upload: cap of rule cap relaxed: it got ")
-    assert scene.effects == [Relaxed(1, up.reason.replace("cap of rule cap relaxed: ", ""))]
+    assert scene.effects == [Relaxed(1, "cap", up.reason.replace("cap of rule cap relaxed: ", ""))]
     assert scene.guard.reason(1) == up.reason.replace("cap of rule cap relaxed: ", "")
     assert scene.guard.relaxed() == 1
 
@@ -120,10 +122,28 @@ def test_the_caps_come_back() -> None:
     scene.run(2)
     scene.flows[1].rate = 30 * MBIT
     assert scene.run(3) == scene.verdicts
-    assert scene.effects[1:] == [Resumed(1)]
+    assert scene.effects[1:] == [Resumed(1, "cap")]
     assert scene.guard.counters.resumptions == 1
     assert scene.guard.reason(1) is None
     assert scene.guard.relaxed() == 0
+
+
+def test_each_rule_whose_caps_are_relaxed_is_told() -> None:
+    scene = Scene()
+    third = capped()
+    scene.flows.append(third)
+    (rule,) = load_policy(POLICY % ("{}", "true"), "policy.yaml").rules
+    other = replace(rule, name="other")
+    scene.verdicts += (Verdict(third.four_tuple, "ethernet", other, None, rule.throttle, "capped"),)
+    scene.connection = connection_of(1, [flow.four_tuple for flow in scene.flows])
+    scene.run(5)
+    scene.flows[1].rate = 1 * MBIT
+    scene.run(2)
+    reason = scene.guard.reason(1) or ""
+    assert scene.effects == [Relaxed(1, "cap", reason), Relaxed(1, "other", reason)]
+    assert scene.guard.counters.relaxations == 1
+    scene.guard.forget(1)
+    assert not scene.guard._rules
 
 
 def test_a_rule_or_a_policy_without_guard_is_left_alone() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptcp_throttler.policy.model import Policy, Rule, Window
-from mptcp_throttler.policy.schedule import is_open, next_change, open_rules
+from mptcp_throttler.policy.schedule import is_open, last_change, next_change, open_rules
 
 ATHENS = ZoneInfo("Europe/Athens")
 EVERY_DAY = frozenset(range(7))
@@ -184,6 +184,28 @@ def test_the_next_change_is_what_a_walk_by_quarter_hours_finds(windows: list[Win
     walked = (quarter + 900 * step for step in range(1, 4 * 24 * 14))
     expected = next((instant for instant in walked if open_rules(subject, instant) != before), None)
     assert next_change(subject, start) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(WINDOWS, min_size=1, max_size=2), st.sampled_from(ZONES), INSTANTS)
+def test_the_last_change_is_what_a_walk_back_by_quarter_hours_finds(
+    windows: list[Window], zone: str, now: float
+) -> None:
+    subject = policy(*windows, zone=ZoneInfo(zone))
+    state = open_rules(subject, now)
+    quarter = now // 900 * 900
+    walked = (quarter - 900 * step for step in range(4 * 24 * 14))
+    before = next((instant for instant in walked if open_rules(subject, instant) != state), None)
+    found = last_change(tuple(windows), ZoneInfo(zone), now)
+    assert found == (None if before is None else before + 900)
+
+
+def test_what_just_opened_opened_now() -> None:
+    hours = (window("08:00-18:00"),)
+    for now, changed in (("08:00", "08:00"), ("07:59", "18:00"), ("18:00", "18:00"), ("17:59", "08:00")):
+        day = "2026-06-30" if now < changed else "2026-07-01"
+        assert last_change(hours, ATHENS, at(f"2026-07-01T{now}:00+03:00")) == at(f"{day}T{changed}:00+03:00")
+    assert last_change((window("00:00-00:00"),), ATHENS, at("2026-07-01T08:00:00+03:00")) is None
 
 
 def test_open_rules_speaks_of_every_rule() -> None:

@@ -328,7 +328,7 @@ async def test_budgets_come_the_fullest_first(tmp_path: Path) -> None:
         await sampled(scene)
         found = scene.ask(query="summary")["budgets"]
         assert [(each["client"], each["used"], each["volume"], each["left"]) for each in found] == [
-            (LTE, 1_500_000, 2_000_000, 500_000),
+            (LTE, 1_500_000, 1_000_000, 0),
             (WIFI, 250_000, 1_000_000, 750_000),
         ]
         assert {(each["name"], each["rule"]) for each in found} == {("volume", "volume")}
@@ -338,9 +338,9 @@ async def test_budgets_come_the_fullest_first(tmp_path: Path) -> None:
             "name": "volume",
             "per": "client",
             "accounts": 2,
-            "used_up": 0,
+            "used_up": 1,
             "used": 1_750_000,
-            "volume": 3_000_000,
+            "volume": 2_000_000,
             "first_volume": 1_000_000,
             "until": found[0]["until"],
         }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from fake_kernel import FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
 from test_status_answers import LTE, WIFI, listed, sampled
 
-from mptcp_throttler.stages.guard import Relaxed
+from mptcp_throttler.stages.backup_flags import SetBackup
+from mptcp_throttler.stages.guard import Relaxed, Resumed
 
 
 def told(scene: Scene, **request: object) -> list[dict[str, Any]]:
@@ -80,7 +83,7 @@ async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
         await scene.daemon._reload()
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
-        scene.daemon._effects.carry_out([Relaxed(9, "it got too little")])
+        scene.daemon._effects.carry_out([Relaxed(9, "cap-a", "it got too little")])
         await scene.reload(UNCAPPED)
         found = told(scene, after=before)
         assert sorted((each["kind"], each["text"]) for each in found) == [
@@ -91,6 +94,44 @@ async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -
         ]
         assert re.fullmatch(r'policy not reloaded: p:2: rules\[0\].paths.*"c".*', found[0]["text"])
     logging.getLogger("mptcp_throttler.kernel").warning("nobody listens any more")
+
+
+@scenario
+async def test_what_guard_and_steering_do_is_of_a_rule(tmp_path: Path) -> None:
+    """Defect: no such event, and no line of the log, was found by its rule."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        before = scene.ask(query="summary")["last_event"]
+        effects = scene.daemon._effects
+        effects._path_manager.set_backup = lambda *_: None  # type: ignore[method-assign]
+        with caplogged() as fields:
+            effects.carry_out([Relaxed(7, "cap-a", "it got too little"), Resumed(7, "cap-a")])
+            effects.carry_out([SetBackup(7, four_tuple(LTE), True, "s"), SetBackup(7, four_tuple(LTE), False, "s")])
+        assert kinds(told(scene, after=before, rule="cap-a")) == ["guard", "guard"]
+        assert [each["text"] for each in told(scene, rule="s")] == [
+            "10.2.0.1:40000 on path b: made backup",
+            "10.2.0.1:40000 on path b: made regular",
+        ]
+        assert [each["MPTCP_RULE"] for each in fields] == ["cap-a", "cap-a", "s", "s"]
+        assert {each["MPTCP_CLIENT"] for each in fields} == {WIFI}
+
+
+@contextmanager
+def caplogged() -> Iterator[list[dict[str, str]]]:
+    """Collect the fields of what is logged about effects."""
+    found: list[dict[str, str]] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.fields)  # type: ignore[attr-defined, method-assign]
+    logger = logging.getLogger("mptcp_throttler.runtime.effects")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 VOLUME = PATHS + (
@@ -109,7 +150,9 @@ async def test_a_budget_that_is_used_up_is_told(tmp_path: Path) -> None:
         before = scene.ask(query="summary")["last_event"]
         await sampled(scene)
         kernel.sockets.carry(four_tuple(LTE), 1_200_000)
-        await sampled(scene)
+        with caplogged() as fields:
+            await sampled(scene)
+        assert fields == [{"MPTCP_CLIENT": LTE, "MPTCP_RULE": "volume"}]
         found = told(scene, after=before)
         (budget,) = [each for each in found if each["kind"] == "budget"]
         assert (budget["rule"], budget["token"]) == ("volume", None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_kernel import IDLE, FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
 from test_status_answers import LTE, WIFI, listed, sampled
@@ -161,14 +163,36 @@ async def test_what_events_do_not_tell_any_more_has_no_beginning(tmp_path: Path)
         assert ", since" not in line
 
 
-@scenario
-async def test_what_hours_may_have_begun_has_no_beginning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hours", ["18:00-20:00", "08:00-18:00"])
+def test_what_hours_began_is_as_old_as_their_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: str
+) -> None:
+    """Defect: of every rule with hours nobody was told since when. Either the rule opened, or that before it closed."""
+    steps = "steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]"
+    timed = f'{{hours: ["{hours}"]}}'
+    policy = PATHS + (
+        "rules:\n"
+        f"  - {{name: timed, paths: [b], when: {timed}, budget: {{period: month, {steps}}}}}\n"
+        f"  - {{name: other, paths: [b], budget: {{period: month, {steps}}}}}\n"
+        f"  - {{name: spread, when: {timed}, steer: {{mode: load-balancing, weights: {{a: 60, b: 40}}}}}}\n"
+        "  - {name: spread-else, steer: {mode: load-balancing, weights: {a: 50, b: 50}}}\n"
+    )
+    start, ahead = time.monotonic(), 0.0
+    six = datetime(2026, 11, 20, 18, tzinfo=UTC).timestamp()
+    monkeypatch.setattr(time, "time", lambda: six - 3600 + ahead + time.monotonic() - start)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    always = VOLUME.replace("paths: [b], budget", 'paths: [b], when: {hours: ["00:00-24:00"]}, budget')
-    async with running(tmp_path, always, kernel) as scene:
-        (stage,) = explained(scene, token="7")[1]["stages"]
-        assert (stage["stage"], stage["since"]) == ("budgets", None)
+
+    async def scene_of_an_evening() -> None:
+        nonlocal ahead
+        async with running(tmp_path, policy, kernel) as scene:
+            before = explained(scene, token="7")[1]["stages"]
+            assert {each["stage"] for each in before} == {"budgets", "steering"}
+            assert all(six - 3600 <= each["since"] < six for each in before), "with the subflow"
+            ahead = 5400.0
+            await until(lambda: {each["since"] for each in explained(scene, token="7")[1]["stages"]} == {six})
+
+    asyncio.run(scene_of_an_evening())
 
 
 @scenario
@@ -181,7 +205,7 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
         candidate.relaxation = Relaxation(time.monotonic() + 60, four_tuple(LTE).remote, 100_000, 9_000_000)
         detector._candidates[7] = candidate
         relaxed = time.time()
-        scene.daemon._effects.carry_out([Relaxed(7, "it got too little")])
+        scene.daemon._effects.carry_out([Relaxed(7, "cap-a", "it got too little")])
         scene.daemon._decisions.decide([7])
         wifi = explained(scene, token="7")[0]
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("not capped", True)

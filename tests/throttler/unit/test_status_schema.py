@@ -52,13 +52,14 @@ _ENDPOINTS = [{"endpoint": "192.0.2.1:40000"}, {"endpoint": "192.0.2.1"}, {"endp
 @pytest.mark.parametrize(
     ("query", "arguments"),
     [
-        *[(query, {}) for query in QUERIES if query not in ("explain", "client", "what_if")],
+        *[(query, {}) for query in QUERIES if query not in ("explain", "client", "budgets", "what_if")],
         *[("connections", each) for each in ({"limit": 1}, {"limit": 1000}, {"limit": 0}, {"limit": 1001})],
         *[("connections", each) for each in ({"limit": "3"}, {"offset": -1}, {"sort": "rate"}, {"sort": "size"})],
         *[("connections", each) for each in ({"token": "0aF"}, {"token": "x"}, {"token": "123456789"}, {"all": 1})],
         *[("connections", each) for each in ({"path": "p" * 200}, {"path": "p" * 201}, {"path": None}, {"rule": 3})],
         *[("events", each) for each in ({"after": 0}, {"after": -1}, {"limit": 10_000}, {"limit": 10_001})],
         *[("client", each) for each in _ENDPOINTS if each != {"endpoint": "192.0.2.1"}],
+        *[("budgets", each) for each in ({"client": "192.0.2.1"}, {"client": 3}, {})],
         *[("what_if", each) for each in ({"policy": "version: 1"}, {"policy": 3}, {})],
     ],
 )
@@ -81,7 +82,12 @@ def test_what_the_schema_allows_is_accepted_and_nothing_else(query: str, argumen
 async def test_what_children_answer_is_what_the_schema_says(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    needed = {"client": {"endpoint": f"{WIFI}:40000"}, "explain": {"client": WIFI}, "what_if": {"policy": UNCAPPED}}
+    needed = {
+        "client": {"endpoint": f"{WIFI}:40000"},
+        "budgets": {"client": WIFI},
+        "explain": {"client": WIFI},
+        "what_if": {"policy": UNCAPPED},
+    }
     async with running(tmp_path, CAPPED, kernel):
         for query, answer in ANSWERS.items():
             request = {"query": query} | needed.get(query, {})

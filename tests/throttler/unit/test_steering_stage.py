@@ -83,12 +83,12 @@ class Scene:
 def test_a_standby_is_made_backup_once_and_regular_again_when_the_rule_ends() -> None:
     scene = Scene(STANDBY)
     scene.apply()
-    assert scene.run(2) == [SetBackup(1, scene.ethernet.four_tuple, True)]
+    assert scene.run(2) == [SetBackup(1, scene.ethernet.four_tuple, True, "s")]
     assert [each.reason.split(": ")[-1] for each in scene.verdicts] == ["standby", "active"]
     assert all(each.throttle is None for each in scene.verdicts)
     scene.set_policy(FREE)
     assert scene.ethernet.four_tuple in scene.stage.urgent()
-    assert scene.run(1, complete=False) == [SetBackup(1, scene.ethernet.four_tuple, False)]
+    assert scene.run(1, complete=False) == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
     assert not scene.stage.watched()
 
 
@@ -100,7 +100,7 @@ def test_a_new_policy_that_steers_the_same_way_touches_no_flag() -> None:
     assert not scene.run(1), "before the connection has been decided on"
     scene.apply()
     assert not scene.run(UNDECIDED_SECONDS + 2)
-    assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False)]
+    assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_another_order_changes_places() -> None:
@@ -110,8 +110,8 @@ def test_another_order_changes_places() -> None:
     other = f"{HEAD}rules: [{{name: s, steer: {{mode: active-standby, active: ethernet, standby: wifi}}}}]"
     scene.set_policy(load_policy(other, "p"))
     assert set(scene.run(1)) == {
-        SetBackup(1, scene.ethernet.four_tuple, False),
-        SetBackup(1, scene.wifi.four_tuple, True),
+        SetBackup(1, scene.ethernet.four_tuple, False, "s"),
+        SetBackup(1, scene.wifi.four_tuple, True, "s"),
     }
 
 
@@ -120,7 +120,7 @@ def test_balancing_takes_the_flags_of_an_order_back() -> None:
     scene.apply()
     scene.run(2)
     scene.set_policy(BALANCE)
-    assert scene.run(1) == [SetBackup(1, scene.ethernet.four_tuple, False)]
+    assert scene.run(1) == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_a_flag_that_is_not_reported_is_asked_for_again_and_one_that_is_refused_is_not() -> None:
@@ -144,7 +144,7 @@ def test_flags_that_a_killed_daemon_left_are_kept_where_a_rule_explains_them_and
     scene.flows.append(other)
     assert not scene.run(UNDECIDED_SECONDS - 1)
     assert scene.run(2) == [SetBackup(2, other.four_tuple, False)]
-    assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False)]
+    assert scene.stage.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_flags_that_are_adopted_after_the_first_decision_are_kept_as_well() -> None:
@@ -174,7 +174,7 @@ def test_a_four_tuple_used_again_gets_a_flag_of_its_own() -> None:
     scene.stage.forget(1)
     connection = connection_of(9, [flow.four_tuple for flow in scene.flows])
     scene.stage.apply(connection, evaluate(STANDBY, connection, 0.0), 0.0)
-    assert SetBackup(9, scene.ethernet.four_tuple, True) in scene.run(1)
+    assert SetBackup(9, scene.ethernet.four_tuple, True, "s") in scene.run(1)
 
 
 def test_a_dry_run_does_nothing() -> None:
@@ -235,11 +235,11 @@ def test_an_idle_connection_is_urgent_until_its_first_two_samples_and_a_busy_one
     scene.run(STEP)
     assert len(scene.stage.urgent()) == 2
     scene.run(2)
-    assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, False), "the second path is opened"
+    assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, False, "p"), "the second path is opened"
     scene.idle()
     scene.run(URGENT_SECONDS + 2)
     assert not scene.stage.urgent()
-    assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, True)
+    assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, True, "p")
 
 
 def test_rates_are_not_taken_over_a_time_of_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_rates_are_not_taken_over_a_time_of_rest(monkeypatch: pytest.MonkeyPatch
     assert seen == pytest.approx([scene.now - STEP, scene.now])
     wifi = scene.stage._connections[1].steering._paths["wifi"]
     assert wifi.rate(1.0) == pytest.approx(30 * MBIT * STEP, rel=0.02)
-    assert SetBackup(1, scene.ethernet.four_tuple, False) in scene.run(1)
+    assert SetBackup(1, scene.ethernet.four_tuple, False, "p") in scene.run(1)
 
 
 def test_a_sample_of_one_subflow_alone_is_not_taken_for_the_end_of_the_other() -> None:

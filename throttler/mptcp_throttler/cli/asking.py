@@ -82,7 +82,7 @@ def explain(options: argparse.Namespace) -> int:
             "subflow (10.1.0.2:40000, [fd00::2]:40000)"
         )
         return USAGE
-    answer = _answer(options.socket or status_socket(options), {"query": "explain", **which}, "connections")
+    answer = _answer(options.socket or status_socket(options), {"query": "explain", **which}, "time_zone")
     if answer is None:
         return FAILED
     if options.json:
@@ -122,17 +122,32 @@ def events(options: argparse.Namespace) -> int:
 
 
 def _show_events(path: Path, request: dict[str, Any], follow: bool, as_json: bool) -> int:
-    from mptcp_throttler.views.event_lines import EventLines, missed
+    from mptcp_throttler.views.event_lines import EventLines, is_another, missed
 
     people = EventLines()
+    pid: int | None = None
+    """Of the daemon that answered last."""
+    away = False
     while True:
-        answer = _answer(path, request, "events")
+        try:
+            answer = _asked(path, request, "events")
+        except OSError as error:
+            if pid is None or not follow:
+                complain(no_answer(path, error))
+                return FAILED
+            # It is being started anew, perhaps: who follows goes on when it answers again.
+            if not away:
+                journal.say(f"note: {no_answer(path, error)} Waiting for it")
+            away = True
+            time.sleep(FOLLOW_SECONDS)
+            continue
         if answer is None:
             return FAILED
-        after = request.get("after", 0)
-        if (lost := missed(answer, after)) is not None:
+        away = False
+        after, before, pid = request.get("after", 0), pid, answer["pid"]
+        if (lost := missed(answer, after, before)) is not None:
             journal.say(f"note: {lost}")
-        if answer["last"] < after:
+        if is_another(answer, after, before):
             request["after"] = 0
             continue
         found = answer["events"]
@@ -163,13 +178,18 @@ def top(options: argparse.Namespace) -> int:
 
 def _answer(path: Path, request: dict[str, Any], expected: str) -> dict[str, Any] | None:
     """Return the answer to *request*, which has the key *expected*; None where there is none, and it was told why."""
-    from mptcp_common.status_client import ask
-
     try:
-        answer = ask(path, request)
+        return _asked(path, request, expected)
     except OSError as error:
         complain(no_answer(path, error))
         return None
+
+
+def _asked(path: Path, request: dict[str, Any], expected: str) -> dict[str, Any] | None:
+    """As :func:`_answer`. Raises OSError where nobody answers."""
+    from mptcp_common.status_client import ask
+
+    answer = ask(path, request)
     if "error" in answer:
         complain(answer["error"])
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -19,6 +19,7 @@ from mptcp_throttler.config.status_socket import DEFAULT_SETTINGS
 if TYPE_CHECKING:
     from mptcp_throttler.policy.model import Network, Policy
     from mptcp_throttler.views.replay import Replay
+    from mptcp_throttler.views.replayed import Entry
 
 DEFAULT_PORT = 3128
 
@@ -41,6 +42,12 @@ def replay(options: argparse.Namespace) -> int:
     foreign: set[int] = set()
     records = 0
     named = bool(interfaces)
+
+    def show(entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            for line in (timeline.as_json(entry),) if options.json else people.lines(entry):
+                print(line)
+
     try:
         for record in capture:
             records += 1
@@ -56,13 +63,11 @@ def replay(options: argparse.Namespace) -> int:
             named = named or bool(record.interface)
             if options.elsewhere:
                 found = replace(found, segment=replace(found.segment, outgoing=None))
-            for entry in run.take(found):
-                for line in (timeline.as_json(entry),) if options.json else people.lines(entry):
-                    print(line)
+            show(run.take(found))
     except CaptureError as error:
         complain(error)
         return FAILED
-    run.finish()
+    show(run.finish())
     notes = [] if capture.damage is None else [capture.damage]
     if foreign:
         known = ", ".join(f"{name} ({', '.join(map(str, numbers))})" for name, numbers in LINK_TYPES.items())

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mptcp_throttler.mptcp.model import Connection, Subflow, SubflowState
 from mptcp_throttler.policy.evaluate import OUTSIDE_HOURS, CompiledPolicy, View, failed_condition
 from mptcp_throttler.policy.model import Direction, Kind, Rule
-from mptcp_throttler.policy.schedule import hours_text, moment_text, next_change
+from mptcp_throttler.policy.schedule import hours_text, last_change, moment_text, next_change
 
 
 class Tried(NamedTuple):
@@ -27,6 +27,9 @@ class Tried(NamedTuple):
     until: float | None
     """When the clock alone next changes that, seconds since the epoch; None where it never will, and where the first
     condition that is not met is another one than the hours."""
+    since: float | None
+    """When the clock last made it so; None where it never did, or where it is not the clock that keeps it from
+    deciding."""
 
 
 class ExplainedPolicy(CompiledPolicy):
@@ -50,19 +53,20 @@ class ExplainedPolicy(CompiledPolicy):
         for kind, rules in self._rules.get(direction, {}).items():
             for each in rules:
                 if each.path_bits is not None and not each.path_bits & path_bits:
-                    yield Tried(each.rule.name, kind, False, self._not_caught(each.rule, path_bits), None)
+                    yield Tried(each.rule.name, kind, False, self._not_caught(each.rule, path_bits), None, None)
                     continue
                 decides = self._first(kind, situation, direction)[0] is each
                 if not decides:
                     failed = failed_condition(each, kind, situation)
-                    until = None
+                    until = since = None
                     if failed == OUTSIDE_HOURS:
                         failed, until = self._outside(each.rule, now)
-                    yield Tried(each.rule.name, kind, False, failed, until)
+                        since = self._since(each.rule, now)
+                    yield Tried(each.rule.name, kind, False, failed, until, since)
                     continue
                 lifted = kind is Kind.THROTTLE and each.rule.lift_last and situation.last and each.rule.throttle
                 why = "lifted: the last usable subflow" if lifted else None
-                yield Tried(each.rule.name, kind, True, why, self._until(each.rule, now))
+                yield Tried(each.rule.name, kind, True, why, self._until(each.rule, now), self._since(each.rule, now))
                 break
 
     def _not_caught(self, rule: Rule, path_bits: int) -> str:
@@ -78,3 +82,6 @@ class ExplainedPolicy(CompiledPolicy):
 
     def _until(self, rule: Rule, now: float) -> float | None:
         return next_change(replace(self.policy, rules=(rule,)), now)
+
+    def _since(self, rule: Rule, now: float) -> float | None:
+        return None if rule.windows is None else last_change(rule.windows, self.policy.time_zone, now)

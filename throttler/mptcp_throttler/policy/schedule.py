@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Final
 
 from mptcp_common.problems import did_you_mean, shown
@@ -140,19 +140,37 @@ def next_change(policy: Policy, now: float) -> float | None:
 def _next_of(windows: tuple[Window, ...], zone: tzinfo, now: float, offset_changes: set[float]) -> float | None:
     """Return when *windows*, taken together, next open or close."""
 
-    def state(instant: float) -> bool:
-        return is_open(windows, datetime.fromtimestamp(instant, zone))
+    before = _open_at(windows, zone, now)
+    candidates = offset_changes.union(_edges(windows, zone, datetime.fromtimestamp(now, zone).date()))
+    return next((at for at in sorted(candidates) if at > now and _open_at(windows, zone, at) != before), None)
 
+
+def last_change(windows: tuple[Window, ...], zone: tzinfo, now: float) -> float | None:
+    """Return when, at *now* or before, the clock last opened or closed *windows*, taken together; None where it never
+    does."""
+    today, start = datetime.fromtimestamp(now, zone), datetime.fromtimestamp(now, UTC) - _HORIZON
+    candidates = set(_offset_changes(zone, start, start + _HORIZON))
+    candidates.update(_edges(windows, zone, today.date() - _HORIZON))
+    state, changed = _open_at(windows, zone, now), now
+    for at in sorted((each for each in candidates if each <= now), reverse=True):
+        if _open_at(windows, zone, at) != state:
+            return changed
+        changed = at
+    return None
+
+
+def _open_at(windows: tuple[Window, ...], zone: tzinfo, instant: float) -> bool:
+    return is_open(windows, datetime.fromtimestamp(instant, zone))
+
+
+def _edges(windows: tuple[Window, ...], zone: tzinfo, first_day: date) -> Iterator[float]:
+    """Yield the instants at which a window may open or close from *first_day* on, up to the horizon."""
     edges = {edge for window in windows for edge in (window.start, window.end)} | {MIDNIGHT}
-    first_day = datetime.fromtimestamp(now, zone).date()
-    candidates = set(offset_changes)
     for ahead in range(_HORIZON.days + 1):
         for edge in edges:
             local = datetime.combine(first_day + timedelta(days=ahead), edge, zone)
             # In the repeated hour both instants count; in the skipped one neither does, and it makes no difference.
-            candidates |= {local.replace(fold=fold).timestamp() for fold in (0, 1)}
-    before = state(now)
-    return next((at for at in sorted(candidates) if at > now and state(at) != before), None)
+            yield from {local.replace(fold=fold).timestamp() for fold in (0, 1)}
 
 
 def _offset_changes(zone: tzinfo, start: datetime, end: datetime) -> Iterator[float]:

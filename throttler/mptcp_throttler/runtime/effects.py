@@ -42,13 +42,16 @@ class Effects:
         """Do *effects*; one that the kernel refuses is logged and does not keep the others from it."""
         for effect in effects:
             match effect:
-                case Relaxed(token, reason):
-                    log.warning("connection %08x: caps relaxed: %s", token, reason, extra=TOLD | self._about(token))
-                    self._chronicle.guard(time.time(), token, f"caps relaxed: {reason}")
-                case Resumed(token):
-                    log.info("connection %08x: caps are in force again", token, extra=self._about(token))
-                    self._chronicle.guard(time.time(), token, "caps are in force again")
-                case Reached(budget, client, sentence):
+                case Relaxed(token, rule, reason):
+                    fields = TOLD | self._about(token, rule)
+                    log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
+                    self._chronicle.guard(time.time(), token, rule, f"caps relaxed: {reason}")
+                case Resumed(token, rule):
+                    log.info("connection %08x: caps are in force again", token, extra=self._about(token, rule))
+                    self._chronicle.guard(time.time(), token, rule, "caps are in force again")
+                case Reached(budget, client, sentence, rule):
+                    whose = f"client {client}: " if client else ""
+                    log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))
                     self._chronicle.budget(time.time(), budget, client, sentence)
                 case SetBackup():
                     self._set_backup(effect)
@@ -68,13 +71,13 @@ class Effects:
             self._path_manager.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
             text = "%s; a connection from before the policy steered cannot be steered"
-            log.warning(text, error, extra=self._about(effect.token))
+            log.warning(text, error, extra=self._about(effect.token, effect.rule))
             self._steering.refused(effect)
             return
         what = "backup" if effect.backup else "regular"
-        log.debug("%s: %s", effect.four_tuple, what, extra=self._about(effect.token))
-        self._chronicle.steering(time.time(), effect.token, effect.four_tuple, f"made {what}")
+        log.debug("%s: %s", effect.four_tuple, what, extra=self._about(effect.token, effect.rule))
+        self._chronicle.steering(time.time(), effect.token, effect.four_tuple, effect.rule, f"made {what}")
         self._steering.confirmed(effect)
 
-    def _about(self, token: int) -> dict[str, Any]:
-        return about(self._connections.get(token), token=token)
+    def _about(self, token: int, rule: str | None) -> dict[str, Any]:
+        return about(self._connections.get(token), token=token, rule=rule)

@@ -33,13 +33,14 @@ def about(
     *,
     token: int | None = None,
     subflow: FourTuple | None = None,
+    client: str | None = None,
     rule: str | None = None,
     path: str | None = None,
 ) -> dict[str, Any]:
     """Return the ``extra`` of a line: the *connection* that it is about, or its *token* and a *subflow* where it has
-    ended; a rule, a path."""
+    ended, or a *client* with whatever connections; a rule, a path."""
     address = b"" if subflow is None else subflow.remote
-    client = address_text(address if connection is None else connection.client)
+    client = client or address_text(address if connection is None else connection.client)
     token = token if connection is None else connection.token
     fields = {
         "MPTCP_TOKEN": None if token is None else f"{token:08x}",

@@ -40,6 +40,7 @@ from mptcp_throttler.telemetry.reaction import Reaction
 from mptcp_throttler.telemetry.traffic import Traffic
 from mptcp_throttler.views import snapshot
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
+from mptcp_throttler.views.client_budgets import client_budgets
 from mptcp_throttler.views.connections import connections
 from mptcp_throttler.views.events import events
 from mptcp_throttler.views.explain import explain
@@ -111,6 +112,9 @@ class Queries:
             "events": lambda request: self._with_head(events(parts.events, parts.tracker.connections, request)),
             "client": lambda request: self._object(
                 own_client(self._known, self._budgets_of, request.arguments["endpoint"])
+            ),
+            "budgets": lambda request: self._object(
+                {"budgets": client_budgets(self._known, parts.budget_stage.accounts(), request.arguments["client"])}
             ),
         }
 

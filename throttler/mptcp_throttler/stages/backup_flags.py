@@ -28,6 +28,8 @@ class SetBackup(Effect):
     token: int
     four_tuple: FourTuple
     backup: bool
+    rule: str | None = None
+    """That wants it, or because of which the flag was set; None for one that an earlier daemon left."""
 
 
 class BackupFlags:
@@ -36,6 +38,8 @@ class BackupFlags:
     def __init__(self) -> None:
         self._set: dict[FourTuple, int] = {}
         """The token of each subflow that we made backup."""
+        self._rules: dict[FourTuple, str] = {}
+        """The rule for whose sake each of them was, where that is known."""
         self._undecided: dict[int, list[FourTuple]] = {}
         """By token, those that an earlier policy explained, or an earlier daemon's."""
         self._undecided_until: float | None = None
@@ -90,15 +94,16 @@ class BackupFlags:
         self._refused = {each for each in self._refused if each in sockets or each in self._fresh}
         self._fresh.clear()
 
-    def wanted(self, token: int, actions: Mapping[FourTuple, Action]) -> list[SetBackup]:
-        """Return what is to be done so that the flags of a connection are as *actions* say."""
+    def wanted(self, token: int, actions: Mapping[FourTuple, Action], rule: str) -> list[SetBackup]:
+        """Return what is to be done so that the flags of a connection are as *actions*, by *rule*, say."""
         effects = []
         for four_tuple, action in actions.items():
             backup = self._set.get(four_tuple) == token
             if backup:
                 self.to_take_back.discard(four_tuple)
+                self._rules[four_tuple] = rule
             if action.backup is not backup and four_tuple not in self._refused:
-                effects.append(SetBackup(token, four_tuple, action.backup))
+                effects.append(SetBackup(token, four_tuple, action.backup, rule))
         return effects
 
     def taken_back(
@@ -112,7 +117,7 @@ class BackupFlags:
         for four_tuple in self.to_take_back:
             token = self._set[four_tuple]
             if four_tuple in sockets and not may_explain(token):
-                effects.append(SetBackup(token, four_tuple, False))
+                effects.append(self._regular(four_tuple, token))
         return effects
 
     def confirmed(self, effect: SetBackup, explained: bool) -> None:
@@ -121,6 +126,8 @@ class BackupFlags:
             self._unset(effect.four_tuple)
             return
         self._set[effect.four_tuple] = effect.token
+        if effect.rule is not None:
+            self._rules[effect.four_tuple] = effect.rule
         self._fresh.add(effect.four_tuple)
         if not explained:
             self.to_take_back.add(effect.four_tuple)
@@ -134,8 +141,12 @@ class BackupFlags:
 
     def release_all(self) -> Sequence[SetBackup]:
         """Return what takes all flags back."""
-        return [SetBackup(token, four_tuple, False) for four_tuple, token in self._set.items()]
+        return [self._regular(four_tuple, token) for four_tuple, token in self._set.items()]
+
+    def _regular(self, four_tuple: FourTuple, token: int) -> SetBackup:
+        return SetBackup(token, four_tuple, False, self._rules.get(four_tuple))
 
     def _unset(self, four_tuple: FourTuple) -> None:
         self._set.pop(four_tuple, None)
+        self._rules.pop(four_tuple, None)
         self.to_take_back.discard(four_tuple)

@@ -37,6 +37,8 @@ class Reached(Effect):
     client: str
     """"" for all clients together."""
     sentence: str
+    rule: str
+    """The first that feeds it, as that of its caps."""
 
 
 class BudgetStage:
@@ -162,11 +164,12 @@ class BudgetStage:
                 yield Outcome()
         yield Outcome(
             self._accounts.take_stale(),
-            [
-                Reached(each.budget.name, each.key.client, self._accounts.describe(each))
-                for each in self._accounts.take_reached()
-            ],
+            [self._reached(each) for each in self._accounts.take_reached()],
         )
+
+    def _reached(self, volume: Volume) -> Reached:
+        name = volume.budget.name
+        return Reached(name, volume.key.client, self._accounts.describe(volume), self._first_rule.get(name, name))
 
     def _meter(self, connection: Connection, parts: Mapping[FourTuple, tuple[Part, ...]], now: float) -> None:
         token = connection.token

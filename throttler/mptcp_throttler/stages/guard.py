@@ -20,17 +20,19 @@ from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationD
 
 @dataclass(frozen=True, slots=True)
 class Relaxed(Effect):
-    """To be logged: the caps of a connection were relaxed."""
+    """To be told: the caps that one rule puts on a connection were relaxed."""
 
     token: int
+    rule: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed(Effect):
-    """To be logged: the caps of a connection are in force again."""
+    """To be told: the caps that one rule puts on a connection are in force again."""
 
     token: int
+    rule: str
 
 
 @dataclass(slots=True)
@@ -70,6 +72,8 @@ class GuardStage:
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
         self._down, self._up = DegradationDetector(policy.guard), UploadDegradationDetector(policy.guard)
+        self._rules: dict[tuple[int, Direction], tuple[str, ...]] = {}
+        """Of each guarded connection, by its token, the rules whose caps are guarded."""
         self._retired: list[object] = []
         """What earlier detectors kept of connections."""
 
@@ -89,8 +93,11 @@ class GuardStage:
         for direction, detector in ((Direction.DOWN, self._down), (Direction.UP, self._up)):
             if direction not in guarded:
                 detector.forget(token)
+                self._rules.pop((token, direction), None)
                 continue
             there = [each for each in verdicts if each.direction is direction]
+            names = [each.rule.name for each in there if each.rule is not None and _guarded(each)]
+            self._rules[token, direction] = tuple(dict.fromkeys(names))
             uncapped = tuple([each.four_tuple for each in there if each.throttle is None])
             if direction is Direction.DOWN:
                 self._down.watch(token, uncapped, tuple([each.four_tuple for each in there if each.throttle]))
@@ -103,8 +110,9 @@ class GuardStage:
 
     def forget(self, token: int) -> None:
         """Connection *token* has ended."""
-        self._down.forget(token)
-        self._up.forget(token)
+        for direction, detector in ((Direction.DOWN, self._down), (Direction.UP, self._up)):
+            detector.forget(token)
+            self._rules.pop((token, direction), None)
 
     def watched(self) -> Collection[FourTuple]:
         """Return the uncapped subflows of guarded downloads, all of guarded uploads, and all that are urgent."""
@@ -121,15 +129,18 @@ class GuardStage:
             for changed in detector.observe(samples):
                 if detector not in (self._down, self._up):
                     return  # a policy came into force between two slices
-                yield Outcome(changed, [self._effect(detector, token) for token in changed])
+                yield Outcome(changed, [each for token in changed for each in self._effects(detector, token)])
 
-    def _effect(self, detector: DegradationDetector, token: int) -> Effect:
+    def _effects(self, detector: DegradationDetector, token: int) -> Iterator[Effect]:
+        rules = self._rules.get((token, Direction.UP if detector is self._up else Direction.DOWN), ())
         relaxation = detector.relaxation(token)
         if relaxation is None:
             self.counters.resumptions += 1
-            return Resumed(token)
+            yield from (Resumed(token, rule) for rule in rules)
+            return
         self.counters.relaxations += 1
-        return Relaxed(token, self._told(detector, relaxation))
+        reason = self._told(detector, relaxation)
+        yield from (Relaxed(token, rule, reason) for rule in rules)
 
     def reason(self, token: int) -> str | None:
         """Return for people why the caps of connection *token* are relaxed; None while they are in force."""

@@ -53,9 +53,11 @@ class _Subflow:
 class _Connection:
     """One connection that one rule steers."""
 
-    __slots__ = ("actions", "at_rest", "sampled", "samples", "skipped", "steering", "subflows", "urgent_until")
+    __slots__ = ("actions", "at_rest", "rule", "sampled", "samples", "skipped", "steering", "subflows", "urgent_until")
 
-    def __init__(self, steer: Steer) -> None:
+    def __init__(self, rule: str, steer: Steer) -> None:
+        self.rule = rule
+        """Its name."""
         self.steering = Steering(steer)
         self.subflows: tuple[_Subflow, ...] = ()
         self.actions: dict[FourTuple, Action] = {}
@@ -181,7 +183,8 @@ class SteeringStage:
         known = self._connections.get(token)
         if known is None or known.steering.steer != rule.steer:
             self.forget(token)
-            known = self._connections[token] = _Connection(rule.steer)
+            known = self._connections[token] = _Connection(rule.name, rule.steer)
+        known.rule = rule.name  # another policy may have the same mode under another name
         before = known.subflows
         if known.set_subflows(path_of):
             self._stop_sampling(token, before)
@@ -259,7 +262,7 @@ class SteeringStage:
             if before != connection.actions:
                 changed.append(token)
             if connection.steering.steer.by_order and not self._dry_run:
-                wanted = self._flags.wanted(token, connection.actions)
+                wanted = self._flags.wanted(token, connection.actions, connection.rule)
                 connection.at_rest = connection.at_rest and not wanted
                 effects += wanted
         effects += self._flags.taken_back(sockets, self._may_explain)

@@ -114,16 +114,17 @@ class Chronicle:
             kind = APPLIED if there and rule is not None else LIFTED
             self.ring.add(now, kind, token, four_tuple, path, rule, direction.value)
 
-    def guard(self, now: float, token: int, detail: str) -> None:
-        self.ring.add(now, GUARD, token, detail=detail)
+    def guard(self, now: float, token: int, rule: str, detail: str) -> None:
+        self.ring.add(now, GUARD, token, rule=rule, detail=detail)
 
     def budget(self, now: float, name: str, client: str, sentence: str) -> None:
         whose = f"client {client}: " if client else ""
         self.ring.add(now, BUDGET, rule=name, detail=f"{whose}{sentence}")
 
-    def steering(self, now: float, token: int, four_tuple: FourTuple, detail: str) -> None:
+    def steering(self, now: float, token: int, four_tuple: FourTuple, rule: str | None, detail: str) -> None:
         known = self._traffic.standing(four_tuple, Direction.DOWN)
-        self.ring.add(now, STEERING, token, four_tuple, None if known is None else known[1], detail=detail)
+        path = None if known is None else known[1]
+        self.ring.add(now, STEERING, token, four_tuple, path, rule, detail=detail)
 
     def reload(self, now: float, detail: str) -> None:
         self.ring.add(now, RELOAD, detail=detail)

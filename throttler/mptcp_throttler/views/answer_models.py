@@ -199,8 +199,8 @@ class StageWords(Part):
     stage: Literal["budgets", "guard", "steering"]
     what: str
     since: Moment | None
-    """When it last did something here, by its events. Without any: when the subflow began or the policy was taken,
-    whichever is later; null where events do not go back so far, or hours of the rule may have begun it."""
+    """When it last did something here, by its events. Without any: when the subflow began, the policy was taken, or the
+    clock last opened the rule or closed one before it, whichever is latest; null where events do not go back so far."""
 
 
 class ExplainedSubflow(Part):
@@ -233,6 +233,8 @@ class ExplainedConnection(Part):
 
 
 class ExplainAnswer(Answer):
+    time_zone: str
+    """Of the policy's hours."""
     total: Count
     connections: list[ExplainedConnection]
     """The latest first; at most 50."""
@@ -291,10 +293,16 @@ class OwnSubflow(Part):
 class OwnBudget(Part):
     name: str
     client: str | None
-    """The address of the connection's own client that it is for; null where all share it."""
+    """The client's own address that it is for; null where all share it."""
     used: Bytes
     volume: Bytes
+    """What may be used until the first step."""
     left: Bytes
+    """Of the volume; 0 from the first step on."""
+    step: Bytes | None
+    """After how much the step begins that holds; null before the first."""
+    next_step: Bytes | None
+    """After how much the next one begins; null where none comes."""
     until: Moment
     shared: bool
     """All clients use it up together."""
@@ -305,6 +313,11 @@ class ClientAnswer(Answer):
     subflows: list[OwnSubflow]
     budgets: list[OwnBudget]
     """Those that meter this connection."""
+
+
+class BudgetsAnswer(Answer):
+    budgets: list[OwnBudget]
+    """Those that have metered the address in the present period, meter it now, or would."""
 
 
 class Change(Part):

@@ -1,7 +1,8 @@
 """What was used of budgets, as answers have it: by account, the fullest first, and each budget in all.
 
 A budget for each client has an account for each address, ten thousand perhaps: a row is made for those alone that are
-shown.
+shown. The volume of a budget is what may be used until its first step; which step an account has reached, and which
+comes next, is said beside that.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptcp_common.accounts import fullest
-from mptcp_throttler.policy.budget import Account, next_step, period
+from mptcp_throttler.policy.budget import Account, next_step, period, step_of
 from mptcp_throttler.policy.model import Budget, Policy
 
 _Fullness = tuple[float, str, str, int]
@@ -41,13 +42,14 @@ class _Total:
             "used_up": self.used_up,
             "used": self.used,
             "volume": self.volume,
-            "first_volume": self.budget.steps[0].after,
+            "first_volume": _volume(self.budget),
             "until": self.end,
         }
 
     def account(self, fullness: _Fullness) -> dict[str, Any]:
         _, name, client, used = fullness
-        volume = _volume(self.budget, used)
+        volume = _volume(self.budget)
+        step, coming = step_of(self.budget, used), next_step(self.budget, used)
         return {
             "name": name,
             "rule": self.rule,
@@ -55,6 +57,8 @@ class _Total:
             "used": used,
             "volume": volume,
             "left": max(0, volume - used),
+            "step": None if step is None else step.after,
+            "next_step": None if coming is None else coming.after,
             "until": self.end,
         }
 
@@ -97,14 +101,12 @@ def _totals(policy: Policy, now: float) -> dict[str, _Total]:
 def _counted(totals: Mapping[str, _Total], used: Mapping[Account, int]) -> Iterator[_Fullness]:
     """Yield how full each account of *totals* is that is of the present period, and add it there; of a budget for all
     one even where unused."""
-    first_of = {name: total.budget.steps[0].after for name, total in totals.items()}
+    volumes = {name: _volume(total.budget) for name, total in totals.items()}
     for (name, client, start), octets in used.items():
         total = totals.get(name)
         if total is None or start != total.begin:
             continue
-        volume = first_of[name]
-        if octets >= volume:
-            volume = _volume(total.budget, octets)
+        volume = volumes[name]
         total.accounts += 1
         total.used_up += octets >= volume
         total.used += octets
@@ -112,10 +114,10 @@ def _counted(totals: Mapping[str, _Total], used: Mapping[Account, int]) -> Itera
         yield -octets / max(1, volume), name, client, octets
     for name, total in totals.items():
         if not total.accounts and not total.budget.per_client:
-            total.accounts, total.volume = 1, first_of[name]
+            total.accounts, total.volume = 1, volumes[name]
             yield 0.0, name, "", 0
 
 
-def _volume(budget: Budget, used: int) -> int:
-    """Return what may be used until the next step, or where none comes, what could be used until the last."""
-    return (next_step(budget, used) or budget.steps[-1]).after
+def _volume(budget: Budget) -> int:
+    """Return what may be used until the first step that does not hold from the beginning on; 0 where there is none."""
+    return next((step.after for step in budget.steps if step.after), 0)

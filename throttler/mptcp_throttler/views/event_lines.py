@@ -26,10 +26,15 @@ class EventLines:
         yield f"{when.strftime('%H:%M:%S.%f')[:-3]}  {event['kind']:<10}  {token:<8}  {event['text']}{rule}"
 
 
-def missed(answer: Mapping[str, Any], after: int) -> str | None:
+def is_another(answer: Mapping[str, Any], after: int, pid: int | None) -> bool:
+    """Say whether *answer* is of another daemon than that with *pid*, None for any, whose last event was *after*."""
+    return bool(answer["last"] < after or answer["pid"] != (pid or answer["pid"]))
+
+
+def missed(answer: Mapping[str, Any], after: int, pid: int | None = None) -> str | None:
     """Return that events after *after* are no longer kept, or that the daemon is another one; None where all are."""
-    first, last = answer["first"], answer["last"]
-    if last < after:
+    first = answer["first"]
+    if is_another(answer, after, pid):
         return "the daemon was started anew; its events begin here"
     lost = first - after - 1
     return f"{lost} events are missing: the daemon keeps the latest ones alone" if after and lost > 0 else None

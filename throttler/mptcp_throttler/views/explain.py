@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow, SubflowState
-from mptcp_throttler.policy.explanation import ExplainedPolicy
-from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.policy.explanation import ExplainedPolicy, Tried
+from mptcp_throttler.policy.model import Direction, Kind, Verdict
 from mptcp_throttler.policy.reasons import BEFORE
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import event_ring
@@ -37,6 +37,7 @@ def explain(
     policy = ExplainedPolicy(known.policy)
     found = sorted(_asked_for(known, request), key=lambda each: each.since, reverse=True)
     return {
+        "time_zone": str(known.policy.time_zone),
         "total": len(found),
         "connections": [
             _Explained(known, ring, taken, policy, each, list(steps(each)), expected(each)).as_json()
@@ -103,7 +104,7 @@ class _Explained:
         verdict = self._steps[-1][key]
         throttle = verdict.throttle
         since = self._known.traffic.since(*key)
-        tried = self._policy.tried(self._connection, subflow, direction, self._known.now, self._expected)
+        tried = list(self._policy.tried(self._connection, subflow, direction, self._known.now, self._expected))
         dry = " (dry run)" if self._known.policy.dry_run else ""
         return {
             "remote": end_text(subflow.four_tuple.remote, subflow.four_tuple.remote_port),
@@ -127,38 +128,40 @@ class _Explained:
                 }
                 for each in tried
             ],
-            "stages": list(self._stages(key, verdict)),
+            "stages": list(self._stages(key, verdict, tried)),
             "cap_state": self._cap_state(subflow.four_tuple, verdict),
         }
 
-    def _stages(self, key: tuple[FourTuple, Direction], verdict: Verdict) -> Iterator[dict[str, Any]]:
+    def _stages(
+        self, key: tuple[FourTuple, Direction], verdict: Verdict, tried: Sequence[Tried]
+    ) -> Iterator[dict[str, Any]]:
         for stage, before, after in zip(STAGES, self._steps[:-1], self._steps[1:], strict=True):
             old, new = before[key], after[key]
             what = _added(old.reason, new.reason, BEFORE[key[1]])
             if what:
-                yield {"stage": stage, "what": what, "since": self._since(stage, key, verdict)}
+                yield {"stage": stage, "what": what, "since": self._since(stage, key, verdict, tried)}
 
-    def _since(self, stage: str, key: tuple[FourTuple, Direction], verdict: Verdict) -> float | None:
+    def _since(
+        self, stage: str, key: tuple[FourTuple, Direction], verdict: Verdict, tried: Sequence[Tried]
+    ) -> float | None:
         """Return when the stage last did something to the subflow; None where that is not known.
 
-        What there is no event of began with the subflow, or with the policy: of steering there are events of backup
-        flags alone, and it began with the last subflow among which data are spread. That hours began it, or an event
-        that is kept no more, cannot be ruled out.
+        What there is no event of began with the subflow, with the policy, or when hours last opened its rule or closed
+        one before that: of steering there are events of backup flags alone, and it began with the last subflow among
+        which data are spread. That an event began it which is kept no more cannot be ruled out.
         """
         four_tuple, _ = key
-        kind = _EVENTS[stage]
-        found = [each.time for each in self._events if each.kind == kind and self._concerns(each, four_tuple, verdict)]
+        opened = max((each.since or 0.0 for each in tried if each.kind is _KINDS.get(stage)), default=0.0)
+        of_stage = (each for each in self._events if each.kind == _EVENTS[stage])
+        found = [each.time for each in of_stage if self._concerns(each, four_tuple, verdict)]
         if found:
-            return found[-1]
-        rule = verdict.steer if stage == "steering" else verdict.budget if stage == "budgets" else None
-        if rule is not None and rule.windows is not None:
-            return None
+            return max(found[-1], opened)
         subflows = self._connection.subflows
         if stage == "steering":
             began = max((each.since for each in subflows if each.state is SubflowState.ACTIVE), default=0.0)
         else:
             began = next((each.since for each in subflows if each.four_tuple == four_tuple), 0.0)
-        since = max(began, self._taken)
+        since = max(began, self._taken, opened)
         return since if since >= self._whole_since else None
 
     def _concerns(self, event: Happened, four_tuple: FourTuple, verdict: Verdict) -> bool:
@@ -180,6 +183,7 @@ class _Explained:
 
 
 _EVENTS: Final = {"budgets": event_ring.BUDGET, "guard": event_ring.GUARD, "steering": event_ring.STEERING}
+_KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
 
 
 def _added(before: str, after: str, beginning: str) -> str | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime, tzinfo
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from mptcp_common.units import counted, format_rate
+from mptcp_throttler.policy.schedule import moment_text
 
 _DIRECTIONS: Final = {"down": "download", "up": "upload"}
 _KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steering of rule"}
@@ -20,8 +22,8 @@ _STATES: Final = {
 
 
 def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterator[str]:
-    """Yield the lines. *zone*: of the times; None: that of this host."""
-    clock = Clock(answer["time"], zone)
+    """Yield the lines. *zone*: of what happened; None: that of this host. Hours are those of the policy's zone."""
+    clock = Clock(answer["time"], zone, ZoneInfo(answer["time_zone"]))
     if not answer["connections"]:
         yield "no such connection is open"
     for connection in answer["connections"]:
@@ -40,15 +42,20 @@ def explanation(answer: Mapping[str, Any], zone: tzinfo | None = None) -> Iterat
 class Clock:
     """Writes times as people do who know what day it is."""
 
-    def __init__(self, now: float, zone: tzinfo | None = None) -> None:
+    def __init__(self, now: float, zone: tzinfo | None, policys: tzinfo) -> None:
         self._zone = zone
+        self._policys = policys
         self._now = now
 
-    def at(self, time: float, *, exact: bool = True) -> str:
-        """Return the time of day, and the date where it is another day. *exact*: with seconds."""
+    def at(self, time: float) -> str:
+        """Return the time of day, and the date where it is another day."""
         when, today = (datetime.fromtimestamp(each, self._zone) for each in (time, self._now))
-        clock = when.strftime("%H:%M:%S" if exact or when.second else "%H:%M")
+        clock = when.strftime("%H:%M:%S")
         return clock if when.date() == today.date() else f"{when.strftime('%a %Y-%m-%d')} {clock}"
+
+    def hour(self, time: float) -> str:
+        """Return a time to come as the policy's hours have it, and its zone: ``18:00 (Europe/Athens)``."""
+        return f"{moment_text(time, self._now, self._policys)} ({self._policys})"
 
 
 def _subflow(subflow: Mapping[str, Any], clock: Clock) -> Iterator[str]:
@@ -83,10 +90,10 @@ def _verdict(subflow: Mapping[str, Any], clock: Clock) -> str:
 def rule_line(rule: Mapping[str, Any], clock: Clock) -> str:
     """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``.
 
-    What is not met says itself when that changes, by the policy's clock; until when a rule matches is by *clock*.
+    What is not met says itself when that changes, as *clock* does it of a rule that matches.
     """
     name = f"{_KINDS.get(rule.get('kind', 'throttle'), 'rule')} {rule['rule']}"
     if rule["matched"]:
-        until = None if rule.get("until") is None else f"until {clock.at(rule['until'], exact=False)}"
+        until = None if rule.get("until") is None else f"until {clock.hour(rule['until'])}"
         return "; ".join(filter(None, (f"{name}: matches", rule["failed"], until)))
     return f"{name}: does not match: {rule['failed']}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from mptcp_throttler.mptcp.model import Connection, SubflowState
+from mptcp_throttler.views.client_budgets import own_budget
 from mptcp_throttler.views.known import Known
 from mptcp_throttler.views.snapshot import by_direction
 from mptcp_throttler.views.words import address_text
@@ -63,10 +64,5 @@ def own_client(
     return {
         "multipath": True,
         "subflows": subflows,
-        "budgets": [
-            {key: each[key] for key in ("name", "client", "used", "volume", "left", "until")}
-            | {"shared": each["client"] is None}
-            for each in budgets(addresses)
-            if each["name"] in metered
-        ],
+        "budgets": [own_budget(each) for each in budgets(addresses) if each["name"] in metered],
     }

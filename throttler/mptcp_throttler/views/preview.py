@@ -50,9 +50,15 @@ def preview(settings: Settings, policy: Policy, connections: Iterable[Connection
 
 def whole_reason(verdict: Verdict) -> str:
     """Return the reason of the cap with what is known of budget and steering without samples."""
-    reason, budget, steer = verdict.reason, verdict.budget, verdict.steer
+    reason, budget = verdict.reason, verdict.budget
     if budget is not None and budget.budget is not None:
         reason = joined(reason, f"metered by the {budget.budget.title}", verdict.direction)
+    return steered_reason(verdict, reason)
+
+
+def steered_reason(verdict: Verdict, reason: str) -> str:
+    """Return *reason* with what is known of steering without samples."""
+    steer = verdict.steer
     if steer is not None and steer.steer is not None:
         reason = joined(reason, f"steered {steer.steer.name} by rule {steer.name}", verdict.direction)
     return reason

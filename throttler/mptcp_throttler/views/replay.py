@@ -1,11 +1,12 @@
-"""What the throttler would have known and done, from captured segments alone: tracker, anticipation and policy. Pure.
+"""What the throttler would have known and done, from captured segments alone. Pure.
 
 The capture's time is the clock: by it handshakes and idle subflows expire, rules open and close, and connections are
 anticipated, as they are in the daemon. What differs from the daemon:
 
 - There is no kernel to confirm or to end anything: what packets show counts, MP_PRIO included.
 - A subflow that began before the capture is not known; the daemon lists the sockets when it starts.
-- Budgets, guard and steering need samples of sockets. Which rule meters or steers a subflow is said, as ``plan`` does.
+- Budgets begin with nothing used, and count what was captured (``replayed_budgets``).
+- Guard and steering need samples of sockets. Which rule steers a subflow is said, as ``plan`` does.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final
 
 from mptcp_common.units import approximate_size
 from mptcp_throttler.mptcp.captured import Captured
@@ -39,8 +40,9 @@ from mptcp_throttler.policy.anticipation import Anticipation
 from mptcp_throttler.policy.evaluate import evaluate, next_change
 from mptcp_throttler.policy.model import Direction, Network, Policy, Verdict
 from mptcp_throttler.policy.schedule import open_rules
-from mptcp_throttler.views.preview import whole_reason
-from mptcp_throttler.views.replayed import Caps, Carried, Entry, Totals
+from mptcp_throttler.views.preview import steered_reason
+from mptcp_throttler.views.replayed import Caps, Carried, Entry, InForce, Totals
+from mptcp_throttler.views.replayed_budgets import ReplayedBudgets
 
 BACK_SECONDS: Final = 60.0
 """A segment so much older than the one before begins a capture that was appended; others came in disorder."""
@@ -54,16 +56,6 @@ _Key = tuple[FourTuple, Direction]
 _DETAILS: Final = {
     "unknown token": "no connection with this token is known: it began before the capture, or the join is forged",
 }
-
-
-@dataclass(slots=True)
-class _Cap:
-    """One that is in force on a subflow."""
-
-    rule: str
-    since: float
-    before: int
-    """Bytes that the subflow had carried when it began."""
 
 
 class Replay:
@@ -85,23 +77,31 @@ class Replay:
         self._interfaces = tuple(interfaces)
         self._counted: Counter[str] = Counter()
         """By trackers from before the capture's time went back."""
-        self._caps: dict[_Key, _Cap] = {}
+        self._caps: dict[_Key, InForce] = {}
+        self._verdicts: dict[int, dict[_Key, Verdict]] = {}
+        self._carried: dict[FourTuple, Carried] = {}
+        """Of active subflows, and of those that close."""
+        self._clock: float | None = None
+        self._budgets = ReplayedBudgets(policy)
         self._tracker = Tracker(self._ports, self._limits)
         self._begin()
 
     def _begin(self) -> None:
-        """Begin to track, with nothing known."""
-        self.finish()
+        """Begin to track, with nothing known but what was used of budgets."""
+        self._end_caps()
+        for token in self._verdicts:
+            self._budgets.forget(token)
+        for four_tuple, carried in self._carried.items():
+            self._budgets.closed(four_tuple, carried, self._now)
         self._counted.update(asdict(self._tracker.counters))
         self._tracker = Tracker(self._ports, self._limits)
         self._anticipation = Anticipation()
-        self._verdicts: dict[int, dict[_Key, Verdict]] = {}
-        self._carried: dict[FourTuple, Carried] = {}
-        """Of active subflows, and of those that close."""
+        self._verdicts = {}
+        self._carried = {}
         self._token_of: dict[FourTuple, int] = {}
         self._asked: dict[FourTuple, bool] = {}
         """Four-tuples with MPTCP options: whether their SYN was seen."""
-        self._clock: float | None = None
+        self._clock = None
         self._change: float | None = None
         """When the clock next opens or closes a rule; infinity: never; None: to be asked."""
         self._open: tuple[bool, ...] = ()
@@ -124,6 +124,8 @@ class Replay:
         if carried is not None:
             carried.up += captured.payload if from_client else 0
             carried.down += 0 if from_client else captured.payload
+            if captured.payload:
+                self._budgets.carried(self._token_of[four_tuple], four_tuple, carried, now)
         if self._signals(segment, four_tuple):
             text = _VERSION_0 if _asks_for_version_0(segment, from_client) else ""
             yield Entry(now, "segment", text, None, four_tuple, captured=captured, from_client=from_client)
@@ -131,8 +133,16 @@ class Replay:
         events += self._priority(segment, four_tuple, from_client)
         yield from self._follow(events, now)
 
-    def finish(self) -> None:
-        """The capture is over: complete the totals. What is open stays open."""
+    def finish(self) -> Iterator[Entry]:
+        """The capture is over: yield what was carried last brought about, and complete the totals."""
+        yield from self._sample_budgets(self._now)
+        self._end_caps()
+
+    def accounts(self) -> list[dict[str, Any]]:
+        """Return what was used of budgets, the fullest first, as ``summary`` has it."""
+        return self._budgets.accounts(self._now)
+
+    def _end_caps(self) -> None:
         for key in list(self._caps):
             self._end_cap(key, self._now)
 
@@ -173,6 +183,7 @@ class Replay:
                 change = next_change(self._policy, now)
                 self._change = math.inf if change is None else change
             due.append(self._change)
+            due.append(self._budgets.due)
         return min(due)
 
     def _due(self, now: float) -> Iterator[Entry]:
@@ -187,6 +198,15 @@ class Replay:
                     text = f"the hours of rule {rule.name} {'begin' if is_now else 'end'}"
                     yield Entry(now, "clock", text, rule=rule.name)
             yield from self._decide(list(self._tracker.connections), now)
+        if self._budgets.due <= now:
+            yield from self._sample_budgets(now)
+
+    def _sample_budgets(self, now: float) -> Iterator[Entry]:
+        changed, reached = self._budgets.sample(now)
+        for each in reached:
+            whose = f"client {each.client}: " if each.client else ""
+            yield Entry(now, "budget", f"{whose}{each.sentence}", rule=each.budget)
+        yield from self._decide(changed, now)
 
     # Segments
 
@@ -253,8 +273,9 @@ class Replay:
                 closed.append(event.four_tuple)
         yield from self._decide(tokens, now)
         for four_tuple in closed:
-            self._carried.pop(four_tuple, None)
             self._token_of.pop(four_tuple, None)
+            if (carried := self._carried.pop(four_tuple, None)) is not None:
+                self._budgets.closed(four_tuple, carried, now)
 
     def _entry(self, event: Event, now: float) -> Entry:
         four_tuple, token = event.four_tuple, event.token
@@ -270,7 +291,7 @@ class Replay:
                 return Entry(now, "subflow", f"active: {self._kind(token, four_tuple)}", token, four_tuple)
             case EventKind.SUBFLOW_CLOSED if four_tuple is not None:
                 carried = self._carried.get(four_tuple, Carried())
-                text = f"has ended: {event.detail}; {_bytes(carried)}"
+                text = f"has ended: {event.detail}; {carried}"
                 return Entry(now, "closed", text, token, four_tuple)
             case EventKind.SUBFLOW_CHANGED:
                 return Entry(now, "changed", self._change_of(event), token, four_tuple)
@@ -309,6 +330,7 @@ class Replay:
             after: dict[_Key, Verdict] = {}
             if connection is None:
                 self._anticipation.forget(token, now)
+                self._budgets.forget(token)
             else:
                 after = {(each.four_tuple, each.direction): each for each in self._evaluate(connection, now)}
                 self._verdicts[token] = after
@@ -320,7 +342,8 @@ class Replay:
 
     def _evaluate(self, connection: Connection, now: float) -> tuple[Verdict, ...]:
         expected = self._anticipation.subflows(connection, now)
-        return evaluate(self._policy, connection, now, expected if self._policy.anticipate else 0)
+        verdicts = evaluate(self._policy, connection, now, expected if self._policy.anticipate else 0)
+        return self._budgets.apply(connection, verdicts, now)
 
     def _changed(self, token: int, key: _Key, before: Verdict | None, verdict: Verdict, now: float) -> Iterator[Entry]:
         """Yield what is decided of a subflow, if that is another cap, or another reason for none."""
@@ -340,7 +363,7 @@ class Replay:
         yield Entry(
             now,
             "decided",
-            word + whole_reason(verdict),
+            word + steered_reason(verdict, verdict.reason),
             token,
             verdict.four_tuple,
             verdict.path,
@@ -352,7 +375,7 @@ class Replay:
 
     def _begin_cap(self, key: _Key, rule: str, now: float) -> None:
         carried = self._carried.get(key[0], Carried())
-        self._caps[key] = _Cap(rule, now, carried.of(key[1]))
+        self._caps[key] = InForce(rule, now, carried.of(key[1]))
         self.totals.caps.setdefault(rule, Caps()).count += 1
 
     def _end_cap(self, key: _Key, now: float, token: int | None = None, verdict: Verdict | None = None) -> Entry:
@@ -375,7 +398,3 @@ _VERSION_0: Final = "asks for MPTCP version 0 (RFC 6824), which Linux answers in
 def _asks_for_version_0(segment: Segment, from_client: bool) -> bool:
     syn = from_client and segment.flags & (TcpFlag.SYN | TcpFlag.ACK) == TcpFlag.SYN
     return syn and any(isinstance(each, MpCapable) and each.version == 0 for each in segment.options)
-
-
-def _bytes(carried: Carried) -> str:
-    return f"{approximate_size(carried.down)} down, {approximate_size(carried.up)} up"

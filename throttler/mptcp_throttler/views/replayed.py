@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mptcp_common.units import approximate_size
 from mptcp_throttler.mptcp.captured import Captured
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Direction
@@ -15,7 +16,7 @@ class Entry:
 
     time: float
     kind: str
-    """segment, connection, subflow, changed, closed, refused, decided, lifted, clock: docs/operator.md."""
+    """segment, connection, subflow, changed, closed, refused, decided, lifted, budget, clock: docs/operator.md."""
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
@@ -38,6 +39,19 @@ class Carried:
 
     def of(self, direction: Direction) -> int:
         return self.down if direction is Direction.DOWN else self.up
+
+    def __str__(self) -> str:
+        return f"{approximate_size(self.down)} down, {approximate_size(self.up)} up"
+
+
+@dataclass(slots=True)
+class InForce:
+    """A cap that is in force on a subflow."""
+
+    rule: str
+    since: float
+    before: int
+    """Bytes that the subflow had carried when it began."""
 
 
 @dataclass(slots=True)

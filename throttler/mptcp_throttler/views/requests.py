@@ -158,9 +158,14 @@ QUERIES: Final[Mapping[str, Mapping[str, _Check]]] = {
         "limit": _whole(1, 10_000),
     },
     "client": {"endpoint": _endpoint},
+    "budgets": {"client": _address},
     "what_if": {"policy": _text(LARGEST_REQUEST)},
 }
-_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {"client": ("endpoint",), "what_if": ("policy",)}
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "client": ("endpoint",),
+    "budgets": ("client",),
+    "what_if": ("policy",),
+}
 
 
 def _those(allowed: Mapping[str, object]) -> str:

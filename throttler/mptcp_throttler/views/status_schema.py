@@ -31,6 +31,7 @@ ANSWERS: Final[dict[str, type[models.Answer]]] = {
     "explain": models.ExplainAnswer,
     "events": models.EventsAnswer,
     "client": models.ClientAnswer,
+    "budgets": models.BudgetsAnswer,
     "what_if": models.WhatIfAnswer,
 }
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
@@ -58,6 +59,7 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
         "limit": (int | None, Field(1000, ge=1, le=10_000)),
     },
     "client": {"endpoint": (str, Field(description="The client's end of any subflow: `ADDR:PORT`, `[ADDR]:PORT`."))},
+    "budgets": {"client": (str, Field(description="An address: `192.0.2.1`, `2001:db8::1`."))},
     "what_if": {"policy": (str, Field(description="The text of a policy file."))},
 }
 

@@ -95,12 +95,12 @@ class BudgetTotals(Part):
     accounts: Count
     """Those of which anything was used; one at the least where all have one together."""
     used_up: Count
-    """Those that have reached the last step."""
+    """Those that have used their whole volume."""
     used: Bytes
     """Of all of them, as is the volume."""
     volume: Bytes
     first_volume: Bytes
-    """What an account may use until the first step."""
+    """The volume of one account."""
     until: Moment
     """When it begins anew."""
 
@@ -115,8 +115,13 @@ class Budget(Part):
     """Null for all clients together."""
     used: Bytes
     volume: Bytes
-    """Of the next step, or of the last one where all are reached."""
+    """What may be used until the first step."""
     left: Bytes
+    """Of the volume; 0 from the first step on."""
+    step: Bytes | None
+    """After how much the step begins that holds; null before the first."""
+    next_step: Bytes | None
+    """After how much the next one begins; null where none comes."""
     until: Moment
     """When it begins anew."""
 

@@ -15,6 +15,8 @@ from mptcp_throttler.views.replay import Replay
 from mptcp_throttler.views.replayed import Caps, Entry
 
 _FLAGS: Final = ((TcpFlag.SYN, "SYN"), (TcpFlag.FIN, "FIN"), (TcpFlag.RST, "RST"), (TcpFlag.ACK, "ACK"))
+_BY_TIME: Final = ("clock", "budget")
+"""Kinds of what no segment brings about."""
 _CLOCK: Final = "%H:%M:%S.%f"
 
 
@@ -34,7 +36,7 @@ class Timeline:
             yield day
         end = "" if entry.four_tuple is None else remote_end(entry)
         if entry.captured is None:
-            clock = at.strftime(_CLOCK) if entry.kind == "clock" else " " * len("00:00:00.000000")
+            clock = at.strftime(_CLOCK) if entry.kind in _BY_TIME else " " * len("00:00:00.000000")
             about = f"{end} " if end and entry.kind != "connection" else ""
             yield f"{clock}  {about}{entry.text}"
             return
@@ -69,6 +71,10 @@ def summary(replay: Replay) -> Iterator[str]:
     )
     for rule, caps in totals.caps.items():
         yield f"rule {rule}: {_caps(caps)}"
+    for each in replay.accounts():
+        whose = f" of client {each['client']}" if each["client"] else ""
+        used = f"{approximate_size(each['used'])} of {approximate_size(each['volume'])} used"
+        yield f"budget {each['name']}{whose}: {used}"
 
 
 def summary_json(replay: Replay, notes: list[str]) -> str:
@@ -78,7 +84,8 @@ def summary_json(replay: Replay, notes: list[str]) -> str:
         rule: {"caps": each.count, "seconds": each.seconds, "bytes": each.carried} for rule, each in totals.caps.items()
     }
     counts = {"connections": totals.connections, "subflows": totals.subflows, "segments": totals.segments}
-    return json.dumps({"time": totals.last, "kind": "summary", **counts, "rules": rules, "notes": notes})
+    shown = {"rules": rules, "budgets": replay.accounts(), "notes": notes}
+    return json.dumps({"time": totals.last, "kind": "summary", **counts, **shown})
 
 
 def notes(replay: Replay) -> Iterator[str]:

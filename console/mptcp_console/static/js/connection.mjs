@@ -63,15 +63,18 @@ export class ConnectionPage {
       const subflows = new Map((live?.subflows ?? []).map((/** @type {Subflow} */ each) => [each.remote, each]));
       keyed(byId("explained"), why.subflows, (/** @type {ExplainedSubflow} */ each) => `${each.direction} ${each.remote}`,
         () => make("article", {class: "card"}),
-        (card, /** @type {ExplainedSubflow} */ each) => update(card, each, subflows.get(each.remote), now));
+        (card, /** @type {ExplainedSubflow} */ each) => update(card, each, subflows.get(each.remote), now, explained.time_zone));
     } catch (error) {
       setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
     }
   }
 }
 
-/** @param {HTMLElement} card @param {ExplainedSubflow} each @param {Subflow|undefined} live @param {number} now */
-function update(card, each, live, now) {
+/**
+ * @param {HTMLElement} card @param {ExplainedSubflow} each @param {Subflow|undefined} live @param {number} now
+ * @param {string} zone of the policy
+ */
+function update(card, each, live, now, zone) {
   const kind = each.cap_state === "none" ? "none" : each.cap_state === "in force" ? "capped" : "landing";
   const state = each.cap_state === "none" || each.cap_state === "in force" ? "" : ` (${each.cap_state})`;
   const title = make("h2", {}, pathLabel(each.path), ` ${each.direction === "up" ? "upload" : "download"} `,
@@ -87,7 +90,7 @@ function update(card, each, live, now) {
   ]);
   const tried = make("ol", {class: "tried"}, ...each.tried.map(rule => {
     const kind = rule.kind === "throttle" ? "" : ` (${rule.kind})`;
-    return make("li", {class: rule.matched ? "matched" : "failed"}, make("strong", {}, rule.rule), `${kind} ${triedText(rule, now)}`);
+    return make("li", {class: rule.matched ? "matched" : "failed"}, make("strong", {}, rule.rule), `${kind} ${triedText(rule, now, zone)}`);
   }));
   const stages = make("ul", {class: "stages"}, ...each.stages.map(stage =>
     make("li", {}, make("strong", {}, stage.stage), ` ${stage.what}${stage.since === null ? "" : `, since ${moment(stage.since, now)}`}`)));

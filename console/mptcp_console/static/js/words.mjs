@@ -1,7 +1,7 @@
 /**
  * Sentences: for the screen reader, for the state of things, for caps. Pure.
  */
-import {age, cap, clock, counted, moment, rate} from "./format.mjs";
+import {age, cap, clock, counted, hour, rate} from "./format.mjs";
 import {pathName} from "./series.mjs";
 
 /** @typedef {import("./series.mjs").AtTime} AtTime */
@@ -89,11 +89,11 @@ export function announcement(events) {
 
 /**
  * What came of a rule that was tried, as `mptcp-throttler explain` says it: one that matches may all the same cap nothing.
- * @param {import("./types.mjs").Tried} rule @param {number} now
+ * @param {import("./types.mjs").Tried} rule @param {number} now @param {string} zone of the policy
  */
-export function triedText({matched, failed, until}, now) {
+export function triedText({matched, failed, until}, now, zone) {
   if (!matched) return failed ?? "does not match";
-  return ["matches", failed, until === null ? null : `until ${moment(until, now)}`].filter(each => each !== null).join("; ");
+  return ["matches", failed, until === null ? null : `until ${hour(until, now, zone)}`].filter(each => each !== null).join("; ");
 }
 
 /** What both directions carried. @param {{bytes_sent: number|null, bytes_received: number|null}} each */

@@ -1,0 +1,77 @@
+"""The answer to ``budgets``: what is left to one address, with and without a connection; nothing of another's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fake_kernel import FakeKernel, four_tuple
+from test_daemon import PATHS, Scene, running, scenario
+from test_status_answers import LTE, WIFI, sampled
+
+MB = 1_000_000
+STEP = "steps: [{after: %d MB, throttle: {rate: 1 Mbit/s}}]"
+OF_EACH = PATHS + (
+    "rules:\n"
+    f"  - {{name: wifi, paths: [a], budget: {{per: client, period: month, {STEP % 5}}}}}\n"
+    f"  - {{name: lte, paths: [b], budget: {{per: client, period: month, {STEP % 2}}}}}\n"
+)
+OTHERS = PATHS.replace("b: {", "c: {interfaces: [w1]}\n  d: {interfaces: [w0]}\n  b: {") + (
+    "rules:\n"
+    "  - {name: guests, when: {clients: [10.1.9.0/24]}, budget: none}\n"
+    f"  - {{name: all, paths: [a], budget: {{per: path, period: month, {STEP % 7}}}}}\n"
+    f"  - {{name: night, paths: [b], budget: {{per: path, period: month, {STEP % 3}}}}}\n"
+    f"  - {{name: roaming, paths: [c], budget: {{per: path, period: month, {STEP % 4}}}}}\n"
+    f"  - {{name: home, paths: [d], budget: {{per: client, period: month, {STEP % 6}}}}}\n"
+)
+
+
+def left(scene: Scene, client: str) -> dict[str, tuple[Any, ...]]:
+    found = scene.ask(query="budgets", client=client)["budgets"]
+    return {each["name"]: (each["client"], each["used"], each["left"], each["shared"]) for each in found}
+
+
+@scenario
+async def test_an_address_has_its_own_volume_and_not_that_of_its_other_path(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, OF_EACH, kernel) as scene:
+        kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
+        kernel.sockets.carry(four_tuple(LTE), 2 * MB)
+        await sampled(scene)
+        assert left(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
+        assert left(scene, LTE) == {"lte": (LTE, 2 * MB, 0, False)}
+        # As one connection both are its owner's.
+        found = scene.ask(query="client", endpoint=f"{WIFI}:40000")["budgets"]
+        assert {each["client"] for each in found} == {WIFI, LTE}
+
+
+@scenario
+async def test_what_is_left_is_known_before_and_after_a_connection(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    async with running(tmp_path, OF_EACH, kernel) as scene:
+        assert left(scene, WIFI) == {"wifi": (WIFI, 0, 5 * MB, False)}
+        assert left(scene, "10.3.0.1") == {}
+        kernel.sockets.connect(7, WIFI)
+        scene.daemon._changed(scene.daemon._tracker.resync(list(kernel.sockets.there.values()), 0.0))
+        kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
+        await sampled(scene)
+        kernel.sockets.there.clear()
+    kernel = FakeKernel()
+    async with running(tmp_path, OF_EACH, kernel) as scene:
+        assert not scene.ask(query="connections")["connections"]
+        assert left(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
+        assert left(scene, "10.1.0.77") == {"wifi": ("10.1.0.77", 0, 5 * MB, False)}
+
+
+@scenario
+async def test_what_the_policy_asks_of_a_subflow_decides(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    async with running(tmp_path, OTHERS, kernel) as scene:
+        assert left(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}
+        assert left(scene, "10.1.9.1") == {}, "exempted"
+        assert left(scene, "10.9.0.1") == {}, "its interface is not known"
+        kernel.sockets.connect(9, "10.9.0.1")
+        scene.daemon._changed(scene.daemon._tracker.resync(list(kernel.sockets.there.values()), 0.0))
+        assert left(scene, "10.9.0.1") == {"home": ("10.9.0.1", 0, 6 * MB, False)}
+        assert left(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}
