@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -299,3 +301,57 @@ def test_a_packager_with_the_tools_needs_no_root_and_one_without_is_told(host: H
     assert (host.root / "ran").read_text() == "built\n"
     code, _, errors = host.end(host.start("deb", "--tset"))
     assert (code, errors) == (1, "run: deb: only --test is known, not: --tset\n")
+
+
+PIPS_LINES = {
+    "short": "#!{python}\n# -*- coding: utf-8 -*-\n",
+    "long or with a space": "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n",
+}
+
+
+@pytest.mark.parametrize("lines", PIPS_LINES.values(), ids=list(PIPS_LINES))
+def test_the_commands_it_makes_import_nothing_from_where_root_stands_or_the_environment_says(
+    tmp_path: Path, lines: str
+) -> None:
+    """As pip writes them, and as ``run`` leaves them when it has made the virtual environment."""
+    commands, trap = tmp_path / ".venv/bin", tmp_path / "trap"
+    commands.mkdir(parents=True)
+    trap.mkdir()
+    for name in ("re", "json", "sitecustomize"):
+        (trap / f"{name}.py").write_text("print('caught')\n")
+    (commands / "python3").symlink_to(shutil.which("python3") or "")
+    Host.program(
+        commands / "mptcp-some",
+        "import re, json, sys\nprint('isolated' if sys.flags.isolated else 'not', *sys.argv[1:])",
+        shebang=lines.format(python=commands / "python3"),
+    )
+    in_a_trap: dict[str, Any] = {"cwd": trap, "env": {**os.environ, "PYTHONPATH": str(trap)}, "text": True}
+    assert "caught" in subprocess.check_output([commands / "mptcp-some", "x"], **in_a_trap)
+    function = re.search(r"^isolate_commands\(\) \{.*?^\}$", RUN.read_text(), re.DOTALL | re.MULTILINE)
+    assert function is not None
+    subprocess.run(["sh", "-euc", f"{function[0]}\ndie() {{ exit 1; }}\nisolate_commands"], cwd=tmp_path, check=True)
+    assert subprocess.check_output([commands / "mptcp-some", "x"], **in_a_trap) == "isolated x\n"
+
+
+def test_no_command_stays_that_would_not_be_isolated() -> None:
+    """``run`` does that to each virtual environment it makes, before it starts a command of it."""
+    made = RUN.read_text().partition("install_python() {")[2].partition("\n}")[0]
+    assert made.index("pip install --quiet --disable-pip-version-check --editable") < made.index("isolate_commands")
+    assert made.index("isolate_commands") < made.index(".venv/bin/mptcp-proxy")
+
+
+def test_what_it_starts_sees_no_variable_of_python(host: Host) -> None:
+    Host.program(host.root / "checkout/.venv/bin/mptcp-bench", 'env | grep ^PYTHON >"$ROOT/ran" || true')
+    subprocess.run(
+        ["sh", "checkout/run", "demo"],
+        cwd=host.root,
+        env={
+            "PATH": f"{host.root / 'bin'}:/usr/bin:/bin",
+            "ROOT": str(host.root),
+            "PYTHONPATH": "/tmp",
+            "PYTHONSTARTUP": "x y",
+        },
+        timeout=DEADLINE,
+        check=True,
+    )
+    assert (host.root / "ran").read_text() == ""

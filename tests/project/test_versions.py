@@ -76,3 +76,12 @@ def test_run_installs_what_the_package_is_built_with() -> None:
     assert installed
     wanted = {re.sub(r"-compat|\(.*\)|\s", "", each) for each in field[1].split(",")}
     assert wanted <= set(installed[1].split())
+
+
+def test_a_maintainers_address_that_nobody_reads_is_said_to_be_one() -> None:
+    """Who publishes the package replaces it, and takes these words out of the security policy."""
+    control, changelog = ((REPOSITORY / "debian" / name).read_text() for name in ("control", "changelog"))
+    (address,) = re.findall(r"^Maintainer: .*<(\S+)>$", control, re.MULTILINE)
+    assert set(re.findall(r"^ -- .*<(\S+)>", changelog, re.MULTILINE)) == {address}
+    reserved = address.endswith((".example", ".invalid", ".test"))
+    assert ("placeholder" in (REPOSITORY / "SECURITY.md").read_text()) == reserved

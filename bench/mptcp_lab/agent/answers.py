@@ -1,4 +1,4 @@
-"""Whether something takes connections here: ``python3 -m agent.answers SECONDS GOAL …``.
+"""Whether something takes connections here: ``agent.answers SECONDS GOAL …``.
 
 A GOAL is ``tcp:ADDRESS:PORT`` or ``unix:PATH``. Exit status 0 as soon as all of them answered, 1 where one did not
 within SECONDS.

@@ -1,6 +1,6 @@
 """Many downloads through the proxy, some at once, by one process: what a phone's browser asks for, timed.
 
-``python3 -m agent.fetch FILE`` reads from FILE a JSON object: ``proxy`` and ``target``, each ``[address, port]``;
+``agent.fetch FILE`` reads from FILE a JSON object: ``proxy`` and ``target``, each ``[address, port]``;
 ``kind``; ``at_once``, how many go on at a time; ``files``, a list of ``[name, bytes]``; ``timeout``, seconds for each.
 Kinds: ``get``, a connection for each file, closed by this client when it has it all; ``close``, the same closed by the
 proxy; ``keepalive``, connections that are kept, *at_once* in number; ``connect``, a tunnel for each file and plain HTTP

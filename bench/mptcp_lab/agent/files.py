@@ -1,6 +1,6 @@
 """The files that an origin serves: bytes that follow from name and size alone, so that every host makes the same.
 
-``python3 -m agent.files DIRECTORY NAME=SIZE …`` fills DIRECTORY, which is made where it is missing, and prints a JSON
+``agent.files DIRECTORY NAME=SIZE …`` fills DIRECTORY, which is made where it is missing, and prints a JSON
 object of names and SHA-256s. SIZE is in bytes.
 """
 

@@ -1,4 +1,4 @@
-"""What servers that were killed left on this host: ``python3 -m agent.leftovers DIRECTORY PREFIX RUN``.
+"""What servers that were killed left on this host: ``agent.leftovers DIRECTORY PREFIX RUN``.
 
 Looks at the directories PREFIX… below DIRECTORY. Where the journal of one is not locked, its programs are ended, its
 changes undone, last made first, and the directory is removed. A change whose undoing fails stays in the journal, and

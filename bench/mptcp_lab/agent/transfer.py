@@ -1,4 +1,4 @@
-"""One download on the client, watched: ``python3 -m agent.transfer SPECIFICATION RESULT``.
+"""One download on the client, watched: ``agent.transfer SPECIFICATION RESULT``.
 
 SPECIFICATION is a JSON object: ``argv``, a program that writes what it downloads to its standard output;
 ``devices``, whose received bytes are sampled; ``interval`` in seconds; ``memory``, whether to sample the memory of

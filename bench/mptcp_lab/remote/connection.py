@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from ..agent import server
@@ -45,8 +46,9 @@ _AFTER = (
 _START = f"""\
 command -v python3 >/dev/null || exit {NO_PYTHON}
 if [ "$(id -u)" = 0 ]; then set --; else sudo -n true || exit {NO_SUDO}; set -- sudo -n; fi
-exec "$@" python3 -c "$CODE" "$RUN" "$PARENT"
+exec "$@" python3 -I -c "$CODE" "$RUN" "$PARENT"
 """
+"""-I: root imports nothing from where a login happens to stand, and PYTHON* variables count for nothing."""
 _CODE = f"""\
 import sys
 if sys.version_info < {PYTHON}: sys.exit({OLD_PYTHON})
@@ -60,6 +62,11 @@ os.chdir(directory)
 sys.path.insert(0, directory)
 from agent import server
 server.main(directory, sys.argv[1])
+"""
+_RUN_MODULE = """\
+import runpy, sys
+sys.path.insert(0, sys.argv.pop(1))
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 _ADVICE = (
     (r"Host key verification failed", "connect once by hand and confirm the host's key"),
@@ -101,6 +108,14 @@ def ssh_command(login: Login, run_id: str) -> list[str]:
     # The login shell may be any; ssh_config(5) takes the first value that it is given for an option.
     remote = f"exec sh -c {shlex.quote(script)}"
     return ["ssh", *_BEFORE, *options, *_AFTER, "--", login.destination, remote]
+
+
+def agent_command(directory: Path, module: str, *arguments: str) -> list[str]:
+    """Return the argv that runs ``agent.MODULE`` of the folder that was unpacked into *directory* on a host.
+
+    Isolated as the session itself: the directory, which is root's, is all that is added to where modules come from.
+    """
+    return ["python3", "-I", "-c", _RUN_MODULE, str(directory), f"agent.{module}", *arguments]
 
 
 class Connection:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from ..agent import counters
 from ..testbed.commands import TestbedError, said
-from .connection import Connection, Login, Refused, exchange
+from .connection import Connection, Login, Refused, agent_command, exchange
 from .devices import Device, parse_devices
 
 PIECE = 1 << 20
@@ -171,8 +171,7 @@ class SshHost(AbstractContextManager["SshHost"]):
         return program
 
     def agent(self, module: str, *arguments: str) -> list[str]:
-        # The folder is found through the working directory, which is the run's.
-        return ["python3", "-m", f"agent.{module}", *arguments]
+        return agent_command(self.directory, module, *arguments)
 
     def has(self, program: str) -> bool:
         """Say whether *program* is on PATH there, which is that of root."""

@@ -17,11 +17,12 @@ from pyroute2 import IPRoute
 from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 
 from ..configuration.check import Checked, check
+from ..configuration.source import statements
 from ..listening import listening_now
 from ..places import Places, Role
 from ..process import children, pid_in
 from ..squid import installed
-from . import features, host, kernel, libraries, reading, throttler
+from . import bounds, features, host, kernel, libraries, reading, throttler
 from .advisories import PACKAGES, advisories, packaged
 from .model import Finding
 
@@ -62,6 +63,18 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     if squid is not None:
         yield host.listeners(squid)
     yield from instance(checked, str(configuration), places, Role.PROXY, library)
+    yield from _bounds(checked, str(configuration), places)
+
+
+def _bounds(checked: Checked, file: str, places: Places) -> Iterator[Finding]:
+    """Yield what one client may take."""
+    connections = bounds.connections_of_one_client(statements(checked.lines, places.service_name))
+    sizes = (reading.sysctl("net.ipv4.tcp_rmem") or "").split()
+    if checked.lines and len(sizes) == 3:
+        least, middle, largest = map(int, sizes)
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        yield bounds.unread_uploads(connections, checked.workers.count, (least, middle, largest), memory, file)
+    yield bounds.new_connections(reading.output("nft", "list", "table", "inet", bounds.TABLE))
 
 
 def instance(checked: Checked, file: str, places: Places, role: Role, library: str) -> Iterator[Finding]:

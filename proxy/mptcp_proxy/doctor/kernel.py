@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from mptcp_common.units import approximate_size, counted
+from mptcp_common.units import counted
 
 from ..places import Role
 from .model import Finding, fail, lasting_sysctl, ok, warn
@@ -22,12 +22,9 @@ SYSCTLS = (
     "net.ipv4.tcp_congestion_control",
     "net.ipv4.tcp_available_congestion_control",
     "net.core.wmem_max",
-    "net.ipv4.tcp_rmem",
 )
 SEND_BUFFER = 2 << 20
 """What net.core.wmem_max is to allow: half of the largest buffer that the throttler gives a subflow (socket(7))."""
-RECEIVE_BUFFER = 2 << 20
-"""The third value of net.ipv4.tcp_rmem that docs/operator.md recommends where clients are not trusted."""
 _SOCKET = "kernel MPTCP"
 _LIMITS = "path manager"
 _TOWARDS_CLIENTS = "congestion control towards clients"
@@ -98,8 +95,6 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool = False) -> Iterator[F
         )
     else:
         yield ok("sysctl send buffer", "send buffers may be large enough for low caps")
-    if sizes := values.get("net.ipv4.tcp_rmem", "").split():
-        yield _receive_buffer(int(sizes[-1]))
     # net.mptcp.path_manager (Linux 6.16) names what pm_type numbers.
     manager = values.get("net.mptcp.path_manager") or {"0": "kernel", "1": "userspace"}.get(
         values.get("net.mptcp.pm_type", "0"), "unknown"
@@ -118,14 +113,6 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool = False) -> Iterator[F
         )
     else:
         yield ok("sysctl path manager", "the kernel's own path manager")
-
-
-def _receive_buffer(largest: int) -> Finding:
-    """*largest*: the third value, in bytes. A great one is no fault where clients are trusted."""
-    text = f"net.ipv4.tcp_rmem: an upload that nobody reads may hold {approximate_size(largest)} of kernel memory"
-    if largest > RECEIVE_BUFFER:
-        text += f"; where clients are not trusted: 4096 131072 {RECEIVE_BUFFER}"
-    return ok("sysctl receive buffer", text)
 
 
 def path_manager_limits(text: str) -> Finding:

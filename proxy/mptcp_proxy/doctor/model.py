@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import shlex
 from dataclasses import dataclass
 
 
@@ -39,4 +40,4 @@ def fail(check: str, text: str, why: str, remedy: str) -> Finding:
 
 def lasting_sysctl(key: str, value: str) -> str:
     """Return the command that sets a sysctl now and at every boot (sysctl.d(5))."""
-    return f"echo '{key} = {value}' >> /etc/sysctl.d/90-mptcp-proxy.conf && sysctl -w {key}={value}"
+    return f"echo '{key} = {value}' >> /etc/sysctl.d/90-mptcp-proxy.conf && sysctl -w {shlex.quote(f'{key}={value}')}"

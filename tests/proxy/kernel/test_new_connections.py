@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.services import REPOSITORY, Proxy, mptcp_command, python_command, start_origin, start_proxy
+from mptcp_lab.testbed.services import (
+    REPOSITORY,
+    Proxy,
+    mptcp_command,
+    python_command,
+    start_origin,
+    start_proxy,
+    wait_until,
+)
 
 pytestmark = pytest.mark.kernel
 TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
@@ -102,6 +110,42 @@ def test_one_client_gets_no_more_than_its_share_and_others_theirs(
     # Each opened in 0.2 ms; a machine that took twenty seconds for all of them has let them pass.
     assert refused or seconds > (OPENED - AT_ONCE) / PER_SECOND
     assert status(testbed, "10.77.2.2", proxy.url()) == "200", "another client"
+
+
+AT_ONE_TIME = "ct count over 2000"
+HOLD = """
+import json, socket, sys
+proxy, count, addresses = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+held, refused = [], 0
+for number in range(count):
+    try:
+        held.append(socket.create_connection((proxy, 3128), 30, (addresses[number % len(addresses)], 0)))
+    except ConnectionRefusedError:
+        refused += 1
+print(json.dumps([len(held), refused]), flush=True)
+sys.stdin.read()
+"""
+
+
+def held(testbed: Testbed, *addresses: str) -> tuple[int, int]:
+    """Have a client open 60 connections and keep them until all are open: how many it got, and was refused."""
+    got, refused = json.loads(testbed["client"].run(python_command(HOLD, "fd77:8::2", "60", *addresses)).stdout)
+    return got, refused
+
+
+@pytest.mark.parametrize("instead", ["ct count over 40", "ct count over 4000"])
+def test_64_bits_of_ipv6_have_no_more_than_their_share_by_whatever_addresses(
+    testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str
+) -> None:
+    """Squid takes each address for a client of its own."""
+    addresses = [f"fd77:1::{number}" for number in range(100, 106)]
+    for address in addresses:
+        testbed["client"].run(["ip", "address", "add", f"{address}/64", "dev", "eth0", "nodad"])
+    limited(testbed, tmp_path, AT_ONE_TIME, instead=instead)
+    wanted = (60, 0) if "4000" in instead else (40, 20)
+    assert held(testbed, *addresses) == wanted
+    assert held(testbed, "fd77:2::2") == wanted, "another client"
+    wait_until(lambda: held(testbed, *addresses) == wanted, "those that were closed do not count")
 
 
 def test_without_the_table_all_are_taken(testbed: Testbed, proxy: Proxy) -> None:

@@ -13,6 +13,7 @@ from proxying import fetch
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, LiveNode, Testbed
 from mptcp_lab.testbed.services import (
+    REPOSITORY,
     program,
     start_origin,
     start_proxy,
@@ -95,6 +96,21 @@ def test_the_remedy_corrects_the_fault(
     code, findings = doctor(node)
     assert findings[check]["status"] == "ok"
     assert code == 0
+
+
+def test_what_one_client_may_take_is_told(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("nftables")
+    node = testbed["proxy"]
+    with node.sysctl("net.ipv4.tcp_rmem", f"4096 131072 {1 << 30}"):
+        code, findings = doctor(node)
+        assert findings["memory for one client"]["status"] == "warn"
+        assert "net.ipv4.tcp_rmem=4096 131072 2097152" in findings["memory for one client"]["remedy"]
+    with node.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
+        assert doctor(node)[1]["memory for one client"]["status"] == "ok"
+    assert code == 0
+    assert "is not loaded" in findings["new connections"]["text"]
+    node.run(["nft", "-f", str(REPOSITORY / "conf/nftables/limit-new-connections.nft")])
+    assert doctor(node)[1]["new connections"]["text"].startswith("bounded")
 
 
 def test_what_the_doctor_says_of_a_limit_of_0_is_true(testbed: Testbed, require: Callable[..., None]) -> None:

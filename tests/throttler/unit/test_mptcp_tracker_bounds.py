@@ -75,7 +75,7 @@ class TestFloods:
         assert tracker.counters.overflows == 7
         events = [host.join(port=port).kernel(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(11, 16)]
         caused = [announced(tracker, event) for event in events]
-        assert caused == [[CLOSED, ACTIVE]] * SMALL.max_subflows_per_connection + [[]], (
+        assert caused == [[CLOSED, ACTIVE]] * SMALL.max_subflows_per_connection + [["subflow-excess"]], (
             "what the kernel has comes first"
         )
         assert tracker.counters.overflows == 8

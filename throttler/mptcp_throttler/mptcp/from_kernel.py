@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from mptcp_throttler.mptcp.connection_table import ConnectionTable
 from mptcp_throttler.mptcp.model import (
     Event,
+    EventKind,
     FourTuple,
     KernelEvent,
     KernelEventKind,
@@ -174,6 +175,17 @@ class KernelObserver:
         subflow.touch(time)
         return events
 
+    def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
+        """Report a subflow that the kernel has, for which there was no room beside others that it has as well."""
+        table = self.table
+        connection = table.tokens.get(token)
+        if connection is None or four_tuple in table.subflows:
+            return []
+        others = connection.subflows
+        if len(others) < table.limits.max_subflows_per_connection or not all(each.known_to_kernel for each in others):
+            return []
+        return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {len(others)} others")]
+
     def _ours(self, four_tuple: FourTuple, token: int, time: float) -> tuple[SubflowRecord | None, list[Event]]:
         """Return the tracked subflow; one that belongs to another connection is closed first."""
         table = self.table
@@ -195,7 +207,8 @@ class KernelObserver:
             connection.seen_from_start = False
         events = table.make_room_in(connection, time)
         if not table.attach(subflow, connection):
-            return events
+            # Of a dump, that is not known before its end.
+            return events + (self.excess(subflow.four_tuple, token, time) if signal is not Signal.DUMPED else [])
         events += table.enter(subflow, signal, time)
         return events + self._was_refused(subflow, time)
 
@@ -209,7 +222,8 @@ class KernelObserver:
             connection = table.connection(token, time)
             events += table.make_room_in(connection, time)
             if not table.attach(subflow, connection):
-                return events + table.apply(subflow, Signal.EXPIRED, time)
+                events += table.apply(subflow, Signal.EXPIRED, time)
+                return events + (self.excess(subflow.four_tuple, token, time) if signal is not Signal.DUMPED else [])
         events += table.confirm(subflow, time)
         events += table.apply(subflow, signal, time)
         subflow.client_fin = subflow.proxy_fin = False

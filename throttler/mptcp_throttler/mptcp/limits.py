@@ -19,6 +19,8 @@ class TrackerLimits:
     the kernel has not confirmed. Where it has confirmed all, a new one is not tracked (counted as an overflow): closing
     a live one instead would lift its cap in mid-transfer."""
     max_subflows_per_connection: int = 16
+    """Where the kernel has as many, one more that it took is reported, to be closed (``SUBFLOW_EXCESS``). Its own path
+    manager takes 8 beside the first at the most; only under the one in user space there may be more."""
     max_half_open: int = 16_384
     """Handshakes under way. At the bound the oldest is evicted: a flood of SYNs then costs no live connection."""
     max_refused: int = 1_024

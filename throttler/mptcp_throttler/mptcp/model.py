@@ -264,6 +264,9 @@ class EventKind(enum.Enum):
     SUBFLOW_ACTIVE = "subflow-active"
     SUBFLOW_CHANGED = "subflow-changed"
     SUBFLOW_CLOSED = "subflow-closed"
+    SUBFLOW_EXCESS = "subflow-excess"
+    """The kernel has it, and as many others of its connection as are tracked: no cap would hold it, so it is to be
+    closed."""
     JOIN_REFUSED = "join-refused"
     """A join with an unknown token or a wrong HMAC."""
     DISAGREEMENT = "disagreement"

@@ -85,7 +85,7 @@ class Resync:
             yield [event for subflow in records if self._is_missing(subflow) for event in self._close(subflow)]
         crowded_out, self._crowded_out = iter(self._crowded_out), []
         while (left := list(islice(crowded_out, limit))) and not self._is_void():
-            yield [event for entry, read in left for event in self._take(entry, read)]
+            yield [event for entry, read in left for event in self._take_late(entry, read)]
         if not self._is_void():
             self._crowded_out = []
             self._table.dump_began = None
@@ -103,6 +103,13 @@ class Resync:
         elif entry.token in self._table.tokens:
             self._crowded_out.append((entry, read))
         return events
+
+    def _take_late(self, entry: KernelSubflow, read: float) -> list[Event]:
+        events, four_tuple = self._take(entry, read), unmapped(entry.four_tuple)
+        ended = self._table.ended.get(four_tuple)
+        if ended is not None and ended > self.time - self._table.limits.resync_grace:
+            return events  # perhaps after it was read
+        return events + self._observer.excess(four_tuple, entry.token, read)
 
     def _is_missing(self, subflow: SubflowRecord) -> bool:
         """Return whether *subflow* should have been listed and was not."""

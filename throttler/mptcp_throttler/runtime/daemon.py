@@ -39,6 +39,7 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.decisions import Decisions, StageSampling
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.effects import Effects
+from mptcp_throttler.runtime.excess import ExcessSubflows
 from mptcp_throttler.runtime.fault_log import faults_told
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.loop_gauge import LoopGauge
@@ -104,6 +105,7 @@ class Daemon:
         self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting, self._traffic.closed_told)
         self._path_manager = UserspacePathManager(settings.state_directory)
         self._effects = Effects(self._path_manager, self._steering, self._chronicle, self._tracker.connections)
+        self._excess = ExcessSubflows(self._path_manager, self._tracker.connections)
         # The order in which they are prepared; they are closed in the reverse order.
         self._components: tuple[Component, ...] = (
             self._downloads,
@@ -257,6 +259,7 @@ class Daemon:
     def _changed(self, events: Collection[Event]) -> None:
         """Decide anew about every connection that *events* name."""
         self._chronicle.tracked(events)
+        self._excess.close(events)
         tokens = set()
         for event in events:
             tokens.add(event.token)

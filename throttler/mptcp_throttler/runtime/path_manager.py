@@ -14,8 +14,8 @@ import logging
 from pathlib import Path
 
 from mptcp_common.service_manager import is_managed
+from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_keeper, listener, remove_socket, start_keeper
-from mptcp_throttler.kernel.mptcp_pm.priority import SubflowPriority
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctls
 from mptcp_throttler.mptcp.model import FourTuple
@@ -47,7 +47,7 @@ class UserspacePathManager:
         self._state_directory = state_directory
         self._sysctls = OwnedSysctls(state_directory)
         self._keeper: KeeperConnection | None = None
-        self._priority: SubflowPriority | None = None
+        self._commands: SubflowCommands | None = None
         self.in_force = False
         """The policy in force needs the path manager in user space."""
         self._complained = False
@@ -83,9 +83,12 @@ class UserspacePathManager:
     def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
         """Make one subflow backup, or regular again. Raises KernelError where it cannot be, as with a connection
         that was accepted under the kernel's path manager."""
-        if self._priority is None:
-            self._priority = SubflowPriority()
-        self._priority.set_backup(token, four_tuple, backup)
+        self._open_commands().set_backup(token, four_tuple, backup)
+
+    def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
+        """Close one subflow, if it is there. Raises KernelError where it cannot be, as with a connection that was
+        accepted under the kernel's path manager."""
+        self._open_commands().close_subflow(token, four_tuple)
 
     async def verify(self) -> None:
         """Set the sysctls again where somebody changed them, and note again what they were. Raises KernelError."""
@@ -112,12 +115,17 @@ class UserspacePathManager:
 
     async def close(self) -> None:
         """Put the sysctls back. The keeper ends with the last connection that needs it. Raises KernelError."""
-        if self._priority is not None:
-            self._priority.close()
-            self._priority = None
+        if self._commands is not None:
+            self._commands.close()
+            self._commands = None
         async with self._lock:
             self.in_force = False
             await self._drop()
+
+    def _open_commands(self) -> SubflowCommands:
+        if self._commands is None:
+            self._commands = SubflowCommands()
+        return self._commands
 
     async def _replace_keeper(self) -> None:
         async with self._lock:

@@ -55,6 +55,8 @@ class Chronicle:
         add = self.ring.add
         for event in events:
             detail = event.detail
+            if event.kind is EventKind.SUBFLOW_EXCESS:
+                continue  # what became of it is told by a warning
             if event.kind is EventKind.JOIN_REFUSED:
                 if self._too_many(event.time):
                     continue

@@ -1,0 +1,71 @@
+"""What one client may take of this host: memory by uploads that nobody reads, and new connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mptcp_common.units import approximate_size, counted
+
+from ..configuration.source import Statement
+from .model import Finding, lasting_sysctl, ok, warn
+
+SHARE = 4
+"""One client is to hold a quarter of the host's memory at the most."""
+RECEIVE_BUFFER = 2 << 20
+"""The third value of net.ipv4.tcp_rmem, bytes, that docs/operator.md recommends where clients are not trusted."""
+DESCRIPTORS = 65536
+"""Of each worker, by the unit's LimitNOFILE."""
+TABLE = "mptcp_proxy_new_connections"
+"""Of conf/nftables/limit-new-connections.nft."""
+_DIRECTIVE = "client_ip_max_connections"
+_UPLOADS, _OPENED = "memory for one client", "new connections"
+
+
+def connections_of_one_client(said: Iterable[Statement]) -> int:
+    """Return how many connections of one address a worker takes by squid.conf: as many as it has descriptors, where
+    that says nothing."""
+    stated = [statement.words[1] for statement in said if statement.directive == _DIRECTIVE and statement.words[1:]]
+    if not stated or not stated[-1].isdigit():
+        return DESCRIPTORS  # -1, as without the directive: any number
+    return min(int(stated[-1]), DESCRIPTORS)
+
+
+def unread_uploads(connections: int, workers: int, sizes: tuple[int, int, int], memory: int, file: str) -> Finding:
+    """Compare what uploads of one client may hold with the host's *memory*, bytes.
+
+    *connections*: of one address with each worker, by squid.conf, *file*; *sizes*: net.ipv4.tcp_rmem (tcp(7)). A
+    connection's buffer grows to the third of these though nobody reads it.
+    """
+    least, middle, largest = sizes
+    bound = memory // SHARE
+    held = connections * workers * largest
+    with_whom = "the worker" if workers == 1 else f"each of {workers} workers"
+    text = (
+        f"uploads of one client that nobody reads may hold {approximate_size(held)}:"
+        f" {counted(connections, 'connection')} with {with_whom}, {approximate_size(largest)} each"
+    )
+    if held <= bound:
+        return ok(_UPLOADS, text)
+    smaller, remedies = min(largest, RECEIVE_BUFFER), []
+    if smaller < largest:
+        value = f"{min(least, smaller)} {min(middle, smaller)} {smaller}"
+        remedies.append(lasting_sysctl("net.ipv4.tcp_rmem", value))
+    if connections * workers * smaller > bound:
+        fewer = max(1, bound // (workers * smaller))
+        remedies.append(f"# in {file}: {_DIRECTIVE} {fewer}, maxconn of too_many below it; then: mptcp-proxy reload")
+    why = f"that is more than a quarter of the memory here, {approximate_size(bound)}; trusted clients may have it"
+    return warn(_UPLOADS, text, why, "   ".join(remedies))
+
+
+def new_connections(listed: str) -> Finding:
+    """*listed*: what ``nft list table`` prints of the table that bounds them, nothing where it is not loaded.
+
+    No fault: behind one address there may be many people, and others may bound them by other means.
+    """
+    if listed.strip():
+        return ok(_OPENED, f"bounded for each client by the nftables table {TABLE}")
+    return ok(
+        _OPENED,
+        f"the nftables table {TABLE} is not loaded: unless something else bounds them, a client opens as many"
+        " in a second as it can (conf/nftables/limit-new-connections.nft)",
+    )

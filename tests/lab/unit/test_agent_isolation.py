@@ -1,0 +1,57 @@
+"""What root runs on a host reached by ssh imports nothing from where it stands, and no PYTHON* variable counts."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mptcp_lab.remote.connection import Login, agent_command, packed_agent, ssh_command
+
+SHADOWED = ("json", "base64", "sitecustomize", "zipfile", "runpy", "agent", "http", "socket")
+
+
+@pytest.fixture
+def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a directory whose modules fail, which PYTHONPATH names, too."""
+    trap, programs = tmp_path / "trap", tmp_path / "bin"
+    trap.mkdir()
+    programs.mkdir()
+    for name in SHADOWED:
+        (trap / f"{name}.py").write_text("import os\nos.write(2, b'caught')\nos._exit(99)\n")
+    # As another user than root, too: sudo(8) that keeps the environment.
+    (programs / "sudo").write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    (programs / "sudo").chmod(0o755)
+    monkeypatch.chdir(trap)
+    monkeypatch.setenv("PYTHONPATH", str(trap))
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return trap
+
+
+def test_the_session_starts_isolated(trapped: Path, tmp_path: Path) -> None:
+    remote = ssh_command(Login("host", directory=str(tmp_path)), "a-run")[-1]
+    done = subprocess.run(
+        ["sh", "-c", remote],
+        input=base64.b64encode(packed_agent()) + b"\n",
+        check=False,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.stderr == b""
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert any(Path(answer["ready"]).parent == tmp_path for answer in answers if "ready" in answer), answers
+
+
+def test_what_the_session_starts_is_isolated(trapped: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    zipfile.ZipFile(io.BytesIO(packed_agent())).extractall(directory)
+    argv = agent_command(directory, "files", str(tmp_path / "htdocs"), "file=3")
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "htdocs/file").stat().st_size == 3

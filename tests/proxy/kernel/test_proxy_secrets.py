@@ -1,0 +1,92 @@
+"""What a client trusts a request with is in no log, whether the request is served, refused or no request at all.
+
+Secrets are a query, user and password of a URL, and the fields that carry credentials (RFC 9110, 11.6 and 11.7).
+"""
+
+from __future__ import annotations
+
+import base64
+import socket
+from collections.abc import Callable
+
+import pytest
+from proxying import configuration
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+
+CREDENTIALS = base64.b64encode(b"hidden-user:hidden-password").decode()
+SECRETS = ("hidden", CREDENTIALS, CREDENTIALS.rstrip("="))
+FIELDS = (
+    f"Proxy-Authorization: Basic {CREDENTIALS}",
+    f"Authorization: Basic {CREDENTIALS}",
+    "Authorization: Bearer hidden-token",
+    "Cookie: session=hidden-cookie",
+)
+URL = "http://hidden-user:hidden-password@{origin}/small?key=hidden-key&%3Fmore=hidden-more"
+REQUESTS = {
+    "served": ("GET " + URL + " HTTP/1.1", *FIELDS),
+    "kept from the host itself": ("GET " + URL.replace("{origin}", "127.0.0.1") + " HTTP/1.1", *FIELDS),
+    "to a port that is refused": ("GET " + URL.replace("{origin}", "{origin}:22") + " HTTP/1.1", *FIELDS),
+    "to nobody": ("GET " + URL.replace("{origin}", "{origin}:8099") + " HTTP/1.1", *FIELDS),
+    "to a name that is not there": ("GET " + URL.replace("{origin}", "nobody.invalid") + " HTTP/1.1", *FIELDS),
+    "a tunnel": ("CONNECT {origin}:443 HTTP/1.1", *FIELDS),
+    # Whose user Squid takes for the host.
+    "a tunnel with a password": ("CONNECT somebody:hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
+    "without a scheme": ("GET /small?key=hidden-key HTTP/1.1", "Host: {origin}", *FIELDS),
+    "a file to transfer": ("GET " + URL.replace("http:", "ftp:") + " HTTP/1.1", *FIELDS),
+    "of an unknown scheme": ("GET " + URL.replace("http:", "gopher:") + " HTTP/1.1", *FIELDS),
+    "a method that there is not": ("HIDE " + URL + " HTTP/1.1", *FIELDS),
+    "a version that there is not": ("GET " + URL + " HTTP/9.9", *FIELDS),
+    "without a version": ("GET " + URL, *FIELDS),
+    "a URL that is none": ("GET http://hidden-user:hidden-password@[{origin}/?key=hidden-key HTTP/1.1", *FIELDS),
+    "a port that is none": ("GET http://hidden-user:hidden-password@{origin}:x/?key=hidden-key HTTP/1.1", *FIELDS),
+    "a URL too long": ("GET " + URL + "&" + 20_000 * "x" + " HTTP/1.1", *FIELDS),
+    "a field too long": ("GET " + URL + " HTTP/1.1", *FIELDS, "Cookie: hidden-cookie" + 70_000 * "x"),
+    "a field that is none": ("GET " + URL + " HTTP/1.1", "Proxy-Authorization hidden-token", "Cookie : hidden-cookie"),
+    "a field with a NUL": ("GET " + URL + " HTTP/1.1", "Cookie: hidden\0-cookie"),
+    "two lengths": ("POST " + URL + " HTTP/1.1", *FIELDS, "Content-Length: 1", "Content-Length: 2"),
+    "TLS where there is none": ("\x16\x03\x01\x02\x00\x01\x00hidden-key",),
+    "an upload": ("PUT " + URL + " HTTP/1.1", *FIELDS, "Content-Length: 10", "", "hidden-key"),
+    "a trace": ("TRACE " + URL + " HTTP/1.1", *FIELDS),
+}
+
+
+def test_what_a_request_is_trusted_with_is_in_no_log(testbed: Testbed, require: Callable[..., None]) -> None:
+    require("squid", "apache2", "gcc")
+    origin = start_origin(testbed["origin"], {"small": 1000})
+    host = origin.url("small").partition("//")[2].partition("/")[0]
+    proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"]))
+    answers: dict[str, bytes] = {}
+    for name, lines in REQUESTS.items():
+        with testbed["client"].entered():
+            client = socket.create_connection((proxy.host.service_address(), PROXY_PORT), 60)
+        with client:
+            text = "\r\n".join((*lines, "" if "" in lines else "Host: x", "", "")).replace("{origin}", host)
+            client.sendall(text.encode("latin-1"))
+            answers[name] = answered(client)
+    assert b" 200 " in answers["served"].partition(b"\r\n")[0], "the one that is good was served"
+    log = proxy.logs / "access.log"
+    wait_until(lambda: log.read_text().count(" 10.77.1.2 ") >= len(REQUESTS), "each has its line")
+    proxy.process.stop(60)
+    written = {path.name: path.read_text(errors="replace") for path in proxy.logs.iterdir()}
+    written["output"] = proxy.process.output()
+    assert f" GET http://{host}/small? " in written["access.log"], (
+        "a request that was read keeps its URL, but for these"
+    )
+    assert f" GET error:ERR_ACCESS_DENIED:{host} " in written["access.log"]
+    found = [line for text in written.values() for line in text.splitlines() if any(each in line for each in SECRETS)]
+    assert found == []
+
+
+def answered(client: socket.socket) -> bytes:
+    """Return what comes up to the end of the answer's header, or until the connection ends."""
+    answer = b""
+    try:
+        while b"\r\n\r\n" not in answer and (more := client.recv(65536)):
+            answer += more
+    except ConnectionResetError:
+        pass  # an answer as well
+    return answer

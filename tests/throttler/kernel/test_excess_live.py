@@ -1,0 +1,131 @@
+"""A client that joins with more subflows than are tracked escapes no cap, though the kernel takes any number."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from throttling import PATHS, ThrottledSite
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Origin, start_origin, wait_until
+from mptcp_throttler.kernel.mptcp_pm.events import find_family
+from mptcp_throttler.kernel.netlink import NLA_NESTED, NetlinkSocket, attribute
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+from mptcp_throttler.mptcp.limits import TrackerLimits
+
+pytestmark = pytest.mark.kernel
+
+CAPPED_BY_ORDER = (
+    PATHS
+    + """\
+rules:
+  - {name: order, steer: {mode: active-standby, active: wifi, standby: ethernet}}
+  - {name: cap, paths: [ethernet, wifi], throttle: {rate: 5 Mbit/s}, when: {min_subflows: 1}}
+"""
+)
+MOST = TrackerLimits().max_subflows_per_connection
+WANTED = 20
+SOL_MPTCP, MPTCP_INFO, TOKEN = 284, 1, 12
+"""linux/mptcp.h, and the offset in struct mptcp_info."""
+SUBFLOW_CREATE, ADDRESS, TOKEN_OF, REMOTE = 10, 1, 4, 6
+FAMILY, ID, ADDRESS_4, ADDRESS_6, PORT = 1, 2, 3, 4, 5
+"""linux/mptcp_pm.h"""
+NETLINK_GENERIC = 16
+"""linux/netlink.h"""
+
+
+@dataclass
+class Site(ThrottledSite):
+    origin: Origin
+
+    @contextmanager
+    def connection(self, family: int) -> Iterator[socket.socket]:
+        """Open a connection whose client decides itself, in user space, which subflows it joins with."""
+        client = self.testbed["client"]
+        client.run(["sysctl", "-qw", "net.mptcp.pm_type=1"])
+        with ExitStack() as stack:
+            stack.callback(client.run, ["sysctl", "-qw", "net.mptcp.pm_type=0"])
+            with client.entered():
+                kind = socket.AF_INET if family == 4 else socket.AF_INET6
+                connected = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_MPTCP))
+            connected.settimeout(60)
+            connected.connect((self.node.service_address(family), 3128))
+            yield connected
+
+    def join(self, connected: socket.socket, family: int, count: int) -> None:
+        """Have the client join with *count* more subflows, over its paths in turn."""
+        client = self.testbed["client"]
+        token = connected.getsockopt(SOL_MPTCP, MPTCP_INFO, 64)[TOKEN : TOKEN + 4]
+        with client.entered():
+            commands = NetlinkSocket(NETLINK_GENERIC)
+        with commands:
+            for number in range(count):
+                device = number % 2
+                local = self.end(client.address(("eth0", "wlan0")[device], family=family))
+                ends = attribute(TOKEN_OF, token)
+                ends += attribute(ADDRESS | NLA_NESTED, local + attribute(ID, bytes([1 + device])))
+                port = attribute(PORT, struct.pack("=H", 3128))
+                ends += attribute(REMOTE | NLA_NESTED, self.end(self.node.service_address(family)) + port)
+                commands.request(find_family()[0], 0, struct.pack("=BBH", SUBFLOW_CREATE, 1, 0) + ends, "join")
+
+    @staticmethod
+    def end(address: str) -> bytes:
+        packed = ip_address(address).packed
+        v4 = len(packed) == 4
+        kind = socket.AF_INET if v4 else socket.AF_INET6
+        return attribute(FAMILY, struct.pack("=H", kind)) + attribute(ADDRESS_4 if v4 else ADDRESS_6, packed)
+
+    def ports(self) -> set[int]:
+        """Return the client's ports of the subflows that the proxy's kernel has."""
+        with self.node.entered():
+            diagnostics = SocketDiagnostics((3128,))
+            found = {each.four_tuple.remote_port for each in diagnostics.subflows()}
+            diagnostics.close()
+        return found
+
+    def is_served(self, connected: socket.socket) -> bool:
+        connected.sendall(f"GET {self.origin.url('small')} HTTP/1.1\r\nHost: origin\r\n\r\n".encode())
+        answer = b""
+        while len(answer.partition(b"\r\n\r\n")[2]) < self.origin.sizes["small"]:
+            more = connected.recv(10_000)
+            if not more:
+                return False
+            answer += more
+        return b" 200 " in answer
+
+
+@pytest.fixture(scope="module")
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    require("htb", "nftables")
+    testbed = make_module_testbed()
+    return Site.on(testbed, start_origin(testbed["origin"], {"small": 1000}))
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_of_more_subflows_than_are_tracked_those_beyond_are_closed_and_the_others_capped(
+    site: Site, family: int
+) -> None:
+    throttler = site.start(CAPPED_BY_ORDER)
+    accepted = site.node.mib()["MPTcpExtMPJoinAckRx"]
+    with site.connection(family) as connected:
+        assert site.is_served(connected)
+        site.join(connected, family, WANTED - 1)
+        wait_until(lambda: site.node.mib()["MPTcpExtMPJoinAckRx"] == accepted + WANTED - 1, "the kernel took them all")
+        wait_until(lambda: len(site.ports()) == MOST, "those beyond are closed")
+
+        def capped() -> dict[int, Any]:
+            (connection,) = throttler.status()["connections"]
+            return {int(each["remote"].rpartition(":")[2]): each["rate"] for each in connection["subflows"]}
+
+        wait_until(lambda: capped().keys() == site.ports(), "all that is left is known")
+        assert set(capped().values()) == {5_000_000}
+        assert throttler.process.output().count("too many subflows") == WANTED - MOST
+        assert site.is_served(connected), "the connection lives on"
+    site.stopped(throttler)

@@ -1,0 +1,135 @@
+"""No subflow that the kernel has is without a cap for want of room: it is tracked, or reported to be closed."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mptcp_dialogue import ACTIVE, PORT, Host, announced, feed, kinds
+from mptcp_invariants import SMALL, check_tables
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
+from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.runtime.excess import MOST_LINES, ExcessSubflows
+
+MOST = SMALL.max_subflows_per_connection
+EXCESS = "subflow-excess"
+
+
+def crowded(*, events: bool = True) -> tuple[Tracker, Host]:
+    """Return a tracker of one connection that has as many subflows as there is room for; the kernel has all."""
+    tracker, host = Tracker([PORT], SMALL), Host()
+    tracker.events_arrive = events
+    feed(tracker, *host.initial().handshake(), host.initial().kernel(KernelEventKind.CREATED))
+    feed(tracker, *(host.join(port=port).kernel(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(1, MOST)))
+    assert len(tracker.connections[host.token].active) == MOST
+    return tracker, host
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_one_more_that_the_kernel_takes_is_reported(captured: bool) -> None:
+    tracker, host = crowded()
+    more = host.join(port=MOST)
+    if captured:
+        assert announced(tracker, *more.handshake()) == []
+    (event,) = feed(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, host.token, more.four_tuple)
+    check_tables(tracker, SMALL)
+    feed(tracker, host.join(port=1).kernel(KernelEventKind.SUBFLOW_CLOSED))
+    assert announced(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], "then there is room"
+
+
+def test_nothing_that_packets_alone_show_is_reported() -> None:
+    tracker, host = crowded()
+    for port in range(100, 120):
+        assert announced(tracker, *host.join(port=port).handshake()) == []
+        check_tables(tracker, SMALL)
+
+
+def test_a_dump_reports_it_once_those_that_have_ended_are_gone() -> None:
+    tracker, host = crowded(events=False)
+    paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 2))]
+    now = host.time + 10
+    one_ended = [path.dumped() for path in paths[: MOST + 1] if path is not paths[2]]
+    caused = kinds(tracker.resync(reversed(one_ended), now))
+    assert ("subflow-closed" in caused, ACTIVE in caused, EXCESS in caused) == (True, True, False)
+    two_more = [path.dumped() for path in paths]
+    events = [event for event in tracker.resync(two_more, now + 10) if event.kind is EventKind.SUBFLOW_EXCESS]
+    assert [event.four_tuple for event in events] == [paths[2].four_tuple, paths[-1].four_tuple]
+
+
+ACTIONS = st.tuples(st.sampled_from(["forged", "joined", "left", "reset", "dump"]), st.integers(1, 12))
+
+
+@given(st.lists(ACTIONS, max_size=60))
+def test_whatever_comes_the_kernel_has_none_that_is_neither_tracked_nor_reported(
+    actions: list[tuple[str, int]],
+) -> None:
+    tracker, host = Tracker([PORT], SMALL), Host()
+    first = host.initial()
+    events = feed(tracker, *first.handshake(), first.kernel(KernelEventKind.CREATED))
+    there: dict[FourTuple, object] = {first.four_tuple: first}
+    for action, port in actions:
+        path = host.join(port=port)
+        ends = path.four_tuple
+        if action == "forged":
+            events = feed(tracker, *host.join(address="192.0.2.99", port=port).handshake())
+        elif action == "joined" and ends not in there:
+            there[ends] = path
+            events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+        elif action == "left" and there.pop(ends, None) is not None:
+            events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
+        elif action == "reset":
+            events = feed(tracker, path.rst())
+        elif action == "dump":
+            host.time += 2 * SMALL.closed_linger
+            events = tracker.resync([each.dumped() for each in there.values()], host.time)  # type: ignore[attr-defined]
+        tracked = {each.four_tuple for each in tracker.connections[host.token].active}
+        for event in events:
+            if event.kind is EventKind.SUBFLOW_EXCESS:
+                assert event.four_tuple in there
+                assert len(tracked & there.keys()) == MOST, "all others are real"
+                del there[event.four_tuple]
+        events = []
+        assert there.keys() <= tracked
+        check_tables(tracker, SMALL)
+
+
+class PathManager:
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.closed: list[tuple[int, FourTuple]] = []
+        self._refuses = refuses
+
+    def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
+        if self._refuses:
+            raise KernelError("close a subflow: EINVAL (Invalid argument)")
+        self.closed.append((token, four_tuple))
+
+
+def reported(time: float = 60.0) -> list[Event]:
+    tracker, host = crowded()
+    events = feed(tracker, host.join(port=MOST).kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+    return [replace(event, time=time) for event in events]
+
+
+def test_what_is_reported_is_closed_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    manager, events = PathManager(), reported()
+    ExcessSubflows(manager, {}).close(events)  # type: ignore[arg-type]
+    assert manager.closed == [(events[0].token, events[0].four_tuple)]
+    (line,) = caplog.records
+    assert line.levelno == logging.WARNING
+    assert "too many subflows: its connection has 4 others: closed" in line.getMessage()
+
+
+def test_what_the_kernel_keeps_is_said_and_a_flood_of_them_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    excess = ExcessSubflows(PathManager(refuses=True), {})  # type: ignore[arg-type]
+    for _ in range(100):
+        excess.close(reported())
+    assert len(caplog.records) == MOST_LINES
+    assert "EINVAL (Invalid argument); nothing caps it" in caplog.text
+    excess.close(reported(120.0))
+    assert len(caplog.records) == MOST_LINES + 1

@@ -1,0 +1,55 @@
+"""Closes what subflows a connection has beyond those that are tracked: no cap would hold them.
+
+The kernel's own path manager takes fewer than that; under the one in user space, which a policy that steers by order
+needs, the kernel takes any number, and whoever is that path manager says which stay. A client sees the subflow closed,
+and its connection lives on with the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import Connection, Event, EventKind
+from mptcp_throttler.runtime.logs import about
+from mptcp_throttler.runtime.path_manager import UserspacePathManager
+
+log = logging.getLogger(__name__)
+
+MOST_LINES: Final = 20
+"""In a minute: a client can have as many closed as it likes."""
+
+
+class ExcessSubflows:
+    """Of one daemon."""
+
+    def __init__(self, path_manager: UserspacePathManager, connections: Mapping[int, Connection]) -> None:
+        """*connections* is the tracker's live view by token."""
+        self._path_manager = path_manager
+        self._connections = connections
+        self._minute = 0
+        self._lines = 0
+        """Logged in that minute."""
+
+    def close(self, events: Iterable[Event]) -> None:
+        """Close the subflows that *events* report as too many; one that the kernel keeps is logged."""
+        for event in events:
+            if event.kind is not EventKind.SUBFLOW_EXCESS or event.four_tuple is None:
+                continue
+            try:
+                self._path_manager.close_subflow(event.token, event.four_tuple)
+            except KernelError as error:
+                self._say(event, f"{error}; nothing caps it")
+            else:
+                self._say(event, "closed")
+
+    def _say(self, event: Event, outcome: str) -> None:
+        minute = int(event.time // 60)
+        if minute != self._minute:
+            self._minute, self._lines = minute, 0
+        self._lines += 1
+        if self._lines <= MOST_LINES:
+            fields = about(self._connections.get(event.token), token=event.token, subflow=event.four_tuple)
+            log.warning("%s: too many subflows: %s: %s", event.four_tuple, event.detail, outcome, extra=fields)
