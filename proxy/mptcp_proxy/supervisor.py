@@ -58,7 +58,7 @@ _SETTLE = 1.0
 """Seconds from the first change of an address to the reload: changes come in groups, and IPv6 addresses late."""
 _LINGER = 10.0
 """Seconds for which requests for an address that went are still refused."""
-_ADDRESSES_AGAIN = 30.0
+_ADDRESSES_AGAIN = 1.0
 """Seconds until the addresses are looked at again where that failed."""
 _STOPPED_WHILE_STARTING = (1, *(128 + number for number in _STOP))
 """How Squid may end when it is told to while it or a worker is still starting: not a failure of what was asked for."""
@@ -201,6 +201,8 @@ class _Supervisor:
         """and those of them that it was sent all the same: who lost one is sent it again."""
         # Once soon after the start, since an address may have changed before the first look for changes.
         self._addresses_due: float | None = time.monotonic() + _SETTLE
+        self._addresses_failed = False
+        """That the last attempt failed has been said."""
         self._logs = Logs(places.logs)
         self._logs_due = time.monotonic() + _LOG_INTERVAL
 
@@ -350,12 +352,16 @@ class _Supervisor:
         try:
             prefixes, self._addresses_due = self._lingering.wanted(local_prefixes(), time.monotonic())
             if reachable(prefixes) == reachable(self._prefixes):
+                self._addresses_failed = False
                 return
             install_own_addresses(self._places, prefixes)
         except _TROUBLE as error:
-            say(f"{reason(error)}; until the next attempt, requests for new addresses of this host may pass", WARNING)
+            if not self._addresses_failed:
+                say(f"{reason(error)}; until it can be, requests for new addresses of this host may pass", WARNING)
+            self._addresses_failed = True
             self._addresses_due = time.monotonic() + _ADDRESSES_AGAIN
             return
+        self._addresses_failed = False
         self._prefixes = prefixes
         self._pending.add(signal.SIGHUP)
         say("this host's addresses have changed, Squid reads them anew")

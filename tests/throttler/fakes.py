@@ -32,6 +32,9 @@ class FakeTrafficControl:
         self.log.append("take root")
         self.prepared = True
 
+    def looks_changed(self) -> bool:
+        return False
+
     def want_gso(self, limit: Callable[[int], int]) -> None:
         self._wanted = limit(65_536)
 

@@ -305,14 +305,22 @@ def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(
         with traffic(testbed) as clients:
             filling = fill(disk)
             node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
-            wait_until(lambda: "until the next attempt" in proxy.process.output(), "it is said", timeout=GENEROUS)
+            wait_until(lambda: "until it can be" in proxy.process.output(), "it is said", timeout=GENEROUS)
             proxy.process.signal(signal.SIGHUP)
             wait_until(lambda: "reload refused" in proxy.process.output(), "refused", timeout=GENEROUS)
             clients.goes_on()
             assert {path: path.read_bytes() for path in files} == files
             assert kids(proxy) == before
             assert clients.failed() == []
+            time.sleep(2.5)  # in which it was tried in vain twice
+            assert proxy.process.output().count("until it can be") == 1
             filling.unlink()
+            freed = time.monotonic()
+            there = disk / "own-addresses"
+            wait_until(lambda: b"192.0.2.77" in there.read_bytes(), "the addresses", timeout=GENEROUS)
+            took = time.monotonic() - freed
+            print(f"the addresses were written {took:.2f} s after there was room")
+            assert took < 10, "by the next attempt, not by one half a minute later"
             proxy.process.signal(signal.SIGHUP)
             wait_until(lambda: reloads(proxy) == 1, "the reload", timeout=GENEROUS)
             clients.goes_on()

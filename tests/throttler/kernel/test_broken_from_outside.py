@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bpf_objects import FOREIGN, detach, numbers, opened_map
 from throttler_site import POLICY, Site, connection, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
-from mptcp_throttler.kernel.bpf import Bpf, Map
 from mptcp_throttler.kernel.sockets import birth, pacing
 from mptcp_throttler.views.ask import ask
 
@@ -70,16 +68,6 @@ class Scene:
     def pid(self) -> int:
         """Of the daemon: it holds descriptors of its BPF programs and maps."""
         return self.throttler.process.pid
-
-    def bpf_objects(self, kind: str) -> list[int]:
-        """Return the numbers of the daemon's own maps or links, in the order of their descriptors."""
-        found = []
-        for entry in sorted(Path(f"/proc/{self.pid}/fdinfo").iterdir(), key=lambda entry: int(entry.name)):
-            with suppress(OSError):
-                match = re.search(rf"^{kind}_id:\s*(\d+)", entry.read_text(), re.M)
-                if match is not None:
-                    found.append(int(match[1]))
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -173,29 +161,20 @@ def test_the_status_socket_comes_back(scene: Scene) -> None:
 @IPTABLES
 @pytest.mark.parametrize("name", [pacing.NAME, birth.NAME])
 def test_the_entries_of_bpf_maps_come_back(scene: Scene, name: str) -> None:
-    bpf = Bpf()
-    try:
-        # The descriptors in the order in which they were made: limits on sockets, then births.
-        number = scene.bpf_objects("map")[[pacing.NAME, birth.NAME].index(name)]
-        sizes = (8, 12) if name == pacing.NAME else (20, 12)
-        table = Map(bpf._library.bpf_map_get_fd_by_id(number), name, *sizes, 131_072)
+    with opened_map(scene.pid, name) as (bpf, table):
         before = dict(bpf.entries(table))
         assert before or name == pacing.NAME
-        foreign = (b"\x07" * 8, b"\1" * 12) if name == pacing.NAME else (b"\x80" + bytes(19), b"\1" * 12)
         bpf.delete_batch(table, b"".join(before))
-        bpf.update_batch(table, *foreign)
-        until(lambda: foreign[0] not in dict(bpf.entries(table)), timeout=BACK_WITHIN)
+        bpf.update_batch(table, *FOREIGN[name])
+        until(lambda: FOREIGN[name][0] not in dict(bpf.entries(table)), timeout=BACK_WITHIN)
         if name == birth.NAME:  # limits on sockets change by themselves
             until(lambda: dict(bpf.entries(table)) == before, timeout=BACK_WITHIN)
-    finally:
-        bpf.close()
 
 
 @IPTABLES
 def test_a_program_that_was_detached_is_attached_again(scene: Scene) -> None:
-    library = ctypes.CDLL("libbpf.so.1")
-    before = scene.bpf_objects("link")
-    assert library.bpf_link_detach(library.bpf_link_get_fd_by_id(before[0])) == 0
+    before = numbers(scene.pid, "link")
+    detach(before[0])
     until(lambda: "was detached" in scene.throttler.process.output(), timeout=BACK_WITHIN)
-    until(lambda: len(scene.bpf_objects("link")) == len(before), timeout=BACK_WITHIN)
-    assert before[0] not in scene.bpf_objects("link")
+    until(lambda: len(numbers(scene.pid, "link")) == len(before), timeout=BACK_WITHIN)
+    assert before[0] not in numbers(scene.pid, "link")

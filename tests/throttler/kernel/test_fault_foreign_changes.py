@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import signal
 import socket
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from bpf_objects import FOREIGN, detach, numbers, opened_map
 from faults import GENEROUS, NEVER, Pulse, soon_right_again, traffic
 from throttler_site import POLICY, Site, clients, connected, listening, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
+from mptcp_throttler.kernel.sockets import birth
 from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 
-BOTH = POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
+BOTH = (
+    POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
+    + """\
+  - name: order
+    steer: {mode: active-standby, active: wifi, standby: ethernet}
+"""
+)
+PROGRAMS = 2
+"""Of the throttler: limits on sockets, and what they carried."""
+DOWNLOADS, UPLOADS = "inet mptcp_throttler", "netdev mptcp_throttler"
+Damage = Callable[[], object]
+Right = Callable[[], bool]
 
 
 @dataclass
@@ -31,10 +46,10 @@ class Scene:
 
     def shaped(self) -> bool:
         """Whether all that a capped subflow needs is there, read from the kernel."""
+        if not (self.in_sets() if self.site.backend == "iptables" else self.in_table(DOWNLOADS, "vmap @v6")):
+            return False
         command = "tc qdisc show; tc class show dev wan0; tc class show dev mptcp-up"
         show = self.site.proxy.run(["sh", "-c", command], check=False)
-        nft = self.site.proxy.run(["nft", "list", "ruleset"]).stdout
-        rules = self.site.kernel_dump() if self.site.backend == "iptables" else nft
         return (
             all(
                 words in show.stdout
@@ -47,11 +62,18 @@ class Scene:
                 )
             )
             and show.stdout.count("rate 5Mbit ceil 5Mbit") == 2
-            and clients(self.site.entries()) == ["10.77.1.2"]
-            and ("POSTROUTING" if self.site.backend == "iptables" else "vmap @v4") in rules
-            and (self.site.backend == "nftables" or rules.count("--comment mptcp-throttler") == 4)
-            and "fwd to" in nft
+            and self.in_table(UPLOADS, "fwd to")
         )
+
+    def in_sets(self) -> bool:
+        command = "iptables-legacy -t mangle -S; ip6tables-legacy -t mangle -S"
+        rules = self.site.proxy.run(["sh", "-c", command]).stdout
+        return rules.count("--comment mptcp-throttler") == 4 and clients(self.site.entries()) == ["10.77.1.2"]
+
+    def in_table(self, table: str, rule: str) -> bool:
+        """Whether *table* has *rule* and the connection's entry; the tables of both directions look much alike."""
+        listing = self.site.proxy.run(["nft", "-n", "list", "table", *table.split()], check=False).stdout
+        return all(words in listing for words in (rule, "vmap @v4", "10.77.1.2 . "))
 
     def classes(self) -> str:
         return self.site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
@@ -63,7 +85,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]:
-    require("htb", "nftables", "ifb")
+    require("htb", "nftables", "ifb", "bpf-pacing")
     site = make_site(request.param, make_module_testbed, require)
     # The kernel does not say by whom an interface was changed: ours stays as it is.
     settings = {"netfilter": request.param, "verify_interval": NEVER, "gso_max_size": "keep"}
@@ -84,7 +106,8 @@ EITHER = {
         "tc qdisc replace dev wan0 root handle 7: tbf rate 50mbit burst 50k latency 50ms",
         "process ",
     ),
-    "class of a cap": ("tc class change dev wan0 parent 4d50:fffe classid 4d50:10 htb rate 1mbit", "process "),
+    "another rate of a cap": ("tc class change dev wan0 parent 4d50:fffe classid 4d50:10 htb rate 1mbit", "process "),
+    "class of a cap": ("tc class del dev wan0 classid 4d50:10", "process "),
     "queue of a cap": ("tc qdisc del dev wan0 parent 4d50:10", "process "),
     "IFB device": ("ip link del mptcp-up", ": interface mptcp-up"),
     "all of nftables": ("nft flush ruleset", "(nft)"),
@@ -92,9 +115,18 @@ EITHER = {
 OF_IPTABLES = {
     "rules": ("iptables-legacy -t mangle -F", "does not tell"),
     "entries": ("ipset flush mptcp-throttler-4-3128", "does not tell"),
+    "a set": (
+        "iptables-legacy -t mangle -F; ip6tables-legacy -t mangle -F; ipset destroy mptcp-throttler-4-3128",
+        "does not tell",
+    ),
 }
 OF_NFTABLES = {
     "entries": ("nft flush map inet mptcp_throttler v4", "(nft)"),
+    "the table": ("nft delete table inet mptcp_throttler", "(nft)"),
+    "a map with its rules": (
+        "nft flush chain inet mptcp_throttler postrouting; nft delete map inet mptcp_throttler v4",
+        "(nft)",
+    ),
     "a rule": ("nft flush chain inet mptcp_throttler postrouting", "(nft)"),
 }
 
@@ -129,18 +161,82 @@ def test_what_we_change_ourselves_is_not_taken_for_anothers(scene: Scene) -> Non
     assert scene.count()["noticed"] == before
 
 
-def noticed(scene: Scene, command: str, who: str) -> None:
-    before, said, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
+def attached_again(scene: Scene, place: int) -> tuple[Damage, Right]:
+    """Detach the program at *place* of the throttler's."""
+    pid, detached = scene.throttler.process.pid, [0]
 
     def damage() -> None:
-        scene.site.proxy.run(["sh", "-c", command])
+        detached[:] = [sorted(numbers(pid, "link"))[place]]
+        detach(detached[0])
+
+    return damage, lambda: detached[0] not in (found := numbers(pid, "link")) and len(found) == PROGRAMS
+
+
+def entries_again(scene: Scene, damaged: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]) -> tuple[Damage, Right]:
+    """Have the map of births what *damaged* makes of it."""
+    pid = scene.throttler.process.pid
+    with opened_map(pid, birth.NAME) as (bpf, table):
+        before = dict(bpf.entries(table))
+    assert before
+
+    def damage() -> None:
+        with opened_map(pid, birth.NAME) as (bpf, table):
+            wanted = damaged(before)
+            bpf.delete_batch(table, b"".join(before.keys() - wanted.keys()))
+            bpf.update_batch(table, b"".join(wanted), b"".join(wanted.values()))
+
+    def right() -> bool:
+        with opened_map(pid, birth.NAME) as (bpf, table):
+            return dict(bpf.entries(table)) == before
+
+    return damage, right
+
+
+def file_again(path: Path) -> tuple[Damage, Right]:
+    before = path.stat()
+    return path.unlink, lambda: path.exists() and stat.S_IFMT(path.stat().st_mode) == stat.S_IFMT(before.st_mode)
+
+
+def state_file(scene: Scene, name: str) -> Path:
+    return Path(f"/proc/{scene.throttler.process.pid}/root/run/mptcp-throttler", name)
+
+
+OF_NOBODY_TOLD: dict[str, Callable[[Scene], tuple[Damage, Right]]] = {
+    "a BPF program is detached": lambda scene: attached_again(scene, 0),
+    "the other BPF program is detached": lambda scene: attached_again(scene, 1),
+    "entries of a BPF map are gone": lambda scene: entries_again(scene, lambda _: {}),
+    "entries of a BPF map are not ours": lambda scene: entries_again(
+        scene, lambda before: before | dict([FOREIGN[birth.NAME]])
+    ),
+    "entries of a BPF map have other values": lambda scene: entries_again(
+        scene, lambda before: dict.fromkeys(before, bytes(12))
+    ),
+    "the status socket": lambda scene: file_again(scene.throttler.socket),
+    "the note of what to put back": lambda scene: file_again(state_file(scene, "replaced.json")),
+    "the note of sysctls": lambda scene: file_again(state_file(scene, "sysctls.json")),
+}
+
+
+@pytest.mark.parametrize("scene", ["nftables"], indirect=True)
+@pytest.mark.parametrize("what", OF_NOBODY_TOLD)
+def test_what_the_kernel_tells_nobody_of(scene: Scene, what: str) -> None:
+    put_right(scene, *OF_NOBODY_TOLD[what](scene), "does not tell")
+
+
+def noticed(scene: Scene, command: str, who: str) -> None:
+    put_right(scene, lambda: scene.site.proxy.run(["sh", "-c", command]), scene.shaped, who)
+
+
+def put_right(scene: Scene, damage: Damage, right: Right, who: str) -> None:
+    before, said, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
 
     def told() -> list[str]:
         return [each for each in scene.throttler.process.output()[said:].splitlines() if "it was changed by" in each]
 
-    took = soon_right_again(damage, scene.shaped)
+    took = soon_right_again(damage, right)
     print(f"as it was after {took:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")
     until(lambda: bool(told()), timeout=GENEROUS)
     assert all(who in line for line in told()), told()
     assert scene.count()["repaired"] > before["repaired"]
+    assert scene.shaped()
     until(lambda: scene.pulse.count > rounds, timeout=GENEROUS)

@@ -16,7 +16,7 @@ from test_daemon import CAPPED, running, until
 from mptcp_throttler.kernel.notices import Change
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.runtime import comparison
-from mptcp_throttler.runtime.comparison import FREE_REPAIRS, TOGETHER_SECONDS, UNHEARD, Comparison, Patience
+from mptcp_throttler.runtime.comparison import FREE_REPAIRS, TOGETHER_SECONDS, Comparison, Patience
 
 
 class Source:
@@ -56,12 +56,16 @@ class Bench:
         """How many repairs each comparison from now on makes."""
         self.fails = False
         self.sees: Callable[[], bool] = lambda: False
+        self.sees_too: Callable[[], bool] = lambda: False
         self.repairs = self.resyncs = 0
-        self.comparison = Comparison(lambda: [self], self._sees, lambda: self.repairs, interval)
+        self.comparison = Comparison(lambda: [self], {"ipset": self._sees, "a file": self._sees_too}, interval)
         self.comparison.open([lambda: self.source])
 
     def _sees(self) -> bool:
         return self.sees()
+
+    def _sees_too(self) -> bool:
+        return self.sees_too()
 
     async def verify(self) -> None:
         self.compared.append(time.monotonic())
@@ -134,7 +138,7 @@ def test_what_the_kernel_does_not_tell_is_glanced_at(
         await until(lambda: bench.comparison.counters.repaired)
 
     with_bench(test)
-    assert "the kernel does not tell who" in caplog.text
+    assert "it was changed by somebody else: ipset; the kernel does not tell who" in caplog.text
 
 
 def test_a_glance_that_fails_or_is_wrong_is_no_reason_to_compare_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +153,34 @@ def test_a_glance_that_fails_or_is_wrong_is_no_reason_to_compare_for_ever(monkey
         await until(lambda: len(bench.compared) == FREE_REPAIRS)
         await asyncio.sleep(0.2)
         assert len(bench.compared) == FREE_REPAIRS
+
+    with_bench(test)
+
+
+def test_a_glance_that_is_wrong_holds_no_other_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "GLANCE_SECONDS", 0.001)
+    monkeypatch.setattr(comparison, "TOGETHER_SECONDS", 0.001)
+
+    async def test(bench: Bench) -> None:
+        bench.sees = lambda: True
+        await until(lambda: len(bench.compared) == FREE_REPAIRS)
+        bench.sees_too = lambda: len(bench.compared) == FREE_REPAIRS
+        await until(lambda: len(bench.compared) > FREE_REPAIRS)
+        # By itself the first one is looked at a second later.
+        assert bench.compared[FREE_REPAIRS] - bench.compared[FREE_REPAIRS - 1] < 0.9
+
+    with_bench(test)
+
+
+def test_a_file_that_cannot_be_looked_at_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "GLANCE_SECONDS", 0.01)
+
+    def refused() -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    async def test(bench: Bench) -> None:
+        bench.sees_too = refused
+        await until(lambda: bench.compared)
 
     with_bench(test)
 
@@ -181,8 +213,8 @@ def test_two_programs_do_not_fight_for_ever_and_others_do_not_wait_for_them() ->
 def test_a_short_interval_is_the_longest_pause() -> None:
     patience = Patience(0.5)
     for _ in range(20):
-        patience.looked([UNHEARD], 1.0)
-    assert patience.pause(UNHEARD, 1.0) == 0.5
+        patience.looked(["ipset"], 1.0)
+    assert patience.pause("ipset", 1.0) == 0.5
 
 
 def test_a_source_that_fails_is_left_and_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -200,7 +232,7 @@ def test_a_source_that_cannot_be_opened_is_said(caplog: pytest.LogCaptureFixture
         raise KernelError("listen to what others change: Operation not permitted")
 
     async def scenario() -> None:
-        Comparison(lambda: (), lambda: False, lambda: 0, 30).open([refused])
+        Comparison(lambda: (), {}, 30).open([refused])
 
     asyncio.run(scenario())
     assert "Operation not permitted; they are found within 30 s" in caplog.text
@@ -219,5 +251,9 @@ def test_the_daemon_puts_right_what_it_sees_at_a_glance(
             kernel.netfilter.entries.clear()
             await until(lambda: set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")})
             await until(lambda: scene.status()["counters"]["changes"]["repaired"] == 1)
+            kernel.pacing.problems = ["the BPF program was detached"]
+            await until(lambda: scene.status()["counters"]["changes"]["repaired"] == 2)
+            (tmp_path / "s").unlink()
+            await until(lambda: scene.status()["counters"]["changes"]["repaired"] == 3)
 
     asyncio.run(scenario())

@@ -34,6 +34,9 @@ class TrafficControl(Protocol):
     async def check(self) -> list[str]:
         """Return in words what is not as :meth:`prepare` left it, classes aside; it changes nothing and gives way."""
 
+    def looks_changed(self) -> bool:
+        """Tell by what costs next to nothing whether somebody else removed what is ours and not the kernel's."""
+
     @property
     def settled(self) -> bool:
         """What is wanted besides root and classes is in the kernel."""
@@ -136,6 +139,9 @@ class SocketPacing(Protocol):
         It may be called in a thread, for it takes a microsecond or so for each TCP socket of the namespace.
         """
 
+    def looks_changed(self) -> bool:
+        """Tell by what costs next to nothing whether somebody else changed programs or maps."""
+
     async def check(self) -> list[str]:
         """Compare programs and maps with what was set, put right what differs and return it in words."""
 
@@ -151,6 +157,9 @@ class SocketMeter(Protocol):
 
     def closed(self) -> Iterable[ClosedSocket]:
         """Return those that have closed, each once. Raises KernelError."""
+
+    def looks_changed(self) -> bool:
+        """Tell by what costs next to nothing whether somebody did something to it."""
 
     def check(self) -> list[str]:
         """Put right what somebody did to it; return it in words. Raises KernelError."""

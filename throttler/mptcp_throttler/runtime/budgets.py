@@ -89,6 +89,10 @@ class Budgets:
     async def roll_back(self, policy: Policy) -> None:
         """*policy* stays in force: a ledger that is open stays open."""
 
+    @property
+    def repairs(self) -> int:
+        return 0
+
     async def verify(self) -> None:
         """The ledger is nobody else's to change but by ``quota``, which is noticed by itself."""
 

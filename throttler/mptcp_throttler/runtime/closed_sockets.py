@@ -34,6 +34,8 @@ class ClosedSockets:
         listeners: Sequence[Listener],
         told: Callable[[], None] = lambda: None,
     ) -> None:
+        self.repairs = 0
+        """How often the meter was put right."""
         self._told = told
         self._open_meter = open_meter
         self._listeners = tuple(listeners)
@@ -54,7 +56,12 @@ class ClosedSockets:
     async def verify(self) -> None:
         """Put right what somebody did to the meter. Raises KernelError."""
         for problem in self._meter.check() if self._meter is not None else ():
+            self.repairs += 1
             log.warning("%s; putting it right", problem)
+
+    def looks_changed(self) -> bool:
+        """Tell by a glance whether somebody did something to the meter."""
+        return self._meter is not None and self._meter.looks_changed()
 
     async def run(self) -> None:
         """Tell of closed sockets, until cancelled."""

@@ -1,10 +1,10 @@
 """Compares everything of ours with what is there: every ``verify_interval``, and soon after somebody else changed it.
 
 The kernel tells of changes to traffic control, interfaces and nftables (``kernel.notices``). What it tells nobody of,
-ipset, legacy iptables and sysctls, is glanced at every second, which costs next to nothing. A comparison itself takes a
-tenth of a second with ten thousand entries: after it comes a rest ten times as long. Where two programs want different
-things of the same object, each repair makes the next one wait longer, up to the interval, so that they do not fight for
-ever.
+ipset, legacy iptables, sysctls, BPF and files, is glanced at every second, which costs next to nothing. A comparison
+itself takes a tenth of a second with ten thousand entries: after it comes a rest ten times as long. Where two programs
+want different things of the same object, each repair makes the next one wait longer, up to the interval, so that they
+do not fight for ever.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ FREE_REPAIRS, FORGET_SECONDS = 5, 60.0
 """So many repairs of one thing within that time are made at once; each further one waits twice as long as the last."""
 MOST_NAMED = 8
 """Changes of which one line speaks."""
-UNHEARD = "ipset, iptables or a sysctl"
-"""What a glance saw."""
 
 
 @dataclass(slots=True)
@@ -79,15 +77,13 @@ class Comparison:
     def __init__(
         self,
         owners: Callable[[], Sequence[Owner]],
-        looks_changed: Callable[[], bool],
-        repairs: Callable[[], int],
+        glances: Mapping[str, Callable[[], bool]],
         interval: float,
     ) -> None:
-        """*looks_changed* glances at what the kernel tells nobody of; *repairs* counts what was put right so far."""
+        """*glances* are at what the kernel tells nobody of, by its name; each tells whether it looks changed."""
         self.counters = ChangeCounters()
         self._owners = owners
-        self._looks_changed = looks_changed
-        self._repairs = repairs
+        self._glances = glances
         self._interval = interval
         self._patience = Patience(interval)
         self._sources: list[NoticeSource] = []
@@ -127,7 +123,7 @@ class Comparison:
         What could not be put right is tried again soon.
         """
         periodic = time.monotonic() + self._interval
-        rest_until = 0.0
+        rest_until = glance_at = 0.0
         while True:
             now = time.monotonic()
             due = max(self._due, rest_until)
@@ -143,8 +139,12 @@ class Comparison:
             else:
                 self._noticed.clear()
                 await wait_at_most(self._noticed, min(GLANCE_SECONDS, due - now, periodic - now))
-                if math.isinf(self._due) and self._changed_unheard():
-                    self._hear(UNHEARD, "")
+                if time.monotonic() >= glance_at:
+                    self._glance()
+                    glance_at = time.monotonic() + GLANCE_SECONDS / 2
+
+    def _repairs(self) -> int:
+        return sum(owner.repairs for owner in self._owners())
 
     async def _after_a_change(self) -> bool:
         heard, self._heard, self._due = self._heard, {}, math.inf
@@ -152,8 +152,8 @@ class Comparison:
         self.counters.comparisons += 1
         done = await self.verify()
         repaired = self._repairs() != before
-        if repaired or UNHEARD in heard:  # a glance that is wrong must not have us compare every second
-            self._patience.looked(heard, time.monotonic())
+        # A glance that is wrong must not have us compare every second.
+        self._patience.looked(heard if repaired else heard.keys() & self._glances.keys(), time.monotonic())
         if repaired:
             self.counters.repaired += 1
             log.warning("it was changed by %s", _in_words(heard))
@@ -171,11 +171,17 @@ class Comparison:
         self._due = min(self._due, now + pause)
         self._noticed.set()
 
-    def _changed_unheard(self) -> bool:
-        try:
-            return self._looks_changed()
-        except KernelError:
-            return True  # what cannot be looked at is perhaps not there
+    def _glance(self) -> None:
+        """Look at what nobody has been heard to change."""
+        for what, looks_changed in self._glances.items():
+            if what in self._heard:
+                continue
+            try:
+                changed = looks_changed()
+            except (KernelError, OSError):
+                changed = True  # what cannot be looked at is perhaps not there
+            if changed:
+                self._hear(what, "")
 
     def _read(self, source: NoticeSource) -> None:
         try:
@@ -190,5 +196,5 @@ class Comparison:
 
 
 def _in_words(heard: Mapping[str, str]) -> str:
-    named = ", ".join(f"{who}: {what}" for what, who in heard.items() if what != UNHEARD)
-    return named or "somebody else; the kernel does not tell who changes ipset, iptables and sysctls"
+    named = ", ".join(f"{who}: {what}" for what, who in heard.items() if who)
+    return named or f"somebody else: {', '.join(heard)}; the kernel does not tell who"

@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 class Owner(Protocol):
     """The one part that makes and changes certain objects in the kernel or on disk; all of them are in contract.md."""
 
+    @property
+    def repairs(self) -> int:
+        """How many objects of this were found changed and put right so far."""
+
     async def verify(self) -> None:
         """Compare what this put there with what is there, and put right what differs. Raises KernelError."""
 

@@ -123,8 +123,14 @@ class Daemon:
         """None where sockets cannot be paced: caps then begin at once."""
         self._comparison = Comparison(
             lambda: (*self._components, *self._paced_if_any(), self._status),
-            lambda: self._downloads.looks_changed() or self._path_manager.looks_changed(),
-            lambda: self._downloads.repairs + self._uploads.repairs + self._path_manager.repairs,
+            {
+                "ipset, iptables or the note of what to put back": self._downloads.looks_changed,
+                "a sysctl or the note of them": self._path_manager.looks_changed,
+                "a BPF program or map": lambda: (
+                    self._closed_sockets.looks_changed() or any(each.looks_changed() for each in self._paced_if_any())
+                ),
+                "the status socket": self._status.looks_changed,
+            },
             settings.verify_interval,
         )
         self._sampler: Sampler

@@ -38,6 +38,8 @@ class PacedCaps:
 
     def __init__(self, planner: Planner, pacing: SocketPacing, planned: Callable[[], None]) -> None:
         """*planned* is called when the plan has changed."""
+        self.repairs = 0
+        """Programs and maps that were put right."""
         self._planner = planner
         self._transitions = Transitions(planner)
         self._pacing = pacing
@@ -119,7 +121,12 @@ class PacedCaps:
     async def verify(self) -> None:
         """Compare programs and maps with what was set, and put right what differs. Raises KernelError."""
         for problem in await self._pacing.check():
+            self.repairs += 1
             log.warning("%s; putting it right", problem)
+
+    def looks_changed(self) -> bool:
+        """Tell by a glance whether somebody else changed programs or maps."""
+        return self._pacing.looks_changed()
 
     async def run(self) -> None:
         """Ask again, forever, for released sockets whose time has come."""

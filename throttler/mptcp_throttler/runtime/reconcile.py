@@ -170,7 +170,7 @@ class Reconciler:
         """Tell by a glance whether somebody else changed something; not while we do. Raises KernelError."""
         if self._closed or self._refused or self._lock.locked() or self._changed is not None:
             return False
-        return self._netfilter.looks_changed(len(self.planner.entries.actual))
+        return self._tc.looks_changed() or self._netfilter.looks_changed(len(self.planner.entries.actual))
 
     async def close(self) -> None:
         """Remove everything of ours: first what sends packets to classes, then the classes with their root.

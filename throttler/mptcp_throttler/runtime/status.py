@@ -51,6 +51,8 @@ class StatusServer:
 
         *group*: whose members may ask, beside root; None: the daemon's own.
         """
+        self.repairs = 0
+        """How often the socket was made anew."""
         self._path = path
         self._group = group
         self._answer_to = answer
@@ -94,17 +96,22 @@ class StatusServer:
 
     async def verify(self) -> None:
         """Listen again where somebody removed or replaced the socket. Raises KernelError."""
-        try:
-            if self._path.stat().st_ino == self._inode:
-                return
-        except OSError:
-            pass
+        if not self.looks_changed():
+            return
+        self.repairs += 1
         log.warning("status socket %s is gone; putting it right", self._path)
         if self._listener is not None:
             self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
         await self.open()
+
+    def looks_changed(self) -> bool:
+        """Tell whether somebody removed or replaced the socket."""
+        try:
+            return self._path.stat().st_ino != self._inode
+        except OSError:
+            return True
 
     async def close(self) -> None:
         if self._listener is None:

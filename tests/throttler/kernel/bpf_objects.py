@@ -1,0 +1,60 @@
+"""The BPF objects of a throttler that runs, reached from outside as anybody with the right may."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mptcp_throttler.kernel.bpf import Bpf, Map
+from mptcp_throttler.kernel.sockets import birth, pacing
+
+_MAP_INFO = struct.Struct("=6I16s")
+"""How struct bpf_map_info (linux/bpf.h) begins: kind, number, bytes of a key and of a value, room, flags, name."""
+FOREIGN = {pacing.NAME: (b"\x07" * 8, b"\1" * 12), birth.NAME: (b"\x80" + bytes(19), b"\1" * 12)}
+"""An entry that no throttler makes."""
+
+
+def numbers(pid: int, kind: str) -> list[int]:
+    """Return the numbers of the process's own maps or links, in the order of their descriptors."""
+    found = []
+    for entry in sorted(Path(f"/proc/{pid}/fdinfo").iterdir(), key=lambda entry: int(entry.name)):
+        with suppress(OSError):
+            match = re.search(rf"^{kind}_id:\s*(\d+)", entry.read_text(), re.M)
+            if match is not None:
+                found.append(int(match[1]))
+    return found
+
+
+@contextmanager
+def opened_map(pid: int, name: str) -> Iterator[tuple[Bpf, Map]]:
+    """Open the map *name* of the throttler *pid*."""
+    bpf = Bpf()
+    try:
+        for number in numbers(pid, "map"):
+            descriptor = bpf._library.bpf_map_get_fd_by_id(number)
+            bpf._descriptors.append(descriptor)
+            info = ctypes.create_string_buffer(_MAP_INFO.size)
+            size = ctypes.c_uint32(_MAP_INFO.size)
+            assert bpf._library.bpf_obj_get_info_by_fd(descriptor, info, ctypes.byref(size)) == 0
+            _kind, _number, key_bytes, value_bytes, room, _flags, called = _MAP_INFO.unpack(info.raw)
+            if called.rstrip(b"\0").decode() == name:
+                yield bpf, Map(descriptor, name, key_bytes, value_bytes, room)
+                return
+        raise AssertionError(f"process {pid} has no map {name}")
+    finally:
+        bpf.close()
+
+
+def detach(link: int) -> None:
+    """Detach a program by the number of its link."""
+    library = ctypes.CDLL("libbpf.so.1")
+    descriptor = library.bpf_link_get_fd_by_id(link)
+    try:
+        assert library.bpf_link_detach(descriptor) == 0
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,71 @@
+"""The throttler, which kills itself after one of its changes to the kernel: run as a program by a test.
+
+    python killing_throttler.py WORDS NUMBER ARGUMENT...
+
+After the first SIGHUP it is ended by SIGKILL as soon as the NUMBER-th change whose description has WORDS in it is made:
+classes and set entries by netlink, nftables, BPF maps. ARGUMENTs are those of mptcp-throttler. The last line that it
+prints says after which change.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from mptcp_throttler.cli import main
+from mptcp_throttler.kernel.bpf import Bpf, Map
+from mptcp_throttler.kernel.netfilter.nftables import LibNftables
+from mptcp_throttler.kernel.netlink import NetlinkSocket
+from mptcp_throttler.runtime.daemon import Daemon
+
+
+class Bomb:
+    """Counts changes once it is lit."""
+
+    def __init__(self, words: str, number: int) -> None:
+        self.lit = False
+        self._words, self._left = words, number
+
+    def changed(self, what: str) -> None:
+        if self.lit and self._words in what:
+            self._left -= 1
+            if not self._left:
+                print(f"killed after: {what}", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run(words: str, number: str, *arguments: str) -> NoReturn:
+    bomb = Bomb(words, int(number))
+    netlink, nft, bpf, reload = NetlinkSocket.requests, LibNftables.run, Bpf.update_batch, Daemon.reload
+
+    def requests(
+        self: NetlinkSocket, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()
+    ) -> None:
+        for each in batch:
+            netlink(self, [each], what, ignore)
+            bomb.changed(what)
+
+    def run_commands(self: LibNftables, commands: str, what: str, as_json: bool = False) -> str:
+        output = nft(self, commands, what, as_json)
+        if not commands.startswith("list "):
+            bomb.changed(what)
+        return output
+
+    def update_batch(self: Bpf, table: Map, keys: bytes, values: bytes) -> None:
+        bpf(self, table, keys, values)
+        bomb.changed(f"update the map {table.name}")
+
+    def light_and_reload(self: Daemon) -> None:
+        bomb.lit = True
+        reload(self)
+
+    NetlinkSocket.requests, LibNftables.run, Bpf.update_batch = requests, run_commands, update_batch  # type: ignore[method-assign]
+    Daemon.reload = light_and_reload  # type: ignore[method-assign]
+    sys.exit(main(arguments))
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])

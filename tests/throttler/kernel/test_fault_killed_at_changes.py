@@ -1,0 +1,161 @@
+"""The real daemon is killed right after one of its changes to the kernel, while data flow and a soft cap is under way.
+
+What is in the kernel then is consistent, the next throttler adopts it and caps as the policy says, and after another
+kill ``cleanup`` leaves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from faults import GENEROUS
+from throttler_site import POLICY, Site, clients, connected, listening, until
+
+from mptcp_lab.testbed.services import Throttler, throttler_mounts
+from mptcp_throttler.views.ask import ask
+
+pytestmark = pytest.mark.kernel
+
+CAPPED = POLICY.replace("{rate: 5 Mbit/s}", "{rate: 5 Mbit/s, share: connection}")
+"""The class is made with the entry, not when the policy is loaded."""
+WITHOUT = "version: 1\nrules: []\n"
+RATE, TOLERANCE = 5_000_000, 1.5
+"""bit/s of the cap; a busy machine forwards in bursts."""
+PIECE, PAUSE = 1 << 16, 0.01
+"""Bytes and seconds: some 50 Mbit/s, ten times the cap."""
+KILLING = Path(__file__).with_name("killing_throttler.py")
+MOMENTS = {
+    "a class without its queue and entry": (WITHOUT, CAPPED, "set class", 1),
+    "amid a soft transition": (WITHOUT, CAPPED, "update the map mptcp_throttler", 1),
+    "an entry": (WITHOUT, CAPPED, "add 1 ", 1),
+    "a class whose entry is gone": (CAPPED, WITHOUT, "remove 1 ", 1),
+}
+"""The policy before and after the reload; after which change the throttler is killed."""
+
+
+class Flood:
+    """Data from the proxy to the client, until stopped."""
+
+    def __init__(self, client: socket.socket, proxy: socket.socket) -> None:
+        self.received = 0
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._send, args=(proxy,), daemon=True),
+            threading.Thread(target=self._receive, args=(client,), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self, proxy: socket.socket) -> None:
+        while not self._over.wait(PAUSE):
+            proxy.sendall(bytes(PIECE))
+
+    def _receive(self, client: socket.socket) -> None:
+        client.settimeout(1)
+        while not self._over.is_set():
+            with suppress(TimeoutError):
+                self.received += len(client.recv(1 << 20))
+
+    def goes_on(self) -> None:
+        before = self.received
+        until(lambda: self.received > before + PIECE, timeout=GENEROUS)
+
+    def stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@contextmanager
+def flood(site: Site, listener: socket.socket) -> Iterator[Flood]:
+    with connected(site, listener) as ends:
+        flood = Flood(*ends)
+        try:
+            yield flood
+        finally:
+            flood.stop()
+
+
+def ethernet_rate(site: Site, seconds: float) -> float:
+    """Return what comes in over the client's capped path, bit/s."""
+
+    def count() -> tuple[float, int]:
+        links = json.loads(site.client.run(["ip", "-j", "-s", "addr", "show", "to", "10.77.1.0/24"]).stdout)
+        return time.monotonic(), links[0]["stats64"]["rx"]["bytes"]
+
+    began, before = count()
+    time.sleep(seconds)
+    ended, after = count()
+    return 8 * (after - before) / (ended - began)
+
+
+def consistent(site: Site) -> bool:
+    """Whether each class that an entry names is there."""
+    classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
+    return all(re.search(rf"class htb {classid} ", classes) for classid in site.entries().values())
+
+
+def killed(site: Site, policies: tuple[str, str], words: str, number: int) -> str:
+    """Run a throttler until it kills itself; return after which change."""
+    before, after = policies
+    site.policy.write_text(before)
+    process = site.proxy.popen(
+        [sys.executable, "-P", str(KILLING), words, str(number), "run", "--config", str(site.config)],
+        name=f"killing-{time.monotonic_ns()}",
+        mounts=throttler_mounts(site.proxy),
+    )
+    try:
+        until(lambda: "throttling on" in process.output(), timeout=GENEROUS)
+        until(lambda: bool(site.entries()) == (before == CAPPED), timeout=GENEROUS)
+        site.policy.write_text(after)
+        process.signal(signal.SIGHUP)
+        assert process.wait(GENEROUS) == -signal.SIGKILL, process.output()
+    finally:
+        process.kill()
+    assert "Traceback" not in process.output()
+    return process.output().rsplit("killed after: ", 1)[1].strip()
+
+
+def adopted(site: Site, listener: socket.socket, former: dict[str, str]) -> Throttler:
+    """Start the next throttler, which must cap as the policy says."""
+    site.policy.write_text(CAPPED)
+    throttler = site.start()
+    until(lambda: ask(throttler.socket)["in_step"] and clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
+    assert consistent(site)
+    # A class that an entry named is used again: no cap is taken off and put on.
+    assert not former or site.entries() == former
+    classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
+    assert classes.count("rate 5Mbit ceil 5Mbit") == 1, classes
+    return throttler
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_right_after_a_change(site: Site, moment: str, require: Callable[..., None]) -> None:
+    require("bpf-pacing")
+    *policies, words, number = MOMENTS[moment]
+    state = site.state()
+    with listening(site) as listener, flood(site, listener) as data:
+        after = killed(site, (policies[0], policies[1]), words, number)
+        assert consistent(site), f"killed after: {after}"
+        data.goes_on()
+        former = site.entries()
+        assert bool(former) == (moment == "an entry")
+        throttler = adopted(site, listener, former)
+        rates = []
+        until(lambda: rates.append(ethernet_rate(site, 1.0)) or rates[-1] < TOLERANCE * RATE, timeout=GENEROUS)  # type: ignore[func-returns-value]
+        throttler.process.kill()
+        assert site.throttler("cleanup").returncode == 0
+        data.goes_on()
+        until(lambda: ethernet_rate(site, 0.5) > 2 * TOLERANCE * RATE, timeout=GENEROUS)
+        print(f"{moment}: killed after: {after}; then {rates[-1] / 1e6:.1f} Mbit/s")
+    site.nothing_left(state)
