@@ -258,7 +258,7 @@ class World:
                     "kind": "throttle",
                     "matched": capped,
                     "failed": None if capped else "it is on path wifi, not on ethernet",
-                    "until": None,
+                    "until": self.clock() + 7200 if capped else None,
                 },
             ],
             "stages": [
