@@ -147,6 +147,10 @@ class World:
             "counters": {"tracker": {"disagreements": 0}},
             "loop": {"longest": 0.012, "recent": 0.003, "late": 0},
             "reaction": {"le": [0.001, 0.01, 0.1], "count": [3, 9, 10], "total": 10, "sum": 0.05},
+            "effect": {
+                way: {"le": [0.01, 1.0], "count": [4, count], "total": count, "sum": 0.2 * count}
+                for way, count in (("down", 9), ("up", 5))
+            },
             "reloads": {"accepted": 1, "refused": 0, "last_refused": None},
             "ledger_error": None,
             "policy": {
@@ -276,7 +280,7 @@ class World:
                 "kind": "throttle",
                 "matched": capped,
                 "failed": None if capped else "it is on path wifi, not on ethernet",
-                "until": None,
+                "until": self.clock() + 7200 if capped else None,
             },
         ]
 

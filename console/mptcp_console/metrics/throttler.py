@@ -192,13 +192,29 @@ def _counters(summary: Answer) -> Iterator[Metric]:
     text = "How often the guard relaxed the caps of a connection whose other paths had degraded."
     yield counter("mptcp_throttler_guard_interventions_total", text, guard["interventions"])
     yield gauge("mptcp_throttler_guard_relaxed", "Connections whose caps the guard relaxes now.", guard["relaxed"])
-    yield from _reaction(summary["reaction"])
+    yield _reaction(summary["reaction"])
+    # A throttler from before has none.
+    if "effect" in summary:
+        yield _effect(summary["effect"])
 
 
-def _reaction(histogram: Answer) -> Iterator[Metric]:
-    buckets = [
+def _reaction(histogram: Answer) -> Metric:
+    text = "From the last packet of a join's handshake, as captured, to its cap's entry in the kernel."
+    return HistogramMetricFamily(
+        "mptcp_throttler_reaction_seconds", text, _buckets(histogram), sum_value=histogram["sum"]
+    )
+
+
+def _effect(by_direction: Answer) -> Metric:
+    text = "From the decision about a cap to its full effect, transitions included."
+    family = HistogramMetricFamily("mptcp_throttler_effect_seconds", text, labels=("direction",))
+    for way, histogram in by_direction.items():
+        family.add_metric((way,), _buckets(histogram), histogram["sum"])
+    return family
+
+
+def _buckets(histogram: Answer) -> list[tuple[str, float]]:
+    return [
         *((str(float(bound)), float(count)) for bound, count in zip(histogram["le"], histogram["count"], strict=True)),
         ("+Inf", float(histogram["total"])),
     ]
-    text = "From the last packet of a join's handshake, as captured, to its cap's entry in the kernel."
-    yield HistogramMetricFamily("mptcp_throttler_reaction_seconds", text, buckets, histogram["sum"])

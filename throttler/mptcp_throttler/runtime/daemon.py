@@ -59,6 +59,7 @@ from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.steering import SteeringStage
 from mptcp_throttler.telemetry.chronicle import Chronicle
 from mptcp_throttler.telemetry.clients import Clients
+from mptcp_throttler.telemetry.effect import Effect
 from mptcp_throttler.telemetry.reaction import Reaction
 from mptcp_throttler.telemetry.traffic import Traffic
 
@@ -95,10 +96,11 @@ class Daemon:
         self._traffic = Traffic(time.monotonic, lambda: self._sampler.sweep_seconds)
         self._clients = Clients()
         self._reaction = Reaction()
+        self._effect = Effect(time.monotonic, planners, lambda: self._decisions.policy.dry_run)
         self._chronicle = Chronicle(self._traffic)
         self._downloads.planner.entries.told = partial(self._entries_told, Direction.DOWN)
         self._uploads.planner.entries.told = partial(self._entries_told, Direction.UP)
-        listeners = self._traffic.decided, self._clients.decided, self._chronicle.decided
+        listeners = self._traffic.decided, self._clients.decided, self._chronicle.decided, self._effect.decided
         self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed, listeners)
         self._budgets = Budgets(settings.ledger, self._budget_stage, self._decisions.decide)
         counting = self._budgets.socket_closed, self._traffic.socket_closed
@@ -286,6 +288,8 @@ class Daemon:
 
     def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
         now = time.time()
+        if there:
+            self._effect.entries(direction, four_tuples)
         if there and direction is Direction.DOWN:
             self._reaction.applied(four_tuples, now)
         self._chronicle.entries(direction, four_tuples, there, now)
@@ -390,6 +394,7 @@ class Daemon:
             self._traffic,
             self._clients,
             self._reaction,
+            self._effect,
             self._chronicle.ring,
         )
         return Queries(parts).answer(line)

@@ -35,6 +35,7 @@ from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.telemetry.clients import Clients
+from mptcp_throttler.telemetry.effect import Effect
 from mptcp_throttler.telemetry.event_ring import EventRing
 from mptcp_throttler.telemetry.reaction import Reaction
 from mptcp_throttler.telemetry.traffic import Traffic
@@ -82,6 +83,7 @@ class Parts:
     traffic: Traffic
     clients: Clients
     reaction: Reaction
+    effect: Effect
     events: EventRing
 
 
@@ -214,6 +216,7 @@ class Queries:
             "counters": self._counters(),
             "loop": parts.gauge.as_json(),
             "reaction": parts.reaction.as_json(),
+            "effect": parts.effect.as_json(),
             "reloads": parts.reloads.as_json(),
             "ledger_error": parts.budgets.trouble,
             "policy": {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Container, Iterable
 from typing import Any, Final
 
 from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.telemetry.histogram import Histogram
 
 BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Upper ends of the histogram's buckets, seconds."""
@@ -27,8 +27,7 @@ class Reaction:
         """Subflows whose entry is wanted because of a join, and when its packet was captured; the oldest first."""
         self._made: dict[FourTuple, float] = {}
         """When entries were made, the oldest first."""
-        self._counts = [0] * (len(BOUNDS) + 1)
-        self._sum = 0.0
+        self._histogram = Histogram(BOUNDS)
 
     def joined(self, captured: float, subflows: Iterable[FourTuple], wanted: Container[FourTuple]) -> None:
         """The last packet of a join to the connection of *subflows* was captured. It has been decided about it, and
@@ -51,16 +50,10 @@ class Reaction:
 
     def _count(self, seconds: float) -> None:
         if seconds <= MAX_SECONDS:
-            self._counts[bisect_left(BOUNDS, seconds)] += 1
-            self._sum += seconds
+            self._histogram.count(seconds)
 
     def as_json(self) -> dict[str, Any]:
-        """Return how many took at most ``le`` seconds each, how many in all, and the sum of their seconds."""
-        total, counts = 0, []
-        for count in self._counts:
-            total += count
-            counts.append(total)
-        return {"le": list(BOUNDS), "count": counts[:-1], "total": total, "sum": self._sum}
+        return self._histogram.as_json()
 
 
 def _put(table: dict[FourTuple, float], four_tuple: FourTuple, time: float) -> None:

@@ -172,6 +172,13 @@ class SummaryPolicy(Part):
     """In the same order."""
 
 
+class Effects(Part):
+    """From the decision about a cap to its full effect, transitions included."""
+
+    down: Histogram
+    up: Histogram
+
+
 class SummaryAnswer(Answer):
     started: Moment
     """Since when the daemon runs."""
@@ -197,6 +204,7 @@ class SummaryAnswer(Answer):
     loop: Loop
     reaction: Histogram
     """From the last packet of a join's handshake, as captured, to the entry that caps it."""
+    effect: Effects
     reloads: Reloads
     ledger_error: str | None
     """As in `status`: why what budgets count cannot be written just now."""

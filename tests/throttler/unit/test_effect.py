@@ -1,0 +1,246 @@
+"""How long caps take from the decision to their full effect: when it begins to count, when it ends, what counts not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kernel import IDLE, FakeKernel, four_tuple
+from test_daemon import CAPPED, UNCAPPED, running, scenario, until
+from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, verdict
+from test_status_answers import LTE, WIFI
+
+from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.policy.model import Direction, ScopeKey, Share, Verdict
+from mptcp_throttler.shaping.model import Ownership
+from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.telemetry.effect import MAX_LANDING, MAX_SECONDS, MAX_WAITING, Effect
+
+CAP = rule()
+FASTER = rule(cap=throttle(8_000_000))
+SLOWER = rule(cap=throttle(2_000_000))
+OTHER = replace(CAP, name="other")
+
+
+class Scene:
+    """A planner, a kernel that takes what it is given when it is told to, and a clock."""
+
+    def __init__(self, *, soft: bool = False, dry: bool = False) -> None:
+        self.now = 100.0
+        self.dry = dry
+        self.planner = Planner(Ownership())
+        self.effect = Effect(lambda: self.now, [self.planner], lambda: self.dry)
+        self.planner.entries.told = self.entries_told
+        self.planner.soft_caps = soft
+        self.planner.set_policy(policy(CAP, dry_run=dry))
+        self.decided: dict[int, tuple[Verdict, ...]] = {}
+
+    def entries_told(self, four_tuples: Any, there: bool) -> None:
+        if there:
+            self.effect.entries(Direction.DOWN, four_tuples)
+
+    def decide(self, *verdicts: Verdict, young: bool = False, token: int = 1) -> None:
+        self.effect.decided(token, None, self.decided.get(token, ()), verdicts, 0.0)
+        self.decided[token] = verdicts
+        four_tuples = [each.four_tuple for each in verdicts] if young else []
+        self.planner.set_verdicts(token, verdicts, NOW, four_tuples)
+
+    def apply(self, after: float = 0.0) -> None:
+        """The kernel takes all that is wanted: classes first, as the reconciler gives them."""
+        self.now += after
+        self.apply_classes()
+        self.planner.entries.upserted(dict(self.planner.entries.upserts))
+
+    def apply_classes(self) -> None:
+        self.planner.classes.upserted(dict(self.planner.classes.upserts))
+
+    @property
+    def counted(self) -> tuple[int, float]:
+        found = self.effect.as_json()["down"]
+        return found["total"], round(found["sum"], 6)
+
+
+def test_a_cap_at_once_counts_when_its_entry_is_there() -> None:
+    scene = Scene()
+    scene.decide(verdict(1, CAP))
+    assert scene.counted == (0, 0)
+    scene.apply(0.003)
+    assert scene.counted == (1, 0.003)
+    assert scene.effect.as_json()["down"]["count"][:3] == [0, 0, 1]
+    scene.decide(verdict(1, CAP))
+    scene.planner.entries.told({subflow(1)}, True)  # type: ignore[misc]
+    assert scene.counted == (1, 0.003), "decided as before, and put right"
+
+
+def test_a_cap_that_begins_softly_counts_when_its_transition_is_complete() -> None:
+    """Defect: caps that begin in a transition, which most do, were in no histogram."""
+    scene = Scene(soft=True)
+    scene.decide(verdict(1, CAP))
+    scene.apply(0.5)
+    assert scene.counted == (0, 0)
+    scene.planner.complete(subflow(1))
+    scene.apply(0.5)
+    assert scene.counted == (1, 1.0)
+
+
+def test_a_young_subflow_has_its_cap_at_once() -> None:
+    scene = Scene(soft=True)
+    scene.decide(verdict(1, CAP), young=True)
+    scene.apply(0.002)
+    assert scene.counted == (1, 0.002)
+
+
+def test_a_cap_on_which_the_class_falls_counts_at_the_end_of_the_fall() -> None:
+    scene = Scene(soft=True)
+    scene.decide(verdict(1, CAP))
+    scene.planner.set_interim({subflow(1): 20_000_000})
+    scene.planner.complete(subflow(1))
+    scene.apply(0.1)
+    assert scene.counted == (0, 0), "its entry is there, and its class passes more"
+    scene.planner.set_interim({subflow(1): 9_000_000})
+    scene.apply(1.0)
+    assert scene.counted == (0, 0)
+    scene.planner.set_interim({subflow(1): None})
+    scene.now += 0.5
+    scene.planner.entries.told({subflow(1)}, True)  # type: ignore[misc]
+    assert scene.counted == (0, 0), "the class is yet to be changed"
+    scene.apply()
+    assert scene.counted == (1, 1.6)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_another_rate_counts_when_the_class_has_it(soft: bool) -> None:
+    scene = Scene(soft=soft)
+    scene.decide(verdict(1, CAP))
+    scene.planner.complete(subflow(1))
+    scene.apply()
+    assert scene.counted == (1, 0)
+    scene.decide(verdict(1, FASTER))
+    scene.apply(0.01)
+    assert scene.counted == (2, 0.01)
+    scene.decide(verdict(1, SLOWER))
+    scene.apply(0.5)
+    if soft:
+        assert scene.counted == (2, 0.01), "it falls in a transition"
+        scene.planner.complete(subflow(1))
+        scene.apply()
+    assert scene.counted == (3, 0.51)
+
+
+def test_another_cap_begins_anew() -> None:
+    scene = Scene()
+    scene.decide(verdict(1, CAP))
+    scene.now += 5
+    scene.decide(verdict(1, OTHER))
+    scene.apply(0.01)
+    assert scene.counted == (1, 0.01)
+
+
+def test_a_class_that_waits_for_others_has_not_its_rate_yet() -> None:
+    scene = Scene(soft=True)
+    for number in (1, 2):
+        scene.decide(verdict(number, CAP), token=number, young=True)
+    scene.apply()
+    before = scene.counted
+    for number in (1, 2):
+        scene.decide(verdict(number, SLOWER), token=number)
+    scene.planner.complete(subflow(1))
+    scene.now += 1
+    scene.planner.classes.told({99}, True)  # type: ignore[misc]
+    assert scene.counted == before
+    scene.planner.complete(subflow(2))
+    scene.apply(1)
+    assert scene.counted == (before[0] + 2, before[1] + 4.0)
+
+
+def test_an_entry_that_the_cap_before_left_is_none() -> None:
+    scene = Scene(soft=True)
+    scene.decide(verdict(1, CAP), young=True)
+    scene.apply()
+    scene.decide(verdict(1, OTHER))
+    scene.planner.entries.told({subflow(1)}, True)  # type: ignore[misc]
+    assert scene.counted == (1, 0), "somebody removed the old one, and it was put right"
+    scene.planner.complete(subflow(1))
+    scene.apply(1)
+    assert scene.counted == (2, 1)
+
+
+def test_an_entry_that_is_not_wanted_any_more_when_it_is_made_is_none() -> None:
+    scene = Scene()
+    scene.decide(verdict(1, CAP))
+    made = dict(scene.planner.entries.upserts)
+    scene.decide(verdict(1, OTHER))
+    scene.apply_classes()
+    scene.planner.entries.upserted(made)
+    assert scene.counted == (0, 0)
+    scene.apply(0.5)
+    assert scene.counted == (1, 0.5)
+
+
+def test_what_ends_or_loses_its_cap_before_counts_nowhere() -> None:
+    scene = Scene(soft=True)
+    scene.decide(verdict(1, CAP), verdict(2, CAP))
+    scene.decide(uncapped(1, CAP))
+    scene.apply()
+    for number in (1, 2):
+        scene.planner.entries.told({subflow(number)}, True)  # type: ignore[misc]
+    assert scene.counted == (0, 0)
+    assert not any(way._waiting or way._landing for way in scene.effect._ways.values())
+
+
+def test_what_came_into_effect_for_another_reason_counts_nowhere() -> None:
+    scene = Scene()
+    scene.decide(verdict(1, CAP))
+    scene.apply(MAX_SECONDS + 1)
+    assert scene.counted == (0, 0)
+    assert scene.effect.as_json()["down"]["total"] == 0
+
+
+def test_what_balances_loads_and_a_dry_run_count_nowhere() -> None:
+    scene = Scene()
+    balancing = replace(verdict(1, CAP), scope=ScopeKey("b", Share.CONNECTION, (1, "any")))
+    scene.decide(balancing)
+    scene.apply(0.01)
+    assert scene.counted == (0, 0)
+    scene = Scene(dry=True)
+    scene.decide(verdict(1, CAP))
+    scene.dry = False
+    scene.decide(verdict(1, CAP))
+    scene.planner.set_policy(policy(CAP))
+    scene.planner.set_verdicts(1, [verdict(1, CAP)], NOW)
+    scene.apply(30.0)
+    assert scene.counted == (0, 0), "nobody decided it when it began to hold"
+
+
+def test_no_more_is_remembered_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    (way,) = scene.effect._ways.values()
+    for number in range(MAX_WAITING + 10):
+        way.begin(FourTuple(b"1234", 1, number.to_bytes(4, "big"), 1), 0.0)
+        way.change(FourTuple(b"1234", 2, number.to_bytes(4, "big"), 1), 0.0)
+    assert (len(way._waiting), len(way._landing)) == (MAX_WAITING, MAX_LANDING)
+
+
+@scenario
+async def test_the_daemon_tells_how_long_a_download_and_an_upload_took(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    wifi = four_tuple(WIFI)
+    busy = IDLE._replace(unacked=1_000, not_sent=9_000_000)
+    kernel.sockets.there[wifi] = kernel.sockets.there[wifi]._replace(tcp=busy)
+    async with running(tmp_path, UNCAPPED, kernel) as scene:
+
+        def effect(way: str) -> tuple[int, float]:
+            found = scene.ask(query="summary")["effect"][way]
+            return found["total"], found["sum"]
+
+        assert effect("down") == effect("up") == (0, 0)
+        await scene.reload(CAPPED)
+        await until(lambda: effect("down")[0] == 1)
+        assert effect("down")[1] > 0.2, "a transition takes a while"
+        assert scene.ask(query="summary")["reaction"]["total"] == 0, "there was no join"
+        await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
+        await until(lambda: effect("up")[0] == 1)
+        assert effect("down")[0] == 1
