@@ -129,3 +129,30 @@ def test_of_more_subflows_than_are_tracked_those_beyond_are_closed_and_the_other
         assert throttler.process.output().count("too many subflows") == WANTED - MOST
         assert site.is_served(connected), "the connection lives on"
     site.stopped(throttler)
+
+
+def test_so_it_is_where_the_listener_is_of_ipv4_alone(site: Site) -> None:
+    """The addresses of its sockets are other ones for the kernel than where the listener is for both families."""
+    site.proxy.process.stop(60)
+    with site.node.entered():
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("0.0.0.0", 3128))
+        listener.listen()
+        throttler = site.start(CAPPED_BY_ORDER)
+        with site.connection(4) as connected:
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.settimeout(60)
+                connected.sendall(b"?")
+                assert accepted.recv(1) == b"?"
+                accepted.sendall(b"!")
+                assert connected.recv(1) == b"!"
+                site.join(connected, 4, WANTED - 1)
+                wait_until(
+                    lambda: throttler.process.output().count("too many subflows") == WANTED - MOST, "they are closed"
+                )
+                wait_until(lambda: len(site.ports()) == MOST, "those beyond are closed")
+                assert "nothing caps it" not in throttler.process.output()
+        throttler.process.stop(60)
