@@ -137,6 +137,8 @@ class World:
             "reaction": {"le": [0.001, 0.01, 0.1], "count": [3, 9, 10], "total": 10, "sum": 0.05},
             "reloads": {"accepted": 1, "refused": 0, "last_refused": None},
             "ledger_error": None,
+            "captures": {"wan0": True},
+            "bpf": {"pacing": True, "counting": True},
             "policy": {
                 "file": "/etc/mptcp-throttler/policy.yaml",
                 "since": self.clock() - 600,

@@ -16,6 +16,7 @@ from faults import GENEROUS, NEVER, Pulse, traffic
 from flood import Flood, flood, incoming_rate
 from throttler_site import Site, clients, connected, listening, running, until
 
+from mptcp_common import status_client
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
 from mptcp_lab.testbed.topologies import MBIT, paths
@@ -63,6 +64,10 @@ class Scene:
         print(f"Wi-Fi carries {rate / 1e6:.1f} Mbit/s")
         return LEAST < rate < CAPPED * TOLERANCE and clients(self.site.entries()) == ["10.77.2.2"]
 
+    def captures(self) -> dict[str, bool]:
+        captures: dict[str, bool] = status_client.ask(self.throttler.socket, {"query": "summary"})["captures"]
+        return captures
+
     def ethernet_goes_on(self) -> None:
         rounds = self.pulse.count
         self.data.goes_on()
@@ -94,9 +99,11 @@ def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]
 def test_it_goes_down_and_up(scene: Scene) -> None:
     scene.run("ip link set wan1 down")
     until(lambda: "capture on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
+    assert scene.captures() == {"wan0": True, "wan1": False}
     scene.ethernet_goes_on()
     scene.run(f"ip link set wan1 up; {ROUTES}")
     until(lambda: "capturing again on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
+    assert scene.captures() == {"wan0": True, "wan1": True}
     until(scene.is_capped_right, timeout=GENEROUS)
     scene.ethernet_goes_on()
 
