@@ -153,6 +153,8 @@ class World:
             },
             "reloads": {"accepted": 1, "refused": 0, "last_refused": None},
             "ledger_error": None,
+            "captures": {"wan0": True},
+            "bpf": {"pacing": True, "counting": True},
             "policy": {
                 "file": "/etc/mptcp-throttler/policy.yaml",
                 "since": self.clock() - 600,

@@ -1,7 +1,8 @@
 """The throttler's metrics, made from its answer to ``summary`` alone (docs/status.md). Pure.
 
-Labels are what the policy names (policy, rule, path, budget), the direction, and a subflow's state: never a client, a
-connection or a port. How many samples there are therefore depends on the policy, not on the traffic.
+Labels are what the policy names (policy, rule, path, budget), the direction, a subflow's state, an interface of the
+throttler's, a BPF program: never a client, a connection or a port. How many samples there are therefore depends on
+policy and settings, not on the traffic.
 """
 
 from __future__ import annotations
@@ -101,6 +102,12 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_reload_refused", "1 after a refused reload, until one succeeds.", refused)
     failing = float(summary.get("ledger_error") is not None)  # .get: a throttler from before it
     yield gauge("mptcp_throttler_ledger_failing", "1 while what budgets count cannot be written, else 0.", failing)
+    captures: dict[Labels, float] = {(name,): float(there) for name, there in summary.get("captures", {}).items()}
+    text = "1 while the throttler captures on the interface, 0 while that is down or gone."
+    yield gauges("mptcp_throttler_capturing", text, ("interface",), captures)
+    programs: dict[Labels, float] = {(name,): float(there) for name, there in summary.get("bpf", {}).items()}
+    text = "1 where the kernel has what the BPF program takes, else 0."
+    yield gauges("mptcp_throttler_bpf", text, ("program",), programs)
     text = "Longest time for which the event loop answered nothing,"
     yield gauge("mptcp_throttler_loop_lag_seconds", f"{text} within the last 10 s.", loop["recent"])
     yield gauge("mptcp_throttler_loop_lag_longest_seconds", f"{text} since the start.", loop["longest"])

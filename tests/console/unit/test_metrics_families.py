@@ -24,7 +24,7 @@ from mptcp_console.metrics.kernel import metric_name, parse_mptcp_ext
 from mptcp_console.metrics.squid import parse_pages
 from mptcp_console.metrics.throttler import MAX_CAPS
 
-ALLOWED_LABELS = {"policy", "rule", "path", "direction", "state", "budget", "le", "version"}
+ALLOWED_LABELS = {"policy", "rule", "path", "direction", "state", "budget", "le", "version", "interface", "program"}
 SPARE = {"policy": "policy", "rule": "spare", "path": "ethernet"}
 UP = "mptcp_throttler_up"
 
@@ -91,6 +91,10 @@ def everything(summary: Mapping[str, Any] | None = None) -> str:
         ("mptcp_throttler_reloads_refused_total", {}, 1),
         ("mptcp_throttler_reload_refused", {}, 1),
         ("mptcp_throttler_ledger_failing", {}, 1),
+        ("mptcp_throttler_capturing", {"interface": "wan0"}, 1),
+        ("mptcp_throttler_capturing", {"interface": "wan1"}, 0),
+        ("mptcp_throttler_bpf", {"program": "pacing"}, 1),
+        ("mptcp_throttler_bpf", {"program": "counting"}, 0),
         ("mptcp_throttler_loop_lag_seconds", {}, 0.0123),
         ("mptcp_throttler_loop_lag_longest_seconds", {}, 0.0321),
         ("mptcp_throttler_loop_late_total", {}, 2),

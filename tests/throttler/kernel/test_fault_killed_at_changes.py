@@ -6,20 +6,18 @@ kill ``cleanup`` leaves nothing.
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from faults import GENEROUS
-from throttler_site import POLICY, Site, clients, connected, listening, until
+from flood import flood, incoming_rate
+from throttler_site import POLICY, Site, clients, listening, until
 
 from mptcp_lab.testbed.services import Throttler, throttler_mounts
 from mptcp_throttler.views.ask import ask
@@ -28,11 +26,10 @@ pytestmark = pytest.mark.kernel
 
 CAPPED = POLICY.replace("{rate: 5 Mbit/s}", "{rate: 5 Mbit/s, share: connection}")
 """The class is made with the entry, not when the policy is loaded."""
+ETHERNET = "10.77.1.0/24"
 WITHOUT = "version: 1\nrules: []\n"
 RATE, TOLERANCE = 5_000_000, 1.5
 """bit/s of the cap; a busy machine forwards in bursts."""
-PIECE, PAUSE = 1 << 16, 0.01
-"""Bytes and seconds: some 50 Mbit/s, ten times the cap."""
 KILLING = Path(__file__).with_name("killing_throttler.py")
 MOMENTS = {
     "a class without its queue and entry": (WITHOUT, CAPPED, "set class", 1),
@@ -41,62 +38,6 @@ MOMENTS = {
     "a class whose entry is gone": (CAPPED, WITHOUT, "remove 1 ", 1),
 }
 """The policy before and after the reload; after which change the throttler is killed."""
-
-
-class Flood:
-    """Data from the proxy to the client, until stopped."""
-
-    def __init__(self, client: socket.socket, proxy: socket.socket) -> None:
-        self.received = 0
-        self._over = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._send, args=(proxy,), daemon=True),
-            threading.Thread(target=self._receive, args=(client,), daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _send(self, proxy: socket.socket) -> None:
-        while not self._over.wait(PAUSE):
-            proxy.sendall(bytes(PIECE))
-
-    def _receive(self, client: socket.socket) -> None:
-        client.settimeout(1)
-        while not self._over.is_set():
-            with suppress(TimeoutError):
-                self.received += len(client.recv(1 << 20))
-
-    def goes_on(self) -> None:
-        before = self.received
-        until(lambda: self.received > before + PIECE, timeout=GENEROUS)
-
-    def stop(self) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-
-@contextmanager
-def flood(site: Site, listener: socket.socket) -> Iterator[Flood]:
-    with connected(site, listener) as ends:
-        flood = Flood(*ends)
-        try:
-            yield flood
-        finally:
-            flood.stop()
-
-
-def ethernet_rate(site: Site, seconds: float) -> float:
-    """Return what comes in over the client's capped path, bit/s."""
-
-    def count() -> tuple[float, int]:
-        links = json.loads(site.client.run(["ip", "-j", "-s", "addr", "show", "to", "10.77.1.0/24"]).stdout)
-        return time.monotonic(), links[0]["stats64"]["rx"]["bytes"]
-
-    began, before = count()
-    time.sleep(seconds)
-    ended, after = count()
-    return 8 * (after - before) / (ended - began)
 
 
 def consistent(site: Site) -> bool:
@@ -152,10 +93,12 @@ def test_killed_right_after_a_change(site: Site, moment: str, require: Callable[
         assert bool(former) == (moment == "an entry")
         throttler = adopted(site, listener, former)
         rates = []
-        until(lambda: rates.append(ethernet_rate(site, 1.0)) or rates[-1] < TOLERANCE * RATE, timeout=GENEROUS)  # type: ignore[func-returns-value]
+        until(
+            lambda: rates.append(incoming_rate(site, ETHERNET, 1.0)) or rates[-1] < TOLERANCE * RATE, timeout=GENEROUS
+        )  # type: ignore[func-returns-value]
         throttler.process.kill()
         assert site.throttler("cleanup").returncode == 0
         data.goes_on()
-        until(lambda: ethernet_rate(site, 0.5) > 2 * TOLERANCE * RATE, timeout=GENEROUS)
+        until(lambda: incoming_rate(site, ETHERNET, 0.5) > 2 * TOLERANCE * RATE, timeout=GENEROUS)
         print(f"{moment}: killed after: {after}; then {rates[-1] / 1e6:.1f} Mbit/s")
     site.nothing_left(state)

@@ -1,13 +1,20 @@
-"""A disk that is really full, or really read-only, under the ledger: said, nothing counted twice, nothing lost."""
+"""A disk that is really full, or really read-only, and pages that are really damaged, under the ledger.
+
+It is said, caps go on, nothing counts twice, and nothing is lost that can be written later.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +22,7 @@ from faults import GENEROUS, traffic
 from small_disk import fill, small_disk
 from throttler_site import Site, clients, connected, connection, listening, running, until
 
-from mptcp_lab.testbed.services import write_throttler_config
+from mptcp_lab.testbed.services import Throttler, program, throttler_mounts, write_throttler_config
 from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
@@ -117,7 +124,9 @@ def carry(site: Site, listener: socket.socket) -> None:
 
 def used(site: Site) -> int:
     """Return what the ledger has, which nobody opens for writing here."""
-    return sum(each["used"] for each in json.loads(site.throttler("quota", "show", "--json").stdout))
+    shown = site.throttler("quota", "show", "--json").stdout
+    assert shown.startswith("["), shown
+    return sum(each["used"] for each in json.loads(shown))
 
 
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
@@ -169,3 +178,140 @@ def test_a_budget_on_a_read_only_disk_is_refused_beside_traffic(site: Site, disk
         until(lambda: ask(throttler.socket)["reloads"]["accepted"] == 1, timeout=GENEROUS)
         until(lambda: used(site) > 0, timeout=GENEROUS)
         assert clients(site.entries()) == ["10.77.1.2"]
+
+
+@pytest.fixture
+def failing_disk(site: Site, require: Callable[..., None]) -> Iterator[Callable[[], object]]:
+    """A disk for the ledger alone; what is yielded has the file system find an error, and be read-only from then on."""
+    require("bpf-pacing")
+    mkfs = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if mkfs is None:
+        pytest.skip("no mkfs.ext4 (Debian: e2fsprogs)")
+    image, disk = site.testbed.directory / "ledger-image", site.testbed.directory / "ledger-ext4"
+    disk.mkdir()
+    with image.open("wb") as file:
+        file.truncate(4 << 20)
+    subprocess.run([mkfs, "-q", "-O", "^has_journal", image], check=True)
+    mounted = subprocess.run(["mount", "-o", "loop,errors=remount-ro", image, disk], check=False, capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"this host mounts no ext4 from a file: {mounted.stderr.decode().strip()}")
+    try:
+        disk.chmod(0o700)
+        settings = {"netfilter": site.backend, "ledger": str(disk / "ledger.sqlite")}
+        write_throttler_config(site.proxy, site.policy, settings=settings)
+        device = subprocess.run(["findmnt", "-no", "SOURCE", disk], check=True, capture_output=True, text=True).stdout
+        error = Path("/sys/fs/ext4", Path(device.strip()).name, "trigger_fs_error")
+        yield lambda: error.write_text("a test", "ascii")
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@contextmanager
+def ended(throttler: Throttler) -> Iterator[Throttler]:
+    """Whatever becomes of the test, the throttler does not outlive it."""
+    try:
+        yield throttler
+    finally:
+        throttler.process.kill()
+
+
+@pytest.mark.parametrize("site", ["nftables"], indirect=True)
+def test_a_disk_that_becomes_read_only_while_budgets_are_written(
+    site: Site, failing_disk: Callable[[], object]
+) -> None:
+    site.policy.write_text(COUNTED)
+    with ExitStack() as stack:
+        listener = stack.enter_context(listening(site))
+        stack.enter_context(traffic(stack.enter_context(connected(site, listener))))
+        throttler = stack.enter_context(ended(site.start()))
+        until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
+        until(lambda: used(site) > 0, timeout=GENEROUS)
+        failing_disk()
+        until(lambda: ask(throttler.socket)["ledger_error"] is not None, timeout=GENEROUS)
+        assert ask(throttler.socket)["ledger_error"].endswith(
+            ("disk I/O error", "attempt to write a readonly database")
+        )
+        carry(site, listener)
+        throttler.process.signal(signal.SIGHUP)
+        until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
+        assert "10.77.1.2" in clients(site.entries())
+        said = throttler.process.output()
+        assert said.count("what budgets count is written later") == 1, said
+        throttler.process.signal(signal.SIGTERM)
+        assert throttler.process.wait(60) == 1
+        said = throttler.process.output()
+        assert "what budgets counted last is lost" in said, said
+        assert "Traceback" not in said, said
+    assert "4d50" not in site.proxy.run(["tc", "qdisc", "show"]).stdout, (
+        "what is in the kernel is taken back all the same"
+    )
+
+
+def damage(ledger: Path) -> bytes:
+    """Write over all pages of the database but the first, and return what they were."""
+    with closing(sqlite3.connect(ledger, timeout=10, isolation_level=None)) as database:
+        ((page,),) = database.execute("PRAGMA page_size").fetchall()
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        before = ledger.read_bytes()[page:]
+        assert before
+        with ledger.open("r+b") as file:
+            file.seek(page)
+            file.write(b"\xa5" * len(before))
+            file.flush()
+    forget_pages(ledger)
+    return before
+
+
+def repair(ledger: Path, pages: bytes) -> None:
+    with ledger.open("r+b") as file:
+        file.seek(-len(pages), os.SEEK_END)
+        file.write(pages)
+    forget_pages(ledger)
+
+
+def forget_pages(ledger: Path) -> None:
+    """Change the first page: whoever has the database open then reads all anew."""
+    with closing(sqlite3.connect(ledger, timeout=10, isolation_level=None)) as database:
+        ((version,),) = database.execute("PRAGMA user_version").fetchall()
+        database.execute(f"PRAGMA user_version = {version + 1}")
+
+
+@pytest.mark.parametrize("site", ["nftables"], indirect=True)
+def test_damaged_pages_while_budgets_are_written(site: Site, disk: Path) -> None:
+    ledger = disk / "ledger.sqlite"
+    site.policy.write_text(COUNTED)
+    with running(site) as throttler, listening(site) as listener, connected(site, listener) as ends, traffic(ends):
+        until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
+        carry(site, listener)
+        until(lambda: used(site) > AMOUNT, timeout=GENEROUS)
+        written, pages = used(site), damage(ledger)
+        until(lambda: ask(throttler.socket)["ledger_error"] is not None, timeout=GENEROUS)
+        assert ask(throttler.socket)["ledger_error"] == f"ledger {ledger}: database disk image is malformed"
+        assert site.throttler("quota", "show").returncode == 1
+        carry(site, listener)
+        assert "10.77.1.2" in clients(site.entries())
+        repair(ledger, pages)
+        until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)
+        until(lambda: used(site) >= written + AMOUNT, timeout=GENEROUS)
+        said = throttler.process.output()
+        assert said.count("what budgets count is written later") == 1, said
+        assert used(site) < written + 2 * AMOUNT, "nothing counts twice"
+
+
+@pytest.mark.parametrize("site", ["nftables"], indirect=True)
+def test_damaged_pages_at_the_start(site: Site, disk: Path) -> None:
+    ledger = disk / "ledger.sqlite"
+    site.policy.write_text(COUNTED)
+    with running(site), listening(site) as listener:
+        carry(site, listener)
+        until(lambda: used(site) >= AMOUNT, timeout=GENEROUS)
+    written, before, pages = used(site), site.kernel_dump(), damage(ledger)
+    argv = [program("mptcp-throttler"), "run", "--config", str(site.config)]
+    process = site.proxy.popen(argv, name="damaged", mounts=throttler_mounts(site.proxy))
+    assert process.wait(60) == 1
+    assert f"ledger {ledger}: database disk image is malformed" in process.output()
+    assert "Traceback" not in process.output()
+    assert site.kernel_dump() == before
+    repair(ledger, pages)
+    with running(site):
+        assert used(site) == written

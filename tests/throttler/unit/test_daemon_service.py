@@ -74,6 +74,22 @@ def test_the_manager_is_told_what_is_done_and_that_the_loop_turns(
     test(tmp_path)
 
 
+def test_what_is_captured_and_done_by_bpf_is_shown(tmp_path: Path) -> None:
+    @scenario
+    async def test(path: Path) -> None:
+        async with running(path, CAPPED) as scene:
+            assert scene.ask(query="summary")["captures"] == {"w0": True}
+            assert scene.ask(query="summary")["bpf"] == {"pacing": True, "counting": True}
+            scene.daemon._observers._close_capture("w0")  # as when reading it fails
+            assert scene.ask(query="summary")["captures"] == {"w0": False}
+        without = FakeKernel()
+        without.pacing = without.meter = None  # type: ignore[assignment]
+        async with running(path, CAPPED, without) as scene:
+            assert scene.ask(query="summary")["bpf"] == {"pacing": False, "counting": False}
+
+    test(tmp_path)
+
+
 def test_a_ledger_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     @scenario
     async def test(path: Path) -> None:

@@ -41,6 +41,11 @@ class ClosedSockets:
         self._listeners = tuple(listeners)
         self._meter: SocketMeter | None = None
 
+    @property
+    def are_counted(self) -> bool:
+        """This kernel has what it takes."""
+        return self._meter is not None
+
     async def prepare(self, policy: Policy) -> None:
         """Have sockets metered that are accepted from here on, whatever *policy* says."""
         del policy

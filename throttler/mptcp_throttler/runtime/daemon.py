@@ -378,6 +378,7 @@ class Daemon:
             self._started,
             self._pid,
             self._paced is not None,
+            self._closed_sockets.are_counted,
             self._tracker,
             self._decisions,
             self._downloads,

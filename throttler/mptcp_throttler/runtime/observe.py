@@ -98,6 +98,10 @@ class Observers:
         if self._routes is not None:
             self._routes.close()
 
+    def capturing(self) -> dict[str, bool]:
+        """Return of each interface whether it is captured from now."""
+        return {interface: interface in self._captures for interface in self._settings.interfaces}
+
     async def supervise(self) -> None:
         """Watch for losses and for interfaces that return, forever."""
         while True:

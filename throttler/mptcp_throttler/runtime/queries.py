@@ -67,6 +67,8 @@ class Parts:
     started: float
     pid: int
     paced: bool
+    counted: bool
+    """What sockets carry until they close is counted by BPF."""
     tracker: Tracker
     decisions: Decisions
     downloads: Downloads
@@ -219,6 +221,8 @@ class Queries:
             "effect": parts.effect.as_json(),
             "reloads": parts.reloads.as_json(),
             "ledger_error": parts.budgets.trouble,
+            "captures": parts.observers.capturing(),
+            "bpf": {"pacing": parts.paced, "counting": parts.counted},
             "policy": {
                 "file": str(parts.settings.policy),
                 "since": parts.reloads.since or parts.started,

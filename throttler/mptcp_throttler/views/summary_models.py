@@ -179,6 +179,13 @@ class Effects(Part):
     up: Histogram
 
 
+class BpfPrograms(Part):
+    pacing: bool
+    """Caps begin softly, by limits on sockets."""
+    counting: bool
+    """What a subflow carries after its last sample is counted."""
+
+
 class SummaryAnswer(Answer):
     started: Moment
     """Since when the daemon runs."""
@@ -208,5 +215,9 @@ class SummaryAnswer(Answer):
     reloads: Reloads
     ledger_error: str | None
     """As in `status`: why what budgets count cannot be written just now."""
+    captures: dict[str, bool]
+    """Of each interface whether the throttler captures there now."""
+    bpf: BpfPrograms
+    """What is done by BPF, where this kernel allows it."""
     policy: SummaryPolicy
     last_event: Sequence

@@ -1,0 +1,73 @@
+"""Data that flow to a client without end, and at what rate they come in by one of its paths."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from faults import GENEROUS
+from throttler_site import Site, connected, until
+
+PIECE, PAUSE = 1 << 16, 0.01
+"""Bytes and seconds: some 50 Mbit/s, ten times the cap of the tests."""
+
+
+class Flood:
+    """Data from the proxy to the client, until stopped."""
+
+    def __init__(self, client: socket.socket, proxy: socket.socket) -> None:
+        self.received = 0
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._send, args=(proxy,), daemon=True),
+            threading.Thread(target=self._receive, args=(client,), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self, proxy: socket.socket) -> None:
+        while not self._over.wait(PAUSE):
+            proxy.sendall(bytes(PIECE))
+
+    def _receive(self, client: socket.socket) -> None:
+        client.settimeout(1)
+        while not self._over.is_set():
+            with suppress(TimeoutError):
+                self.received += len(client.recv(1 << 20))
+
+    def goes_on(self) -> None:
+        before = self.received
+        until(lambda: self.received > before + PIECE, timeout=GENEROUS)
+
+    def stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@contextmanager
+def flood(site: Site, listener: socket.socket) -> Iterator[Flood]:
+    """Data over a connection of its own."""
+    with connected(site, listener) as ends:
+        data = Flood(*ends)
+        try:
+            yield data
+        finally:
+            data.stop()
+
+
+def incoming_rate(site: Site, network: str, seconds: float) -> float:
+    """Return what comes to the client by its interface in *network* for *seconds*, bit/s."""
+
+    def count() -> tuple[float, int]:
+        links = json.loads(site.client.run(["ip", "-j", "-s", "addr", "show", "to", network]).stdout)
+        return time.monotonic(), links[0]["stats64"]["rx"]["bytes"]
+
+    began, before = count()
+    time.sleep(seconds)
+    ended, after = count()
+    return 8 * (after - before) / (ended - began)

@@ -1,0 +1,137 @@
+"""The interface of a capped subflow goes down, is renamed, or is removed and made anew, with data flowing over it.
+
+The proxy has an interface for each path: wan0 for Ethernet, which nothing happens to, and wan1 for Wi-Fi, whose subflow
+has the cap. Traffic over Ethernet is never blocked, and when wan1 is back, the cap is right there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from faults import GENEROUS, NEVER, Pulse, traffic
+from flood import Flood, flood, incoming_rate
+from throttler_site import Site, clients, connected, listening, running, until
+
+from mptcp_common import status_client
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import Throttler, write_throttler_config
+from mptcp_lab.testbed.topologies import MBIT, paths
+
+pytestmark = pytest.mark.kernel
+
+POLICY = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+rules:
+  - name: spare-wifi
+    paths: [wifi]
+    throttle: {rate: 5 Mbit/s}
+"""
+TOPOLOGY = paths((20 * MBIT, 30 * MBIT), proxy_interfaces=True)
+"""Ethernet carries less than there is to send, so that there is always some for Wi-Fi."""
+WIFI = "10.77.2.0/24"
+CAPPED, TOLERANCE, LEAST = 5_000_000, 1.5, 200_000
+"""bit/s; the path carries 30 Mbit/s. A busy machine forwards in bursts, and little."""
+ROUTES = "ip address replace 10.77.18.2/24 dev wan1; ip route replace 10.77.2.0/24 via 10.77.18.1 dev wan1"
+"""What goes with an interface, and who administers the host puts back."""
+IPPROTO_TCP = 6
+
+
+@dataclass
+class Scene:
+    site: Site
+    throttler: Throttler
+    data: Flood
+    """Over both paths."""
+    pulse: Pulse
+    """Over Ethernet alone, in plain TCP."""
+
+    def run(self, command: str) -> str:
+        return self.site.proxy.run(["sh", "-c", command]).stdout
+
+    def is_shaped(self, name: str = "wan1") -> bool:
+        return "class htb 4d50:10 " in self.site.proxy.run(["tc", "class", "show", "dev", name], check=False).stdout
+
+    def is_capped_right(self) -> bool:
+        """Whether Wi-Fi carries no more than the cap allows, and carries something."""
+        rate = incoming_rate(self.site, WIFI, 1.0)
+        print(f"Wi-Fi carries {rate / 1e6:.1f} Mbit/s")
+        return LEAST < rate < CAPPED * TOLERANCE and clients(self.site.entries()) == ["10.77.2.2"]
+
+    def captures(self) -> dict[str, bool]:
+        captures: dict[str, bool] = status_client.ask(self.throttler.socket, {"query": "summary"})["captures"]
+        return captures
+
+    def ethernet_goes_on(self) -> None:
+        rounds = self.pulse.count
+        self.data.goes_on()
+        until(lambda: self.pulse.count > rounds + 10, timeout=GENEROUS)
+
+
+@pytest.fixture
+def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]:
+    require("htb", "nftables", "bpf-pacing")
+    testbed = make_testbed(TOPOLOGY)
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(POLICY)
+    settings = {"netfilter": "nftables", "verify_interval": NEVER}
+    config = write_throttler_config(testbed["proxy"], policy, interfaces=("wan0", "wan1"), settings=settings)
+    site = Site(testbed, "nftables", policy, config)
+    with ExitStack() as stack:
+        throttler = stack.enter_context(running(site))
+        listener = stack.enter_context(listening(site))
+        beside = stack.enter_context(connected(site, listener, protocol=IPPROTO_TCP))
+        scene = Scene(site, throttler, stack.enter_context(flood(site, listener)), stack.enter_context(traffic(beside)))
+        until(scene.is_capped_right, timeout=GENEROUS)
+        assert scene.is_shaped()
+        yield scene
+        assert scene.is_shaped("wan0")
+    left = site.proxy.run(["tc", "qdisc", "show"]).stdout
+    assert "4d50" not in left, left
+
+
+def test_it_goes_down_and_up(scene: Scene) -> None:
+    scene.run("ip link set wan1 down")
+    until(lambda: "capture on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
+    assert scene.captures() == {"wan0": True, "wan1": False}
+    scene.ethernet_goes_on()
+    scene.run(f"ip link set wan1 up; {ROUTES}")
+    until(lambda: "capturing again on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
+    assert scene.captures() == {"wan0": True, "wan1": True}
+    until(scene.is_capped_right, timeout=GENEROUS)
+    scene.ethernet_goes_on()
+
+
+def test_it_is_renamed_and_gets_its_name_back(scene: Scene) -> None:
+    scene.run(
+        f"ip link set wan1 down; ip link set wan1 name wan9; ip link set wan9 up; {ROUTES.replace('wan1', 'wan9')}"
+    )
+    until(lambda: "which is called wan9 now" in scene.throttler.process.output(), timeout=GENEROUS)
+    scene.ethernet_goes_on()
+    assert scene.is_shaped("wan9"), "what is capped stays capped"
+    until(scene.is_capped_right, timeout=GENEROUS)
+    scene.run(f"ip link set wan9 down; ip link set wan9 name wan1; ip link set wan1 up; {ROUTES}")
+    until(lambda: "capturing again on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
+    until(scene.is_capped_right, timeout=GENEROUS)
+    scene.ethernet_goes_on()
+
+
+def test_it_is_removed_and_made_anew(scene: Scene) -> None:
+    core = scene.site.testbed["core"]
+    route = core.run(["ip", "route", "show", "table", "102"]).stdout.strip()
+    assert "dev to-proxy1" in route
+    scene.run("ip link del wan1")
+    until(lambda: "there is no interface wan1" in scene.throttler.process.output(), timeout=GENEROUS)
+    scene.ethernet_goes_on()
+    scene.run(f"ip link add wan1 type veth peer name to-proxy1 netns {core.namespace}; ip link set wan1 up; {ROUTES}")
+    again = f"ip address add 10.77.18.1/24 dev to-proxy1; ip link set to-proxy1 up; ip route add {route} table 102"
+    core.run(["sh", "-c", again])
+    until(scene.is_shaped, timeout=GENEROUS)
+    until(scene.is_capped_right, timeout=GENEROUS)
+    scene.ethernet_goes_on()
