@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -43,6 +43,7 @@ from .console_load_judging import (
     Load,
     Phase,
     Pushed,
+    Reloads,
     Top,
     judge,
 )
@@ -112,6 +113,7 @@ class Found:
 
     two_subflows: int = 0
     phases: dict[str, Phase] = field(default_factory=dict)
+    reloads: dict[str, Reloads] = field(default_factory=dict)
     pushed: Pushed = NOTHING_PUSHED
     reloading: Pushed = NOTHING_PUSHED
     shown: tuple[float, ...] = ()
@@ -125,9 +127,10 @@ class Found:
 
     def load(self, tunnels: int) -> Load:
         return Load(
-            tunnels, self.two_subflows, self.phases, self.pushed, self.reloading, self.shown, self.scrapes,
-            tuple(seconds for seconds, _ in self.rows), max((octets for _, octets in self.rows), default=math.nan),
-            self.pages, self.top, self.resident, self.ended, self.tunnels_ended,
+            tunnels, self.two_subflows, self.phases, self.reloads, self.pushed, self.reloading, self.shown,
+            self.scrapes, tuple(seconds for seconds, _ in self.rows),
+            max((octets for _, octets in self.rows), default=math.nan), self.pages, self.top, self.resident,
+            self.ended, self.tunnels_ended,
         )  # fmt: skip
 
 
@@ -178,6 +181,7 @@ class Examination:
         self._entries.come(tunnels, CAPPED_WITHIN)
         ended = self._crowd.client.read().ended
         found.phases[BEFORE] = self._phase(BEFORE)
+        self._reloads(BEFORE, self._reload)
         process = start_console(self._node, self._throttler)
         with Streams(self._node, PORT, self._plan.browsers) as streams:
             self._watched(streams)
@@ -237,14 +241,30 @@ class Examination:
 
     def _reloaded(self, streams: Streams) -> None:
         """Lift every cap and set it again: what browsers are sent meanwhile, and when they have all caps."""
-        self._say("reloads that cap all")
-        shown = []
+        shown: list[float] = []
         before = streams.read()
-        for _ in range(self._plan.reloads):
-            shown.append(self._shown(streams))
+        self._reloads(WITH, lambda: shown.append(self._shown(streams)))
         time.sleep(max(0.0, before.time + SPAN - time.monotonic()))
         self._found.reloading = before.until(streams.read())
         self._found.shown = tuple(shown)
+
+    def _reloads(self, name: str, reload: Callable[[], None]) -> None:
+        """Lift every cap and set it again, several times by *reload*, and look at the loop after each."""
+        self._say(f"reloads that cap all, {name}")
+        lags = []
+        _, before = lag(self._throttler)
+        after = before
+        for _ in range(self._plan.reloads):
+            reload()
+            recent, after = lag(self._throttler)
+            lags.append(recent)
+        self._found.reloads[name] = Reloads(tuple(lags), None if before is None or after is None else after - before)
+
+    def _reload(self) -> None:
+        self._load(UNCAPPED)
+        self._entries.gone(CAPPED_WITHIN)
+        self._load(FULL)
+        self._entries.come(self._plan.tunnels, CAPPED_WITHIN)
 
     def _shown(self, streams: Streams) -> float:
         """Return how long after the last entry of a reload a browser has all caps; infinity where it never has."""

@@ -24,6 +24,9 @@ GROWTH, ALLOWANCE = 1.25, 0.005
 asks; the experiment itself asks in every phase. What may be more is a fork that meets another delay."""
 MOVING = 1e-9
 """Seconds of lag: a gauge that shows less stands still."""
+MORE_LATE = 0.5
+"""A reload: how much oftener the loop may be late above 0.05 s than in the same reloads without a console. A reload
+computes for about a second, and what else the machine does makes it late now and then."""
 UPDATES = 0.5
 """A second, at each browser; the console asks every 0.8 s."""
 PUSHED = 50_000.0
@@ -70,6 +73,19 @@ DEAD = Phase((), None, 0, 0, math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
+class Reloads:
+    """The throttler's loop while every cap is lifted and set again, several times."""
+
+    lags: tuple[float, ...]
+    """The longest within the ten seconds before the end of each, by its gauge; infinity where none was told."""
+    late: int | None
+    """How often it was late meanwhile."""
+
+
+NO_RELOADS = Reloads((), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Pushed:
     """What the browsers were sent."""
 
@@ -109,6 +125,8 @@ class Load:
     tunnels: int
     two_subflows: int
     phases: dict[str, Phase]
+    reloads: dict[str, Reloads]
+    """Without a console, and with it."""
     pushed: Pushed
     """With nothing but the trickle going on."""
     reloading: Pushed
@@ -142,6 +160,7 @@ def judge(load: Load, *, browsers: int, reloads: int, scrapes: int, pages: int, 
         Aim("tunnels with two subflows", load.two_subflows, least=load.tunnels),
         Aim("tunnels that ended", load.tunnels_ended, most=0),
         *_phases(load),
+        *_reloads(load, reloads),
         *_browsers(load, browsers, reloads),
         Aim("scrapes that had it all", len(_finite(load.scrapes)), least=scrapes),
         Aim("scrape, median", median(load.scrapes, default=math.inf), " s", most=SCRAPE),
@@ -179,6 +198,34 @@ def _phases(load: Load) -> list[Aim]:
             Aim(f"{name}: caps in the kernel, most", phase.most, most=load.tunnels),
             Aim(f"{name}: trickled, of what it should", phase.trickled, least=TRICKLED),
             Aim(f"{name}: cores, of everything", phase.machine),
+        ]
+    return aims
+
+
+def _reloads(load: Load, reloads: int) -> list[Aim]:
+    """Reloads with a console are compared with the same without: what the loop does in them is not the console's."""
+    alone, beside = (load.reloads.get(name, NO_RELOADS) for name in (BEFORE, WITH))
+    usual = median(alone.lags, default=math.inf)
+    bound = round(GROWTH * usual + ALLOWANCE, 4) if math.isfinite(usual) else PAUSE
+    most = math.nan if alone.late is None else alone.late + MORE_LATE * reloads
+    aims = []
+    for name, found in ((BEFORE, alone), (WITH, beside)):
+        with_it = name == WITH
+        aims += [
+            Aim(f"reloads {name}: told of the loop", len(_finite(found.lags)), least=reloads),
+            Aim(
+                f"reloads {name}: loop lag, longest around each, median",
+                median(found.lags, default=math.inf),
+                " s",
+                least=MOVING,
+                most=bound if with_it else None,
+            ),
+            Aim(f"reloads {name}: loop lag, longest", max(found.lags, default=math.inf), " s"),
+            Aim(
+                f"reloads {name}: how often above 0.05 s",
+                math.nan if found.late is None else found.late,
+                most=most if with_it and not math.isnan(most) else None,
+            ),
         ]
     return aims
 

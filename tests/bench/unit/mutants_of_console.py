@@ -21,6 +21,7 @@ from mptcp_bench.experiments.console_load_judging import (
     Load,
     Phase,
     Pushed,
+    Reloads,
     Top,
     judge,
 )
@@ -29,6 +30,8 @@ TUNNELS, BROWSERS, RELOADS, SCRAPES, PAGES, REFRESHES = 10_000, 10, 10, 12, 5, 1
 LAG = 0.02
 BOUND = 1.25 * LAG + 0.005
 SOUND = Phase((0.012, LAG, 0.011), 0, TUNNELS, TUNNELS, 0.97, 1.7)
+SOUND_RELOADS = Reloads((0.03, 0.031, 0.06, 0.028, 0.03, 0.033, 0.029, 0.03, 0.035, 0.03), 1)
+RELOAD_BOUND = 1.25 * 0.03 + 0.005
 PUSHED = Pushed((3_000.0,) * BROWSERS, (1.1,) * BROWSERS)
 
 
@@ -37,6 +40,7 @@ def load(**change: Any) -> Load:
         tunnels=TUNNELS,
         two_subflows=TUNNELS,
         phases=dict.fromkeys(PHASES, SOUND),
+        reloads=dict.fromkeys((BEFORE, WITH), SOUND_RELOADS),
         pushed=PUSHED,
         reloading=replace(PUSHED, octets=(12_000.0,) * BROWSERS),
         shown=(0.8,) * RELOADS,
@@ -64,6 +68,12 @@ def in_phases(*names: str, **change: Any) -> Callable[[], Sequence[Aim]]:
     return judged(phases=dict.fromkeys(PHASES, SOUND) | changed)
 
 
+def in_reloads(*names: str, **change: Any) -> Callable[[], Sequence[Aim]]:
+    """Judge what is sound but for the reloads of these."""
+    changed = {name: replace(SOUND_RELOADS, **change) for name in names}
+    return judged(reloads=dict.fromkeys((BEFORE, WITH), SOUND_RELOADS) | changed)
+
+
 def one(values: Sequence[float], value: float) -> tuple[float, ...]:
     """Return *values*, the first of which is *value*."""
     return (value, *values[1:])
@@ -73,6 +83,12 @@ CONSOLE = Judge(
     judged(),
     {
         "the console holds the loop up": in_phases(WITH, lags=(0.012, BOUND + 0.001, 0.011)),
+        "it does so in most reloads": in_reloads(WITH, lags=(0.01,) * 4 + (RELOAD_BOUND + 0.001,) * 6),
+        "in reloads the loop is late oftener beside it": in_reloads(WITH, late=7),
+        "nobody tells of the loop in reloads with it": in_reloads(WITH, lags=(math.inf,) * RELOADS, late=None),
+        "nor in those without it": in_reloads(BEFORE, lags=(math.inf,) * RELOADS, late=None),
+        "its gauge stands in reloads": in_reloads(BEFORE, WITH, lags=(0.0,) * RELOADS),
+        "no reload without a console to compare with": judged(reloads={WITH: SOUND_RELOADS}),
         "one that hangs does": in_phases(HUNG, lags=(BOUND + 0.001,)),
         "one that was killed leaves something that does": in_phases(KILLED, lags=(BOUND + 0.001,)),
         "the loop is held up anyway": in_phases(BEFORE, lags=(0.051,)),

@@ -41,10 +41,6 @@ class CapTotal:
         self.shared = 0
         """How many of the classes have subflows on another path as well, or by another rule."""
 
-    @property
-    def classes(self) -> int:
-        return sum(self.limits.values())
-
 
 class CapClass:
     """One HTB class, as decided: what the subflows of one scope share."""
