@@ -1,0 +1,28 @@
+"""What is said of a host on which no connection is Multipath TCP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mptcp_throttler.kernel import sysctl
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("1", None),
+        ("0", "Multipath TCP is switched off (net.mptcp.enabled = 0)"),
+        (None, "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP)"),
+    ],
+)
+def test_why_no_connection_is_multipath_tcp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None, said: str | None
+) -> None:
+    monkeypatch.setattr(sysctl, "_ROOT", tmp_path)
+    if value is not None:
+        file = tmp_path / "net/mptcp/enabled"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{value}\n")
+    assert sysctl.mptcp_missing() == said
