@@ -1,0 +1,132 @@
+"""Subflows join and go over one connection that is held, as many as there is time for: none missed, nothing kept."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bpf_objects import opened_map
+from faults import GENEROUS
+from throttler_site import Site, clients, connected, listening, make_site, running, until
+
+from mptcp_lab.testbed import Testbed
+from mptcp_throttler.kernel.sockets import meter, pacing
+from mptcp_throttler.views.ask import ask
+
+pytestmark = pytest.mark.kernel
+
+POLICY = """\
+version: 1
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+  wifi: {clients: [10.77.2.0/24]}
+rules:
+  - name: each-for-itself
+    paths: [ethernet, wifi]
+    throttle: {rate: 5 Mbit/s, share: client}
+"""
+SECONDS = 15.0
+ADDRESSES = [f"10.77.2.{last}" for last in range(100, 104)]
+"""That come and go as endpoints of the client's path manager, all together; it has 8 at most, four of them always."""
+PAUSE = 0.02
+"""Seconds for their handshakes."""
+ENOUGH = 300
+"""Joins, on the busiest machine."""
+
+
+class Endpoints:
+    """Of the client: one program that takes commands, for starting one takes longer than a join."""
+
+    def __init__(self, site: Site) -> None:
+        command = ["ip", "netns", "exec", site.client.namespace, "ip", "-force", "-batch", "-"]
+        self._ip = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    def do(self, *commands: str) -> None:
+        assert self._ip.stdin is not None
+        self._ip.stdin.writelines(f"{each}\n" for each in commands)
+        self._ip.stdin.flush()
+
+    def end(self) -> None:
+        _, said = self._ip.communicate(timeout=60)
+        assert not said, said
+
+
+def joins(site: Site) -> int:
+    """Return how many third ACKs of joins the proxy's kernel has taken."""
+    rows = [line.split() for line in site.proxy.run(["cat", "/proc/net/netstat"]).stdout.splitlines()]
+    names, values = (row for row in rows if row[0] == "MPTcpExt:")
+    return int(values[names.index("MPJoinAckRx")])
+
+
+def subflows(site: Site) -> int:
+    """Return how many the kernel has on the listening port."""
+    return len(site.proxy.run(["ss", "-tnH", "state", "established", "sport", "=", ":3128"]).stdout.splitlines())
+
+
+@pytest.mark.parametrize("backend", ["iptables", "nftables"])
+def test_none_is_missed_and_nothing_is_kept(
+    backend: str, make_module_testbed: Callable[..., Testbed], require: Any
+) -> None:
+    require("bpf-pacing")
+    site = make_site(backend, make_module_testbed, require)
+    site.policy.write_text(POLICY)
+    for node in (site.client, site.proxy):
+        node.run(["ip", "mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "8"])
+    device = site.client.run(["ip", "-o", "addr", "show", "to", "10.77.2.0/24"]).stdout.split()[1]
+    for address in ADDRESSES:
+        site.client.run(["ip", "address", "add", f"{address}/24", "dev", device])
+    with running(site) as throttler, listening(site) as listener:
+        pid = throttler.process.pid
+
+        def maps() -> tuple[int, int]:
+            counts = []
+            for name in (pacing.NAME, meter.NAME):
+                with opened_map(pid, name) as (bpf, table):
+                    counts.append(len(list(bpf.entries(table))))
+            return counts[0], counts[1]
+
+        def settled() -> bool:
+            status = ask(throttler.socket)
+            return bool(status["in_step"]) and len(site.entries()) == subflows(site) and maps()[1] == 0
+
+        with connected(site, listener):
+            until(lambda: clients(site.entries()) == ["10.77.1.2", "10.77.2.2"] and settled(), timeout=GENEROUS)
+            first, before, classes, held = (
+                ask(throttler.socket)["counters"]["tracker"],
+                joins(site),
+                site.entries(),
+                maps(),
+            )
+            endpoints = Endpoints(site)
+            ends = time.monotonic() + SECONDS
+            while time.monotonic() < ends:
+                endpoints.do(
+                    *(
+                        f"mptcp endpoint add {each} dev {device} id {100 + number} subflow"
+                        for number, each in enumerate(ADDRESSES)
+                    )
+                )
+                time.sleep(PAUSE)
+                endpoints.do(*(f"mptcp endpoint delete id {100 + number}" for number, _ in enumerate(ADDRESSES)))
+                time.sleep(PAUSE)
+            endpoints.end()
+            until(lambda: site.entries() == classes and settled(), timeout=GENEROUS)
+            taken = joins(site) - before
+            last = ask(throttler.socket)["counters"]["tracker"]
+            activated = last["subflows_activated"] - first["subflows_activated"]
+            print(f"{taken} joins in {SECONDS:g} s, {activated} counted")
+            assert taken > ENOUGH
+            # None is missed; of such short lives, some of 30 ms, about one in eight is counted twice.
+            assert taken <= activated <= 1.5 * taken
+            assert last["subflows_closed"] - first["subflows_closed"] == activated
+            assert (last["overflows"], last["disagreements"]) == (first["overflows"], first["disagreements"])
+            until(lambda: maps() == held, timeout=GENEROUS)
+            shown = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
+            # One for each client address, however often it came; an idle one stays for a while.
+            assert 2 <= shown.count("rate 5Mbit ceil 5Mbit") <= 2 + len(ADDRESSES), shown
+        until(lambda: not site.entries() and maps() == (0, 0), timeout=GENEROUS)
