@@ -152,7 +152,7 @@ def test_the_login_shell_hands_code_and_arguments_on_unchanged(tmp_path: Path, s
         text=True,
         check=True,
     )
-    assert done.stdout.startswith("<-c><import sys\n")
+    assert done.stdout.startswith("<-I><-c><import sys\n")
     assert done.stdout.endswith(f"<run><{odd}>")
 
 
