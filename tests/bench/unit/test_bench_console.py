@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mutants_of_console import LAG, in_phases, judged
+from rich.console import Console
 
-from mptcp_bench.experiments.console_load import Plan, plan
+from mptcp_bench.experiments import console_load
+from mptcp_bench.experiments.console_load import Examination, Found, Plan, plan
 from mptcp_bench.experiments.console_load_clients import Reading, is_whole, moments
-from mptcp_bench.experiments.console_load_judging import AFTER, BEFORE, WITH, Pushed
+from mptcp_bench.experiments.console_load_judging import AFTER, BEFORE, WITH, Pushed, Reloads
 from mptcp_bench.experiments.console_load_top import heads
 from mptcp_bench.experiments.options import OptionError
 
@@ -74,6 +78,18 @@ def test_the_lag_is_compared_with_the_longest_without_a_console() -> None:
     assert bound(BEFORE) == pytest.approx(1.25 * LAG + 0.005)
     assert bound(AFTER, lags=(0.01, 0.04)) == pytest.approx(0.055)
     assert bound(BEFORE, lags=()) == 0.05
+
+
+def test_each_reload_is_followed_by_a_look_at_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([(0.01, 4), (0.02, 4), (math.inf, None), (0.03, 7)])
+    monkeypatch.setattr(console_load, "lag", lambda _: next(told))
+    found, done = Found(), list[int]()
+    examination = object.__new__(Examination)
+    examination._plan = plan({"reloads": "3"}, quick=False)
+    examination._found, examination._console, examination._throttler = found, Console(quiet=True), None  # type: ignore[assignment]
+    examination._reloads(WITH, lambda: done.append(1))
+    assert len(done) == 3
+    assert found.reloads == {WITH: Reloads((0.02, math.inf, 0.03), 3)}
 
 
 def test_without_chromium_nothing_is_claimed_of_it() -> None:
