@@ -10,7 +10,7 @@ what plain TCP got over it in the same run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.protocol import Protocol
@@ -76,6 +76,8 @@ class Outcome:
     """What the product did wrong."""
     missed: tuple[str, ...] = ()
     """What was not reached in time: rates, a cap, the end of the download."""
+    repeated: bool = False
+    """Its part was measured once more because of what was missed, and is judged by that."""
 
     @property
     def busy(self) -> bool:
@@ -84,7 +86,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        return bool(self.wrong) or (bool(self.missed) and not self.busy)
+        return bool(self.wrong) or (bool(self.missed) and not self.busy and not self.repeated)
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -183,15 +185,20 @@ class Verdict:
 
 
 def perform(parts: Iterable[Part], measure: Callable[[Part], Measured], said: Callable[[Outcome], None]) -> Verdict:
-    """Have each of *parts* measured and judged, once more where the machine was too busy; call *said* at once."""
+    """Have each of *parts* measured and judged, once more where something was missed; call *said* at once.
+
+    Readings of how busy the machine was are means over the part: a burst of other work at the wrong moment is in none.
+    """
     verdict = Verdict()
     plain: dict[str, float] = {}
     for part in parts:
-        for _ in range(2):
+        for is_last in (False, True):
             outcome = judge(measure(part), plain)
+            if outcome.missed and not outcome.wrong and not is_last:
+                outcome = replace(outcome, repeated=True)
             verdict.outcomes.append(outcome)
             said(outcome)
-            if outcome.failed or not outcome.busy:
+            if not outcome.repeated:
                 break
         if part.source is not None:
             plain[part.source] = outcome.measured.steady[part.source]

@@ -23,7 +23,7 @@ PICTURE = "throughput.png"
 def lines(outcome: Outcome) -> Iterator[str]:
     """Return what is said of a download once it is over, with the markup of rich."""
     measured, color = outcome.measured, "red" if outcome.failed else "yellow"
-    sign = f"[{color}]✗[/]" if outcome.failed else f"[{color}]?[/]" if outcome.busy else "[green]✓[/]"
+    sign = f"[{color}]✗[/]" if outcome.failed else f"[{color}]?[/]" if outcome.missed else "[green]✓[/]"
     found = measured.congestion_control
     by = f", congestion control of the proxy towards the client: {', '.join(found)}" if found else ""
     yield f"{sign} {measured.part.title}: {measured.goodput / 1e6:.1f} Mbit/s of payload{by}"
@@ -31,6 +31,8 @@ def lines(outcome: Outcome) -> Iterator[str]:
         yield f"    [{color}]{complaint}[/]"
     if outcome.busy:
         yield f"    [{color}]the machine was busy: {measured.processors}[/]"
+    if outcome.repeated:
+        yield f"    [{color}]it is measured once more[/]"
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
@@ -116,6 +118,7 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
         "wrong": list(outcome.wrong),
         "missed": list(outcome.missed),
         "busy": outcome.busy,
+        "repeated": outcome.repeated,
         "processors": asdict(measured.processors),
         "congestion_control": list(measured.congestion_control),
         "start": measured.start,
