@@ -70,8 +70,8 @@ class Lane:
 
     async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
         """Return the throttler's answer. Raises OSError as the throttler's client does, Busy where many wait."""
-        key = json.dumps(request, sort_keys=True)
-        if (answer := self._fresh(key)) is not None:
+        key, asked = json.dumps(request, sort_keys=True), self._clock()
+        if (answer := self._fresh(key, asked)) is not None:
             return answer
         if self._waiting >= MOST_WAITING:
             raise Busy
@@ -79,16 +79,18 @@ class Lane:
         try:
             async with self._lock:
                 # Who asked the same before us has the answer by now.
-                if (answer := self._fresh(key)) is not None:
+                if (answer := self._fresh(key, asked)) is not None:
                     return answer
                 await self._turn()
                 return await self._answer(key, request)
         finally:
             self._waiting -= 1
 
-    def _fresh(self, key: str) -> dict[str, Any] | None:
+    def _fresh(self, key: str, asked: float) -> dict[str, Any] | None:
         found = self._answers.get(key)
-        if found is None or found.begun <= self._changed:
+        # What began after somebody asked is good for them, whatever has happened meanwhile: else many who ask at the
+        # same time would get an answer each, where something happens during each answer.
+        if found is None or found.begun <= self._changed and found.begun < asked:
             return None
         return found.answer if self._clock() - found.ended < FRESH else None
 

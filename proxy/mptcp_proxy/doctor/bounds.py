@@ -24,7 +24,11 @@ _UPLOADS, _OPENED = "memory for one client", "new connections"
 def connections_of_one_client(said: Iterable[Statement]) -> int:
     """Return how many connections of one address a worker takes by squid.conf: as many as it has descriptors, where
     that says nothing."""
-    stated = [statement.words[1] for statement in said if statement.directive == _DIRECTIVE and statement.words[1:]]
+    stated = [
+        statement.words[1]
+        for statement in said
+        if statement.directive == _DIRECTIVE and statement.words[1:] and statement.applies is not False
+    ]
     if not stated or not stated[-1].isdigit():
         return DESCRIPTORS  # -1, as without the directive: any number
     return min(int(stated[-1]), DESCRIPTORS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -73,6 +73,26 @@ def test_what_was_asked_before_something_happened_is_asked_again_once() -> None:
 
     asyncio.run(ask())
     assert len(throttler.asked) == 2
+
+
+def test_many_who_ask_together_share_an_answer_during_which_something_happens() -> None:
+    throttler = Throttler()
+
+    async def ask() -> None:
+        lane = Lane(busy, lambda: throttler.now, throttler.sleep)
+
+        happening.append(lane.changed)
+        await asyncio.gather(*(lane.ask({"query": "a"}) for _ in range(10)))
+
+    async def busy(request: Mapping[str, object]) -> dict[str, Any]:
+        await asyncio.sleep(0)  # all have asked
+        throttler.now += 0.1
+        happening[0]()
+        return await throttler.ask(request)
+
+    happening: list[Callable[[], None]] = []
+    asyncio.run(ask())
+    assert len(throttler.asked) == 1
 
 
 def test_however_often_something_happens_the_throttler_is_asked_once_a_second() -> None:

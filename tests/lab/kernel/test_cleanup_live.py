@@ -27,9 +27,13 @@ def test_failed_build_names_the_step_and_leaves_nothing() -> None:
 
 
 DRIVER = """
+from pathlib import Path
 from mptcp_lab.testbed import *
+from mptcp_lab.testbed.services import wait_until
 with Testbed(paths([1000000])) as t:
     p = t['core'].popen(['sleep', '600'])
+    # Until then it is ip(8), on its way into the namespace.
+    wait_until(lambda: Path(f'/proc/{p.pid}/cmdline').read_bytes().startswith(b'sleep'), 'the program runs')
     print(t.claimed.id, p.pid, t.directory, flush=True)
     input()
 """

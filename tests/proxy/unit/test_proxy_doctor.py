@@ -105,6 +105,7 @@ def test_what_one_client_may_hold_is_compared_with_the_memory_here(
         ("client_ip_max_connections 70000", 65536),
         ("client_ip_max_connections -1", 65536),
         ("# client_ip_max_connections 5", 65536),
+        ("client_ip_max_connections 50\nif false\nclient_ip_max_connections 5\nendif", 50),
     ],
 )
 def test_how_many_connections_a_client_has_is_what_squid_conf_says_or_any_number(text: str, number: int) -> None:
