@@ -90,7 +90,7 @@ class Lane:
         found = self._answers.get(key)
         # What began after somebody asked is good for them, whatever has happened meanwhile: else many who ask at the
         # same time would get an answer each, where something happens during each answer.
-        if found is None or found.begun <= self._changed and found.begun < asked:
+        if found is None or (found.begun <= self._changed and found.begun < asked):
             return None
         return found.answer if self._clock() - found.ended < FRESH else None
 
