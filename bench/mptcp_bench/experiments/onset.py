@@ -113,7 +113,10 @@ def measure(cell: Cell, runs: int, seed: int, attempts: Attempts, variants: Sequ
 
 
 def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
-    """Transfer, cap, watch. Raises TestbedError where the transfer had not both subflows."""
+    """Transfer, cap, watch. Raises TestbedError where the transfer had not both subflows.
+
+    Raises EmulationError where the paths were not as asked meanwhile.
+    """
     windows, down = cell.windows, cell.direction == "down"
     setup.load(f"{_POLICY}[]\n")
     wait_until(lambda: not sockets(setup, cell), "the last transfer's subflows are gone", timeout=30)
@@ -135,6 +138,8 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
         rtt = sockets(setup, cell).get(NETWORKS[cell.path], 0.0)
         time.sleep(max(0.0, onset + windows.end + AFTER - recorder.now))
         samples = recorder.samples
+    # It judges all since the last check: each transfer is charged with what was late in it, and with nothing else.
+    setup.testbed.check_emulation()
     if not down:
         samples = on_the_wire(samples, payload_share(4, multipath=True))
     capped, other = DEVICES[cell.path], DEVICES[cell.other]

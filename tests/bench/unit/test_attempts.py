@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,22 +79,69 @@ def test_an_experiment_that_makes_attempts_has_them_judged() -> None:
             assert "attempts.judged(" in text or " attempts, usage," in text, source.name
 
 
+class FakePaths:
+    """Emulated paths that judge at a check what was late since the last one, as the emulation does."""
+
+    def __init__(self) -> None:
+        self.late = self._judged = 0
+
+    def check_emulation(self) -> None:
+        since, self._judged = self.late - self._judged, self.late
+        if since:
+            raise EmulationError("late")
+
+
+class FakeTransfers:
+    """A setup whose transfers have both subflows or none, and are late or not, by their number."""
+
+    def __init__(self, late: Sequence[bool], whole: bool) -> None:
+        self.testbed, self.client, self.download = FakePaths(), self, ["curl"]
+        self._late, self._whole, self.subflows = iter(late), whole, 0
+
+    def load(self, text: str) -> None:
+        """Nothing of it is looked at."""
+
+    @contextmanager
+    def running(self, argv: Sequence[str]) -> Iterator[None]:
+        self.testbed.late += next(self._late)
+        self.subflows = 2 * self._whole
+        yield
+        self.subflows = 0
+
+
+def transfers(monkeypatch: pytest.MonkeyPatch, late: Sequence[bool], whole: bool = True) -> tuple[Any, list[Any]]:
+    """Return a setup, and what transfers once in each experiment; no time passes."""
+    setup: Any = FakeTransfers(late, whole)
+    for module in (onset, scale_soft):
+        monkeypatch.setattr(module, "Recorder", lambda *of: nullcontext(SimpleNamespace(now=0.0, samples=())))
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda seconds: None))
+        monkeypatch.setattr(module, "judge", lambda *of: SimpleNamespace(in_force=0.0, kept=1.0))
+    monkeypatch.setattr(onset, "sockets", lambda *of: dict.fromkeys(range(setup.subflows), 0.02))
+    monkeypatch.setattr(scale_soft, "subflows", lambda *of: setup.subflows)
+    [cell, *_] = onset_cells.cells({}, quick=True)
+    return setup, [partial(onset.transfer, setup, cell, "soft"), partial(scale_soft.kept, setup)]
+
+
+@pytest.mark.parametrize("experiment", [0, 1])
+def test_a_transfer_is_charged_with_what_was_late_in_it_and_with_nothing_else(
+    experiment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = transfers(monkeypatch, [False, True, False])[1][experiment]
+    assert once()
+    with pytest.raises(EmulationError):
+        once()
+    assert once()
+
+
+@pytest.mark.parametrize("experiment", [0, 1])
 @pytest.mark.parametrize("late", [True, False])
 def test_a_second_subflow_that_is_missing_over_late_paths_is_not_the_products_fault(
-    late: bool, monkeypatch: pytest.MonkeyPatch
+    late: bool, experiment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = SimpleNamespace(running=lambda argv: nullcontext())
-    setup: Any = SimpleNamespace(load=lambda text: None, client=client, download=["curl"], testbed=SimpleNamespace())
-    for module in (onset, scale_soft):
-        monkeypatch.setattr(module, "Recorder", lambda *of: nullcontext(SimpleNamespace(now=100.0)))
-    monkeypatch.setattr(onset, "sockets", lambda *of: {})
-    monkeypatch.setattr(scale_soft, "subflows", lambda *of: 0)
-    [cell, *_] = onset_cells.cells({}, quick=True)
-    for run in (partial(onset.transfer, setup, cell, "soft"), partial(scale_soft.kept, setup)):
-        setup.testbed.check_emulation = failing(int(late), EmulationError("late"))
-        with pytest.raises(TestbedError) as raised:
-            run()
-        assert (raised.type is EmulationError) is late
+    once = transfers(monkeypatch, [late], whole=False)[1][experiment]
+    with pytest.raises(TestbedError) as raised:
+        once()
+    assert (raised.type is EmulationError) is late
 
 
 def test_a_fallback_to_tcp_that_is_gone_at_the_second_attempt_fails_the_experiment(
