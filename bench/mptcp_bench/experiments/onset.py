@@ -107,7 +107,8 @@ def measure(cell: Cell, runs: int, seed: int, attempts: Attempts, variants: Sequ
             for variant in variants:
                 if variant == "no cap" and number >= CONTROL_RUNS:
                     continue
-                one = attempts.of(partial(transfer, setup, cell, variant), f"{cell}, {variant}")
+                once = partial(transfer, setup, cell, variant)
+                one = attempts.of(once, f"{cell}, {variant}", check=testbed.check_emulation)
                 found += [one] if one else []
     return found
 
@@ -126,8 +127,6 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
     ):
         time.sleep(max(0.0, WARM - recorder.now))
         if len(sockets(setup, cell)) != 2:
-            # First: what is wrong over paths that were not as asked is not the product's fault.
-            setup.testbed.check_emulation()
             raise TestbedError("the transfer has not two subflows")
         onset = recorder.now
         if variant != "no cap":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from mptcp_bench import experiments
-from mptcp_bench.experiments import onset, onset_cells, overshoot, scale_soft
+from mptcp_bench.experiments import onset, onset_cells, overshoot, pages, pages_cells, scale_soft
 from mptcp_bench.experiments.attempts import Attempts
 from mptcp_bench.experiments.findings import Findings, result_of
 from mptcp_bench.provenance import Provenance
@@ -138,10 +139,49 @@ def test_a_transfer_is_charged_with_what_was_late_in_it_and_with_nothing_else(
 def test_a_second_subflow_that_is_missing_over_late_paths_is_not_the_products_fault(
     late: bool, experiment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = transfers(monkeypatch, [late], whole=False)[1][experiment]
-    with pytest.raises(TestbedError) as raised:
-        once()
-    assert (raised.type is EmulationError) is late
+    setup, each = transfers(monkeypatch, [late, False], whole=False)
+    attempts = Attempts(Console(file=io.StringIO()))
+    attempts.of(each[experiment], "x", most=2, check=setup.testbed.check_emulation)
+    findings = attempts.judged(NOTHING)
+    assert [aim.value for aim in findings.aims] == [0 if late else 1]
+    assert "has not two subflows" in findings.failures[0]
+
+
+@pytest.mark.parametrize("error", [TestbedError("no subflow"), ValueError("no subflow")])
+def test_what_failed_over_late_paths_is_not_the_products_fault_and_what_failed_after_it_is(error: Exception) -> None:
+    lab = FakePaths()
+    lateness = iter([1, 0])
+
+    def run() -> None:
+        lab.late += next(lateness, 0)
+        raise error
+
+    attempts = Attempts(Console(file=io.StringIO()))
+    attempts.of(run, "x", check=lab.check_emulation)
+    findings = attempts.judged(NOTHING)
+    assert findings.notes == (
+        "repeated for the emulated paths: x: late",
+        "repeated for another reason: x: no subflow",
+    )
+    assert findings.failures == ("x: no subflow",)
+
+
+def test_a_run_that_worked_is_not_checked_again() -> None:
+    attempts = Attempts(Console(file=io.StringIO()))
+    assert attempts.of(lambda: "measured", "x", check=failing(1, EmulationError("late"))) == "measured"
+
+
+def test_every_attempt_in_a_testbed_looks_at_its_emulation() -> None:
+    """But for a whole cell of onset, which builds its testbed itself."""
+    unchecked = [
+        f"{source.stem}: {ast.unparse(call.args[1])}"
+        for source in sorted(Path(experiments.__file__).parent.glob("*.py"))
+        for call in ast.walk(ast.parse(source.read_text()))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) in ("attempts.of", "self.attempts.of")
+        and not any(keyword.arg == "check" and "check" in ast.unparse(keyword.value) for keyword in call.keywords)
+    ]
+    assert unchecked == ["onset: str(cell)"]
 
 
 def test_a_fallback_to_tcp_that_is_gone_at_the_second_attempt_fails_the_experiment(
@@ -155,8 +195,56 @@ def test_a_fallback_to_tcp_that_is_gone_at_the_second_attempt_fails_the_experime
 
     monkeypatch.setattr(overshoot, "need", lambda *features: None)
     monkeypatch.setattr(overshoot, "Testbed", lambda *topology, **seed: nullcontext())
-    monkeypatch.setattr(overshoot.Bed, "built", lambda *testbed: None)
+    monkeypatch.setattr(overshoot.Bed, "built", lambda *testbed: SimpleNamespace(testbed=FakePaths()))
     monkeypatch.setattr(overshoot.Work, "measure", measure)
     findings = overshoot.run(Console(file=io.StringIO()), 1, True, {"variant": "ours"})
     assert findings.failures == ()
     assert any("attempts repeated for another reason than the emulated paths: 1" in why for why in findings.wrong)
+
+
+@pytest.mark.parametrize("late", ["plain", "throttled"])
+@pytest.mark.parametrize("variant", ["ours", "budget", "static", "none"])
+def test_a_run_of_overshoot_is_excused_by_the_testbed_that_it_was_in(
+    variant: str, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labs = {"plain": FakePaths(), "throttled": FakePaths()}
+    each = iter(labs.values())
+
+    def measure(work: object, one: object) -> list[Any]:
+        labs[late].late += 1
+        raise TestbedError("nothing came")
+
+    monkeypatch.setattr(overshoot, "need", lambda *features: None)
+    monkeypatch.setattr(overshoot, "Testbed", lambda *topology, **seed: nullcontext(next(each)))
+    monkeypatch.setattr(overshoot.Bed, "built", lambda testbed, sizes: SimpleNamespace(testbed=testbed))
+    monkeypatch.setattr(overshoot.Work, "measure", measure)
+    findings = overshoot.run(Console(file=io.StringIO()), 1, True, {"variant": variant})
+    excused = (late == "throttled") is (variant in ("ours", "budget"))
+    assert all(why.endswith(": late" if excused else ": nothing came") for why in findings.failures)
+    assert findings.failures
+
+
+@pytest.mark.parametrize("late", ["plain", "throttled"])
+@pytest.mark.parametrize("variant", ["ours", "static"])
+def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(
+    variant: str, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labs = {"plain": FakePaths(), "throttled": FakePaths()}
+
+    def fetch(*of: object) -> None:
+        labs[late].late += 1
+        raise TestbedError("downloads not complete")
+
+    beds: list[Any] = [
+        SimpleNamespace(
+            testbed=lab, known=True, start_throttler=lambda cell: None, set_up=lambda *of: nullcontext(), fetch=fetch
+        )
+        for lab in labs.values()
+    ]
+    attempts = Attempts(Console(file=io.StringIO()))
+    work = pages.Work(*beds, Console(file=io.StringIO()), pages.Plan([variant], 1), attempts)
+    [cell, *_] = pages_cells.cells({}, quick=True)
+    assert list(work.measure(cell)) == []
+    excused = (late == "throttled") is (variant == "ours")
+    [why] = attempts.judged(NOTHING).failures
+    assert why.endswith(": late" if excused else ": downloads not complete")
