@@ -64,6 +64,21 @@ class Attempts:
                     self._repeated.append(Repeated(what, str(error), isinstance(error, EmulationError)))
         return None
 
+    def of_several(self, run: Callable[[Attempts], T], what: str, most: int = ATTEMPTS) -> T | None:
+        """As :meth:`of`, for a *run* that makes attempts of its own: those of one that is thrown away do not count."""
+
+        def once() -> tuple[T, Attempts]:
+            within = Attempts(self._console)
+            return run(within), within
+
+        kept = self.of(once, what, most)
+        if kept is None:
+            return None
+        result, within = kept
+        self._repeated += within._repeated
+        self._void += within._void
+        return result
+
     def judged(self, findings: Findings) -> Findings:
         """Return *findings* with what could not be measured, the attempts that were repeated, and the aim for these."""
         return replace(

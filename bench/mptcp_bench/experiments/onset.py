@@ -81,8 +81,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     attempts = Attempts(console)
     for number, cell in enumerate(chosen, 1):
         console.print(f"{number} of {len(chosen)}: {cell}", style="dim", highlight=False)
-        once = partial(measure, cell, runs, seed, attempts, variants)
-        measured += attempts.of(once, str(cell), most=2) or []
+        once = partial(measure, cell, runs, seed, variants)
+        measured += attempts.of_several(once, str(cell), most=2) or []
     table, asked = judged(chosen, measured, runs if "soft" in variants else 0)
     named = tuple(replace(aim, what=f"{what}: {aim.what}") for what, aim in asked)
     data = {
@@ -94,7 +94,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     return attempts.judged(Findings((table,), data, pictures=pictures, aims=named))
 
 
-def measure(cell: Cell, runs: int, seed: int, attempts: Attempts, variants: Sequence[str] = VARIANTS) -> list[Measured]:
+def measure(cell: Cell, runs: int, seed: int, variants: Sequence[str], attempts: Attempts) -> list[Measured]:
     """Do *runs* runs of each variant, in turns, in one testbed; a run that stays void is left out."""
     half = two_paths(cell.rates, (cell.ethernet_rtt, cell.wifi_rtt))
     found: list[Measured] = []

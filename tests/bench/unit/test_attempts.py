@@ -172,16 +172,14 @@ def test_a_run_that_worked_is_not_checked_again() -> None:
 
 
 def test_every_attempt_in_a_testbed_looks_at_its_emulation() -> None:
-    """But for a whole cell of onset, which builds its testbed itself."""
-    unchecked = [
-        f"{source.stem}: {ast.unparse(call.args[1])}"
+    calls = [
+        (source.stem, {keyword.arg for keyword in call.keywords})
         for source in sorted(Path(experiments.__file__).parent.glob("*.py"))
         for call in ast.walk(ast.parse(source.read_text()))
-        if isinstance(call, ast.Call)
-        and ast.unparse(call.func) in ("attempts.of", "self.attempts.of")
-        and not any(keyword.arg == "check" and "check" in ast.unparse(keyword.value) for keyword in call.keywords)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("attempts.of", "self.attempts.of")
     ]
-    assert unchecked == ["onset: str(cell)"]
+    assert len(calls) >= 8
+    assert [name for name, given in calls if "check" not in given] == []
 
 
 def test_a_fallback_to_tcp_that_is_gone_at_the_second_attempt_fails_the_experiment(
@@ -248,3 +246,45 @@ def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(
     excused = (late == "throttled") is (variant == "ours")
     [why] = attempts.judged(NOTHING).failures
     assert why.endswith(": late" if excused else ": downloads not complete")
+
+
+@pytest.mark.parametrize("late_cells", [0, 1, 2])
+def test_what_a_cell_of_onset_left_that_was_thrown_away_does_not_fail_the_result(
+    late_cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each cell one transfer is void, and one more is repeated; then the testbed's end finds it late, or not."""
+    ends = iter([True] * late_cells + [False] * 2)
+
+    @contextmanager
+    def testbed(*topology: object, seed: int) -> Iterator[FakePaths]:
+        lab = FakePaths()
+        yield lab
+        lab.late += next(ends)
+        lab.check_emulation()
+
+    def built(*of: object, **more: object) -> Any:
+        fails = iter([True] * 4 + [False] * 100)
+        return SimpleNamespace(fails=fails)
+
+    def transfer(setup: Any, cell: object, variant: str) -> str:
+        if next(setup.fails):
+            raise TestbedError("no subflow")
+        return variant
+
+    monkeypatch.setattr(onset, "Testbed", testbed)
+    monkeypatch.setattr(onset.Setup, "built", built)
+    monkeypatch.setattr(onset, "transfer", transfer)
+    [cell, *_] = onset_cells.cells({}, quick=True)
+    attempts = Attempts(Console(file=io.StringIO()))
+    run = partial(onset.measure, cell, 2, 1, ["at-once", "soft"])
+    found = attempts.of_several(run, "cell", most=2)
+    findings = attempts.judged(NOTHING)
+    void, repeated = f"{cell}, at-once: no subflow", f"repeated for another reason: {cell}, %s: no subflow"
+    late = ("repeated for the emulated paths: cell: late",) * bool(late_cells)
+    if late_cells == 2:
+        assert found is None
+        assert (findings.failures, findings.notes) == (("cell: late",), late)
+    else:
+        assert found == ["soft", "at-once", "soft"]
+        assert findings.failures == (void,)
+        assert findings.notes == (*late, *[repeated % "at-once"] * 2, repeated % "soft")
