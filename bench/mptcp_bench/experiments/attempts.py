@@ -65,11 +65,18 @@ class Attempts:
         return None
 
     def of_several(self, run: Callable[[Attempts], T], what: str, most: int = ATTEMPTS) -> T | None:
-        """As :meth:`of`, for a *run* that makes attempts of its own: those of one that is thrown away do not count."""
+        """As :meth:`of`, for a *run* that makes attempts of its own.
+
+        Of one that is thrown away those count that were repeated for another reason than the emulated paths.
+        """
 
         def once() -> tuple[T, Attempts]:
             within = Attempts(self._console)
-            return run(within), within
+            try:
+                return run(within), within
+            except (TestbedError, ValueError):
+                self._repeated += (each for each in within._repeated if not each.emulation)
+                raise
 
         kept = self.of(once, what, most)
         if kept is None:
