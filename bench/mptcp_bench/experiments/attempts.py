@@ -44,21 +44,47 @@ class Attempts:
         self._repeated: list[Repeated] = []
         self._void: list[str] = []
 
-    def of(self, run: Callable[[], T], what: str, most: int = ATTEMPTS) -> T | None:
+    def of(
+        self, run: Callable[[], T], what: str, most: int = ATTEMPTS, check: Callable[[], None] | None = None
+    ) -> T | None:
         """Return what *run* returns; None where it failed *most* times: what else was measured must not be lost.
 
-        It fails by TestbedError and ValueError; each reason is printed, and kept.
+        It fails by TestbedError and ValueError; each reason is printed, and kept. *check* raises EmulationError where
+        the paths were not as asked since it was called last: that is then the reason, whatever failed over them.
         """
         for number in range(1, most + 1):
             try:
                 return run()
-            except (TestbedError, ValueError) as error:
+            except (TestbedError, ValueError) as failed:
+                error = _reason(failed, check)
                 self._console.print(f"{what}: void, because {error}", style="dim", highlight=False)
                 if number == most:
                     self._void.append(f"{what}: {error}")
                 else:
                     self._repeated.append(Repeated(what, str(error), isinstance(error, EmulationError)))
         return None
+
+    def of_several(self, run: Callable[[Attempts], T], what: str, most: int = ATTEMPTS) -> T | None:
+        """As :meth:`of`, for a *run* that makes attempts of its own.
+
+        Of one that is thrown away those count that were repeated for another reason than the emulated paths.
+        """
+
+        def once() -> tuple[T, Attempts]:
+            within = Attempts(self._console)
+            try:
+                return run(within), within
+            except (TestbedError, ValueError):
+                self._repeated += (each for each in within._repeated if not each.emulation)
+                raise
+
+        kept = self.of(once, what, most)
+        if kept is None:
+            return None
+        result, within = kept
+        self._repeated += within._repeated
+        self._void += within._void
+        return result
 
     def judged(self, findings: Findings) -> Findings:
         """Return *findings* with what could not be measured, the attempts that were repeated, and the aim for these."""
@@ -68,6 +94,15 @@ class Attempts:
             aims=(*findings.aims, first_attempt(self._repeated)),
             notes=(*findings.notes, *map(str, self._repeated)),
         )
+
+
+def _reason(failed: Exception, check: Callable[[], None] | None) -> Exception:
+    if check is not None and not isinstance(failed, EmulationError):
+        try:
+            check()
+        except EmulationError as error:
+            return error
+    return failed
 
 
 def first_attempt(repeated: Sequence[Repeated]) -> Aim:

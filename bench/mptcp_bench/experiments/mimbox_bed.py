@@ -232,7 +232,7 @@ def rounds(
                 tasks = [task for one, task in what.tasks if one == cell]
                 name = f"round {number + 1}, {at}, {cell}"
                 once = partial(_through, bed, cell, tasks, at, number, window(at), around)
-                for point in attempts.of(once, name) or []:
+                for point in attempts.of(once, name, check=bed.testbed.check_emulation) or []:
                     console.print(f"{name}, {point.task}: {_shown(point)}", style="dim", highlight=False)
                     yield point
 

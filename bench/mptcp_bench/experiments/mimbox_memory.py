@@ -80,9 +80,11 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                 cell = Cell(OURS, "mptcp2")
                 with limited(EACH, cell), bed.running(cell) as process:
                     window = Window(streams=BUSY, memory=True, warm=2.0)
-                    return replace(measured(bed, cell, "connect", EACH, number, window, process), task="busy")
+                    point = measured(bed, cell, "connect", EACH, number, window, process)
+                bed.testbed.check_emulation()
+                return replace(point, task="busy")
 
-            point = attempts.of(busy, f"round {number + 1}, busy")
+            point = attempts.of(busy, f"round {number + 1}, busy", check=bed.testbed.check_emulation)
             found += [point] if point else []
     idle = _idle(console, seed, what.runs, QUICK_HOLD if quick else HOLD, attempts)
     points = Points(found)
@@ -116,7 +118,8 @@ def _idle(console: Console, seed: int, runs: int, hold: int, attempts: Attempts)
                     def once(client: str = client, task: str = task, number: int = number) -> Measured:
                         return bed.hold(Cell(OURS, client), task, number)
 
-                    there = attempts.of(once, f"round {number + 1}, {name}, {client}")
+                    what = f"round {number + 1}, {name}, {client}"
+                    there = attempts.of(once, what, check=testbed.check_emulation)
                     if there is not None:
                         console.print(f"{name}, {client}: {there.cost:.0f} kB", style="dim", highlight=False)
                         found.append(HeldMemory(f"{name}, {client}", there.user / 1e3, there.kernel / 1e3))

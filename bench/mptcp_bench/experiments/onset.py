@@ -81,8 +81,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     attempts = Attempts(console)
     for number, cell in enumerate(chosen, 1):
         console.print(f"{number} of {len(chosen)}: {cell}", style="dim", highlight=False)
-        once = partial(measure, cell, runs, seed, attempts, variants)
-        measured += attempts.of(once, str(cell), most=2) or []
+        once = partial(measure, cell, runs, seed, variants)
+        measured += attempts.of_several(once, str(cell), most=2) or []
     table, asked = judged(chosen, measured, runs if "soft" in variants else 0)
     named = tuple(replace(aim, what=f"{what}: {aim.what}") for what, aim in asked)
     data = {
@@ -94,7 +94,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
     return attempts.judged(Findings((table,), data, pictures=pictures, aims=named))
 
 
-def measure(cell: Cell, runs: int, seed: int, attempts: Attempts, variants: Sequence[str] = VARIANTS) -> list[Measured]:
+def measure(cell: Cell, runs: int, seed: int, variants: Sequence[str], attempts: Attempts) -> list[Measured]:
     """Do *runs* runs of each variant, in turns, in one testbed; a run that stays void is left out."""
     half = two_paths(cell.rates, (cell.ethernet_rtt, cell.wifi_rtt))
     found: list[Measured] = []
@@ -107,13 +107,17 @@ def measure(cell: Cell, runs: int, seed: int, attempts: Attempts, variants: Sequ
             for variant in variants:
                 if variant == "no cap" and number >= CONTROL_RUNS:
                     continue
-                one = attempts.of(partial(transfer, setup, cell, variant), f"{cell}, {variant}")
+                once = partial(transfer, setup, cell, variant)
+                one = attempts.of(once, f"{cell}, {variant}", check=testbed.check_emulation)
                 found += [one] if one else []
     return found
 
 
 def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
-    """Transfer, cap, watch. Raises TestbedError where the transfer had not both subflows."""
+    """Transfer, cap, watch. Raises TestbedError where the transfer had not both subflows.
+
+    Raises EmulationError where the paths were not as asked meanwhile.
+    """
     windows, down = cell.windows, cell.direction == "down"
     setup.load(f"{_POLICY}[]\n")
     wait_until(lambda: not sockets(setup, cell), "the last transfer's subflows are gone", timeout=30)
@@ -123,8 +127,6 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
     ):
         time.sleep(max(0.0, WARM - recorder.now))
         if len(sockets(setup, cell)) != 2:
-            # First: what is wrong over paths that were not as asked is not the product's fault.
-            setup.testbed.check_emulation()
             raise TestbedError("the transfer has not two subflows")
         onset = recorder.now
         if variant != "no cap":
@@ -135,6 +137,8 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
         rtt = sockets(setup, cell).get(NETWORKS[cell.path], 0.0)
         time.sleep(max(0.0, onset + windows.end + AFTER - recorder.now))
         samples = recorder.samples
+    # It judges all since the last check: each transfer is charged with what was late in it, and with nothing else.
+    setup.testbed.check_emulation()
     if not down:
         samples = on_the_wire(samples, payload_share(4, multipath=True))
     capped, other = DEVICES[cell.path], DEVICES[cell.other]

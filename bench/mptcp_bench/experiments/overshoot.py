@@ -46,6 +46,7 @@ from .tables import mean, new_table
 from .two_paths import two_paths
 
 VARIANTS = ("none", "ours", "budget", "static", "poller")
+OURS = ("ours", "budget")
 OPTIONS = {
     "variant": f"which of {', '.join(VARIANTS)}, default all",
     "runs": "of each variant but the poller, 2 or more, default 3",
@@ -109,7 +110,8 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         work = Work(Bed.built(plain, [size]), Bed.built(throttled, [size]), size, cap, seconds)
         for one in planned:
             console.print(str(one), style="dim", highlight=False)
-            measured += attempts.of(partial(work.measure, one), str(one)) or []
+            check = work.bed(one).testbed.check_emulation
+            measured += attempts.of(partial(work.measure, one), str(one), check=check) or []
     asked = aims(measured, work.rates, Counter(one.variant for one in planned))
     data = {
         "transfers": [
@@ -138,6 +140,9 @@ class Work:
         burst = class_spec(1, Throttle(rate, rate, None, Share.PATH)).burst
         return Rates(rate, RATES[0] * 1_000_000, RATES[1] * 1_000_000, burst + FIRST_WINDOW)
 
+    def bed(self, one: PlannedRun) -> Bed:
+        return self.throttled if one.variant in OURS else self.plain
+
     def measure(self, one: PlannedRun) -> list[Measured]:
         """Return the first and the repeated transfer of a client that nobody knows.
 
@@ -145,10 +150,9 @@ class Work:
         """
         policy = "budget" if one.variant == "budget" else "cap"
         [cell] = pages_cells.cells({"at_once": "1", "cap": f"{self.cap:g}", "policy": policy})
-        ours = one.variant in ("ours", "budget")
-        bed = self.throttled if ours else self.plain
+        bed = self.bed(one)
         bed.wait_until_quiet()
-        if ours:
+        if one.variant in OURS:
             bed.start_throttler(cell)
         with bed.set_up(cell, one.variant), self._poller(bed, cell, one) as poller:
             found = [self._transfer(bed, one, TRANSFERS[0], self.seconds, poller)]

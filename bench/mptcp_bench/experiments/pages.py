@@ -114,12 +114,13 @@ class Work:
     def measure(self, cell: Cell) -> Iterator[Measured]:
         """Yield the batches of *cell*; one that stays void is left out."""
         for variant, fresh in self.plan.batches(cell):
-            batch = self.attempts.of(partial(self._batch, cell, variant, fresh), f"{cell}, {variant}")
+            bed = self.throttled if variant == "ours" else self.plain
+            once = partial(self._batch, bed, cell, variant, fresh)
+            batch = self.attempts.of(once, f"{cell}, {variant}", check=bed.testbed.check_emulation)
             if batch is not None:
                 yield batch
 
-    def _batch(self, cell: Cell, variant: str, fresh: bool) -> Measured:
-        bed = self.throttled if variant == "ours" else self.plain
+    def _batch(self, bed: Bed, cell: Cell, variant: str, fresh: bool) -> Measured:
         if fresh:
             bed.start_throttler(cell)
         if cell.client == "lost" and variant == "ours":

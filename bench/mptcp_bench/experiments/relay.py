@@ -112,7 +112,8 @@ def _measure(
                 tasks = tasks_of(plan, setting, cell)
                 if not tasks:
                     continue
-                there = attempts.of(partial(measured, bed, cell, tasks, number), name)
+                once = partial(measured, bed, cell, tasks, number)
+                there = attempts.of(once, name, check=testbed.check_emulation)
                 if there is not None:
                     console.print(f"{name}: {', '.join(map(_shown, there))}", style="dim", highlight=False)
                     found += there

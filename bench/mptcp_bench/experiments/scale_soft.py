@@ -47,7 +47,6 @@ def kept(setup: Setup) -> float:
     with setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
         time.sleep(max(0.0, WARM - recorder.now))
         if subflows(setup.testbed) != 2:
-            setup.testbed.check_emulation()
             raise TestbedError("the download has not two subflows")
         onset = recorder.now
         setup.load(Caps(crowd=True, client=CAP, landing="soft").text())
@@ -94,7 +93,8 @@ def measure(beside: int, runs: int, seed: int, console: Console, attempts: Attem
 
 def _runs(setup: Setup, runs: int, attempts: Attempts, name: str) -> tuple[float, ...]:
     """Return what the other path kept in each run; a run that stays void is left out, and said."""
-    each = (attempts.of(partial(kept, setup), f"soft cap, {name}") for _ in range(runs))
+    check = setup.testbed.check_emulation
+    each = (attempts.of(partial(kept, setup), f"soft cap, {name}", check=check) for _ in range(runs))
     return tuple(one for one in each if one is not None)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +16,11 @@ import pytest
 from rich.console import Console
 
 from mptcp_bench import experiments
-from mptcp_bench.experiments import onset, onset_cells, overshoot, scale_soft
+from mptcp_bench.experiments import mimbox_memory, onset, onset_cells, overshoot, pages, pages_cells, scale_soft
 from mptcp_bench.experiments.attempts import Attempts
 from mptcp_bench.experiments.findings import Findings, result_of
+from mptcp_bench.experiments.mimbox_points import Point, Points
+from mptcp_bench.experiments.relay_cells import Cell
 from mptcp_bench.provenance import Provenance
 from mptcp_lab.testbed import EmulationError, TestbedError
 
@@ -79,22 +83,106 @@ def test_an_experiment_that_makes_attempts_has_them_judged() -> None:
             assert "attempts.judged(" in text or " attempts, usage," in text, source.name
 
 
+class FakePaths:
+    """Emulated paths that judge at a check what was late since the last one, as the emulation does."""
+
+    def __init__(self) -> None:
+        self.late = self._judged = 0
+
+    def check_emulation(self) -> None:
+        since, self._judged = self.late - self._judged, self.late
+        if since:
+            raise EmulationError("late")
+
+
+class FakeTransfers:
+    """A setup whose transfers have both subflows or none, and are late or not, by their number."""
+
+    def __init__(self, late: Sequence[bool], whole: bool) -> None:
+        self.testbed, self.client, self.download = FakePaths(), self, ["curl"]
+        self._late, self._whole, self.subflows = iter(late), whole, 0
+
+    def load(self, text: str) -> None:
+        """Nothing of it is looked at."""
+
+    @contextmanager
+    def running(self, argv: Sequence[str]) -> Iterator[None]:
+        self.testbed.late += next(self._late)
+        self.subflows = 2 * self._whole
+        yield
+        self.subflows = 0
+
+
+def transfers(monkeypatch: pytest.MonkeyPatch, late: Sequence[bool], whole: bool = True) -> tuple[Any, list[Any]]:
+    """Return a setup, and what transfers once in each experiment; no time passes."""
+    setup: Any = FakeTransfers(late, whole)
+    for module in (onset, scale_soft):
+        monkeypatch.setattr(module, "Recorder", lambda *of: nullcontext(SimpleNamespace(now=0.0, samples=())))
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda seconds: None))
+        monkeypatch.setattr(module, "judge", lambda *of: SimpleNamespace(in_force=0.0, kept=1.0))
+    monkeypatch.setattr(onset, "sockets", lambda *of: dict.fromkeys(range(setup.subflows), 0.02))
+    monkeypatch.setattr(scale_soft, "subflows", lambda *of: setup.subflows)
+    [cell, *_] = onset_cells.cells({}, quick=True)
+    return setup, [partial(onset.transfer, setup, cell, "soft"), partial(scale_soft.kept, setup)]
+
+
+@pytest.mark.parametrize("experiment", [0, 1])
+def test_a_transfer_is_charged_with_what_was_late_in_it_and_with_nothing_else(
+    experiment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = transfers(monkeypatch, [False, True, False])[1][experiment]
+    assert once()
+    with pytest.raises(EmulationError):
+        once()
+    assert once()
+
+
+@pytest.mark.parametrize("experiment", [0, 1])
 @pytest.mark.parametrize("late", [True, False])
 def test_a_second_subflow_that_is_missing_over_late_paths_is_not_the_products_fault(
-    late: bool, monkeypatch: pytest.MonkeyPatch
+    late: bool, experiment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = SimpleNamespace(running=lambda argv: nullcontext())
-    setup: Any = SimpleNamespace(load=lambda text: None, client=client, download=["curl"], testbed=SimpleNamespace())
-    for module in (onset, scale_soft):
-        monkeypatch.setattr(module, "Recorder", lambda *of: nullcontext(SimpleNamespace(now=100.0)))
-    monkeypatch.setattr(onset, "sockets", lambda *of: {})
-    monkeypatch.setattr(scale_soft, "subflows", lambda *of: 0)
-    [cell, *_] = onset_cells.cells({}, quick=True)
-    for run in (partial(onset.transfer, setup, cell, "soft"), partial(scale_soft.kept, setup)):
-        setup.testbed.check_emulation = failing(int(late), EmulationError("late"))
-        with pytest.raises(TestbedError) as raised:
-            run()
-        assert (raised.type is EmulationError) is late
+    setup, each = transfers(monkeypatch, [late, False], whole=False)
+    attempts = Attempts(Console(file=io.StringIO()))
+    attempts.of(each[experiment], "x", most=2, check=setup.testbed.check_emulation)
+    findings = attempts.judged(NOTHING)
+    assert [aim.value for aim in findings.aims] == [0 if late else 1]
+    assert "has not two subflows" in findings.failures[0]
+
+
+@pytest.mark.parametrize("error", [TestbedError("no subflow"), ValueError("no subflow")])
+def test_what_failed_over_late_paths_is_not_the_products_fault_and_what_failed_after_it_is(error: Exception) -> None:
+    lab = FakePaths()
+    lateness = iter([1, 0])
+
+    def run() -> None:
+        lab.late += next(lateness, 0)
+        raise error
+
+    attempts = Attempts(Console(file=io.StringIO()))
+    attempts.of(run, "x", check=lab.check_emulation)
+    findings = attempts.judged(NOTHING)
+    assert findings.notes == (
+        "repeated for the emulated paths: x: late",
+        "repeated for another reason: x: no subflow",
+    )
+    assert findings.failures == ("x: no subflow",)
+
+
+def test_a_run_that_worked_is_not_checked_again() -> None:
+    attempts = Attempts(Console(file=io.StringIO()))
+    assert attempts.of(lambda: "measured", "x", check=failing(1, EmulationError("late"))) == "measured"
+
+
+def test_every_attempt_in_a_testbed_looks_at_its_emulation() -> None:
+    calls = [
+        (source.stem, {keyword.arg for keyword in call.keywords})
+        for source in sorted(Path(experiments.__file__).parent.glob("*.py"))
+        for call in ast.walk(ast.parse(source.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("attempts.of", "self.attempts.of")
+    ]
+    assert len(calls) >= 8
+    assert [name for name, given in calls if "check" not in given] == []
 
 
 def test_a_fallback_to_tcp_that_is_gone_at_the_second_attempt_fails_the_experiment(
@@ -108,8 +196,133 @@ def test_a_fallback_to_tcp_that_is_gone_at_the_second_attempt_fails_the_experime
 
     monkeypatch.setattr(overshoot, "need", lambda *features: None)
     monkeypatch.setattr(overshoot, "Testbed", lambda *topology, **seed: nullcontext())
-    monkeypatch.setattr(overshoot.Bed, "built", lambda *testbed: None)
+    monkeypatch.setattr(overshoot.Bed, "built", lambda *testbed: SimpleNamespace(testbed=FakePaths()))
     monkeypatch.setattr(overshoot.Work, "measure", measure)
     findings = overshoot.run(Console(file=io.StringIO()), 1, True, {"variant": "ours"})
     assert findings.failures == ()
     assert any("attempts repeated for another reason than the emulated paths: 1" in why for why in findings.wrong)
+
+
+@pytest.mark.parametrize("late", ["plain", "throttled"])
+@pytest.mark.parametrize("variant", ["ours", "budget", "static", "none"])
+def test_a_run_of_overshoot_is_excused_by_the_testbed_that_it_was_in(
+    variant: str, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labs = {"plain": FakePaths(), "throttled": FakePaths()}
+    each = iter(labs.values())
+
+    def measure(work: object, one: object) -> list[Any]:
+        labs[late].late += 1
+        raise TestbedError("nothing came")
+
+    monkeypatch.setattr(overshoot, "need", lambda *features: None)
+    monkeypatch.setattr(overshoot, "Testbed", lambda *topology, **seed: nullcontext(next(each)))
+    monkeypatch.setattr(overshoot.Bed, "built", lambda testbed, sizes: SimpleNamespace(testbed=testbed))
+    monkeypatch.setattr(overshoot.Work, "measure", measure)
+    findings = overshoot.run(Console(file=io.StringIO()), 1, True, {"variant": variant})
+    excused = (late == "throttled") is (variant in ("ours", "budget"))
+    assert all(why.endswith(": late" if excused else ": nothing came") for why in findings.failures)
+    assert findings.failures
+
+
+@pytest.mark.parametrize("late", ["plain", "throttled"])
+@pytest.mark.parametrize("variant", ["ours", "static"])
+def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(
+    variant: str, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labs = {"plain": FakePaths(), "throttled": FakePaths()}
+
+    def fetch(*of: object) -> None:
+        labs[late].late += 1
+        raise TestbedError("downloads not complete")
+
+    beds: list[Any] = [
+        SimpleNamespace(
+            testbed=lab, known=True, start_throttler=lambda cell: None, set_up=lambda *of: nullcontext(), fetch=fetch
+        )
+        for lab in labs.values()
+    ]
+    attempts = Attempts(Console(file=io.StringIO()))
+    work = pages.Work(*beds, Console(file=io.StringIO()), pages.Plan([variant], 1), attempts)
+    [cell, *_] = pages_cells.cells({}, quick=True)
+    assert list(work.measure(cell)) == []
+    excused = (late == "throttled") is (variant == "ours")
+    [why] = attempts.judged(NOTHING).failures
+    assert why.endswith(": late" if excused else ": downloads not complete")
+
+
+@pytest.mark.parametrize("late_cells", [0, 1, 2])
+def test_of_a_cell_of_onset_that_was_thrown_away_only_what_the_product_failed_at_counts(
+    late_cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each cell one transfer is void, and one more is repeated; then the testbed's end finds it late, or not."""
+    ends = iter([True] * late_cells + [False] * 2)
+
+    @contextmanager
+    def testbed(*topology: object, seed: int) -> Iterator[FakePaths]:
+        lab = FakePaths()
+        yield lab
+        lab.late += next(ends)
+        lab.check_emulation()
+
+    def built(*of: object, **more: object) -> Any:
+        fails = iter([True] * 4 + [False] * 100)
+        return SimpleNamespace(fails=fails)
+
+    def transfer(setup: Any, cell: object, variant: str) -> str:
+        if next(setup.fails):
+            raise TestbedError("no subflow")
+        return variant
+
+    monkeypatch.setattr(onset, "Testbed", testbed)
+    monkeypatch.setattr(onset.Setup, "built", built)
+    monkeypatch.setattr(onset, "transfer", transfer)
+    [cell, *_] = onset_cells.cells({}, quick=True)
+    attempts = Attempts(Console(file=io.StringIO()))
+    run = partial(onset.measure, cell, 2, 1, ["at-once", "soft"])
+    found = attempts.of_several(run, "cell", most=2)
+    findings = attempts.judged(NOTHING)
+    void, repeated = f"{cell}, at-once: no subflow", f"repeated for another reason: {cell}, %s: no subflow"
+    late = "repeated for the emulated paths: cell: late"
+    own = [*[repeated % "at-once"] * 2, repeated % "soft"]
+    assert list(findings.notes) == own + [late, *own] * bool(late_cells)
+    if late_cells == 2:
+        assert found is None
+        assert findings.failures == ("cell: late",)
+    else:
+        assert found == ["soft", "at-once", "soft"]
+        assert findings.failures == (void,)
+
+
+def test_busy_tunnels_that_were_held_over_late_paths_are_held_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lab(FakePaths):
+        def __getitem__(self, node: str) -> Any:
+            return SimpleNamespace(sysctl=lambda key, value: nullcontext())
+
+    lab = Lab()
+    lateness = iter([1, 0])
+
+    def measured(*of: object) -> Point:
+        lab.late += next(lateness)
+        return Point(Cell("ours", "mptcp2"), "connect", 1, 0, 1.0)
+
+    def judged(declared: object, what: object, points: Points, more: object, attempts: Attempts, *of: object) -> Any:
+        return attempts.judged(replace(NOTHING, data={"tasks": [point.task for point in points.all]}))
+
+    bed = SimpleNamespace(testbed=lab, running=lambda cell: nullcontext())
+    fakes: dict[str, Callable[..., Any]] = {
+        "need": lambda *features: None,
+        "chosen": lambda *of: SimpleNamespace(runs=1, seconds=1.0),
+        "built": lambda *of: nullcontext(bed),
+        "slow_origin": lambda *of: nullcontext(),
+        "rounds": lambda *of: (),
+        "measured": measured,
+        "_idle": lambda *of: [],
+        "buffer_aims": lambda *of: [],
+        "findings": judged,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(mimbox_memory, name, fake)
+    findings = mimbox_memory.run(Console(file=io.StringIO()), 1, True, {})
+    assert findings.data["tasks"] == ["busy"]
+    assert findings.notes == ("repeated for the emulated paths: round 1, busy: late",)
