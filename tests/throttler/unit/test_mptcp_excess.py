@@ -100,8 +100,9 @@ def test_whatever_comes_the_kernel_has_none_that_is_neither_tracked_nor_reported
 
 
 class PathManager:
-    def __init__(self, *, refuses: bool = False) -> None:
+    def __init__(self, *, refuses: bool = False, in_force: bool = True) -> None:
         self.closed: list[tuple[int, FourTuple]] = []
+        self.in_force = in_force
         self._refuses = refuses
 
     def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
@@ -123,6 +124,16 @@ def test_what_is_reported_is_closed_and_said(caplog: pytest.LogCaptureFixture) -
     (line,) = caplog.records
     assert line.levelno == logging.WARNING
     assert "too many subflows: its connection has 4 others: closed" in line.getMessage()
+
+
+def test_what_is_not_ours_to_close_is_only_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Defect: they were closed in a dry run, and where somebody else is the path manager in user space."""
+    manager = PathManager(in_force=False)
+    ExcessSubflows(manager, {}).close(reported())  # type: ignore[arg-type]
+    assert manager.closed == []
+    (line,) = caplog.records
+    assert "too many subflows: its connection has 4 others: left, " in line.getMessage()
+    assert line.getMessage().endswith("nothing caps it")
 
 
 def test_what_the_kernel_keeps_is_said_and_a_flood_of_them_is_not(caplog: pytest.LogCaptureFixture) -> None:
