@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import struct
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from mptcp_dialogue import ACTIVE, PORT, Host, announced, feed, kinds
 from mptcp_invariants import SMALL, check_tables
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.netlink import refusal
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.excess import MOST_LINES, ExcessSubflows
@@ -107,7 +109,7 @@ class PathManager:
 
     def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
         if self._refuses:
-            raise KernelError("close a subflow: EINVAL (Invalid argument)")
+            raise refusal(struct.pack("=i", -errno.EINVAL), "close a subflow")
         self.closed.append((token, four_tuple))
 
 
@@ -137,10 +139,16 @@ def test_what_is_not_ours_to_close_is_only_said(caplog: pytest.LogCaptureFixture
 
 
 def test_what_the_kernel_keeps_is_said_and_a_flood_of_them_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    excess = ExcessSubflows(PathManager(refuses=True), {})  # type: ignore[arg-type]
+    there = crowded()[0].connections
+    excess = ExcessSubflows(PathManager(refuses=True), there)  # type: ignore[arg-type]
     for _ in range(100):
         excess.close(reported())
     assert len(caplog.records) == MOST_LINES
     assert "EINVAL (Invalid argument); nothing caps it" in caplog.text
     excess.close(reported(120.0))
     assert len(caplog.records) == MOST_LINES + 1
+
+
+def test_of_a_connection_that_ended_meanwhile_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    ExcessSubflows(PathManager(refuses=True), {}).close(reported())  # type: ignore[arg-type]
+    assert not caplog.records

@@ -2,12 +2,13 @@
 
 The kernel's own path manager takes fewer than that; under the one in user space, which a policy that steers by order
 needs, the kernel takes any number, and whoever is that path manager says which stay. Where that is not this daemon, in
-a dry run for one, nothing is closed, and what there is beyond them is only logged. A client sees the subflow closed, and
-its connection lives on with the others.
+a dry run for one, nothing is closed, and what there is beyond them is only logged. A client sees the subflow closed,
+and its connection lives on with the others.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -46,6 +47,8 @@ class ExcessSubflows:
             try:
                 self._path_manager.close_subflow(event.token, event.four_tuple)
             except KernelError as error:
+                if error.errno == errno.EINVAL and event.token not in self._connections:
+                    continue  # it ended meanwhile, with all its subflows
                 self._say(event, f"{error}; nothing caps it")
             else:
                 self._say(event, "closed")
