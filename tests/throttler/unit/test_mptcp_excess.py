@@ -45,6 +45,28 @@ def test_one_more_that_the_kernel_takes_is_reported(captured: bool) -> None:
     assert announced(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], "then there is room"
 
 
+@pytest.mark.parametrize("why", ["a reset", "no events", "a dump is wanted"])
+def test_while_another_may_have_ended_the_next_dump_decides(why: str) -> None:
+    """Defect: one that the kernel has was closed for want of room beside others that it had not any more."""
+    for ended in (True, False):
+        tracker, host = crowded()
+        paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 1))]
+        if why == "a reset":
+            assert announced(tracker, paths[1].rst()) == []
+            assert tracker.next_question(0.0) is not None
+        elif why == "no events":
+            tracker.events_arrive = False
+        else:
+            tracker._kernel.want_resync()
+        assert announced(tracker, paths[MOST].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
+        assert tracker.wants_resync
+        now = host.time + 2 * SMALL.resync_grace
+        there = [path.dumped() for path in paths if not (ended and path is paths[1])]
+        caused = kinds(tracker.resync(there, now))
+        assert (ACTIVE in caused, EXCESS in caused) == (ended, not ended)
+        assert not tracker.wants_resync
+
+
 def test_nothing_that_packets_alone_show_is_reported() -> None:
     tracker, host = crowded()
     for port in range(100, 120):
@@ -87,9 +109,9 @@ def test_whatever_comes_the_kernel_has_none_that_is_neither_tracked_nor_reported
             events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
         elif action == "reset":
             events = feed(tracker, path.rst())
-        elif action == "dump":
+        if action == "dump" or tracker.wants_resync:
             host.time += 2 * SMALL.closed_linger
-            events = tracker.resync([each.dumped() for each in there.values()], host.time)  # type: ignore[attr-defined]
+            events += tracker.resync([each.dumped() for each in there.values()], host.time)  # type: ignore[attr-defined]
         tracked = {each.four_tuple for each in tracker.connections[host.token].active}
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
