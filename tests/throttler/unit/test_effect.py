@@ -13,7 +13,7 @@ from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, ve
 from test_status_answers import LTE, WIFI
 
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.model import Direction, ScopeKey, Share, Verdict
+from mptcp_throttler.policy.model import Direction, Onset, ScopeKey, Share, Verdict
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.telemetry.effect import MAX_LANDING, MAX_SECONDS, MAX_WAITING, Effect
@@ -206,12 +206,56 @@ def test_what_balances_loads_and_a_dry_run_count_nowhere() -> None:
     assert scene.counted == (0, 0)
     scene = Scene(dry=True)
     scene.decide(verdict(1, CAP))
+    scene.apply(0.01)
+    assert scene.counted == (0, 0)
+
+
+def test_after_a_dry_run_what_is_decided_first_begins_then() -> None:
+    """Defect: a cap that a dry run had named already counted nowhere when the dry run was switched off."""
+    scene = Scene(dry=True)
+    for token in (1, 2):
+        scene.decide(verdict(token, CAP), token=token)
+    scene.decide(token=2)
+    scene.now += 30.0
     scene.dry = False
-    scene.decide(verdict(1, CAP))
     scene.planner.set_policy(policy(CAP))
-    scene.planner.set_verdicts(1, [verdict(1, CAP)], NOW)
-    scene.apply(30.0)
-    assert scene.counted == (0, 0), "nobody decided it when it began to hold"
+    scene.decide(verdict(1, CAP))
+    scene.apply(0.25)
+    assert scene.counted == (1, 0.25)
+    scene.decide(verdict(1, CAP))
+    scene.apply(5)
+    assert scene.counted == (1, 0.25), "decided as before"
+    assert not scene.effect._dry
+
+
+def test_a_ramp_that_ends_without_a_change_of_its_class_counts_at_the_next_look() -> None:
+    """Defect: it counted when some class changed, or never."""
+    scene = Scene(soft=True)
+    scene.decide(verdict(1, CAP))
+    scene.planner.set_interim({subflow(1): CAP.throttle.ceil})  # type: ignore[union-attr]
+    scene.planner.complete(subflow(1))
+    scene.apply(0.1)
+    scene.effect.look()
+    assert scene.counted == (0, 0), "it is under way"
+    scene.planner.set_interim({subflow(1): None})
+    scene.apply(0.4)
+    assert scene.counted == (0, 0)
+    scene.effect.look()
+    assert scene.counted == (1, 0.5)
+    scene.effect.look()
+    assert scene.counted == (1, 0.5)
+
+
+def test_another_onset_alone_is_no_change() -> None:
+    scene = Scene(soft=True)
+    scene.decide(verdict(1, CAP), young=True)
+    scene.apply()
+    before = scene.counted
+    assert CAP.throttle is not None
+    scene.decide(verdict(1, replace(CAP, throttle=replace(CAP.throttle, onset=Onset.AT_ONCE))))
+    scene.apply(0.5)
+    scene.effect.look()
+    assert scene.counted == before
 
 
 def test_no_more_is_remembered_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,3 +288,16 @@ async def test_the_daemon_tells_how_long_a_download_and_an_upload_took(tmp_path:
         await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
         await until(lambda: effect("up")[0] == 1)
         assert effect("down")[0] == 1
+
+
+@scenario
+async def test_the_daemon_looks_by_itself(tmp_path: Path) -> None:
+    looked: list[Effect] = []
+
+    def look(effect: Effect) -> None:
+        looked.append(effect)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Effect, "look", look)
+        async with running(tmp_path, UNCAPPED, FakeKernel()):
+            await until(lambda: bool(looked))

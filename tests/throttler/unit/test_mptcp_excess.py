@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import struct
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from mptcp_dialogue import ACTIVE, PORT, Host, announced, feed, kinds
 from mptcp_invariants import SMALL, check_tables
 
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.netlink import refusal
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.excess import MOST_LINES, ExcessSubflows
@@ -41,6 +43,28 @@ def test_one_more_that_the_kernel_takes_is_reported(captured: bool) -> None:
     check_tables(tracker, SMALL)
     feed(tracker, host.join(port=1).kernel(KernelEventKind.SUBFLOW_CLOSED))
     assert announced(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], "then there is room"
+
+
+@pytest.mark.parametrize("why", ["a reset", "no events", "a dump is wanted"])
+def test_while_another_may_have_ended_the_next_dump_decides(why: str) -> None:
+    """Defect: one that the kernel has was closed for want of room beside others that it had not any more."""
+    for ended in (True, False):
+        tracker, host = crowded()
+        paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 1))]
+        if why == "a reset":
+            assert announced(tracker, paths[1].rst()) == []
+            assert tracker.next_question(0.0) is not None
+        elif why == "no events":
+            tracker.events_arrive = False
+        else:
+            tracker._kernel.want_resync()
+        assert announced(tracker, paths[MOST].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
+        assert tracker.wants_resync
+        now = host.time + 2 * SMALL.resync_grace
+        there = [path.dumped() for path in paths if not (ended and path is paths[1])]
+        caused = kinds(tracker.resync(there, now))
+        assert (ACTIVE in caused, EXCESS in caused) == (ended, not ended)
+        assert not tracker.wants_resync
 
 
 def test_nothing_that_packets_alone_show_is_reported() -> None:
@@ -85,9 +109,9 @@ def test_whatever_comes_the_kernel_has_none_that_is_neither_tracked_nor_reported
             events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
         elif action == "reset":
             events = feed(tracker, path.rst())
-        elif action == "dump":
+        if action == "dump" or tracker.wants_resync:
             host.time += 2 * SMALL.closed_linger
-            events = tracker.resync([each.dumped() for each in there.values()], host.time)  # type: ignore[attr-defined]
+            events += tracker.resync([each.dumped() for each in there.values()], host.time)  # type: ignore[attr-defined]
         tracked = {each.four_tuple for each in tracker.connections[host.token].active}
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
@@ -100,13 +124,14 @@ def test_whatever_comes_the_kernel_has_none_that_is_neither_tracked_nor_reported
 
 
 class PathManager:
-    def __init__(self, *, refuses: bool = False) -> None:
+    def __init__(self, *, refuses: bool = False, in_force: bool = True) -> None:
         self.closed: list[tuple[int, FourTuple]] = []
+        self.in_force = in_force
         self._refuses = refuses
 
     def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
         if self._refuses:
-            raise KernelError("close a subflow: EINVAL (Invalid argument)")
+            raise refusal(struct.pack("=i", -errno.EINVAL), "close a subflow")
         self.closed.append((token, four_tuple))
 
 
@@ -125,11 +150,27 @@ def test_what_is_reported_is_closed_and_said(caplog: pytest.LogCaptureFixture) -
     assert "too many subflows: its connection has 4 others: closed" in line.getMessage()
 
 
+def test_what_is_not_ours_to_close_is_only_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Defect: they were closed in a dry run, and where somebody else is the path manager in user space."""
+    manager = PathManager(in_force=False)
+    ExcessSubflows(manager, {}).close(reported())  # type: ignore[arg-type]
+    assert manager.closed == []
+    (line,) = caplog.records
+    assert "too many subflows: its connection has 4 others: left, " in line.getMessage()
+    assert line.getMessage().endswith("nothing caps it")
+
+
 def test_what_the_kernel_keeps_is_said_and_a_flood_of_them_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    excess = ExcessSubflows(PathManager(refuses=True), {})  # type: ignore[arg-type]
+    there = crowded()[0].connections
+    excess = ExcessSubflows(PathManager(refuses=True), there)  # type: ignore[arg-type]
     for _ in range(100):
         excess.close(reported())
     assert len(caplog.records) == MOST_LINES
     assert "EINVAL (Invalid argument); nothing caps it" in caplog.text
     excess.close(reported(120.0))
     assert len(caplog.records) == MOST_LINES + 1
+
+
+def test_of_a_connection_that_ended_meanwhile_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    ExcessSubflows(PathManager(refuses=True), {}).close(reported())  # type: ignore[arg-type]
+    assert not caplog.records

@@ -255,4 +255,6 @@ def check_done(body: bytes, what: str) -> None:
 def refusal(body: bytes, what: str) -> KernelError:
     """Return the error for the payload of a message that begins with a negative errno."""
     code = -int.from_bytes(body[:4], "little", signed=True)
-    return KernelError(f"{what}: {errno.errorcode.get(code, code)} ({os.strerror(code)})")
+    error = KernelError(f"{what}: {errno.errorcode.get(code, code)} ({os.strerror(code)})")
+    error.errno = code
+    return error

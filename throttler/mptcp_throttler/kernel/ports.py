@@ -17,6 +17,9 @@ from mptcp_throttler.shaping.model import Birth, ClassSpec, SocketLimit, Target
 class KernelError(Exception):
     """The kernel refused an operation. The text says which object, which operation, and the errno."""
 
+    errno: int | None = None
+    """The kernel's, where it answered with one."""
+
 
 class InterfaceDownError(KernelError):
     """The interface is there, and down: there is nothing to see before it is up."""

@@ -175,6 +175,18 @@ class KernelObserver:
         subflow.touch(time)
         return events
 
+    def _no_room(self, four_tuple: FourTuple, token: int, signal: Signal, time: float) -> list[Event]:
+        """Report a subflow for which there was no room, unless one of the others may have ended without anybody
+        noticing: the next dump decides then. Of what a dump lists it is not known before the dump's end."""
+        if signal is Signal.DUMPED:
+            return []
+        table, connection = self.table, self.table.tokens.get(token)
+        others = () if connection is None else connection.subflows
+        if not table.events_arrive or self.wants_resync or any(each.four_tuple in table.questions for each in others):
+            self.want_resync()
+            return []
+        return self.excess(four_tuple, token, time)
+
     def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Report a subflow that the kernel has, for which there was no room beside others that it has as well."""
         table = self.table
@@ -207,8 +219,7 @@ class KernelObserver:
             connection.seen_from_start = False
         events = table.make_room_in(connection, time)
         if not table.attach(subflow, connection):
-            # Of a dump, that is not known before its end.
-            return events + (self.excess(subflow.four_tuple, token, time) if signal is not Signal.DUMPED else [])
+            return events + self._no_room(subflow.four_tuple, token, signal, time)
         events += table.enter(subflow, signal, time)
         return events + self._was_refused(subflow, time)
 
@@ -223,7 +234,7 @@ class KernelObserver:
             events += table.make_room_in(connection, time)
             if not table.attach(subflow, connection):
                 events += table.apply(subflow, Signal.EXPIRED, time)
-                return events + (self.excess(subflow.four_tuple, token, time) if signal is not Signal.DUMPED else [])
+                return events + self._no_room(subflow.four_tuple, token, signal, time)
         events += table.confirm(subflow, time)
         events += table.apply(subflow, signal, time)
         subflow.client_fin = subflow.proxy_fin = False

@@ -57,6 +57,10 @@ class Questions:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, four_tuple: FourTuple) -> bool:
+        """Tell whether the kernel is to be asked about the subflow."""
+        return four_tuple in self._waiting
+
     def ask(self, four_tuple: FourTuple) -> None:
         """Have the kernel asked about the subflow, if it is not to be already."""
         if len(self._waiting) < MAX_WAITING and four_tuple not in self._waiting:

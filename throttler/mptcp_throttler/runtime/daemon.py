@@ -327,6 +327,7 @@ class Daemon:
         for planner in self._planners:
             planner.expire(now)
         self._plan_changed()
+        self._effect.look()
 
     async def _follow_the_clock(self) -> None:
         while True:

@@ -1,12 +1,14 @@
 """Closes what subflows a connection has beyond those that are tracked: no cap would hold them.
 
 The kernel's own path manager takes fewer than that; under the one in user space, which a policy that steers by order
-needs, the kernel takes any number, and whoever is that path manager says which stay. A client sees the subflow closed,
+needs, the kernel takes any number, and whoever is that path manager says which stay. Where that is not this daemon, in
+a dry run for one, nothing is closed, and what there is beyond them is only logged. A client sees the subflow closed,
 and its connection lives on with the others.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -34,13 +36,19 @@ class ExcessSubflows:
         """Logged in that minute."""
 
     def close(self, events: Iterable[Event]) -> None:
-        """Close the subflows that *events* report as too many; one that the kernel keeps is logged."""
+        """Close the subflows that *events* report as too many; one that the kernel keeps is logged, and so is one that
+        is not ours to close, until a dump made under a policy that steers by order reports it again."""
         for event in events:
             if event.kind is not EventKind.SUBFLOW_EXCESS or event.four_tuple is None:
+                continue
+            if not self._path_manager.in_force:
+                self._say(event, "left, for no policy in force steers by order; nothing caps it")
                 continue
             try:
                 self._path_manager.close_subflow(event.token, event.four_tuple)
             except KernelError as error:
+                if error.errno == errno.EINVAL and event.token not in self._connections:
+                    continue  # it ended meanwhile, with all its subflows
                 self._say(event, f"{error}; nothing caps it")
             else:
                 self._say(event, "closed")

@@ -2,8 +2,9 @@
 
 A cap on a download is in full effect once its subflow's entry is in the kernel, which comes at the end of a transition;
 one on an upload, which has its entry from the first step of a ramp on, once its class no longer falls to it; a cap with
-another rate once its class has that. What ends or loses its cap before that counts nowhere, nor does what balances
-loads.
+another rate once its class has that. Where a ramp ends and its class stays as it is, it counts at the next call of
+:meth:`Effect.look`. What ends or loses its cap before that counts nowhere, nor does what balances loads. Nothing is
+decided in a dry run: what the first decision after it caps begins with that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple
-from mptcp_throttler.policy.model import Direction, Verdict
+from mptcp_throttler.policy.model import Direction, Throttle, Verdict
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 from mptcp_throttler.telemetry.histogram import Histogram
 
@@ -45,6 +46,8 @@ class Effect:
         self._clock = clock
         self._is_dry = is_dry
         self._ways = {planner.direction: _Way(planner) for planner in planners}
+        self._dry: set[int] = set()
+        """Tokens of connections with caps that were last decided in a dry run."""
         for planner in planners:
             planner.classes.told = partial(self._classes, planner.direction)
 
@@ -57,14 +60,19 @@ class Effect:
         now: float,
     ) -> None:
         """Take what was decided for a connection; the planners have yet to hear of it."""
-        del token, connection, now
+        del connection, now
+        if token in self._dry:
+            self._dry.discard(token)
+            before = ()
         if not any(each.scope for each in after) and not any(each.scope for each in before):
             return
         if self._is_dry():
+            if after:
+                self._dry.add(token)
             for way in self._ways.values():
                 way.forget_all()
             return
-        old = {(each.four_tuple, each.direction): (each.scope, each.throttle) for each in before}
+        old = {(each.four_tuple, each.direction): (each.scope, _rates(each.throttle)) for each in before}
         clock = self._clock()
         for verdict in after:
             four_tuple, way = verdict.four_tuple, self._ways[verdict.direction]
@@ -73,7 +81,7 @@ class Effect:
                 way.forget(four_tuple)
             elif scope != verdict.scope:
                 way.begin(four_tuple, clock)
-            elif throttle != verdict.throttle:
+            elif throttle != _rates(verdict.throttle):
                 way.change(four_tuple, clock)
         for four_tuple, direction in old:
             self._ways[direction].forget(four_tuple)
@@ -81,6 +89,13 @@ class Effect:
     def entries(self, direction: Direction, four_tuples: Collection[FourTuple]) -> None:
         """Their entries are in the kernel."""
         self._ways[direction].entries(four_tuples, self._clock())
+
+    def look(self) -> None:
+        """Take those whose ramps ended without a change of their classes, at most :data:`MAX_LANDING` in each
+        direction: to be called about once a second, which is how late they may count."""
+        clock = self._clock()
+        for way in self._ways.values():
+            way.look(clock)
 
     def _classes(self, direction: Direction, minors: Collection[int], there: bool) -> None:
         if there and minors:
@@ -132,13 +147,18 @@ class _Way:
                 _put(self._landing, four_tuple, since, MAX_LANDING)
 
     def look(self, clock: float) -> None:
-        """A class has changed: take those for which it is what it is to be."""
+        """Take those whose class is what it is to be."""
         for four_tuple in [each for each in self._landing if is_in_effect(self._planner, each)]:
             self._count(clock - self._landing.pop(four_tuple))
 
     def _count(self, seconds: float) -> None:
         if seconds <= MAX_SECONDS:
             self.histogram.count(seconds)
+
+
+def _rates(throttle: Throttle | None) -> tuple[int, int, int | None] | None:
+    """Return what the kernel has of it: another onset alone changes no cap."""
+    return None if throttle is None else (throttle.rate, throttle.ceil, throttle.burst)
 
 
 def _put(table: dict[FourTuple, float], four_tuple: FourTuple, clock: float, most: int) -> None:

@@ -14,6 +14,7 @@ import struct
 
 from mptcp_throttler.kernel.mptcp_pm.events import find_family
 from mptcp_throttler.kernel.netlink import NLA_NESTED, NetlinkSocket, attribute
+from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
 
 _NETLINK_GENERIC = 16
@@ -42,10 +43,20 @@ class SubflowCommands:
         self._netlink.request(self._family, 0, _request(_CMD_SET_FLAGS, token, four_tuple, flags), what)
 
     def close_subflow(self, token: int, four_tuple: FourTuple) -> None:
-        """Close one subflow, whose connection lives on with the others; one that is gone is no error."""
+        """Close one subflow, whose connection lives on with the others; one that is gone is no error.
+
+        Raises KernelError: EINVAL where the connection is gone, or was accepted under the kernel's path manager.
+        """
         what = f"close a subflow of connection {token:08x}"
-        batch = [(self._family, 0, _request(_CMD_SUBFLOW_DESTROY, token, each)) for each in _as_sockets(four_tuple)]
-        self._netlink.requests(batch, what, ignore=(errno.ESRCH,))
+        first, *others = (_request(_CMD_SUBFLOW_DESTROY, token, each) for each in _as_sockets(four_tuple))
+        try:
+            self._netlink.request(self._family, 0, first, what)
+        except KernelError as error:
+            if error.errno != errno.ESRCH:
+                raise
+            # The connection was there: EINVAL is what a kernel without IPv6 says of such an address.
+            for other in others:
+                self._netlink.request(self._family, 0, other, what, ignore=(errno.ESRCH, errno.EINVAL))
 
 
 def _as_sockets(four_tuple: FourTuple) -> tuple[FourTuple, ...]:

@@ -1,0 +1,52 @@
+"""Closing a subflow against a kernel of our own: which of the two forms of an IPv4 address it is sent, and when."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+from test_netlink import connected, message
+
+from mptcp_throttler.kernel.mptcp_pm import commands
+from mptcp_throttler.kernel.mptcp_pm.commands import SubflowCommands
+from mptcp_throttler.kernel.netlink import NLMSG_ERROR
+from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.mptcp.model import FourTuple
+
+V4 = FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 50_000)
+V6 = FourTuple(bytes(15) + b"\1", 3128, bytes(15) + b"\2", 50_000)
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, four_tuple: FourTuple, *answers: int) -> int:
+    """Have a subflow closed by a kernel that gives *answers* in turn; return how often it was asked."""
+    monkeypatch.setattr(commands, "find_family", lambda: (30, 0))
+    monkeypatch.setattr(commands, "_NETLINK_GENERIC", 0)
+    left = list(answers)
+    subflows = SubflowCommands()
+    connected(subflows._netlink, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", -left.pop(0)))])
+    subflows.close_subflow(7, four_tuple)
+    return len(answers) - len(left)
+
+
+@pytest.mark.parametrize(
+    ("four_tuple", "answers", "times"),
+    [
+        (V4, (0, errno.EINVAL), 1),
+        (V4, (errno.ESRCH, 0), 2),
+        (V4, (errno.ESRCH, errno.ESRCH), 2),
+        (V4, (errno.ESRCH, errno.EINVAL), 2),
+        (V6, (errno.ESRCH,), 1),
+    ],
+)
+def test_the_mapped_form_is_sent_only_where_there_is_none_of_the_other(
+    monkeypatch: pytest.MonkeyPatch, four_tuple: FourTuple, answers: tuple[int, ...], times: int
+) -> None:
+    """Defect: both were sent, and a kernel without IPv6 refused the second after it had closed the first."""
+    assert asked(monkeypatch, four_tuple, *answers) == times
+
+
+def test_what_the_kernel_refuses_is_raised_with_its_errno(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KernelError, match="close a subflow of connection 00000007: EINVAL") as raised:
+        asked(monkeypatch, V4, errno.EINVAL)
+    assert raised.value.errno == errno.EINVAL
