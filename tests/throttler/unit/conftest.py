@@ -1,10 +1,14 @@
-"""Fixtures of the tracker's unit tests."""
+"""Fixtures of the tracker's unit tests, and of those that replay captures."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from mptcp_dialogue import PORT, Host
+from replaying import POLICY, Run
 
+from mptcp_throttler.cli import main
 from mptcp_throttler.mptcp.tracker import Tracker
 
 
@@ -16,3 +20,17 @@ def tracker() -> Tracker:
 @pytest.fixture
 def host() -> Host:
     return Host()
+
+
+@pytest.fixture
+def replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Replay bytes; return exit status, what was printed, and what was said."""
+
+    def run(capture: bytes, *arguments: str, policy: str = POLICY) -> tuple[int, str, str]:
+        (tmp_path / "policy.yaml").write_text(policy)
+        (tmp_path / "capture").write_bytes(capture)
+        code = main(["replay", str(tmp_path / "capture"), "--policy", str(tmp_path / "policy.yaml"), *arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err.replace(str(tmp_path), "")
+
+    return run

@@ -1,0 +1,61 @@
+"""What one client may take of this host, by what squid.conf, the kernel and nftables bound."""
+
+from __future__ import annotations
+
+import pytest
+from doctor_findings import is_complete
+
+from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.doctor import bounds
+from mptcp_proxy.doctor.model import Status
+
+OK, WARN = Status.OK, Status.WARN
+GB = 10**9
+RMEM = "sysctl -w 'net.ipv4.tcp_rmem=4096 131072 2097152'"
+
+
+@pytest.mark.parametrize(
+    ("connections", "workers", "largest", "memory", "words", "remedies"),
+    [
+        (1000, 2, 33554432, 24 * GB, "67.1 GB: 1000 connections with each of 2 workers, 33.6 MB each", (RMEM,)),
+        (1000, 1, 6291456, 24 * GB, "6.29 GB: 1000 connections with the worker", (RMEM,)),
+        (1000, 2, 2097152, 24 * GB, "4.19 GB", ()),
+        (1000, 2, 33554432, 4 * GB, "67.1 GB", (RMEM, "client_ip_max_connections 238,")),
+        (1000, 2, 1048576, 4 * GB, "2.10 GB", ("client_ip_max_connections 476,",)),
+        (1, 1, 33554432, 4 * GB, "33.6 MB: 1 connection with", ()),
+    ],
+)
+def test_what_one_client_may_hold_is_compared_with_the_memory_here(
+    connections: int, workers: int, largest: int, memory: int, words: str, remedies: tuple[str, ...]
+) -> None:
+    finding = bounds.unread_uploads(connections, workers, (4096, 131072, largest), memory, "/etc/squid.conf")
+    assert finding.status is (WARN if remedies else OK)
+    assert words in finding.text
+    assert is_complete(finding)
+    assert all(each in finding.remedy for each in remedies)
+    assert ("tcp_rmem" in finding.remedy) == (RMEM in remedies)
+    assert ("client_ip_max" in finding.remedy) == (remedies not in ((), (RMEM,)))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("client_ip_max_connections 1000", 1000),
+        ("client_ip_max_connections 1000\nclient_ip_max_connections 50", 50),
+        ("client_ip_max_connections 70000", 65536),
+        ("client_ip_max_connections -1", 65536),
+        ("# client_ip_max_connections 5", 65536),
+        ("client_ip_max_connections 50\nif false\nclient_ip_max_connections 5\nendif", 50),
+    ],
+)
+def test_how_many_connections_a_client_has_is_what_squid_conf_says_or_any_number(text: str, number: int) -> None:
+    lines = [PhysicalLine("squid.conf", at, line) for at, line in enumerate(text.splitlines(), 1)]
+    assert bounds.connections_of_one_client(statements(lines, "mptcpproxy")) == number
+
+
+def test_new_connections_that_nothing_bounds_are_told_and_no_fault() -> None:
+    loaded, not_loaded = bounds.new_connections("table inet x {\n}\n"), bounds.new_connections("")
+    assert (loaded.status, not_loaded.status) == (OK, OK)
+    assert loaded.text.startswith("bounded")
+    assert "is not loaded" in not_loaded.text
+    assert "limit-new-connections.nft" in not_loaded.text

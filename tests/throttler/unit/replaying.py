@@ -1,0 +1,18 @@
+"""How tests replay a capture; the fixture ``replay`` is a ``Run``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+POLICY = """
+version: 1
+paths: {first: {clients: [10.77.0.0/24, "fd77:0:0::/64"]}, second: {interfaces: [v1]}}
+rules:
+  - {name: spare, paths: [first], throttle: {rate: 5 Mbit/s}}
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+def entries(printed: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in printed.splitlines()]

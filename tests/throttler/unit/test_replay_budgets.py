@@ -1,0 +1,68 @@
+"""What ``mptcp-throttler replay`` says of budgets: counted from the capture, by its clock."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from capture_files import BOTH, pcap
+from replaying import Run, entries
+
+BUDGET = """
+version: 1
+paths: {ethernet: {clients: [10.77.1.0/24]}}
+rules:
+  - name: volume
+    paths: [ethernet]
+    budget: {period: month, steps: [{after: 10 KB, throttle: {rate: 1 Mbit/s}}, {after: 1 GB, throttle: none}]}
+"""
+CAPTURED = Path(__file__).parents[1] / "captures"
+
+
+def test_budgets_count_what_was_captured(replay: Run) -> None:
+    """Defect: replay said which budget meters a subflow, and left it at that."""
+    capture = (CAPTURED / "ethernet.pcap").read_bytes()
+    _, out, _ = replay(capture, policy=BUDGET)
+    until = "until 2026-12-01 00:00 UTC"
+    step = f"rule volume caps what exceeds 10.0 KB {until}"
+    lines = [line.partition("  ")[2].strip() for line in out.splitlines()]
+    under = f"10.77.1.2:52106 not capped: budget of rule volume: under 50 % of 10.0 KB used {until}"
+    reached = lines.index(f"client 10.77.1.2: {step}")
+    assert lines.index(under) < reached
+    assert lines[reached + 1] == f"10.77.1.2:52106 capped: {step}"
+    assert re.match(r"19:45:59\.[89]", out.splitlines()[reached]), "it has a time of its own"
+    assert out.splitlines()[-1] == "budget volume of client 10.77.1.2: 30.0 KB of 10.0 KB used"
+    found = entries(replay(capture, "--json", policy=BUDGET)[1])
+    assert [(each["rule"], each["text"]) for each in found if each["kind"] == "budget"] == [
+        ("volume", f"client 10.77.1.2: {step}")
+    ]
+    (account,) = found[-1]["budgets"]  # type: ignore[misc]
+    assert (account["client"], account["step"], account["next_step"]) == ("10.77.1.2", 10_000, 10**9)
+    assert account["used"] == 30_001 + 1, "down and up"
+
+
+@pytest.mark.parametrize(("reset", "used"), [("00:00", 10), ("22:14", 5)])
+def test_a_budget_begins_anew_by_the_captures_clock(replay: Run, reset: str, used: int) -> None:
+    policy = f"""
+version: 1
+paths: {{}}
+rules:
+  - name: volume
+    budget:
+      {{period: day, reset_time: "{reset}", per: path, count: up,
+       steps: [{{after: 8 B, throttle: {{rate: 1 Mbit/s}}}}]}}
+"""
+    frames = [*BOTH[:11], *((at + 60, interface, frame) for at, interface, frame in BOTH[11:])]
+    _, out, _ = replay(pcap(frames), policy=policy)
+    assert out.splitlines()[-1] == f"budget volume: {used} B of 8 B used"
+    assert ("rule volume caps what exceeds 8 B" in out) == (used > 8)
+
+
+def test_a_budget_survives_a_capture_that_was_appended(replay: Run) -> None:
+    policy = "version: 1\npaths: {}\nrules: [{name: volume, budget: {period: month, per: path, count: up,"
+    policy += " steps: [{after: 1 KB, throttle: {rate: 1 Mbit/s}}]}}]\n"
+    again = [(at - 3600, interface, frame) for at, interface, frame in BOTH[:11]]
+    _, out, _ = replay(pcap([*BOTH[:7], *again]), policy=policy)
+    assert "time goes back" in out
+    assert out.splitlines()[-1] == "budget volume: 10 B of 1.00 KB used"
