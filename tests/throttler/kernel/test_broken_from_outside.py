@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bpf_objects import FOREIGN, detach, numbers, opened_map
-from throttler_site import POLICY, Site, connection, make_site, running, until
+from throttler_site import EVERYTHING, Site, connection, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
@@ -20,13 +20,6 @@ from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 
-BOTH = (
-    POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
-    + """\
-  - name: order
-    steer: {mode: active-standby, active: wifi, standby: ethernet}
-"""
-)
 BACK_WITHIN = 60.0
 """Seconds, for a comparison every second, on a busy machine."""
 
@@ -75,7 +68,7 @@ def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Tes
     require("htb", "nftables", "ifb", "bpf-pacing")
     site = make_site(request.param, make_module_testbed, require)
     write_throttler_config(site.proxy, site.policy, settings={"netfilter": request.param, "verify_interval": 1})
-    site.policy.write_text(BOTH)
+    site.policy.write_text(EVERYTHING)
     with running(site) as throttler, connection(site):
         scene = Scene(site, throttler)
         until(lambda: ask(throttler.socket)["in_step"] and len(site.entries()) >= 1, timeout=BACK_WITHIN)

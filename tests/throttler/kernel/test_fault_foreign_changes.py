@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from bpf_objects import FOREIGN, detach, numbers, opened_map
 from faults import GENEROUS, NEVER, Pulse, soon_right_again, traffic
-from throttler_site import POLICY, Site, clients, connected, listening, make_site, running, until
+from throttler_site import EVERYTHING, Site, clients, connected, listening, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
@@ -23,13 +23,6 @@ from mptcp_throttler.views.ask import ask
 
 pytestmark = pytest.mark.kernel
 
-BOTH = (
-    POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
-    + """\
-  - name: order
-    steer: {mode: active-standby, active: wifi, standby: ethernet}
-"""
-)
 PROGRAMS = 2
 """Of the throttler: limits on sockets, and what they carried."""
 DOWNLOADS, UPLOADS = "inet mptcp_throttler", "netdev mptcp_throttler"
@@ -90,7 +83,7 @@ def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Tes
     # The kernel does not say by whom an interface was changed: ours stays as it is.
     settings = {"netfilter": request.param, "verify_interval": NEVER, "gso_max_size": "keep"}
     write_throttler_config(site.proxy, site.policy, settings=settings)
-    site.policy.write_text(BOTH)
+    site.policy.write_text(EVERYTHING)
     with ExitStack() as stack:
         throttler = stack.enter_context(running(site))
         listener = stack.enter_context(listening(site))
@@ -153,7 +146,7 @@ def test_what_we_change_ourselves_is_not_taken_for_anothers(scene: Scene) -> Non
     for rate in ("6 Mbit/s", "5 Mbit/s"):
         with connected(scene.site, scene.listener):
             until(lambda: len(scene.site.entries()) == 2, timeout=GENEROUS)
-            scene.site.policy.write_text(BOTH.replace("5 Mbit/s", rate))
+            scene.site.policy.write_text(EVERYTHING.replace("5 Mbit/s", rate))
             scene.throttler.process.signal(signal.SIGHUP)
             until(lambda text=f"rate {rate[0]}Mbit": text in scene.classes(), timeout=GENEROUS)  # type: ignore[misc]
         until(lambda: len(scene.site.entries()) == 1, timeout=GENEROUS)

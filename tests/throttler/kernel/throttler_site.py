@@ -28,6 +28,14 @@ rules:
     paths: [ethernet]
     throttle: {rate: 5 Mbit/s}
 """
+EVERYTHING = (
+    POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
+    + """\
+  - name: order
+    steer: {mode: active-standby, active: wifi, standby: ethernet}
+"""
+)
+"""A policy for which the throttler puts all that it has into the kernel."""
 IPPROTO_MPTCP = 262
 PORT = 3128
 MAJOR = "4d50:"

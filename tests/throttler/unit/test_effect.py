@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kernel import IDLE, FakeKernel, four_tuple
+from fake_kernel import FakeKernel, four_tuple
 from test_daemon import CAPPED, UNCAPPED, running, scenario, until
 from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, verdict
 from test_status_answers import LTE, WIFI
@@ -271,9 +271,7 @@ def test_no_more_is_remembered_than_is_allowed(monkeypatch: pytest.MonkeyPatch) 
 async def test_the_daemon_tells_how_long_a_download_and_an_upload_took(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    wifi = four_tuple(WIFI)
-    busy = IDLE._replace(unacked=1_000, not_sent=9_000_000)
-    kernel.sockets.there[wifi] = kernel.sockets.there[wifi]._replace(tcp=busy)
+    kernel.sockets.fill(four_tuple(WIFI))
     async with running(tmp_path, UNCAPPED, kernel) as scene:
 
         def effect(way: str) -> tuple[int, float]:

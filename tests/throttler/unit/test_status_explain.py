@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kernel import IDLE, FakeKernel, four_tuple
+from fake_kernel import FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
 from test_status_answers import LTE, WIFI, listed, sampled
 from test_status_events import VOLUME
@@ -220,9 +220,7 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
 async def test_a_cap_that_begins_in_a_transition_is_coming(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    wifi = four_tuple(WIFI)
-    busy = IDLE._replace(unacked=1_000, not_sent=9_000_000)
-    kernel.sockets.there[wifi] = kernel.sockets.there[wifi]._replace(tcp=busy)
+    kernel.sockets.fill(four_tuple(WIFI))
     async with running(tmp_path, UNCAPPED, kernel) as scene:
         await scene.reload(CAPPED)
         assert explained(scene, token="7")[0]["cap_state"] == "coming"

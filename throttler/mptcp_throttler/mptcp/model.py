@@ -24,6 +24,11 @@ def unmap(address: bytes) -> bytes:
     return address[12:] if len(address) == 16 and address.startswith(_V4_MAPPED) else address
 
 
+def mapped(address: bytes) -> bytes:
+    """Return *address* of 4 bytes as an IPv4-mapped IPv6 address."""
+    return _V4_MAPPED + address
+
+
 End = tuple[bytes, int, int]
 """The client's address and port, and our port: what a closed socket still says of its four-tuple."""
 

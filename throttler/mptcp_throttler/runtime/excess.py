@@ -17,6 +17,7 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
+from mptcp_throttler.telemetry.minute import Minute
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +32,7 @@ class ExcessSubflows:
         """*connections* is the tracker's live view by token."""
         self._path_manager = path_manager
         self._connections = connections
-        self._minute = 0
-        self._lines = 0
-        """Logged in that minute."""
+        self._lines = Minute(MOST_LINES)
 
     def close(self, events: Iterable[Event]) -> None:
         """Close the subflows that *events* report as too many; one that the kernel keeps is logged, and so is one that
@@ -54,10 +53,6 @@ class ExcessSubflows:
                 self._say(event, "closed")
 
     def _say(self, event: Event, outcome: str) -> None:
-        minute = int(event.time // 60)
-        if minute != self._minute:
-            self._minute, self._lines = minute, 0
-        self._lines += 1
-        if self._lines <= MOST_LINES:
+        if self._lines.has_room(event.time):
             fields = about(self._connections.get(event.token), token=event.token, subflow=event.four_tuple)
             log.warning("%s: too many subflows: %s: %s", event.four_tuple, event.detail, outcome, extra=fields)

@@ -24,6 +24,7 @@ from mptcp_throttler.telemetry.event_ring import (
     SUBFLOW,
     EventRing,
 )
+from mptcp_throttler.telemetry.minute import Minute
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_REFUSED: Final = 20
@@ -46,9 +47,8 @@ class Chronicle:
     def __init__(self, traffic: Traffic) -> None:
         self.ring = EventRing()
         self._traffic = traffic
-        self._minute = 0
-        self._refused = 0
-        """Joins refused in that minute."""
+        self._refused = Minute(MAX_REFUSED)
+        """Anybody can have joins refused: with all of them as events, what happened before would go."""
 
     def tracked(self, events: Iterable[Event]) -> None:
         """Take what the tracker reports."""
@@ -58,7 +58,7 @@ class Chronicle:
             if event.kind is EventKind.SUBFLOW_EXCESS:
                 continue  # what became of it is told by a warning
             if event.kind is EventKind.JOIN_REFUSED:
-                if self._too_many(event.time):
+                if not self._refused.has_room(event.time):
                     continue
                 detail = f"join refused: {detail}"
             elif event.kind is EventKind.SUBFLOW_ACTIVE:
@@ -66,14 +66,6 @@ class Chronicle:
             elif event.kind is EventKind.DISAGREEMENT:
                 detail = f"packets and kernel disagree: {detail}"
             add(event.time, _KINDS[event.kind], event.token or None, event.four_tuple, detail=detail)
-
-    def _too_many(self, now: float) -> bool:
-        """Tell whether so many joins were refused lately that one more tells nothing: anybody can send them, and all
-        that happened before would go."""
-        if int(now // 60) != self._minute:
-            self._minute, self._refused = int(now // 60), 0
-        self._refused += 1
-        return self._refused > MAX_REFUSED
 
     def decided(
         self,

@@ -15,16 +15,13 @@ import struct
 from mptcp_throttler.kernel.mptcp_pm.events import find_family
 from mptcp_throttler.kernel.netlink import NLA_NESTED, NetlinkSocket, attribute
 from mptcp_throttler.kernel.ports import KernelError
-from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.mptcp.model import FourTuple, mapped
 
 _NETLINK_GENERIC = 16
 _CMD_SET_FLAGS, _CMD_SUBFLOW_DESTROY, _VERSION = 7, 11, 1
 _ATTR_ADDR, _ATTR_TOKEN, _ATTR_ADDR_REMOTE = 1, 4, 6
 _ADDR_FAMILY, _ADDR4, _ADDR6, _ADDR_PORT, _ADDR_FLAGS = 1, 3, 4, 5, 6
 _FLAG_BACKUP = 1 << 2
-
-
-_V4_MAPPED = b"\0" * 10 + b"\xff\xff"
 
 
 class SubflowCommands:
@@ -64,8 +61,7 @@ def _as_sockets(four_tuple: FourTuple) -> tuple[FourTuple, ...]:
     and this command, unlike the other, compares them as they are."""
     if four_tuple.is_ipv6:
         return (four_tuple,)
-    local, remote = _V4_MAPPED + four_tuple.local, _V4_MAPPED + four_tuple.remote
-    return four_tuple, four_tuple._replace(local=local, remote=remote)
+    return four_tuple, four_tuple._replace(local=mapped(four_tuple.local), remote=mapped(four_tuple.remote))
 
 
 def _request(command: int, token: int, four_tuple: FourTuple, flags: bytes = b"") -> bytes:

@@ -40,6 +40,7 @@ from mptcp_throttler.kernel.bpf_code import (
 )
 from mptcp_throttler.kernel.known_map import KnownMap
 from mptcp_throttler.kernel.sockets.sock_ops import CONTEXT, END, Lines, get_option, set_option
+from mptcp_throttler.mptcp.model import mapped
 from mptcp_throttler.policy.model import Network
 from mptcp_throttler.shaping.model import Birth
 
@@ -78,7 +79,7 @@ class Births:
 def _key(network: Network) -> bytes:
     if isinstance(network, IPv6Network):
         return _KEY.pack(network.prefixlen, network.network_address.packed)
-    return _KEY.pack(96 + network.prefixlen, b"\0" * 10 + b"\xff\xff" + network.network_address.packed)
+    return _KEY.pack(96 + network.prefixlen, mapped(network.network_address.packed))
 
 
 def _value(birth: Birth) -> bytes:
