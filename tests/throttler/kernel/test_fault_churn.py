@@ -115,7 +115,16 @@ def test_none_is_missed_and_nothing_is_kept(
                 endpoints.do(*(f"mptcp endpoint delete id {100 + number}" for number, _ in enumerate(ADDRESSES)))
                 time.sleep(PAUSE)
             endpoints.end()
-            until(lambda: site.entries() == classes and settled(), timeout=GENEROUS)
+            try:
+                until(lambda: site.entries() == classes and settled(), timeout=GENEROUS)
+            except AssertionError as late:
+                # Whose fault it is shows in what each of both kernels still has.
+                ends = [
+                    end.run(["ss", "-tnHie", port, "=", ":3128"]).stdout
+                    for end, port in ((site.proxy, "sport"), (site.client, "dport"))
+                ]
+                known = f"{site.entries()}, was {classes}; maps {maps()}; {ask(throttler.socket)['connections']}"
+                raise AssertionError("\n".join([known, *ends])) from late
             taken = joins(site) - before
             last = ask(throttler.socket)["counters"]["tracker"]
             activated = last["subflows_activated"] - first["subflows_activated"]
