@@ -35,8 +35,8 @@ FULL = 0.85
 FAIR = 0.5
 """Part of an equal share of a full cap that a subflow has to have which wants more."""
 OWED_SECONDS = 0.05
-MAX_SKEW = OWED_SECONDS / 2
-"""Seconds between the moments when two subflows were read that are compared; look-ups read them together."""
+COMPARABLE_SECONDS = OWED_SECONDS / 2
+"""Subflows whose reads are at most so far apart are compared in what they received; look-ups read them together."""
 OWED_BYTES = 2 * ASSIGNMENT_BYTES
 """At least: each subflow's data sequence is known by the beginning of a piece, of 64 KB at the most."""
 LASTING_SECONDS = 1.0
@@ -197,7 +197,7 @@ class UploadDegradationDetector(DegradationDetector):
         if len(there) < 2 or not paths:
             return
         times = [each.read for each in there]
-        if max(times) - min(times) > MAX_SKEW:
+        if max(times) - min(times) > COMPARABLE_SECONDS:
             return  # what came meanwhile is not missing
         top = there[0].data_sequence
         for each in there:
