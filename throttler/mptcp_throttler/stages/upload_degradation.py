@@ -160,10 +160,10 @@ class UploadDegradationDetector(DegradationDetector):
             if not flow.path.flows:
                 self._shared.pop(cap.scope, None)
 
-    def _take(self, token: int, flow: Flow, sample: KernelSubflow, tcp: TcpInfo, now: float) -> bool:
-        if flow.take(now, sample.bytes_received):
+    def _take(self, token: int, flow: Flow, sample: KernelSubflow, tcp: TcpInfo) -> bool:
+        if flow.take(sample.read, sample.bytes_received):
             demand = self._demands[token]
-            demand.progressed = max(demand.progressed, now)
+            demand.progressed = max(demand.progressed, sample.read)
         return False
 
     def _wanting(self, token: int, connection: GuardedConnection, samples: Samples, present: int, waiting: int) -> int:
@@ -179,10 +179,10 @@ class UploadDegradationDetector(DegradationDetector):
                     flow.leave()
                 full |= relaxed and history is not None and history.rate >= FULL * cap.ceil
                 continue
-            flow.take(sample.read or now, sample.bytes_received)
+            flow.take(sample.read, sample.bytes_received)
             if history is not None and history.span >= MIN_SPAN:
                 flow.set_rate(int(history.rate))
-        times = [there.read or now for each in connection.uncapped if (there := sockets.get(each)) is not None]
+        times = [there.read for each in connection.uncapped if (there := sockets.get(each)) is not None]
         demand.read = min(times, default=demand.read)
         full = full or demand.full
         if full or candidate is not None:
@@ -210,8 +210,8 @@ class UploadDegradationDetector(DegradationDetector):
         if demand.missing(there, top) >= least and behind >= least:
             demand.owed = samples.time
 
-    def _sample_of(self, now: float, there: KernelSubflow) -> Sample:
-        return Sample(now, there.bytes_received, 0, 0, 0)
+    def _sample_of(self, there: KernelSubflow) -> Sample:
+        return Sample(there.read, there.bytes_received, 0, 0, 0)
 
     def _onset(self, span: float) -> float:
         return 0.0  # A client wants more for a while before anything shows that it does.
