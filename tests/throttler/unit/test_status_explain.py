@@ -151,7 +151,7 @@ async def test_what_events_do_not_tell_any_more_has_no_beginning(tmp_path: Path)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
-        ring = scene.daemon._chronicle.ring
+        ring = scene.daemon._telemetry.chronicle.ring
         for _ in range(MAX_EVENTS - ring.last):
             ring.add(time.time(), "fault")
         assert explained(scene, token="7")[1]["stages"][0]["since"] is not None, "none has gone"
