@@ -34,15 +34,19 @@ def lines(text: str, priority: int, *, for_journal: bool) -> str:
     return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
-def entry(text: str, priority: int, fields: Mapping[str, str]) -> bytes:
-    """Return the datagram of one entry. Names of *fields* are of capital letters, digits and underscores."""
+def entry(text: str, priority: int, fields: Mapping[str, str | tuple[str, ...]]) -> bytes:
+    """Return the datagram of one entry. Names of *fields* are of capital letters, digits and underscores.
+
+    A field of several values is there once for each of them, and found by each.
+    """
     pieces = []
-    for name, value in {"MESSAGE": text, "PRIORITY": str(priority), **fields}.items():
-        data = value.encode(errors="replace")
-        if b"\n" in data:
-            pieces.append(name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n")
-        else:
-            pieces.append(name.encode() + b"=" + data + b"\n")
+    for name, values in {"MESSAGE": text, "PRIORITY": str(priority), **fields}.items():
+        for value in (values,) if isinstance(values, str) else values:
+            data = value.encode(errors="replace")
+            if b"\n" in data:
+                pieces.append(name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n")
+            else:
+                pieces.append(name.encode() + b"=" + data + b"\n")
     return b"".join(pieces)
 
 

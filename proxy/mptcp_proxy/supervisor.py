@@ -302,8 +302,9 @@ class _Supervisor:
         for note in checked.notes:
             say(note)
         if checked.workers.count != self._workers.count:
-            count = checked.workers.count
-            say(f"workers {count}: not before the next start; until then {self._workers.count}", WARNING)
+            asked = checked.workers
+            why = f" ({asked.reason})" if asked.reason else ""
+            say(f"workers {asked.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
         # Squid has it when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
 

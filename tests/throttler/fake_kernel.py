@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -40,14 +41,14 @@ class FakeSockets:
         for index, client in enumerate(clients):
             known = four_tuple(client, port)
             self.there[known] = KernelSubflow(
-                token, known, index == 0, 0, index, False, cookie=next(self._cookies), tcp=IDLE, interface="w0"
+                token, known, index == 0, 0, index, False, 0.0, cookie=next(self._cookies), tcp=IDLE, interface="w0"
             )
 
     def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
-        yield list(self.there.values())
+        yield [each._replace(read=time.monotonic()) for each in self.there.values()]
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
-        return {each: self.there[each] for each in four_tuples if each in self.there}
+        return {each: self.there[each]._replace(read=time.monotonic()) for each in four_tuples if each in self.there}
 
     def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
         return {each: SocketDetails(4_000, 3, 1_200, 1, 10) for each in four_tuples if each in self.there}

@@ -7,6 +7,7 @@ import pwd
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from .complaints import complaints
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
 from .parents import Parent, parent_problems, parents
 from .source import PhysicalLine, Statement, is_command, read, render, statements
-from .workers import Workers, wanted, with_workers, without_workers, worker_problems
+from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
 
 NO_SQUID = Problem("Squid is not installed: apt install squid")
 
@@ -88,7 +89,7 @@ def check(
         with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
             ask = _ask(squid, places, Path(directory))
             problems.extend(complaints(_without_commands(for_squid.lines, said), service_name, ask))
-    workers = wanted(said, role, processors(), shared_memory())
+    workers = wanted(said, role, processors(), shared_memory(service_name))
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
     return Checked(
         without_workers(for_squid.lines, said), found, user, workers, _in_order(problems, lines), for_squid.notes,
@@ -101,8 +102,9 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def shared_memory(directory: Path = SHARED_MEMORY) -> int:
-    """Return how many bytes are free in *directory*, 0 where it is not there or read-only (shm_overview(7)).
+def shared_memory(service_name: str, directory: Path = SHARED_MEMORY) -> int:
+    """Return how many bytes the instance *service_name* may have in *directory*: those that are free, and those that it
+    has already. 0 where the directory is not there or read-only (shm_overview(7)).
 
     Where its file system has no limit (tmpfs(5), ``size=0``), there is room for anything.
     """
@@ -112,7 +114,13 @@ def shared_memory(directory: Path = SHARED_MEMORY) -> int:
         return 0
     if there.f_flag & os.ST_RDONLY:
         return 0
-    return there.f_bavail * there.f_frsize if there.f_blocks else sys.maxsize
+    if not there.f_blocks:
+        return sys.maxsize
+    own = 0
+    for path in directory.glob(f"{service_name}-*.shm"):
+        with suppress(OSError):
+            own += 512 * path.stat().st_blocks
+    return there.f_bavail * there.f_frsize + own
 
 
 def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[PhysicalLine]], str]:
@@ -154,6 +162,7 @@ def _own_problems(
     yield from _half_closed_problems(said)
     yield from _full_disk_problems(said)
     yield from worker_problems(said, processors())
+    yield from room_problems(said, shared_memory(places.service_name))
     yield from _user_problems(said, user)
     yield from _directory_problems(said, places)
 

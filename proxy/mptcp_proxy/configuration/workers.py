@@ -22,6 +22,9 @@ MOST = 128
 """Each takes some 20 MB at the least; a larger number is a mistake."""
 LEAST_SHARED = 8_000_000
 """Bytes of shared memory for several: with two, 2 MB were measured. Squid ends where it gets none."""
+_CACHE_MEM = 256 << 20
+"""Bytes, where squid.conf does not say (Squid's documentation)."""
+_UNITS = {"bytes": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,76 @@ def wanted(said: Sequence[Statement], role: Role, processors: int, shared_memory
         return Workers(1, f"{' '.join(alone.words[:2])} is kept by each worker alone", alone)
     if shared_memory < LEAST_SHARED:
         return Workers(1, "/dev/shm has no room for what several share")
+    if shared_memory < LEAST_SHARED + shared_cache(said):
+        return Workers(1, "/dev/shm has no room for cache_mem, which several share")
     return Workers(min(max(processors, 1), MOST), "one for each processor")
+
+
+def shared_cache(said: Sequence[Statement]) -> int:
+    """Return how many bytes of shared memory the cache in memory comes to take with several workers.
+
+    Its files are as large from the start, but take nothing until something is stored: with ``cache deny all`` nothing
+    is. With ``shared_memory_locking on`` they take all at once (Squid's documentation; measured with 5.7).
+    """
+    if _value(said, "memory_cache_shared") == "off":
+        return 0
+    return _cache_mem(said) if _caches(said) or _value(said, "shared_memory_locking") == "on" else 0
+
+
+def _caches(said: Sequence[Statement]) -> bool:
+    """Tell whether any answer may be stored. The first rule that holds decides; after the last, its opposite."""
+    for each in said:
+        match each.words:
+            case ("cache", "allow", *_) if each.applies is not False:
+                return True
+            case ("cache", "deny", "all") if not each.conditional:
+                return False
+    return True
+
+
+def _cache_mem(said: Sequence[Statement]) -> int:
+    number, unit = ([*_words(said, "cache_mem"), "", ""])[:2]
+    try:
+        return int(float(number) * _UNITS[unit.lower() or "bytes"])
+    except (ValueError, KeyError, OverflowError):
+        return _CACHE_MEM  # nothing said, or what Squid itself refuses
+
+
+def _value(said: Sequence[Statement], directive: str) -> str:
+    return next(iter(_words(said, directive)), "")
+
+
+def _words(said: Sequence[Statement], directive: str) -> tuple[str, ...]:
+    """Return what the last statement of *directive* says that may apply."""
+    found = (each.words[1:] for each in reversed(said) if each.directive == directive and each.applies is not False)
+    return next(found, ())
+
+
+def room_problems(said: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
+    """Yield that a stated number of workers has no room for what they share, of which *shared_memory* bytes are free.
+
+    Squid's workers end by SIGBUS where the file system is full, all of them, until Squid gives up.
+    """
+    stated = [each for each in said if each.directive == DIRECTIVE and each.applies is not False]
+    if not stated or (_number(stated[-1]) or 1) < 2:
+        return
+    cache = shared_cache(said)
+    if shared_memory < LEAST_SHARED + cache:
+        statement = stated[-1]
+        with_cache = " and cache_mem" if cache else ""
+        less = "memory_cache_shared off, less cache_mem, " if cache else ""
+        yield Problem(
+            f"{' '.join(statement.words)}: what they share{with_cache} may take {_megabytes(LEAST_SHARED + cache)} of"
+            f" /dev/shm, which has {_megabytes(shared_memory)}: Squid ends when that is full",
+            statement.file,
+            statement.number,
+            allowed=f"{less}workers 1, or more room there",
+            warning=True,
+        )
+
+
+def _megabytes(octets: int) -> str:
+    return f"{round(octets / 1e6)} MB"
 
 
 def not_by_reload(workers: Workers, running: int) -> Problem | None:

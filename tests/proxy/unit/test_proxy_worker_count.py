@@ -15,6 +15,8 @@ from mptcp_proxy.configuration.workers import (
     MOST,
     Workers,
     not_by_reload,
+    room_problems,
+    shared_cache,
     wanted,
     with_workers,
     without_workers,
@@ -22,7 +24,9 @@ from mptcp_proxy.configuration.workers import (
 )
 from mptcp_proxy.places import Role
 
-ROOM = LEAST_SHARED
+CACHE_MEM = 256 << 20
+"""Squid's default, bytes."""
+ROOM = LEAST_SHARED + CACHE_MEM
 
 
 def lines(*texts: str) -> list[PhysicalLine]:
@@ -188,15 +192,89 @@ def test_one_where_nothing_can_be_shared() -> None:
 
 
 def test_room_for_what_is_shared(tmp_path: Path) -> None:
-    assert shared_memory(tmp_path / "nowhere") == 0
-    assert shared_memory(Path("/proc/self")) > 1 << 40, "a file system that states no limit has none"
+    assert shared_memory("n", tmp_path / "nowhere") == 0
+    assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system that states no limit has none"
     free = os.statvfs(tmp_path)
-    assert shared_memory(tmp_path) == pytest.approx(free.f_bavail * free.f_frsize, rel=0.1)
-    assert shared_memory() > LEAST_SHARED
+    assert shared_memory("n", tmp_path) == pytest.approx(free.f_bavail * free.f_frsize, rel=0.1)
+    assert shared_memory("n") > LEAST_SHARED
+
+
+def test_what_an_instance_has_already_is_room_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    there = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: there)
+    free = shared_memory("n", tmp_path)
+    segment = tmp_path / "n-cache_mem_space.shm"
+    segment.write_bytes(bytes(1_000_000))
+    assert shared_memory("n", tmp_path) == free + 512 * segment.stat().st_blocks
+    assert shared_memory("other", tmp_path) == free
+
+
+@pytest.mark.parametrize(
+    ("texts", "size"),
+    [
+        ([], CACHE_MEM),
+        (["cache_mem 64 MB"], 64 << 20),
+        (["cache_mem 1.5 GB"], 3 << 29),
+        (["cache_mem 4096"], 4096),
+        (["cache_mem 10 pigs"], CACHE_MEM),
+        (["cache_mem 1 GB", "cache_mem 2 KB"], 2048),
+        (["cache_mem 0"], 0),
+        (["cache deny check_page", "cache deny all"], 0),
+        (["cache deny check_page"], CACHE_MEM),
+        (["cache allow big", "cache deny all"], CACHE_MEM),
+        (["if ${process_number} = 1", "cache deny all", "endif"], CACHE_MEM),
+        (["memory_cache_shared off"], 0),
+        (["cache deny all", "shared_memory_locking on"], CACHE_MEM),
+    ],
+)
+def test_the_cache_is_shared_where_anything_is_cached(texts: list[str], size: int) -> None:
+    """Defect: room was looked for as if nothing were cached, and Squid's workers ended by SIGBUS when it was full."""
+    said = list(statements(lines(*texts), "n"))
+    assert shared_cache(said) == size
+    found = wanted(said, Role.PROXY, 4, LEAST_SHARED + size)
+    assert found.count == 4
+    if size:
+        found = wanted(said, Role.PROXY, 4, LEAST_SHARED + size - 1)
+        assert (found.count, found.reason) == (1, "/dev/shm has no room for cache_mem, which several share")
+
+
+@pytest.mark.parametrize("file", ["squid.conf", "relay-squid.conf"])
+def test_the_shipped_files_cache_nothing_and_with_caching_take_what_they_say(file: str) -> None:
+    shipped = (Path(__file__).parents[3] / "conf" / file).read_text()
+    assert shared_cache(list(statements(lines(*shipped.splitlines()), "n"))) == 0
+    cached = shipped.replace("\ncache deny all", "\n#cache deny all")
+    assert shared_cache(list(statements(lines(*cached.splitlines()), "n"))) == 64 << 20
+
+
+def test_too_little_room_for_a_stated_number_is_worth_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list(statements(lines("cache_mem 64 MB", "workers 2"), "n"))
+    (found,) = room_problems(said, 64_000_000)
+    assert found.warning
+    assert str(found) == (
+        "squid.conf:2: warning: workers 2: what they share and cache_mem may take 75 MB of /dev/shm, which has 64 MB:"
+        " Squid ends when that is full"
+        " (allowed: memory_cache_shared off, less cache_mem, workers 1, or more room there)"
+    )
+    assert list(room_problems(said, 76_000_000)) == []
+    bare = list(statements(lines("cache deny all", "workers 2"), "n"))
+    assert [str(each) for each in room_problems(bare, 1_000_000)] == [
+        "squid.conf:2: warning: workers 2: what they share may take 8 MB of /dev/shm, which has 1 MB:"
+        " Squid ends when that is full (allowed: workers 1, or more room there)"
+    ]
+    for alone in (["workers 1"], [], ["workers two"]):
+        assert list(room_problems(list(statements(lines(*alone), "n")), 0)) == []
+    there = os.statvfs("/dev/shm")
+    small = os.statvfs_result((there.f_bsize, 4096, 15_000, 15_000, 15_000, *there[5:8], there.f_flag, there.f_namemax))
+    monkeypatch.setattr(os, "statvfs", lambda _: small)
+    file = tmp_path / "squid.conf"
+    file.write_text("http_port 3128\nworkers 2\n")
+    assert any("what they share and cache_mem" in each.text for each in check(file, "n", None).problems)
 
 
 def test_nothing_is_shared_where_nobody_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
     there = os.statvfs("/dev/shm")
     read_only = os.statvfs_result((*there[:8], there.f_flag | os.ST_RDONLY, there.f_namemax))
     monkeypatch.setattr(os, "statvfs", lambda _: read_only)
-    assert shared_memory() == 0
+    assert shared_memory("n") == 0

@@ -64,7 +64,7 @@ class Host:
         for remote in remotes:
             self.cookies += 1
             name = four_tuple(remote, 40000 + token)
-            self.sockets[name] = KernelSubflow(token, name, not subflows, 0, 0, False, cookie=self.cookies)
+            self.sockets[name] = KernelSubflow(token, name, not subflows, 0, 0, False, 0.0, cookie=self.cookies)
             subflows.append(Subflow(name, SubflowState.ACTIVE, not subflows, 0, 0, False, None, self.now))
         self.connections[token] = Connection(token, tuple(subflows), self.now)
         return self.decide(token)

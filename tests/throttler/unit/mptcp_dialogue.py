@@ -174,7 +174,7 @@ class Path:
 
     def dumped(self, **changes: object) -> KernelSubflow:
         entry = KernelSubflow(
-            self.host.token, self.four_tuple, self.is_initial, self.local_id, self.remote_id, self.backup
+            self.host.token, self.four_tuple, self.is_initial, self.local_id, self.remote_id, self.backup, 0.0
         )
         return entry._replace(**changes)
 

@@ -10,6 +10,8 @@ from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
 MBIT = 1_000_000
 """Bits/s."""
+NOW = -1.0
+"""When a socket was read that is read as the samples are taken."""
 IDLE = TcpInfo(
     rtt=40_000,
     mss=1448,
@@ -51,7 +53,7 @@ class Flow:
         if self.waiting or self.unacked or self.window_limited:
             limited = self.window_limited
             tcp = IDLE._replace(not_sent=self.waiting, unacked=self.unacked, receive_window_limited=limited)
-        return KernelSubflow(self.token, self.four_tuple, True, 0, 0, False, int(self.delivered), tcp=tcp)
+        return KernelSubflow(self.token, self.four_tuple, True, 0, 0, False, NOW, int(self.delivered), tcp=tcp)
 
 
 def capped(rate: float = 5 * MBIT, connection: int = 1) -> Flow:
@@ -63,7 +65,9 @@ def free(rate: float = 30 * MBIT, connection: int = 1) -> Flow:
 
 
 def sampled(now: float, sockets: Iterable[KernelSubflow], complete: bool = True) -> Samples:
-    return Samples(now, {each.four_tuple: each for each in sockets}, complete)
+    """Return samples of *sockets*, which were read at *now* where they do not say when."""
+    read = [each._replace(read=now) if each.read == NOW else each for each in sockets]
+    return Samples(now, {each.four_tuple: each for each in read}, complete)
 
 
 def connection_of(token: int, four_tuples: Iterable[FourTuple]) -> Connection:

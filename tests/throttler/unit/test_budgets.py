@@ -76,7 +76,9 @@ class Host:
 
     def sample(self) -> None:
         self.clock += 1
-        socket = KernelSubflow(self.token, FT, True, 0, 0, False, self.acked, self.received, cookie=self.cookie)
+        socket = KernelSubflow(
+            self.token, FT, True, 0, 0, False, self.clock, self.acked, self.received, cookie=self.cookie
+        )
         self.heard += observed(self.stage, Samples(self.clock, {FT: socket}, True)).changed
 
     async def count(self, seconds: float = 1.0) -> None:

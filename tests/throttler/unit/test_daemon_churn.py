@@ -71,13 +71,13 @@ async def blocks(scene: Scene, clock: Clock) -> int:
             await scene.daemon._tick()
             await asyncio.sleep(0.01)
     scene.kernel.log.clear()  # the daemon has no part in it
-    scene.daemon._chronicle.ring._events.clear()  # the latest events, bounded in a test of their own
+    scene.daemon._telemetry.chronicle.ring._events.clear()  # the latest events, bounded in a test of their own
     # Entries that were made lately, likewise: how many of them no join has asked for is chance.
-    scene.daemon._reaction._made.clear()
-    scene.daemon._reaction._waiting.clear()
+    scene.daemon._telemetry.reaction._made.clear()
+    scene.daemon._telemetry.reaction._waiting.clear()
     # Closed subflows that a meter may report stay for two minutes of the monotonic clock, which is not this test's.
-    assert not scene.daemon._traffic._subflows
-    scene.daemon._traffic._closed.clear()
+    assert not scene.daemon._telemetry.traffic._subflows
+    scene.daemon._telemetry.traffic._closed.clear()
     gc.unfreeze()
     gc.collect()
     return sys.getallocatedblocks()

@@ -18,6 +18,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "inet-diag.txt"
 BODIES = [bytes.fromhex(line) for line in GOLDEN.read_text().split()]
 SUBFLOW = BODIES[1]
 SEQUENCE = 7
+READ = 12.5
+"""When, monotonic seconds."""
 
 
 def message(body: bytes, sequence: int = SEQUENCE, kind: int = SOCK_DIAG_BY_FAMILY) -> bytes:
@@ -27,12 +29,14 @@ def message(body: bytes, sequence: int = SEQUENCE, kind: int = SOCK_DIAG_BY_FAMI
 
 def decode(decoder: Decoder, *bodies: bytes) -> list[KernelSubflow]:
     found: list[KernelSubflow] = []
-    assert decoder.decode(b"".join(message(body) for body in bodies), SEQUENCE, SOCK_DIAG_BY_FAMILY, found) is None
+    assert (
+        decoder.decode(b"".join(message(body) for body in bodies), SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ) is None
+    )
     return found
 
 
 def slowly(*bodies: bytes) -> list[KernelSubflow]:
-    return [subflow for body in bodies if (subflow := parse(body)) is not None]
+    return [subflow for body in bodies if (subflow := parse(body, READ)) is not None]
 
 
 def learned() -> Decoder:
@@ -82,20 +86,20 @@ def test_answers_cut_short_are_read_alike(body: bytes, length: int) -> None:
 @given(st.binary(max_size=300))
 def test_anything_else_is_read_without_harm(body: bytes) -> None:
     assert decode(learned(), body) == slowly(body)
-    learned().decode(body, SEQUENCE, SOCK_DIAG_BY_FAMILY, [])
+    learned().decode(body, SEQUENCE, SOCK_DIAG_BY_FAMILY, [], READ)
 
 
 def test_answers_to_another_question_are_left_out() -> None:
     found: list[KernelSubflow] = []
     data = message(SUBFLOW, SEQUENCE - 1) + message(SUBFLOW)
-    assert learned().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found) is None
+    assert learned().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ) is None
     assert found == slowly(SUBFLOW)
 
 
 def test_what_is_no_answer_is_handed_back() -> None:
     found: list[KernelSubflow] = []
     data = message(SUBFLOW) + message(b"\xfe\xff\xff\xff", kind=3)
-    other = learned().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found)
+    other = learned().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ)
     assert other == (3, 2, b"\xfe\xff\xff\xff")
     assert len(found) == 1
 
@@ -133,7 +137,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_four_tuples_share_our_end() -> None:
-    body = next(each for each in BODIES if parse(each) is not None)
+    body = next(each for each in BODIES if parse(each, READ) is not None)
     other = bytearray(body)
     other[6] ^= 1  # the client's port
     other[44] ^= 1  # the cookie

@@ -97,6 +97,11 @@ def test_an_entry_is_read_as_it_was_written(text: str, more: dict[str, str]) -> 
     assert fields(journal.entry(text, 6, more)) == expected
 
 
+def test_a_field_of_several_values_is_there_for_each() -> None:
+    entry = journal.entry("x", 6, about(rule=("one", "two"))["fields"])
+    assert entry == b"MESSAGE=x\nPRIORITY=6\nMPTCP_RULE=one\nMPTCP_RULE=two\n"
+
+
 def test_a_line_says_what_it_is_about(log: logging.Logger, journald: Journal, stderr: io.StringIO) -> None:
     tracker, host = Tracker([3128]), Host()
     opened(tracker, host)

@@ -21,7 +21,7 @@ def subflow(number: int) -> FourTuple:
 
 class FakeSockets:
     def __init__(self, count: int) -> None:
-        self.there = {subflow(n): KernelSubflow(n, subflow(n), True, 0, 0, False, cookie=n) for n in range(count)}
+        self.there = {subflow(n): KernelSubflow(n, subflow(n), True, 0, 0, False, 0.0, cookie=n) for n in range(count)}
         self.asked = 0
         self.dumps = 0
         self.broken = False

@@ -18,7 +18,7 @@ BACKLOGGED = FULL_FLIGHT._replace(not_sent=50_000)
 
 
 def sample(acked: int, tcp: TcpInfo = BACKLOGGED) -> KernelSubflow:
-    return KernelSubflow(1, subflow(1), True, 0, 0, False, acked, cookie=1, tcp=tcp)
+    return KernelSubflow(1, subflow(1), True, 0, 0, False, 0.0, acked, cookie=1, tcp=tcp)
 
 
 def given_up(demand: Demand, acked: int, start: float, tcp: TcpInfo = BACKLOGGED, turn: float = 0.0) -> float:
@@ -124,7 +124,7 @@ def test_nothing_is_set_on_anybody_while_nothing_changes() -> None:
     observe(scene, 0.0, 6.0)
     scene.vanished = set(tuples[1:])
     observe(scene, 6.0, 6.0)
-    found = {each: taken for each in tuples if (taken := scene.sample(each)) is not None}
+    found = {each: taken for each in tuples if (taken := scene.sample(each, 13.0)) is not None}
     limits = list(scene.transitions.observe(tuples, found, 13.0))
     assert sum(len(each.wanted) for each in limits) == 0
 

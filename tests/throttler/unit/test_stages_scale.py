@@ -85,7 +85,7 @@ class Host:
         for flows in self.flows.values():
             for flow in flows:
                 flow.go_on(SWEEP)
-                sockets[flow.four_tuple] = flow.socket
+                sockets[flow.four_tuple] = flow.socket._replace(read=self.now)
         changed: set[int] = set()
         for stage in self.stages:
             outcome = observed(stage, Samples(self.now, sockets, True))
@@ -181,7 +181,7 @@ def test_what_clients_paths_give_is_learnt_a_slice_at_a_time(monkeypatch: pytest
         concluded(path, now)
 
     monkeypatch.setattr(Path, "conclude", conclude)
-    sockets = {flow.four_tuple: flow.socket for flows in host.flows.values() for flow in flows}
+    sockets = {flow.four_tuple: flow.socket._replace(read=1.0) for flows in host.flows.values() for flow in flows}
     assert concluded.most_in_a_slice(host.guard, Samples(1.0, sockets, True)) <= SLICE
     assert concluded.count == ADDRESSES
 

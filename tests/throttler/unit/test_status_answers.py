@@ -27,7 +27,7 @@ WIFI, LTE = "10.1.0.1", "10.2.0.1"
 
 async def sampled(scene: Scene) -> None:
     """Have the sockets swept, and counted as if that were due."""
-    scene.daemon._traffic._due = 0.0
+    scene.daemon._telemetry.traffic._due = 0.0
     await scene.daemon._sampler.sweep()
 
 

@@ -83,12 +83,12 @@ async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
         await scene.daemon._reload()
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
-        scene.daemon._effects.carry_out([Relaxed(9, "cap-a", "it got too little")])
+        scene.daemon._effects.carry_out([Relaxed(9, ("cap-a",), "it got too little")])
         await scene.reload(UNCAPPED)
         found = told(scene, after=before)
         assert sorted((each["kind"], each["text"]) for each in found) == [
             ("fault", "tc: gone of us"),
-            ("guard", "caps relaxed: it got too little"),
+            ("guard", "caps of rule cap-a relaxed: it got too little"),
             ("reload", found[0]["text"]),
             ("reload", "policy reloaded: 0 rules"),
         ]
@@ -106,21 +106,39 @@ async def test_what_guard_and_steering_do_is_of_a_rule(tmp_path: Path) -> None:
         effects = scene.daemon._effects
         effects._path_manager.set_backup = lambda *_: None  # type: ignore[method-assign]
         with caplogged() as fields:
-            effects.carry_out([Relaxed(7, "cap-a", "it got too little"), Resumed(7, "cap-a")])
+            effects.carry_out([Relaxed(7, ("cap-a",), "it got too little"), Resumed(7, ("cap-a",))])
             effects.carry_out([SetBackup(7, four_tuple(LTE), True, "s"), SetBackup(7, four_tuple(LTE), False, "s")])
         assert kinds(told(scene, after=before, rule="cap-a")) == ["guard", "guard"]
         assert [each["text"] for each in told(scene, rule="s")] == [
             "10.2.0.1:40000 on path b: made backup",
             "10.2.0.1:40000 on path b: made regular",
         ]
-        assert [each["MPTCP_RULE"] for each in fields] == ["cap-a", "cap-a", "s", "s"]
+        assert [each["MPTCP_RULE"] for each in fields] == [("cap-a",), ("cap-a",), "s", "s"]
         assert {each["MPTCP_CLIENT"] for each in fields} == {WIFI}
 
 
+@scenario
+async def test_what_the_guard_does_to_two_rules_is_one_line_and_found_by_each(tmp_path: Path) -> None:
+    """Defect: the same line twice, and two events in the same words."""
+    kernel = FakeKernel()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, CAPPED, kernel) as scene:
+        before = scene.ask(query="summary")["last_event"]
+        rules = "cap-a", "cap-b"
+        with caplogged() as fields:
+            scene.daemon._effects.carry_out([Relaxed(7, rules, "it got too little"), Resumed(7, rules)])
+        assert [each["MPTCP_RULE"] for each in fields] == [rules, rules]
+        for rule in rules:
+            assert [each["text"] for each in told(scene, after=before, rule=rule)] == [
+                f"caps of rule {rule} relaxed: it got too little",
+                f"caps of rule {rule} are in force again",
+            ]
+
+
 @contextmanager
-def caplogged() -> Iterator[list[dict[str, str]]]:
+def caplogged() -> Iterator[list[dict[str, str | tuple[str, ...]]]]:
     """Collect the fields of what is logged about effects."""
-    found: list[dict[str, str]] = []
+    found: list[dict[str, str | tuple[str, ...]]] = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append(record.fields)  # type: ignore[attr-defined, method-assign]
     logger = logging.getLogger("mptcp_throttler.runtime.effects")

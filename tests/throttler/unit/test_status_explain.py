@@ -151,7 +151,7 @@ async def test_what_events_do_not_tell_any_more_has_no_beginning(tmp_path: Path)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
-        ring = scene.daemon._chronicle.ring
+        ring = scene.daemon._telemetry.chronicle.ring
         for _ in range(MAX_EVENTS - ring.last):
             ring.add(time.time(), "fault")
         assert explained(scene, token="7")[1]["stages"][0]["since"] is not None, "none has gone"
@@ -205,7 +205,7 @@ async def test_what_the_guard_made_of_it(tmp_path: Path) -> None:
         candidate.relaxation = Relaxation(time.monotonic() + 60, four_tuple(LTE).remote, 100_000, 9_000_000)
         detector._candidates[7] = candidate
         relaxed = time.time()
-        scene.daemon._effects.carry_out([Relaxed(7, "cap-a", "it got too little")])
+        scene.daemon._effects.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
         scene.daemon._decisions.decide([7])
         wifi = explained(scene, token="7")[0]
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("not capped", True)

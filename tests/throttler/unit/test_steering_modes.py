@@ -56,7 +56,13 @@ class Scene:
             if self.ticks % round(self.spacing / TICK) == 0:
                 samples = [
                     SubflowSample(
-                        ft, NAMES[ft], int(self.delivered[ft]), self.waiting, self.outstanding.get(ft, 0), self.rtt
+                        ft,
+                        NAMES[ft],
+                        self.ticks * TICK,
+                        int(self.delivered[ft]),
+                        self.waiting,
+                        self.outstanding.get(ft, 0),
+                        self.rtt,
                     )
                     for ft in there
                 ]
@@ -333,7 +339,7 @@ def test_a_path_is_lost_only_if_it_was_silent_until_its_socket_was_read(late: fl
     scene.run(5)
     now = scene.ticks * TICK
     samples = [
-        SubflowSample(each, NAMES[each], int(scene.delivered[each]), 0, 50, 0.02, now + 0.01 + late) for each in NAMES
+        SubflowSample(each, NAMES[each], now + 0.01 + late, int(scene.delivered[each]), 0, 50, 0.02) for each in NAMES
     ]
     actions = scene.steering.observe(now + 1.01, samples)
     assert actions[WIFI].backup is bool(late)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sampling import IDLE, MBIT, Flow, capped, connection_of, free, observed, sampled
+from sampling import IDLE, MBIT, NOW, Flow, capped, connection_of, free, observed, sampled
 
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.policy.evaluate import evaluate
@@ -294,7 +294,7 @@ def test_a_path_that_goes_away_takes_its_flag_along() -> None:
 
 def test_subflows_of_nobody_are_ignored() -> None:
     stage = SteeringStage(STANDBY)
-    stranger = KernelSubflow(5, free().four_tuple, True, 0, 0, False, tcp=IDLE)
+    stranger = KernelSubflow(5, free().four_tuple, True, 0, 0, False, NOW, tcp=IDLE)
     assert observed(stage, sampled(1.0, [stranger])) == ([], [])
 
 

@@ -56,7 +56,7 @@ class Bench:
         self.now += 1.0
         found = {
             each[0]: KernelSubflow(
-                self.tokens.get(each[0], 1), each[0], True, 0, 0, False, each[2], each[3], cookie=each[1], tcp=IDLE
+                self.tokens.get(each[0], 1), each[0], True, 0, 0, False, 0.0, each[2], each[3], cookie=each[1], tcp=IDLE
             )
             for each in sockets
         }
@@ -103,7 +103,7 @@ def test_what_was_carried_before_the_start_does_not_count() -> None:
     bench = Bench(begun=False)
     bench.decide(7, verdict(ONE))
     assert not bench.traffic.watches_any()
-    bench.traffic.begin({ONE: KernelSubflow(7, ONE, True, 0, 0, False, 10_000, 10, cookie=1)})
+    bench.traffic.begin({ONE: KernelSubflow(7, ONE, True, 0, 0, False, 0.0, 10_000, 10, cookie=1)})
     bench.sample((ONE, 1, 10_400, 11))
     assert bench.path == (400, 1)
 

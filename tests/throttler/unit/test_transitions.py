@@ -113,7 +113,7 @@ class Scene:
         self.planned = 0
         self.sampled = 0
 
-    def sample(self, four_tuple: FourTuple) -> KernelSubflow | None:
+    def sample(self, four_tuple: FourTuple, read: float) -> KernelSubflow | None:
         tcp = self.tcp.get(four_tuple)
         if tcp is None:
             return None
@@ -123,7 +123,8 @@ class Scene:
             tcp = tcp._replace(max_pacing_rate=limit.rate, pacing_rate=limit.rate, not_sent=limit.not_sent or 50_000)
         if four_tuple not in self.vanished:
             self.acked[four_tuple] = self.acked.get(four_tuple, 0) + 1448
-        return KernelSubflow(1, four_tuple, True, 0, 0, False, self.acked.get(four_tuple, 0), cookie=cookie, tcp=tcp)
+        acked = self.acked.get(four_tuple, 0)
+        return KernelSubflow(1, four_tuple, True, 0, 0, False, read, acked, cookie=cookie, tcp=tcp)
 
     def do(self, limits: Limits) -> None:
         self.limits |= limits.wanted
@@ -131,9 +132,11 @@ class Scene:
             self.limits.pop(cookie, None)
         self.planned += limits.planned
 
-    def observe(self, asked: Iterable[FourTuple], now: float, read: float = 0.0) -> None:
+    def observe(self, asked: Iterable[FourTuple], now: float, read: float | None = None) -> None:
+        """*read*: when the sockets were read, if not now."""
         wanted = list(asked)
-        found = {each: sample._replace(read=read) for each in wanted if (sample := self.sample(each)) is not None}
+        read = now if read is None else read
+        found = {each: sample for each in wanted if (sample := self.sample(each, read)) is not None}
         self.sampled += len(wanted)
         for limits in self.transitions.observe(wanted, found, now):
             self.do(limits)
@@ -254,7 +257,8 @@ def test_the_level_of_a_cap_is_computed_once_for_all_who_come_to_it(monkeypatch:
         scene.planner.set_verdicts(number, [replace(verdict(1, rule()), four_tuple=each)], NOW)
     scene.do(scene.transitions.follow(0.0))
     found = {
-        each: KernelSubflow(1, each, True, 0, 0, False, cookie=number, tcp=IDLE) for number, each in enumerate(tuples)
+        each: KernelSubflow(1, each, True, 0, 0, False, 0.0, cookie=number, tcp=IDLE)
+        for number, each in enumerate(tuples)
     }
     for limits in scene.transitions.observe(tuples, found, 0.0):
         scene.do(limits)
@@ -268,7 +272,7 @@ def test_limits_that_a_killed_daemon_left_are_lifted_where_no_cap_explains_them(
     for number in (1, 2):
         scene.tcp[subflow(number)] = left
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    adopted = [KernelSubflow(1, subflow(n), True, 0, 0, False, cookie=n, tcp=left) for n in (1, 2)]
+    adopted = [KernelSubflow(1, subflow(n), True, 0, 0, False, 0.0, cookie=n, tcp=left) for n in (1, 2)]
     scene.do(scene.transitions.adopt(adopted, 0.0))
     scene.run(0.01)
     assert scene.limits[2] == NO_LIMIT
@@ -362,7 +366,7 @@ def test_a_subflow_that_loses_its_cap_and_gets_it_back_between_two_slices_begins
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.do(scene.transitions.follow(0.0))
     many = [subflow(1), *(FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\2\0\1", port) for port in range(2000))]
-    sample = scene.sample(subflow(1))
+    sample = scene.sample(subflow(1), 0.0)
     assert sample is not None
     slices = scene.transitions.observe(many, {subflow(1): sample}, 0.0)
     scene.do(next(slices))
@@ -401,7 +405,7 @@ def test_a_cap_may_begin_to_repay_between_any_two_slices(slice_number: int) -> N
     scene.tcp = dict.fromkeys(there, IDLE)
     while scene.planner.has_moved:
         scene.do(scene.transitions.follow(10.0))
-    samples = {each: sample for each in there if (sample := scene.sample(each)) is not None}
+    samples = {each: sample for each in there if (sample := scene.sample(each, 10.0)) is not None}
     for number, limits in enumerate(scene.transitions.observe(there, samples, 10.0)):
         scene.do(limits)
         if number == slice_number:

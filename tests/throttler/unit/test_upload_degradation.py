@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from sampling import IDLE, MBIT, four_tuple, sampled
+from sampling import IDLE, MBIT, NOW, four_tuple, sampled
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Guard, ScopeKey, Share
@@ -71,8 +71,8 @@ class Upload:
     def sockets(self) -> list[KernelSubflow]:
         return [
             KernelSubflow(
-                self.number, end, name == "ethernet", 0, 0, False, bytes_received=int(self.received[name]), tcp=IDLE,
-                data_sequence=self.sequence[name] % (1 << 64),
+                self.number, end, name == "ethernet", 0, 0, False, NOW,
+                bytes_received=int(self.received[name]), tcp=IDLE, data_sequence=self.sequence[name] % (1 << 64),
             )
             for name, end in self.ends.items()
         ]  # fmt: skip
@@ -286,10 +286,10 @@ def test_a_path_is_silent_for_as_long_as_all_of_it_is_known_to_be() -> None:
     scene.detector.watch_caps(1, (wifi, second), {ethernet: Capped(SHARED, CAP)})
     for step in range(1, 60):
         upload.go_on(TICK)
-        sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, tcp=IDLE)]
+        sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
         list(scene.detector.observe(sampled(step * TICK, sockets)))
     upload.go_on(TICK)
     read = {wifi: 6.0, ethernet: 6.0, second: 9.0}
-    sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, tcp=IDLE)]
+    sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
     list(scene.detector.observe(sampled(9.0, [each._replace(read=read[each.four_tuple]) for each in sockets])))
     assert not scene.detector._is_proven(1, 9.0)

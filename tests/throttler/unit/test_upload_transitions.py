@@ -70,6 +70,7 @@ class Scene:
             0,
             0,
             False,
+            self.now,
             bytes_received=int(rate / 8 * self.now),
             data_sequence=(self.first_sequence + int(ahead)) % (1 << 64),
         )

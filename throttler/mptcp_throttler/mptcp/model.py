@@ -214,6 +214,9 @@ class KernelSubflow(NamedTuple):
     local_id: int | None
     remote_id: int | None
     backup: bool
+    read: float
+    """When the kernel read the socket, monotonic seconds. The sockets of one sweep are read one after the other, some
+    of them seconds before the sweep ends."""
     bytes_acked: int = 0
     """Payload that the peer acknowledged, each byte once."""
     bytes_received: int = 0
@@ -225,9 +228,6 @@ class KernelSubflow(NamedTuple):
     """This side made it backup, whatever the client wants (MP_PRIO, RFC 8684, 3.3.8)."""
     data_sequence: int = 0
     """Data sequence number at which the mapping (RFC 8684, 3.3.1) begins that it received last, in order; 64 bits."""
-    read: float = 0.0
-    """When the kernel read the socket, monotonic seconds; 0 where unknown. The sockets of one sweep are read one after
-    the other, some of them seconds before the sweep ends."""
 
     @property
     def delivered(self) -> int:

@@ -27,9 +27,9 @@ from mptcp_throttler.kernel.access import REAL, KernelAccess
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.kernel.state_lock import locked
-from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
+from mptcp_throttler.mptcp.model import Event, EventKind
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
-from mptcp_throttler.policy.model import Direction, Policy
+from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.schedule import next_change, open_rules
 from mptcp_throttler.runtime import garbage, respite
 from mptcp_throttler.runtime.budgets import Budgets
@@ -52,16 +52,12 @@ from mptcp_throttler.runtime.sampler import Consumer, Sampler
 from mptcp_throttler.runtime.service_status import ServiceStatus
 from mptcp_throttler.runtime.status import StatusServer
 from mptcp_throttler.runtime.stop_signals import STOP_SIGNALS, ignore_further_stops
+from mptcp_throttler.runtime.telemetry import Telemetry
 from mptcp_throttler.runtime.waiting import wait_at_most
 from mptcp_throttler.shaping.birth import births
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
 from mptcp_throttler.stages.steering import SteeringStage
-from mptcp_throttler.telemetry.chronicle import Chronicle
-from mptcp_throttler.telemetry.clients import Clients
-from mptcp_throttler.telemetry.effect import Effect
-from mptcp_throttler.telemetry.reaction import Reaction
-from mptcp_throttler.telemetry.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -93,20 +89,23 @@ class Daemon:
         # The order of the stages: each sees what the one before made of the verdicts.
         stages = (self._budget_stage, self._guard, self._steering)
         planners = (self._downloads.planner, self._uploads.planner)
-        self._traffic = Traffic(time.monotonic, lambda: self._sampler.sweep_seconds)
-        self._clients = Clients()
-        self._reaction = Reaction()
-        self._effect = Effect(time.monotonic, planners, lambda: self._decisions.policy.dry_run)
-        self._chronicle = Chronicle(self._traffic)
-        self._downloads.planner.entries.told = partial(self._entries_told, Direction.DOWN)
-        self._uploads.planner.entries.told = partial(self._entries_told, Direction.UP)
-        listeners = self._traffic.decided, self._clients.decided, self._chronicle.decided, self._effect.decided
-        self._decisions = Decisions(policy, self._tracker.connections, stages, planners, self._plan_changed, listeners)
+        self._telemetry = Telemetry(
+            self._tracker.connections,
+            *planners,
+            lambda: self._sampler.sweep_seconds,
+            lambda: self._decisions.policy.dry_run,
+        )
+        self._decisions = Decisions(
+            policy, self._tracker.connections, stages, planners, self._plan_changed, self._telemetry.listeners
+        )
         self._budgets = Budgets(settings.ledger, self._budget_stage, self._decisions.decide)
-        counting = self._budgets.socket_closed, self._traffic.socket_closed
-        self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting, self._traffic.closed_told)
+        traffic = self._telemetry.traffic
+        counting = self._budgets.socket_closed, traffic.socket_closed
+        self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting, traffic.closed_told)
         self._path_manager = UserspacePathManager(settings.state_directory)
-        self._effects = Effects(self._path_manager, self._steering, self._chronicle, self._tracker.connections)
+        self._effects = Effects(
+            self._path_manager, self._steering, self._telemetry.chronicle, self._tracker.connections
+        )
         self._excess = ExcessSubflows(self._path_manager, self._tracker.connections)
         # The order in which they are prepared; they are closed in the reverse order.
         self._components: tuple[Component, ...] = (
@@ -167,7 +166,7 @@ class Daemon:
         policy = self._decisions.policy
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
-            stack.enter_context(faults_told(self._chronicle.fault))
+            stack.enter_context(faults_told(self._telemetry.chronicle.fault))
             for component in self._components:
                 stack.push_async_callback(component.close)
                 await component.prepare(policy)
@@ -189,13 +188,13 @@ class Daemon:
                 self._sampler,
                 sockets,
                 self._changed,
-                self._joined,
+                self._telemetry.joined,
                 self._comparison.verify,
             )
             stack.callback(self._observers.close)
             await self._observers.open()
             await self._adopt()
-            self._traffic.begin(self._sampler.latest)
+            self._telemetry.traffic.begin(self._sampler.latest)
             for component in self._components:
                 await component.commit(policy)
             await self._uploads.remove_what_was_left()
@@ -227,7 +226,7 @@ class Daemon:
             )
 
     def _consumers(self) -> list[Consumer]:
-        return [*self._paced_if_any(), self._uploads, *self._stage_sampling, self._traffic]
+        return [*self._paced_if_any(), self._uploads, *self._stage_sampling, self._telemetry.traffic]
 
     def _paced_if_any(self) -> tuple[PacedCaps, ...]:
         return () if self._paced is None else (self._paced,)
@@ -266,7 +265,7 @@ class Daemon:
 
     def _changed(self, events: Collection[Event]) -> None:
         """Decide anew about every connection that *events* name."""
-        self._chronicle.tracked(events)
+        self._telemetry.chronicle.tracked(events)
         self._excess.close(events)
         tokens = set()
         for event in events:
@@ -277,22 +276,6 @@ class Daemon:
                 words = event.kind.value, event.token, event.four_tuple, event.detail
                 log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
         self._decisions.decide(tokens)
-
-    def _joined(self, four_tuple: FourTuple, captured: float) -> None:
-        """The last packet of a join was captured: the kernel's entries that it brings about are timed."""
-        known = self._traffic.standing(four_tuple, Direction.DOWN)
-        connection = None if known is None else self._tracker.connections.get(known[0])
-        # One of very many joins at a time is not decided yet: it alone is timed.
-        subflows = [four_tuple] if connection is None else [each.four_tuple for each in connection.subflows]
-        self._reaction.joined(captured, subflows, self._downloads.planner.entries.upserts)
-
-    def _entries_told(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
-        now = time.time()
-        if there:
-            self._effect.entries(direction, four_tuples)
-        if there and direction is Direction.DOWN:
-            self._reaction.applied(four_tuples, now)
-        self._chronicle.entries(direction, four_tuples, there, now)
 
     def _plan_changed(self) -> None:
         flips = self._decisions.anticipation.take_flips()
@@ -327,7 +310,7 @@ class Daemon:
         for planner in self._planners:
             planner.expire(now)
         self._plan_changed()
-        self._effect.look()
+        self._telemetry.effect.look()
 
     async def _follow_the_clock(self) -> None:
         while True:
@@ -351,7 +334,7 @@ class Daemon:
         self._clock_changed.set()
 
     def _reloaded(self, text: str) -> None:
-        self._chronicle.reload(time.time(), text)
+        self._telemetry.chronicle.reload(time.time(), text)
 
     async def _take_new_policy(self) -> None:
         if self._paced is not None:
@@ -393,11 +376,7 @@ class Daemon:
             self._gauge,
             self._sampler,
             self._observers,
-            self._traffic,
-            self._clients,
-            self._reaction,
-            self._effect,
-            self._chronicle.ring,
+            self._telemetry,
         )
         return Queries(parts).answer(line)
 

@@ -28,7 +28,11 @@ AT_ONCE = 64
 """Connections decided without a pause: some three milliseconds."""
 Verdicts = tuple[Verdict, ...]
 Listener = Callable[[int, Connection | None, Verdicts, Verdicts, float], None]
-"""Takes a token, the connection if it has not ended, the verdicts of before and of now, and when that is."""
+"""Takes a token, the connection if it has not ended, the verdicts of before and of now, and when that is.
+
+Five arguments, of which each listener uses some: to make one frozen value for each decision, and to read it in four
+listeners, took 0.87 µs where these calls take 0.37; a decision takes 5 to 6.
+"""
 YOUNG_SECONDS = 0.3
 """A subflow has so little under way until then that a cap may begin on it at once."""
 MAX_SLEEP_SECONDS = 60.0

@@ -42,13 +42,13 @@ class Effects:
         """Do *effects*; one that the kernel refuses is logged and does not keep the others from it."""
         for effect in effects:
             match effect:
-                case Relaxed(token, rule, reason):
-                    fields = TOLD | self._about(token, rule)
+                case Relaxed(token, rules, reason):
+                    fields = TOLD | self._about(token, rules)
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
-                    self._chronicle.guard(time.time(), token, rule, f"caps relaxed: {reason}")
-                case Resumed(token, rule):
-                    log.info("connection %08x: caps are in force again", token, extra=self._about(token, rule))
-                    self._chronicle.guard(time.time(), token, rule, "caps are in force again")
+                    self._chronicle.guard(time.time(), token, rules, f"relaxed: {reason}")
+                case Resumed(token, rules):
+                    log.info("connection %08x: caps are in force again", token, extra=self._about(token, rules))
+                    self._chronicle.guard(time.time(), token, rules, "are in force again")
                 case Reached(budget, client, sentence, rule):
                     whose = f"client {client}: " if client else ""
                     log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))
@@ -79,5 +79,5 @@ class Effects:
         self._chronicle.steering(time.time(), effect.token, effect.four_tuple, effect.rule, f"made {what}")
         self._steering.confirmed(effect)
 
-    def _about(self, token: int, rule: str | None) -> dict[str, Any]:
+    def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
         return about(self._connections.get(token), token=token, rule=rule)

@@ -34,11 +34,11 @@ def about(
     token: int | None = None,
     subflow: FourTuple | None = None,
     client: str | None = None,
-    rule: str | None = None,
+    rule: str | tuple[str, ...] | None = None,
     path: str | None = None,
 ) -> dict[str, Any]:
     """Return the ``extra`` of a line: the *connection* that it is about, or its *token* and a *subflow* where it has
-    ended, or a *client* with whatever connections; a rule, a path."""
+    ended, or a *client* with whatever connections; a rule or several, a path."""
     address = b"" if subflow is None else subflow.remote
     client = client or address_text(address if connection is None else connection.client)
     token = token if connection is None else connection.token

@@ -8,6 +8,9 @@ from collections import deque
 from dataclasses import dataclass
 
 PERIOD_SECONDS = 0.02
+"""By as much a delay may be seen shorter: a slower timer would miss those near ``LATE_SECONDS``. The timer of
+``respite`` begins with it, so that one wake of the loop serves both: an idle daemon wakes 66 times a second, with a
+single timer as well."""
 LATE_SECONDS = 0.05
 RECENT_SECONDS = 10.0
 

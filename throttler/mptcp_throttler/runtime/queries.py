@@ -31,14 +31,10 @@ from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.reloads import Reloads
 from mptcp_throttler.runtime.sampler import Sampler
+from mptcp_throttler.runtime.telemetry import Telemetry
 from mptcp_throttler.shaping.model import ClassCounters
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.guard import GuardStage
-from mptcp_throttler.telemetry.clients import Clients
-from mptcp_throttler.telemetry.effect import Effect
-from mptcp_throttler.telemetry.event_ring import EventRing
-from mptcp_throttler.telemetry.reaction import Reaction
-from mptcp_throttler.telemetry.traffic import Traffic
 from mptcp_throttler.views import snapshot
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.client_budgets import client_budgets
@@ -82,11 +78,7 @@ class Parts:
     gauge: LoopGauge
     sampler: Sampler
     observers: Observers
-    traffic: Traffic
-    clients: Clients
-    reaction: Reaction
-    effect: Effect
-    events: EventRing
+    telemetry: Telemetry
 
 
 class Queries:
@@ -94,6 +86,7 @@ class Queries:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._events = parts.telemetry.chronicle.ring
         self._now = time.time()
         self._known = Known(
             self._now,
@@ -103,7 +96,7 @@ class Queries:
             parts.downloads.planner,
             parts.uploads.planner,
             parts.guard.reason,
-            parts.traffic,
+            parts.telemetry.traffic,
             Sockets(self._look_up, self._class_counters),
         )
         self._answers: Mapping[str, Callable[[Request], Iterator[str]]] = {
@@ -113,7 +106,7 @@ class Queries:
             "connections": lambda request: self._with_head(connections(self._known, request)),
             "explain": lambda request: self._object(self._explain(request)),
             "what_if": lambda request: self._object(self._what_if(request.arguments["policy"])),
-            "events": lambda request: self._with_head(events(parts.events, parts.tracker.connections, request)),
+            "events": lambda request: self._with_head(events(self._events, parts.tracker.connections, request)),
             "client": lambda request: self._object(
                 own_client(self._known, self._budgets_of, request.arguments["endpoint"])
             ),
@@ -205,20 +198,20 @@ class Queries:
 
     def _summary(self) -> dict[str, Any]:
         parts = self._parts
-        counted = Counted(parts.tracker.states(), len(parts.clients), parts.guard.relaxed())
+        counted = Counted(parts.tracker.states(), len(parts.telemetry.clients), parts.guard.relaxed())
         policy = parts.decisions.policy
         totals, accounts = budget_rows(policy, parts.budget_stage.accounts(), self._now, MAX_BUDGETS)
         return {
             "started": parts.started,
             **summary(self._known, counted, parts.settings.policy.stem),
-            "counted": self._now - (time.monotonic() - parts.traffic.counted),
+            "counted": self._now - (time.monotonic() - parts.telemetry.traffic.counted),
             "budget_totals": totals,
             "budgets": accounts,
             "guard": {"relaxed": counted.relaxed, "interventions": parts.guard.counters.relaxations},
             "counters": self._counters(),
             "loop": parts.gauge.as_json(),
-            "reaction": parts.reaction.as_json(),
-            "effect": parts.effect.as_json(),
+            "reaction": parts.telemetry.reaction.as_json(),
+            "effect": parts.telemetry.effect.as_json(),
             "reloads": parts.reloads.as_json(),
             "ledger_error": parts.budgets.trouble,
             "captures": parts.observers.capturing(),
@@ -230,14 +223,14 @@ class Queries:
                 "rules": [rule.name for rule in policy.rules],
                 "rules_in_words": rules_in_words(policy),
             },
-            "last_event": parts.events.last,
+            "last_event": self._events.last,
         }
 
     def _explain(self, request: Request) -> dict[str, Any]:
         decisions, now = self._parts.decisions, self._now
         return explain(
             self._known,
-            self._parts.events,
+            self._events,
             self._parts.reloads.since or self._parts.started,
             lambda connection: decisions.steps(connection, now),
             lambda connection: decisions.expected(connection, now),

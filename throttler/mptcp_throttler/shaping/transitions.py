@@ -233,7 +233,7 @@ class Transitions:
             return
         known = self._sockets.get(four_tuple)
         cap = self._cap(four_tuple)
-        if cap is not None and sample is not None and 0 < sample.read < self._unsampled.get(four_tuple, 0.0):
+        if cap is not None and sample is not None and sample.read < self._unsampled.get(four_tuple, 0.0):
             return  # it came to the cap since then, and is looked up soon
         if cap is None:
             self._unsampled.pop(four_tuple, None)
@@ -252,7 +252,7 @@ class Transitions:
             self._unsampled.setdefault(four_tuple, now)
         level = self._levels.get(cap.minor)
         known.limited |= sample.tcp.max_pacing_rate is not None
-        known.demand.count(sample, sample.read or now, 0.0 if level is None else level.turn)
+        known.demand.count(sample, sample.read, 0.0 if level is None else level.turn)
         if four_tuple in self._unsampled:
             unsampled.append(four_tuple)
             caps[cap.minor] = cap
@@ -279,7 +279,7 @@ class Transitions:
             cap.young.discard(four_tuple)
             self._short[four_tuple] = now + SHORT_SECONDS
             # What it sent before its entry was there; since then the class let some of it pass.
-            escaped = max(0.0, _sent(sample) - cap.ceil / 8 * max(0.0, (sample.read or now) - came))
+            escaped = max(0.0, _sent(sample) - cap.ceil / 8 * max(0.0, sample.read - came))
             if self._planner.began_in_class(four_tuple):
                 escaped = 0.0
             self._debts.charge(cap.minor, cap.wanted.ceil, escaped + OVERHEAD_BYTES, now)

@@ -110,14 +110,14 @@ class UploadTransitions:
         for four_tuple in asked:
             sample, ramp = sockets.get(four_tuple), self._ramps.get(four_tuple)
             if ramp is not None and sample is not None:
-                _see_lag(ramp, sample, sockets, now)
+                _see_lag(ramp, sample, sockets)
             measurement = self._measured.get(four_tuple)
             if measurement is None:
                 continue
             if sample is None:
                 self._begin(four_tuple, 0, (), now)
                 continue
-            read = sample.read or now
+            read = sample.read
             if measurement.received is None:
                 if read >= measurement.began:  # else a sweep read it before it came to the cap; it is looked up soon
                     measurement.began, measurement.received = read, sample.bytes_received
@@ -174,12 +174,12 @@ def fall(rate: float, lag: float, others: float, impatience: float = 0.0) -> flo
     return min(FALL, FALL_PER_ASSIGNMENT / assignment) * min(1.0, max(impatience, slowing))
 
 
-def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Mapping[FourTuple, KernelSubflow], now: float) -> None:
+def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
     """Take how far what came over a subflow is behind what came over its siblings."""
     others = [sockets[each] for each in ramp.siblings if each in sockets]
     if not others:
         return
-    times = [each.read or now for each in (sample, *others)]
+    times = [each.read for each in (sample, *others)]
     read = max(times)
     passed = read - ramp.sampled
     if read - min(times) > MEASURE_SECONDS / 2 or (ramp.others and passed < MEASURE_SECONDS / 2):

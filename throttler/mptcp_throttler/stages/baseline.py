@@ -25,8 +25,8 @@ MEMORY = 120.0
 """Seconds in which a baseline falls to 1/e, so that a path that stays worse gets a new one."""
 FORGET_AFTER = 3 * MEMORY
 """Seconds after which the baseline of a path without subflows is forgotten."""
-MAX_SKEW = 0.1
-"""Seconds between the moments when subflows were read, up to which they were read together."""
+READ_TOGETHER_SECONDS = 0.1
+"""Subflows of a path whose reads are at most so far apart were read together."""
 MIN_RATE = 500_000
 """Bits/s. A path that never gave more has no baseline."""
 MIN_UNUSED = 64
@@ -127,7 +127,7 @@ class Path:
         """Learn what there is to learn, once all samples of *now* have been taken."""
         if self.reads and len(self.reads) >= self.present:
             self.complete = now
-            skewed = max(self.reads) - min(self.reads) > MAX_SKEW
+            skewed = max(self.reads) - min(self.reads) > READ_TOGETHER_SECONDS
             if skewed is not self._skewed:
                 # What one brought between its moment and another's would count twice, or not at all.
                 self._marks.clear()

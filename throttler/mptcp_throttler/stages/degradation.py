@@ -232,9 +232,8 @@ class DegradationDetector:
                     path.begin(now)
                     sampled.append(path)
                 present += 1
-                read = sample.read or now
-                path.reads.append(read)
-                waiting += self._take(token, flow, sample, tcp, read)
+                path.reads.append(sample.read)
+                waiting += self._take(token, flow, sample, tcp)
             waiting = self._wanting(token, connection, samples, present, waiting)
             candidate = connection.candidate
             if candidate is None:
@@ -334,18 +333,18 @@ class DegradationDetector:
 
     # What differs with uploads
 
-    def _take(self, token: int, flow: Flow, sample: KernelSubflow, tcp: TcpInfo, now: float) -> bool:
+    def _take(self, token: int, flow: Flow, sample: KernelSubflow, tcp: TcpInfo) -> bool:
         """Take the sample of an uncapped subflow; return whether data wait on it."""
         # As KernelSubflow.delivered, which costs more.
         delivered = sample.bytes_acked + tcp.sacked * tcp.mss if tcp.sacked else sample.bytes_acked
-        return bool((not flow.take(now, delivered) and tcp.unacked) or tcp.not_sent)
+        return bool((not flow.take(sample.read, delivered) and tcp.unacked) or tcp.not_sent)
 
     def _wanting(self, token: int, connection: GuardedConnection, samples: Samples, present: int, waiting: int) -> int:
         """Return on how many of the uncapped subflows that are *present* data seem to wait."""
         return waiting
 
-    def _sample_of(self, now: float, there: KernelSubflow) -> Sample:
-        return sample_of(now, there)
+    def _sample_of(self, there: KernelSubflow) -> Sample:
+        return sample_of(there)
 
     def _is_backlogged(self, token: int, connection: GuardedConnection, candidate: Candidate, now: float) -> bool:
         uncapped = _uncapped(connection, candidate)
@@ -370,7 +369,7 @@ class DegradationDetector:
             elif there.tcp is None or there.backup:
                 histories.pop(four_tuple, None)
             else:
-                histories.setdefault(four_tuple, History()).add(self._sample_of(there.read or samples.time, there))
+                histories.setdefault(four_tuple, History()).add(self._sample_of(there))
         for flow in connection.flows:
             history = histories.get(flow.four_tuple)
             if history is not None and history.span >= MIN_SPAN:

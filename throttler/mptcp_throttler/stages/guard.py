@@ -20,19 +20,19 @@ from mptcp_throttler.stages.upload_degradation import Capped, UploadDegradationD
 
 @dataclass(frozen=True, slots=True)
 class Relaxed(Effect):
-    """To be told: the caps that one rule puts on a connection were relaxed."""
+    """To be told: the caps that some rules put on a connection were relaxed."""
 
     token: int
-    rule: str
+    rules: tuple[str, ...]
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed(Effect):
-    """To be told: the caps that one rule puts on a connection are in force again."""
+    """To be told: the caps that some rules put on a connection are in force again."""
 
     token: int
-    rule: str
+    rules: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -129,18 +129,16 @@ class GuardStage:
             for changed in detector.observe(samples):
                 if detector not in (self._down, self._up):
                     return  # a policy came into force between two slices
-                yield Outcome(changed, [each for token in changed for each in self._effects(detector, token)])
+                yield Outcome(changed, [self._effect(detector, token) for token in changed])
 
-    def _effects(self, detector: DegradationDetector, token: int) -> Iterator[Effect]:
+    def _effect(self, detector: DegradationDetector, token: int) -> Effect:
         rules = self._rules.get((token, Direction.UP if detector is self._up else Direction.DOWN), ())
         relaxation = detector.relaxation(token)
         if relaxation is None:
             self.counters.resumptions += 1
-            yield from (Resumed(token, rule) for rule in rules)
-            return
+            return Resumed(token, rules)
         self.counters.relaxations += 1
-        reason = self._told(detector, relaxation)
-        yield from (Relaxed(token, rule, reason) for rule in rules)
+        return Relaxed(token, rules, self._told(detector, relaxation))
 
     def reason(self, token: int) -> str | None:
         """Return for people why the caps of connection *token* are relaxed; None while they are in force."""

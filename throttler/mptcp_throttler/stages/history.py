@@ -84,8 +84,8 @@ class History:
         return 8 * max(0, last.delivered - before.delivered) / span if span else 0.0
 
 
-def sample_of(now: float, there: KernelSubflow) -> Sample:
+def sample_of(there: KernelSubflow) -> Sample:
     """Return a sample of a socket that has TCP information."""
     tcp = there.tcp
     assert tcp is not None
-    return Sample(now, there.delivered, tcp.not_sent, tcp.unacked, tcp.receive_window_limited)
+    return Sample(there.read, there.delivered, tcp.not_sent, tcp.unacked, tcp.receive_window_limited)

@@ -111,7 +111,8 @@ class _Connection:
         now = samples.time
         if self.skipped:
             self.steering.observe(
-                self.sampled, [SubflowSample(each.four_tuple, each.path, each.delivered, 0) for each in self.subflows]
+                self.sampled,
+                [SubflowSample(each.four_tuple, each.path, self.sampled, each.delivered, 0) for each in self.subflows],
             )
             self.skipped = False
         taken = []
@@ -123,21 +124,21 @@ class _Connection:
                 continue
             delivered, tcp = there.delivered, there.tcp
             moved = delivered - subflow.delivered if subflow.present else 0
-            flowing = flowing or tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * ((there.read or now) - self.sampled)
+            flowing = flowing or tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (there.read - self.sampled)
             subflow.delivered, subflow.present = delivered, True
             taken.append(
                 SubflowSample(
                     subflow.four_tuple,
                     subflow.path,
+                    there.read,
                     delivered,
                     tcp.not_sent,
                     tcp.unacked,
                     tcp.rtt / 1e6,
-                    there.read,
                 )
             )
         self.actions = self.steering.observe(now, taken)
-        self.sampled = min([each.read for each in taken if each.read], default=now)
+        self.sampled = min([each.read for each in taken], default=now)
         self.samples += 1
         if flowing:
             self.urgent_until = self.sampled + URGENT_SECONDS

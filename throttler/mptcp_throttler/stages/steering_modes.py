@@ -77,6 +77,8 @@ class SubflowSample(NamedTuple):
 
     four_tuple: FourTuple
     path: str
+    read: float
+    """When it was so, monotonic seconds."""
     delivered: int
     """Bytes that arrived, since its beginning."""
     not_sent: int
@@ -85,8 +87,6 @@ class SubflowSample(NamedTuple):
     """Segments sent and not acknowledged."""
     rtt: float = 0.0
     """Seconds."""
-    read: float = 0.0
-    """When it was so, monotonic seconds; 0: with the others."""
 
 
 class Action(NamedTuple):
@@ -142,7 +142,7 @@ class _Path:
 
     def observe(self, now: float, samples: Iterable[SubflowSample]) -> None:
         there = list(samples)
-        read = self.read = max((each.read for each in there), default=0.0) or now
+        read = self.read = max((each.read for each in there), default=now)
         carried = self._carried
         for each in there:
             self._carried += max(0, each.delivered - self._delivered.get(each.four_tuple, each.delivered))

@@ -35,8 +35,8 @@ FULL = 0.85
 FAIR = 0.5
 """Part of an equal share of a full cap that a subflow has to have which wants more."""
 OWED_SECONDS = 0.05
-MAX_SKEW = OWED_SECONDS / 2
-"""Seconds between the moments when two subflows were read that are compared; look-ups read them together."""
+COMPARABLE_SECONDS = OWED_SECONDS / 2
+"""Subflows whose reads are at most so far apart are compared in what they received; look-ups read them together."""
 OWED_BYTES = 2 * ASSIGNMENT_BYTES
 """At least: each subflow's data sequence is known by the beginning of a piece, of 64 KB at the most."""
 LASTING_SECONDS = 1.0
@@ -160,10 +160,10 @@ class UploadDegradationDetector(DegradationDetector):
             if not flow.path.flows:
                 self._shared.pop(cap.scope, None)
 
-    def _take(self, token: int, flow: Flow, sample: KernelSubflow, tcp: TcpInfo, now: float) -> bool:
-        if flow.take(now, sample.bytes_received):
+    def _take(self, token: int, flow: Flow, sample: KernelSubflow, tcp: TcpInfo) -> bool:
+        if flow.take(sample.read, sample.bytes_received):
             demand = self._demands[token]
-            demand.progressed = max(demand.progressed, now)
+            demand.progressed = max(demand.progressed, sample.read)
         return False
 
     def _wanting(self, token: int, connection: GuardedConnection, samples: Samples, present: int, waiting: int) -> int:
@@ -179,10 +179,10 @@ class UploadDegradationDetector(DegradationDetector):
                     flow.leave()
                 full |= relaxed and history is not None and history.rate >= FULL * cap.ceil
                 continue
-            flow.take(sample.read or now, sample.bytes_received)
+            flow.take(sample.read, sample.bytes_received)
             if history is not None and history.span >= MIN_SPAN:
                 flow.set_rate(int(history.rate))
-        times = [there.read or now for each in connection.uncapped if (there := sockets.get(each)) is not None]
+        times = [there.read for each in connection.uncapped if (there := sockets.get(each)) is not None]
         demand.read = min(times, default=demand.read)
         full = full or demand.full
         if full or candidate is not None:
@@ -197,7 +197,7 @@ class UploadDegradationDetector(DegradationDetector):
         if len(there) < 2 or not paths:
             return
         times = [each.read for each in there]
-        if max(times) - min(times) > MAX_SKEW:
+        if max(times) - min(times) > COMPARABLE_SECONDS:
             return  # what came meanwhile is not missing
         top = there[0].data_sequence
         for each in there:
@@ -210,8 +210,8 @@ class UploadDegradationDetector(DegradationDetector):
         if demand.missing(there, top) >= least and behind >= least:
             demand.owed = samples.time
 
-    def _sample_of(self, now: float, there: KernelSubflow) -> Sample:
-        return Sample(now, there.bytes_received, 0, 0, 0)
+    def _sample_of(self, there: KernelSubflow) -> Sample:
+        return Sample(there.read, there.bytes_received, 0, 0, 0)
 
     def _onset(self, span: float) -> float:
         return 0.0  # A client wants more for a while before anything shows that it does.

@@ -108,8 +108,10 @@ class Chronicle:
             kind = APPLIED if there and rule is not None else LIFTED
             self.ring.add(now, kind, token, four_tuple, path, rule, direction.value)
 
-    def guard(self, now: float, token: int, rule: str, detail: str) -> None:
-        self.ring.add(now, GUARD, token, rule=rule, detail=detail)
+    def guard(self, now: float, token: int, rules: Iterable[str], became: str) -> None:
+        """Take what *became* of the caps that *rules* put on a connection: an event for each, which is found by it."""
+        for rule in rules:
+            self.ring.add(now, GUARD, token, rule=rule, detail=f"caps of rule {rule} {became}")
 
     def budget(self, now: float, name: str, client: str, sentence: str) -> None:
         whose = f"client {client}: " if client else ""

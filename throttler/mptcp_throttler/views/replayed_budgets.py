@@ -72,7 +72,9 @@ class ReplayedBudgets:
     def sample(self, now: float) -> tuple[Sequence[int], Sequence[Reached]]:
         """Count what was carried; return which connections are to be decided anew, and the steps that were reached."""
         sockets = {
-            each: KernelSubflow(token, each, True, 0, 0, False, carried.down, carried.up, cookie=self._cookie(each))
+            each: KernelSubflow(
+                token, each, True, 0, 0, False, now, carried.down, carried.up, cookie=self._cookie(each)
+            )
             for each, (token, carried) in self._moved.items()
         }
         self._moved.clear()

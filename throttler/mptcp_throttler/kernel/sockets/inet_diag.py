@@ -97,7 +97,7 @@ def exact_request(four_tuple: FourTuple) -> bytes:
     return request + _ANY_INTERFACE + _NO_COOKIE
 
 
-def parse(body: bytes, read: float = 0.0) -> KernelSubflow | None:
+def parse(body: bytes, read: float) -> KernelSubflow | None:
     """Return the subflow that an inet_diag_msg and its attributes describe, as it was at *read*; None for plain TCP."""
     if len(body) < _MESSAGE_BYTES:
         return None
@@ -115,13 +115,13 @@ def parse(body: bytes, read: float = 0.0) -> KernelSubflow | None:
         local_id=mptcp[_ID_LOCAL][0] if mptcp.get(_ID_LOCAL) else None,
         remote_id=mptcp[_ID_REMOTE][0] if mptcp.get(_ID_REMOTE) else None,
         backup=bool(flags & _FLAG_BACKUP),
+        read=read,
         bytes_acked=acked,
         bytes_received=received,
         cookie=_COOKIE.unpack_from(body, _COOKIE_OFFSET)[0],
         tcp=tcp,
         made_backup=bool(flags & _FLAG_MADE_BACKUP),
         data_sequence=int.from_bytes(mptcp.get(_MAP_SEQUENCE, b"")[:8], "little"),
-        read=read,
     )
 
 
@@ -211,7 +211,7 @@ class Decoder:
         self._known, self._seen = self._seen, {}
 
     def decode(
-        self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow], read: float = 0.0
+        self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow], read: float
     ) -> tuple[int, int, bytes] | None:
         """Put the subflows into *found* that the messages *kind* with *sequence* of a datagram describe, as of *read*.
 
@@ -289,6 +289,7 @@ class Decoder:
                         local_id,
                         remote_id,
                         mptcp_flags & _FLAG_BACKUP != 0,
+                        read,
                         acked,
                         received,
                         None,
@@ -296,7 +297,6 @@ class Decoder:
                         tcp,
                         mptcp_flags & _FLAG_MADE_BACKUP != 0,
                         data_sequence,
-                        read,
                     ),
                 )
             )

@@ -1,0 +1,65 @@
+"""What one daemon keeps for those who ask, and who tells it what: decisions, entries in the kernel, joins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from mptcp_throttler.mptcp.model import Connection, FourTuple
+from mptcp_throttler.policy.model import Direction
+from mptcp_throttler.runtime.decisions import Listener
+from mptcp_throttler.shaping.plan import Planner
+from mptcp_throttler.telemetry.chronicle import Chronicle
+from mptcp_throttler.telemetry.clients import Clients
+from mptcp_throttler.telemetry.effect import Effect
+from mptcp_throttler.telemetry.reaction import Reaction
+from mptcp_throttler.telemetry.traffic import Traffic
+
+
+class Telemetry:
+    """Of one daemon."""
+
+    def __init__(
+        self,
+        connections: Mapping[int, Connection],
+        download: Planner,
+        upload: Planner,
+        sweep_seconds: Callable[[], float],
+        is_dry: Callable[[], bool],
+    ) -> None:
+        """*connections* is the tracker's live view by token; the planners tell of their entries from now on.
+
+        *sweep_seconds* returns for how long the last sweep worked, *is_dry* whether nothing decided is to come into
+        effect.
+        """
+        self._connections = connections
+        self._download = download
+        self.traffic = Traffic(time.monotonic, sweep_seconds)
+        self.clients = Clients()
+        self.reaction = Reaction()
+        self.effect = Effect(time.monotonic, (download, upload), is_dry)
+        self.chronicle = Chronicle(self.traffic)
+        download.entries.told = partial(self._entries, Direction.DOWN)
+        upload.entries.told = partial(self._entries, Direction.UP)
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Who hears of each decision."""
+        return self.traffic.decided, self.clients.decided, self.chronicle.decided, self.effect.decided
+
+    def joined(self, four_tuple: FourTuple, captured: float) -> None:
+        """The last packet of a join was captured: the kernel's entries that it brings about are timed."""
+        known = self.traffic.standing(four_tuple, Direction.DOWN)
+        connection = None if known is None else self._connections.get(known[0])
+        # One of very many joins at a time is not decided yet: it alone is timed.
+        subflows = [four_tuple] if connection is None else [each.four_tuple for each in connection.subflows]
+        self.reaction.joined(captured, subflows, self._download.entries.upserts)
+
+    def _entries(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
+        now = time.time()
+        if there:
+            self.effect.entries(direction, four_tuples)
+        if there and direction is Direction.DOWN:
+            self.reaction.applied(four_tuples, now)
+        self.chronicle.entries(direction, four_tuples, there, now)
