@@ -42,6 +42,12 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         UNSHAPED: NOT_EMULATED,
         FALLBACK: Reason("the handshakes are replayed: there is no socket that could fall back"),
     },
+    "crowds": {
+        **NO_THROTTLER,
+        UNUSED: Reason("requests are over when a second subflow has joined, or soon after"),
+        UNSHAPED: NOT_EMULATED,
+        FALLBACK: "fallback to TCP",
+    },
     "datapath": {
         DEAD: "dead throttler: nothing of ours is in the way",
         **dict.fromkeys((WRONG, NEVER), Reason("nothing is capped: the entries are of subflows that do not exist")),

@@ -12,6 +12,7 @@ import pytest
 from mutants import REFUSALS, Judge, bounds, broken, judged_by, missed, with_attempts
 from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
 from mutants_of_console import CONSOLE
+from mutants_of_crowds import CROWDS
 from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
 from mutants_of_overshoot import OVERSHOOT
@@ -29,6 +30,7 @@ from mptcp_bench.experiments.aims import Aim
 JUDGES: dict[str, Judge] = {
     "console": CONSOLE,
     "control-plane": CONTROL_PLANE,
+    "crowds": with_attempts(CROWDS),
     "datapath": DATAPATH,
     "emulation": EMULATION,
     "goodput": GOODPUT,

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import base64
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from proxying import configuration
+from relaying import chain
 
-from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.services import PROXY_PORT, start_origin, start_proxy, wait_until
+from mptcp_lab.testbed import RELAY, LiveNode, Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, Proxy, start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
 
 CREDENTIALS = base64.b64encode(b"hidden-user:hidden-password").decode()
-SECRETS = ("hidden", CREDENTIALS, CREDENTIALS.rstrip("="))
+SECRETS = ("hidden", "12321", CREDENTIALS, CREDENTIALS.rstrip("="))
 FIELDS = (
     f"Proxy-Authorization: Basic {CREDENTIALS}",
     f"Authorization: Basic {CREDENTIALS}",
@@ -34,7 +35,14 @@ REQUESTS = {
     "to a name that is not there": ("GET " + URL.replace("{origin}", "nobody.invalid") + " HTTP/1.1", *FIELDS),
     "a tunnel": ("CONNECT {origin}:443 HTTP/1.1", *FIELDS),
     # Whose user Squid takes for the host.
-    "a tunnel with a password": ("CONNECT somebody:hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
+    "a tunnel with a password": ("CONNECT hidden-user:hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
+    "a tunnel with a user alone": ("CONNECT hidden-user@{origin}:443 HTTP/1.1", *FIELDS),
+    "a tunnel with a password alone": ("CONNECT :hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
+    # Squid takes it for the port, which is refused, or is none.
+    "a tunnel with a password of digits": ("CONNECT hidden-user:12321@{origin}:443 HTTP/1.1", *FIELDS),
+    "a tunnel with a password of many": ("CONNECT hidden-user:12321999999999@{origin}:443 HTTP/1.1", *FIELDS),
+    "a tunnel with a password as the port": ("CONNECT hidden-user:443@{origin}:443 HTTP/1.1", *FIELDS),
+    "a tunnel to the host itself": ("CONNECT 127.0.0.1:443 HTTP/1.1", *FIELDS),
     "without a scheme": ("GET /small?key=hidden-key HTTP/1.1", "Host: {origin}", *FIELDS),
     "a file to transfer": ("GET " + URL.replace("http:", "ftp:") + " HTTP/1.1", *FIELDS),
     "of an unknown scheme": ("GET " + URL.replace("http:", "gopher:") + " HTTP/1.1", *FIELDS),
@@ -58,15 +66,10 @@ def test_what_a_request_is_trusted_with_is_in_no_log(testbed: Testbed, require: 
     require("squid", "apache2", "gcc")
     origin = start_origin(testbed["origin"], {"small": 1000})
     host = origin.url("small").partition("//")[2].partition("/")[0]
-    proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"]))
-    answers: dict[str, bytes] = {}
-    for name, lines in REQUESTS.items():
-        with testbed["client"].entered():
-            client = socket.create_connection((proxy.host.service_address(), PROXY_PORT), 60)
-        with client:
-            text = "\r\n".join((*lines, "" if "" in lines else "Host: x", "", "")).replace("{origin}", host)
-            client.sendall(text.encode("latin-1"))
-            answers[name] = answered(client)
+    # Nobody answers for names here.
+    hasty = ("dns_timeout 1 second", "dns_retransmit_interval 1 second")
+    proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *hasty))
+    answers = asked(testbed["client"], proxy, host, REQUESTS)
     assert b" 200 " in answers["served"].partition(b"\r\n")[0], "the one that is good was served"
     log = proxy.logs / "access.log"
     wait_until(lambda: log.read_text().count(" 10.77.1.2 ") >= len(REQUESTS), "each has its line")
@@ -77,8 +80,47 @@ def test_what_a_request_is_trusted_with_is_in_no_log(testbed: Testbed, require: 
         "a request that was read keeps its URL, but for these"
     )
     assert f" GET error:ERR_ACCESS_DENIED:{host} " in written["access.log"]
+    # A tunnel's line has what is known to be a host.
+    assert f" CONNECT {host}:443 " in written["access.log"]
+    assert " CONNECT 127.0.0.1:443 " in written["access.log"]
+    assert written["access.log"].count(" CONNECT error:") == 6
     found = [line for text in written.values() for line in text.splitlines() if any(each in line for each in SECRETS)]
     assert found == []
+
+
+def test_users_of_tunnels_are_in_no_log_of_a_relay(
+    make_testbed: Callable[..., Testbed], require: Callable[..., None]
+) -> None:
+    require("squid", "apache2", "curl", "gcc")
+    relayed = chain(make_testbed(RELAY))
+    host = relayed.origin.url("small.bin").partition("//")[2].partition("/")[0]
+    names = (
+        "a tunnel",
+        "a tunnel with a password",
+        "a tunnel with a password alone",
+        "a tunnel with a password of digits",
+    )
+    tunnels = {name: REQUESTS[name] for name in names}
+    answers = asked(relayed.client, relayed.relay, host, tunnels)
+    assert b" 200 " in answers["a tunnel"].partition(b"\r\n")[0]
+    log = relayed.relay.logs / "access.log"
+    wait_until(lambda: log.read_text().count(" CONNECT ") >= len(tunnels), "each has its line")
+    written = log.read_text()
+    assert f" CONNECT {host}:443 " in written
+    assert [line for line in written.splitlines() if any(each in line for each in SECRETS)] == []
+
+
+def asked(node: LiveNode, proxy: Proxy, origin: str, requests: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+    """Send each of *requests* by a connection of its own, and return the answers."""
+    answers = {}
+    for name, lines in requests.items():
+        with node.entered():
+            client = socket.create_connection((proxy.host.service_address(), PROXY_PORT), 60)
+        with client:
+            text = "\r\n".join((*lines, "" if "" in lines else "Host: x", "", "")).replace("{origin}", origin)
+            client.sendall(text.encode("latin-1"))
+            answers[name] = answered(client)
+    return answers
 
 
 def answered(client: socket.socket) -> bytes:

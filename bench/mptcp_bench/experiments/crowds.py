@@ -1,0 +1,184 @@
+"""One client cannot starve others: a client's requests beside thousands of connections that ask for nothing.
+
+Squid runs with conf/squid.conf as it is shipped, with a worker for each processor. A client asks for a small file again
+and again, each time on a Multipath TCP connection of its own: alone, and beside connections from a node of its own with
+many addresses, none of which has more than its share: 2,000 that never end their request, 5,000 kept alive after one
+answer, 500 tunnels that carry nothing, all of these. One arm has a single address that opens more than its share.
+The arms of each round are in an order drawn by the seed. ``--set limits=no`` takes away what limits an address, and
+must miss an aim.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from rich.console import Console
+from rich.table import Table
+
+from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed.crowds import add_addresses, crowd, timed_requests, worker_descriptors
+from mptcp_lab.testbed.features import need
+from mptcp_lab.testbed.services import SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy, wait_until
+from mptcp_lab.testbed.topologies import with_second_client
+
+from .aims import aims_table
+from .attempts import Attempts
+from .crowds_judging import ALL, ALONE, ARMS, ONE_ADDRESS, PERCENTILES, SHARE, Measured, aims, ratios
+from .findings import Findings
+from .options import choice, count, yes
+from .relay_memory import user_memory
+from .tables import mean, new_table
+
+OPTIONS = {
+    "arm": f"{', '.join(ARMS)}; default all",
+    "runs": "rounds, 2 or more, default 10, with --quick 3",
+    "requests": "of the client in each arm, default 1000, with --quick 200",
+    "limits": "yes (default), or no: without those of squid.conf for one address, which must miss an aim",
+}
+RUNS, QUICK_RUNS = 10, 3
+REQUESTS, QUICK_REQUESTS = 1000, 200
+COUNTS = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500}
+SMALLER = 10
+"""By what the counts are divided with --quick; that of one address is not."""
+ADDRESSES = {"slow-headers": 3, "keep-alives": 10, "tunnels": 1}
+EXCESS = 1.25
+"""Multiple of its share that one address opens."""
+NODE = "others"
+FIRST_ADDRESS = 10
+"""The last byte of the first of their addresses."""
+IN_ORDER = sorted(COUNTS, key=lambda kind: kind == "slow-headers")
+"""These come last: Squid gives them up after a minute (request_timeout)."""
+SETTLED = 60.0
+"""Seconds within which Squid has closed, or given up, what is not there any more."""
+IDLE = 150
+"""Descriptors of a worker without clients, at the most: logs, listeners, pipes, connections kept to the origin."""
+NO_LIMITS = f"include {SQUID_CONFIG}\nclient_ip_max_connections -1\nrequest_timeout 10 minutes\n"
+WARNING = "filedescriptors"
+"""In Squid's lines about them: "WARNING! Your cache is running out of filedescriptors"."""
+
+
+def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+    """Run the arms that *options* choose, and the client alone."""
+    arms = [arm for arm in ARMS if arm == ALONE or arm in choice(options, "arm", ARMS)]
+    # One round has no interval.
+    runs = count(options, "runs", QUICK_RUNS if quick else RUNS, least=2)
+    requests = count(options, "requests", QUICK_REQUESTS if quick else REQUESTS)
+    limits = yes(options, "limits", True)
+    need("root", "mptcp", "apache2", "squid")
+    draw = random.Random(seed)
+    attempts = Attempts(console)
+    measured: list[Measured] = []
+    with Testbed(with_second_client(paths((None, None), name="crowds"), NODE), seed=seed) as testbed:
+        site = Site.built(testbed, requests, SMALLER if quick else 1, limits)
+        before = site.memory()
+        for number in range(runs):
+            for arm in draw.sample(arms, len(arms)):
+                what = f"round {number + 1}, {arm}"
+                found = attempts.of(partial(site.measure, arm, number), what, check=testbed.check_emulation)
+                if found is not None:
+                    console.print(f"{what}: {1e3 * found.latency(50):.2f} ms", style="dim", highlight=False)
+                    measured.append(found)
+    asked = aims(measured, arms, runs, before)
+    data = {"before": before, "measured": [asdict(each) for each in measured]}
+    tables = (table_of(measured, arms), aims_table(f"Crowds, {runs} rounds", asked))
+    return attempts.judged(Findings(tables, data, aims=tuple(asked)))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A testbed with its services, and the addresses of the others, by kind of their connections."""
+
+    testbed: Testbed
+    proxy: Proxy
+    origin: Origin
+    requests: int
+    counts: Mapping[str, int]
+    addresses: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def built(cls, testbed: Testbed, requests: int, smaller: int = 1, limits: bool = True) -> Site:
+        """Start the services. Raises TestbedError where one does not start."""
+        origin = start_origin(testbed["origin"], {"file": 1000})
+        host = testbed["proxy"]
+        proxy = start_proxy(host, SQUID_CONFIG if limits else host.write("proxy-no-limits.conf", NO_LIMITS))
+        numbers = range(FIRST_ADDRESS, FIRST_ADDRESS + sum(ADDRESSES.values()))
+        left = iter(add_addresses(testbed[NODE], "eth0", numbers))
+        addresses = {kind: [next(left) for _ in range(many)] for kind, many in ADDRESSES.items()}
+        site = cls(testbed, proxy, origin, requests, {k: n // smaller for k, n in COUNTS.items()}, addresses)
+        # What comes first has what is made once: names, memory, routes.
+        timed_requests(testbed["client"], proxy, origin, requests)
+        return site
+
+    def measure(self, arm: str, number: int) -> Measured:
+        """Return what the client notices beside *arm*. Raises TestbedError where that cannot be had."""
+        wait_until(self._is_settled, "the last connections are closed", timeout=SETTLED)
+        warned = self._warnings()
+        with ExitStack() as stack:
+            crowds = [
+                stack.enter_context(crowd(self.testbed[NODE], self.proxy, self.origin, kind, many, addresses))
+                for kind, many, addresses in self._parts(arm)
+            ]
+            if arm == ONE_ADDRESS:
+                # Squid closes what is beyond its share when it has accepted it.
+                crowds[0].settled()
+            timed = timed_requests(self.testbed["client"], self.proxy, self.origin, self.requests)
+            workers = worker_descriptors(self.proxy)
+            return Measured(
+                arm=arm,
+                round=number,
+                seconds=tuple(timed.seconds),
+                failed=timed.failed,
+                multipath=timed.multipath,
+                opened=sum(many for _, many, _ in self._parts(arm)),
+                standing=sum(each.standing() for each in crowds),
+                workers=len(workers),
+                descriptors=max(each.open / each.limit for each in workers),
+                memory=self.memory(),
+                warnings=self._warnings() - warned,
+            )
+
+    def memory(self) -> int:
+        """Return the bytes of Squid's processes and of what started them: proportional set sizes."""
+        return user_memory(self.proxy.process.pid)
+
+    def _parts(self, arm: str) -> list[tuple[str, int, Sequence[str]]]:
+        """Return kind, number and addresses of the connections that *arm* has beside the client, in their order."""
+        if arm == ONE_ADDRESS:
+            many = round(EXCESS * SHARE * len(worker_descriptors(self.proxy)))
+            return [("slow-headers", many, self.addresses["slow-headers"][:1])]
+        kinds = IN_ORDER if arm == ALL else [kind for kind in IN_ORDER if kind == arm]
+        return [(kind, self.counts[kind], self.addresses[kind]) for kind in kinds]
+
+    def _is_settled(self) -> bool:
+        return all(each.open < IDLE for each in worker_descriptors(self.proxy))
+
+    def _warnings(self) -> int:
+        """Return how many lines of Squid's are about descriptors."""
+        return (self.proxy.logs / "cache.log").read_text(errors="replace").count(WARNING)
+
+
+def table_of(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
+    """Return what was measured, by means over the rounds; memory and descriptors by the round that had most."""
+    columns = (
+        "beside", "rounds", "median ms", "95 % ms", "median × alone", "95 % × alone", "failed",
+        "stand", "most descriptors, × limit", "most memory, MB",
+    )  # fmt: skip
+    table = new_table("A client beside connections that ask for nothing", columns, left=("beside",))
+    for arm in arms:
+        there = [each for each in measured if each.arm == arm]
+        if not there:
+            continue
+        latencies = [mean([each.latency(percent) for each in there], 1e3) for percent in PERCENTILES]
+        relative = [ratios(measured, arm, percent) for percent in PERCENTILES]
+        table.add_row(
+            arm, str(len(there)), *latencies,
+            *("" if arm == ALONE or not each else mean(each) for each in relative),
+            str(sum(each.failed for each in there)),
+            "" if arm == ALONE else f"{min(e.standing for e in there):,} of {max(e.opened for e in there):,}",
+            f"{max(each.descriptors for each in there):.3f}", f"{max(each.memory for each in there) / 1e6:.0f}",
+        )  # fmt: skip
+    return table

@@ -1,0 +1,129 @@
+"""Whether a client waits, or is refused, beside many connections that ask for nothing, and what these take. Pure.
+
+Latencies are ratios within one round: beside a crowd to alone. An arm is what a client has beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+
+from ..statistics import compare, percentile
+from .aims import Aim
+
+ALONE, ALL, ONE_ADDRESS = "alone", "all", "one-address"
+ARMS = (ALONE, "slow-headers", "keep-alives", "tunnels", ALL, ONE_ADDRESS)
+SHARE = 1000
+"""Connections of one address that each of Squid's workers takes: client_ip_max_connections in conf/squid.conf."""
+PERCENTILES = (50, 95)
+LONGER = 2.0
+"""Multiple of its latency alone that a client's latency may have."""
+DESCRIPTORS = 0.8
+"""Of its limit, what the fullest worker may have open."""
+MEMORY, EACH = 500e6, 60e3
+"""Bytes that all of Squid's processes may have, and may have gained for each connection."""
+GROWTH = 1.25
+"""Multiple of the first round's memory that the last one's may be."""
+WITHIN = 0.01
+"""By what share one address may have more connections than its share, or fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One arm of one round."""
+
+    arm: str
+    round: int
+    seconds: tuple[float, ...]
+    """Of each of the client's requests that was answered."""
+    failed: int
+    """Its requests that were not."""
+    multipath: int
+    """Its connections that did not fall back to TCP."""
+    opened: int
+    """Connections of the crowd that were tried."""
+    standing: int
+    """Of these, after the requests."""
+    workers: int
+    """Of Squid."""
+    descriptors: float
+    """Of its limit, what the fullest worker had open."""
+    memory: int
+    """Bytes of Squid's processes."""
+    warnings: int
+    """Lines of cache.log about descriptors since the arm began."""
+
+    def latency(self, percent: float) -> float:
+        """Return a percentile of its seconds; NaN where nothing was answered."""
+        return percentile(self.seconds, percent, default=nan)
+
+    @property
+    def share(self) -> float:
+        """Connections that stand, as a multiple of what one address may have."""
+        return self.standing / (SHARE * self.workers) if self.workers else nan
+
+
+def aims(measured: Sequence[Measured], arms: Sequence[str], runs: int, before: int) -> list[Aim]:
+    """Return the aims of *runs* rounds of *arms*; Squid's processes had *before* bytes without any connection."""
+    found = []
+    for arm in arms:
+        there = [each for each in measured if each.arm == arm]
+        found.append(Aim(f"{arm}: rounds", len(there), least=runs))
+        if not there:
+            continue
+        requests = sum(len(each.seconds) + each.failed for each in there)
+        found += [
+            Aim(f"{arm}: requests that were refused or failed", sum(each.failed for each in there), most=0),
+            Aim(f"{arm}: requests by Multipath TCP, share", _share(sum(e.multipath for e in there), requests), least=1),
+            Aim(f"{arm}: descriptors of the fullest worker, × its limit", max(e.descriptors for e in there),
+                most=DESCRIPTORS),
+            Aim(f"{arm}: lines about descriptors in cache.log", sum(each.warnings for each in there), most=0),
+        ]  # fmt: skip
+        if arm != ALONE:
+            found += [_waits(arm, percent, ratios(measured, arm, percent)) for percent in PERCENTILES]
+        if arm == ONE_ADDRESS:
+            shares = [each.share for each in there]
+            what = f"{arm}: connections that stand, × its share"
+            found += [
+                Aim(f"{what}, fewest", min(shares), least=1 - WITHIN),
+                Aim(f"{what}, most", max(shares), most=1 + WITHIN),
+            ]
+        elif arm != ALONE:
+            stand = min(_share(each.standing, each.opened) for each in there)
+            found.append(Aim(f"{arm}: connections that stand, share", stand, least=1))
+    if any(each.standing for each in measured):
+        found += _memory(measured, before)
+    return found
+
+
+def ratios(measured: Sequence[Measured], arm: str, percent: float) -> list[float]:
+    """Return that percentile of the latency beside *arm*, as a multiple of that alone, of each round that has both."""
+    alone = {each.round: each.latency(percent) for each in measured if each.arm == ALONE}
+    return [e.latency(percent) / alone[e.round] for e in measured if e.arm == arm and alone.get(e.round)]
+
+
+def _waits(arm: str, percent: int, times_alone: Sequence[float]) -> Aim:
+    """Return the aim that the mean ratio is no more than LONGER, by its one-sided bound of 95 % confidence."""
+    high = compare(times_alone, LONGER).high if times_alone else None
+    what = "median" if percent == 50 else f"{percent}th percentile"
+    return Aim(
+        f"{arm}: {what} of the latency, × alone, upper bound", nan if high is None else LONGER + high, most=LONGER
+    )
+
+
+def _memory(measured: Sequence[Measured], before: int) -> list[Aim]:
+    """Return the aims for what Squid's processes had, whatever was beside the client: what is freed they keep."""
+    most = max(each.memory for each in measured)
+    rounds = sorted({each.round for each in measured})
+    first, last = (max(e.memory for e in measured if e.round == number) for number in (rounds[0], rounds[-1]))
+    each = (most - before) / max(each.standing for each in measured)
+    return [
+        Aim("memory of Squid's processes", most / 1e6, " MB", most=MEMORY / 1e6),
+        Aim("their memory for each connection of the most that stood", each / 1e3, " kB", most=EACH / 1e3),
+        Aim("their memory, last round / first", last / first, most=GROWTH),
+    ]
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else nan

@@ -1,0 +1,59 @@
+"""Requests one after another, each on a connection of its own: ``agent.timed_requests COUNT PROXY PORT ORIGIN``.
+
+By Multipath TCP, GET of ``/file``. Prints a JSON object: ``seconds``, from connect(2) to the end of the answer, of each
+request that was answered with status 200; ``failed``, how many were not; ``multipath``, how many connections did not
+fall back to TCP.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+
+_MPTCP, _SOL_MPTCP, _MPTCP_INFO = 262, 284, 1
+"""linux/in.h, linux/mptcp.h."""
+_PATIENCE = 60.0
+"""Seconds for each step of a request."""
+
+
+def _is_multipath(connection: socket.socket) -> bool:
+    """Say whether *connection* has not fallen back: of one that has, the kernel knows no MPTCP_INFO (EOPNOTSUPP)."""
+    try:
+        connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)
+    except OSError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Ask, and say how long it took."""
+    count, proxy, port, origin = sys.argv[1:]
+    request = f"GET http://{origin}/file HTTP/1.1\r\nHost: {origin}\r\nConnection: close\r\n\r\n".encode()
+    seconds = []
+    failed = multipath = 0
+    for _ in range(int(count)):
+        begin = time.monotonic()
+        answer = b""
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM, _MPTCP) as connection:
+                connection.settimeout(_PATIENCE)
+                connection.connect((proxy, int(port)))
+                connection.sendall(request)
+                piece = connection.recv(65536)
+                multipath += _is_multipath(connection)
+                while piece:
+                    answer += piece
+                    piece = connection.recv(65536)
+        except OSError:
+            answer = b""
+        if answer.startswith(b"HTTP/1.1 200 "):
+            seconds.append(time.monotonic() - begin)
+        else:
+            failed += 1
+    print(json.dumps({"seconds": seconds, "failed": failed, "multipath": multipath}))
+
+
+if __name__ == "__main__":
+    main()

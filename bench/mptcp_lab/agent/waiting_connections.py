@@ -1,0 +1,76 @@
+"""Connections that ask for nothing more: ``agent.waiting_connections KIND COUNT PROXY PORT ORIGIN ADDRESS...``.
+
+*KIND*: ``slow-headers`` begin a request and never end it; ``keep-alives`` have got one answer, to a GET of ``/file``;
+``tunnels`` have got theirs, to CONNECT. Every second one is by Multipath TCP. They come from each *ADDRESS* in turn.
+
+When all were opened, a line on stdout: a JSON object with how many got each status, and how many were ``refused``.
+Upon each SIGUSR1 another: ``standing``, how many the proxy has not closed.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import resource
+import signal
+import socket
+import sys
+
+_MPTCP = 262
+"""IPPROTO_MPTCP, linux/in.h."""
+_PATIENCE = 120.0
+"""Seconds for one answer."""
+_SAID = {
+    "slow-headers": "GET http://{}/file HTTP/1.1\r\nX: ",
+    "keep-alives": "GET http://{0}/file HTTP/1.1\r\nHost: {0}\r\n\r\n",
+    "tunnels": "CONNECT {0}:443 HTTP/1.1\r\nHost: {0}:443\r\n\r\n",
+}
+
+
+def _stands(connection: socket.socket) -> bool:
+    try:
+        return bool(connection.recv(100))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _say(values: object) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def main() -> None:
+    """Open them, answer each SIGUSR1, until killed."""
+    kind, count, proxy, port, origin, *addresses = sys.argv[1:]
+    # Those that come before all are open wait.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    said = _SAID[kind].format(origin).encode()
+    opened = []
+    got = collections.Counter()  # type: collections.Counter[str]
+    for number in range(int(count)):
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, _MPTCP if number % 2 else 0)
+        connection.settimeout(_PATIENCE)
+        try:
+            connection.bind((addresses[number % len(addresses)], 0))
+            connection.connect((proxy, int(port)))
+            connection.sendall(said)
+            if kind != "slow-headers":
+                # "HTTP/1.1 200 OK"
+                got[connection.recv(10000)[9:12].decode()] += 1
+        except OSError:
+            got["refused"] += 1
+            connection.close()
+        else:
+            connection.setblocking(False)
+            opened.append(connection)
+    _say(got)
+    while True:
+        signal.sigwait({signal.SIGUSR1})
+        _say({"standing": sum(map(_stands, opened))})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Thousands of connections to a proxy that ask for nothing, a client that does, and the proxy's descriptors."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..agent.processes import descendants
+from .host import Host, Program
+from .node import LiveNode
+from .services import PROXY_PORT, Origin, Proxy, wait_until
+
+OPENING = 600.0
+"""Seconds within which all of a crowd were opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Connections that were opened."""
+
+    process: Program
+    got: dict[str, int]
+    """How many got each status, and how many were ``refused``."""
+
+    def standing(self) -> int:
+        """Return how many the proxy has not closed. Raises TestbedError where nobody says so."""
+        before = len(_lines(self.process))
+        self.process.signal(signal.SIGUSR1)
+        wait_until(lambda: len(_lines(self.process)) > before, "the crowd was counted", process=self.process)
+        standing: int = _lines(self.process)[-1]["standing"]
+        return standing
+
+    def settled(self, pause: float = 1.0) -> int:
+        """Return the same, once it has not changed for *pause* seconds. Raises TestbedError where it always does."""
+        found = [self.standing()]
+
+        def unchanged() -> bool:
+            time.sleep(pause)
+            found.append(self.standing())
+            return found[-1] == found[-2]
+
+        wait_until(unchanged, "the proxy has closed those that it does not take", timeout=OPENING)
+        return found[-1]
+
+
+@contextmanager
+def crowd(host: Host, proxy: Proxy, origin: Origin, kind: str, count: int, addresses: Sequence[str]) -> Iterator[Crowd]:
+    """Have *count* connections of *kind* (``agent.waiting_connections``) from *addresses*, until the scope ends.
+
+    :raises TestbedError: they were not opened in time
+    """
+    argv = host.agent("waiting_connections", kind, str(count), *_where(proxy, origin), *addresses)
+    process = host.popen(argv, name=kind)
+    try:
+        wait_until(lambda: bool(_lines(process)), f"{count} {kind} are open", process=process, timeout=OPENING)
+        yield Crowd(process, _lines(process)[0])
+    finally:
+        process.kill()
+
+
+def _lines(process: Program) -> list[dict[str, int]]:
+    """Return what it has said, without a line that is not whole."""
+    return [json.loads(line) for line in process.output().splitlines(keepends=True) if line.endswith("}\n")]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Requests one after another, each on a connection of its own."""
+
+    seconds: list[float]
+    """Of those that were answered."""
+    failed: int
+    multipath: int
+    """Connections that did not fall back to TCP."""
+
+
+def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> Timed:
+    """Have *host* ask for ``/file`` *count* times by Multipath TCP. Raises TestbedError where that takes minutes."""
+    said = host.run(host.agent("timed_requests", str(count), *_where(proxy, origin)), timeout=OPENING)
+    return Timed(**json.loads(said.stdout))
+
+
+def _where(proxy: Proxy, origin: Origin) -> tuple[str, str, str]:
+    return proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address()
+
+
+def add_addresses(host: LiveNode, device: str, numbers: Iterable[int]) -> list[str]:
+    """Give *device* more IPv4 addresses beside its own, with *numbers* as their last bytes, and return them."""
+    network = host.address(device).rpartition(".")[0]
+    addresses = [f"{network}.{number}" for number in numbers]
+    for each in addresses:
+        host.run(["ip", "address", "add", f"{each}/24", "dev", device])
+    return addresses
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Of one process."""
+
+    open: int
+    limit: int
+
+
+def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
+    """Return the descriptors of each of Squid's workers on this machine, without a coordinator: it serves nobody."""
+    found = []
+    for pid in descendants(proxy.process.pid):
+        place = Path(f"/proc/{pid}")
+        with suppress(OSError):
+            title = (place / "cmdline").read_bytes().partition(b"\0")[0]
+            if title.startswith(b"(squid-") and b"coord" not in title:
+                found.append(Descriptors(len(list((place / "fd").iterdir())), limit((place / "limits").read_text())))
+    return found
+
+
+def limit(text: str) -> int:
+    """Return the soft limit of descriptors in the text of ``/proc/PID/limits``."""
+    (line,) = (line for line in text.splitlines() if line.startswith("Max open files"))
+    return int(line.split()[3])

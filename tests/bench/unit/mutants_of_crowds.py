@@ -1,0 +1,85 @@
+"""A sound result of the experiment crowds, and its mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mutants import Judge
+
+from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.crowds_judging import ALONE, ARMS, ONE_ADDRESS, Measured, aims
+
+RUNS, WORKERS, REQUESTS, BEFORE = 3, 2, 100, 70_000_000
+OPENED = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500, "all": 7500, ONE_ADDRESS: 2500}
+STANDING = OPENED | {ONE_ADDRESS: 2002}
+QUICK, SLOW = 0.004, 0.006
+"""Seconds of most requests, and of one in ten."""
+
+
+def seconds(factor: float = 1.0, slow: float = 1.0) -> tuple[float, ...]:
+    """Return what requests took: *factor* times as long as alone, those that take longer *slow* times that."""
+    return tuple(factor * (SLOW * slow if number % 10 == 0 else QUICK) for number in range(REQUESTS))
+
+
+def measured(arm: str, number: int) -> Measured:
+    return Measured(
+        arm=arm,
+        round=number,
+        # Rounds differ, all of one alike.
+        seconds=seconds((1 + number / 10) * (1 if arm == ALONE else 1.05 + number / 100)),
+        failed=0,
+        multipath=REQUESTS,
+        opened=OPENED.get(arm, 0),
+        standing=STANDING.get(arm, 0),
+        workers=WORKERS,
+        descriptors=0.001 + STANDING.get(arm, 0) / WORKERS / 20_000,
+        memory=BEFORE + 30_000 * STANDING.get(arm, 0),
+        warnings=0,
+    )
+
+
+def crowds(
+    *, beside: Mapping[str, Any] | None = None, in_round: int | None = None, but: str = ALONE, runs: int = RUNS
+) -> Callable[[], Sequence[Aim]]:
+    """Judge *runs* rounds, with *beside* changed in all arms *but* one: in all rounds, or *in_round* alone."""
+
+    def judged() -> Sequence[Aim]:
+        found = []
+        for number in range(runs):
+            for arm in ARMS:
+                one = measured(arm, number)
+                wrong = beside is not None and arm != but and in_round in (None, number)
+                found.append(replace(one, **beside) if wrong and beside else one)
+        return aims(found, ARMS, RUNS, BEFORE)
+
+    return judged
+
+
+def without(*arms: str) -> Callable[[], Sequence[Aim]]:
+    return lambda: aims([measured(a, n) for a in ARMS for n in range(RUNS) if a not in arms], ARMS, RUNS, BEFORE)
+
+
+CROWDS = Judge(
+    crowds(),
+    {
+        "each request waits": crowds(beside={"seconds": seconds(3)}),
+        "one in ten does": crowds(beside={"seconds": seconds(slow=4)}),
+        "each waits in one round of three": crowds(beside={"seconds": seconds(8)}, in_round=1),
+        "nothing is answered": crowds(beside={"seconds": (), "failed": REQUESTS}, but=""),
+        "one request is refused": crowds(beside={"failed": 1}, but="", in_round=2),
+        "fallback to TCP": crowds(beside={"multipath": 0}, but=""),
+        "one connection falls back": crowds(beside={"multipath": REQUESTS - 1}, but="", in_round=0),
+        "descriptors are nearly exhausted": crowds(beside={"descriptors": 0.95}, but=""),
+        "they were for a moment": crowds(beside={"warnings": 1}, but="", in_round=1),
+        "limits are off: one address has all that it opens": crowds(beside={"standing": 2500}),
+        "what is allowed is closed": crowds(beside={"standing": 400}),
+        "Squid has no worker": crowds(beside={"workers": 0}),
+        "a connection takes 100 kB": crowds(beside={"memory": BEFORE + 7500 * 100_000}),
+        "memory grows from round to round": crowds(beside={"memory": 450_000_000}, in_round=RUNS - 1),
+        "one round has no interval": crowds(runs=1),
+        **{f"without {arm}": without(arm) for arm in ARMS},
+        "nothing measured": without(*ARMS),
+    },
+)

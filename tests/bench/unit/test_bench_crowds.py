@@ -1,0 +1,64 @@
+"""The verdicts of the experiment ``crowds``, on made-up seconds; what it reads of processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from mutants_of_crowds import BEFORE, QUICK, measured, seconds
+
+from mptcp_bench.experiments.crowds import IN_ORDER, table_of
+from mptcp_bench.experiments.crowds_judging import ALL, ALONE, Measured, aims, ratios
+from mptcp_bench.experiments.findings import tables_of
+from mptcp_lab.testbed.crowds import limit
+
+
+def rounds(*factors: float) -> list[Measured]:
+    """Return rounds on a machine that is ever slower, the client *factors* as slow beside all as alone."""
+    found = []
+    for number, factor in enumerate(factors):
+        machine = 1 + number
+        found += [
+            replace(measured(ALONE, number), seconds=seconds(machine)),
+            replace(measured(ALL, number), seconds=seconds(machine * factor)),
+        ]
+    return found
+
+
+def test_latencies_are_compared_within_each_round() -> None:
+    assert ratios(rounds(1.5, 1.5, 1.5), ALL, 50) == pytest.approx([1.5, 1.5, 1.5])
+    assert ratios(rounds(1.0, 2.0)[1:], ALL, 50) == [2.0], "a round without the client alone has no ratio"
+
+
+@pytest.mark.parametrize(
+    ("factors", "bound", "met"),
+    [
+        ((1.5, 1.5, 1.5), 1.5, True),
+        ((1.9, 2.0, 1.8), 2.069, False),
+        ((2.1, 2.1, 2.1), 2.1, False),
+    ],
+)
+def test_a_client_waits_unless_the_bound_of_its_ratio_is_below_two(
+    factors: tuple[float, ...], bound: float, met: bool
+) -> None:
+    judged = aims(rounds(*factors), (ALONE, ALL), len(factors), BEFORE)
+    [aim] = (aim for aim in judged if "median" in aim.what)
+    assert (aim.value, aim.met) == (pytest.approx(bound, abs=0.001), met)
+
+
+def test_the_table_has_a_row_for_each_arm_that_was_measured() -> None:
+    [table] = tables_of([table_of(rounds(1.5, 1.5), (ALONE, "tunnels", ALL))])
+    assert table.key == "a-client-beside-connections-that-ask-for-nothing"
+    alone, beside = table.rows
+    assert alone[:2] == ("alone", "2")
+    assert alone[2].startswith(f"{1.5e3 * QUICK:.2f} ±")
+    assert (alone[4], beside[4], beside[7]) == ("", "1.50 ± 0.00", "7,500 of 7,500")
+
+
+def test_headers_that_never_end_are_opened_last_for_squid_gives_them_up() -> None:
+    assert IN_ORDER[-1] == "slow-headers"
+
+
+def test_the_limit_of_descriptors_is_the_soft_one() -> None:
+    text = "Limit                     Soft Limit           Hard Limit           Units\n"
+    assert limit(f"{text}Max open files            1024                 20000                files\n") == 1024
