@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,11 @@ class Site(ThrottledSite):
 
     def listens(self, pid: int) -> bool:
         """Tell whether a process has one of these."""
-        held = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        held = []
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            # It may close one meanwhile.
+            with suppress(OSError):
+                held.append(os.readlink(each))
         return any(f"socket:[{inode}]" in held for inode in self.listening())
 
 
