@@ -1,8 +1,21 @@
 // Asks again, for as long as the page is open and seen: paths join after the first answer, caps come and go.
 "use strict";
 const SECONDS = 3;
-const byId = (id) => document.getElementById(id);
+/**
+ * What is shown of check.json (docs/portal.md); sizes in bytes.
+ * @typedef {{path: string|null, address: string|null, limit: string, carried: string}} Subflow
+ * @typedef {{title: string, left: number, volume: number}} Budget
+ * @typedef {{transport: string, headline: string, lines: string[], subflows: Subflow[], budgets: Budget[]}} CheckReport
+ */
 
+/** @param {string} id of an element that the page has @returns {HTMLElement} */
+function byId(id) {
+  const found = document.getElementById(id);
+  if (found === null) throw new Error("the page has no " + id);
+  return found;
+}
+
+/** @param {CheckReport} report */
 function show(report) {
   // Only what changed is written: a screen reader reads out each change.
   if (byId("headline").textContent !== report.headline) byId("headline").textContent = report.headline;
@@ -28,6 +41,10 @@ function show(report) {
   byId("volumes").hidden = report.budgets.length === 0;
 }
 
+/**
+ * Put the *rows* there, each of its cells, or one cell alone.
+ * @param {HTMLElement} parent @param {["li"|"th"|"td", string][][]} rows
+ */
 function fill(parent, rows) {
   const wanted = JSON.stringify(rows);
   if (parent.dataset.shown === wanted) return;
@@ -35,7 +52,7 @@ function fill(parent, rows) {
   parent.replaceChildren(...rows.map((cells) => {
     const made = cells.map(([name, text]) => {
       const cell = document.createElement(name);
-      if (name === "th") cell.scope = "row";
+      if (name === "th") cell.setAttribute("scope", "row");
       cell.textContent = text;
       return cell;
     });

@@ -21,6 +21,7 @@ from ..configuration.source import statements
 from ..listening import listening_now
 from ..places import Places, Role
 from ..process import children, pid_in
+from ..reloads import ReloadError, read_outcome
 from ..squid import installed
 from . import bounds, features, host, kernel, libraries, reading, throttler
 from .advisories import PACKAGES, advisories, packaged
@@ -86,9 +87,18 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
         places.service_name,
     )
     yield host.configuration(checked, file)
+    yield _last_reload(file, places, role)
     yield from host.ports(checked, listening_now(), own_processes(places), os.geteuid() == 0, role)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))
+
+
+def _last_reload(file: str, places: Places, role: Role) -> Finding:
+    try:
+        outcome, unknown = read_outcome(places.reloads), ""
+    except ReloadError as error:
+        outcome, unknown = None, str(error)
+    return host.last_reload(outcome, unknown, file, places.service_name, role)
 
 
 def own_processes(places: Places) -> frozenset[int]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from ..configuration.check import NO_SQUID, Checked
 from ..listening import Listening, taken_by
 from ..places import Role
+from ..reloads import Outcome
 from ..squid import Squid
 from .model import Finding, fail, ok, warn
 
 _OLDEST_TRIED = 5
 _DESCRIPTORS = 16384
+_RELOAD = "last reload"
 
 
 def squid(found: Squid | None) -> Finding:
@@ -44,6 +47,26 @@ def configuration(checked: Checked, file: str) -> Finding:
     more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
     return fail(
         "configuration", f"{errors[0]}{more}", "the proxy refuses to start", f"mptcp-proxy check --config {file}"
+    )
+
+
+def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: str, role: Role) -> Finding:
+    """*outcome*: of this instance's supervisor; None where none runs, or *unknown* says why that is not known."""
+    if unknown:
+        text = "whether the running one does what its file says is not known"
+        return warn(_RELOAD, unknown, text, f"sudo mptcp-proxy doctor --role {role.value}")
+    if outcome is None:
+        return ok(_RELOAD, f"no {role.value} of the name {service_name} runs")
+    if not outcome.count:
+        return ok(_RELOAD, f"the {role.value} has had none since its start")
+    when = datetime.fromtimestamp(outcome.time).astimezone().isoformat(" ", "seconds")
+    if not outcome.refused:
+        return ok(_RELOAD, f"accepted at {when}")
+    return warn(
+        _RELOAD,
+        f"refused at {when}: {outcome.refused}",
+        f"the {role.value} that runs does not do what its file says",
+        f"mptcp-proxy check --role {role.value} --config {file} && mptcp-proxy reload --service-name {service_name}",
     )
 
 

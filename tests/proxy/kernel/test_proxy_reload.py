@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import select
@@ -140,13 +141,26 @@ def test_who_reloads_waits_for_what_becomes_of_it(testbed: Testbed, require: Cal
         process = node.popen([program("mptcp-proxy"), "reload"], name="reload", mounts=mounts)
         return process.wait(90), process.output()
 
+    def of_the_doctor() -> tuple[str, str]:
+        argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
+        process = node.popen(argv, name="doctor", mounts=mounts)
+        process.wait(120)
+        (found,) = (each for each in json.loads(process.output()) if each["check"] == "last reload")
+        return found["status"], found["text"]
+
+    assert of_the_doctor() == ("ok", "the proxy has had none since its start")
     configuration(node, "http_acess deny all")
     code, said = reload()
     assert code == 1
     assert f"reload refused, the old settings stay in force: {config}:2: http_acess: there is no such" in said
     assert mptcp_listeners(node) == {"*:3128"}
+    # The file is good again, and still not what is in force.
     configuration(node, "http_port 3129")
+    status, text = of_the_doctor()
+    assert status == "warn"
+    assert f": {config}:2: http_acess: there is no such" in text
     assert reload() == (0, "configuration reloaded\n")
+    assert of_the_doctor()[1].startswith("accepted at ")
     # It is over when Squid listens again, and not when it was told.
     assert mptcp_listeners(node) == {"*:3128", "*:3129"}
 

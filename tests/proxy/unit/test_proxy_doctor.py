@@ -20,7 +20,9 @@ from mptcp_proxy.doctor.model import Finding, Status, fail, ok, warn
 from mptcp_proxy.doctor.probe import attempt
 from mptcp_proxy.doctor.throttler import Answer
 from mptcp_proxy.listening import Listening
+from mptcp_proxy.places import Role
 from mptcp_proxy.problem import Problem
+from mptcp_proxy.reloads import Outcome
 from mptcp_proxy.squid import Squid, describe
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
@@ -330,6 +332,28 @@ def test_configuration() -> None:
     assert "mptcp-proxy check --config squid.conf" in finding.remedy
     # A missing Squid has a line of its own.
     assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf").status is OK
+
+
+@pytest.mark.parametrize(
+    ("outcome", "unknown", "status", "words"),
+    [
+        (None, "", OK, "no relay of the name home runs"),
+        (Outcome(1, 1, 0), "", OK, "the relay has had none since its start"),
+        (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
+        (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
+        (None, "reloads.json: Permission denied; root has a proxy reload", WARN, "Permission denied"),
+    ],
+)
+def test_how_the_last_reload_ended(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
+    finding = host.last_reload(outcome, unknown, "relay.conf", "home", Role.RELAY)
+    assert finding.status is status
+    assert words in finding.text
+    assert is_complete(finding)
+    if outcome and outcome.refused:
+        assert finding.text.startswith("refused at 20")
+        assert finding.remedy == (
+            "mptcp-proxy check --role relay --config relay.conf && mptcp-proxy reload --service-name home"
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,23 @@
 /**
  * The graph: uPlot, with the caps in it, and a line at the time that is held.
  */
-import library from "../vendor/uplot/uPlot.esm.js";
+import uPlot from "../vendor/uplot/uPlot.esm.js";
 import {colour, pathColour} from "./colours.mjs";
 import {clock, unitOf} from "./format.mjs";
 import {ceiling, drawn, pathName} from "./series.mjs";
 import {capText} from "./words.mjs";
 
-/** Its own types are not published beside it. @type {any} */
-const uPlot = library;
 const HEIGHT = 300;
 const LOW = 220;
 const NARROW = 560;
 
+/** The upper end of what is drawn, 0 before anything is. @param {uPlot} plot */
+function highest(plot) {
+  return plot.scales.y.max ?? 0;
+}
+
 export class Chart {
-  /** @type {any} */
+  /** @type {uPlot|null} */
   #plot = null;
   #shape = "";
   /** @type {number|null} */
@@ -51,13 +54,14 @@ export class Chart {
     this.#lines = lines;
     this.#caps = caps;
     const shape = JSON.stringify([...this.#lines, ...this.#caps].map(each => each.key)) + series.span;
+    /** @type {uPlot.AlignedData} */
     const data = [series.times, ...this.#lines.map(each => each.values), ...this.#caps.map(each => each.values)];
     const end = series.times.at(-1) ?? 0;
-    if (this.#plot === null || shape !== this.#shape) this.#make(shape, data);
-    this.#plot.batch(() => {
-      this.#plot.setData(data, false);
-      this.#plot.setScale("x", {min: end - series.span, max: end});
-      this.#plot.setScale("y", {min: 0, max: ceiling(this.#lines, this.#caps)});
+    const plot = this.#plot !== null && shape === this.#shape ? this.#plot : this.#make(shape, data);
+    plot.batch(() => {
+      plot.setData(data, false);
+      plot.setScale("x", {min: end - series.span, max: end});
+      plot.setScale("y", {min: 0, max: ceiling(this.#lines, this.#caps)});
     });
     return more;
   }
@@ -67,7 +71,7 @@ export class Chart {
     this.#shape = "";
   }
 
-  /** @param {string} shape @param {any[]} data */
+  /** @param {string} shape @param {uPlot.AlignedData} data */
   #make(shape, data) {
     this.#plot?.destroy();
     this.#shape = shape;
@@ -79,9 +83,9 @@ export class Chart {
     }));
     const caps = this.#caps.map(each => ({
       label: `cap by ${each.rule}`, stroke: pathColour(each.path), fill: `${pathColour(each.path)}1c`, width: 1.5, dash: [6, 5], spanGaps: false,
-      points: {show: false}, paths: uPlot.paths.stepped({align: 1}),
+      points: {show: false}, paths: uPlot.paths.stepped?.({align: 1}),
     }));
-    this.#plot = new uPlot({
+    const plot = new uPlot({
       ...this.#size(),
       legend: {show: false},
       cursor: {y: false, drag: {x: false, y: false}, points: {size: 7}},
@@ -90,24 +94,26 @@ export class Chart {
       series: [{}, ...lines, ...caps],
       axes: [
         {stroke: ink, font, grid: {show: false}, ticks: {stroke: colour("--grid"), width: 1, size: 5}, space: 70,
-          values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map(clock)},
+          values: (_, at) => at.map(clock)},
         {stroke: ink, font, grid, ticks: {show: false}, size: 48, space: 40,
-          values: (/** @type {any} */ plot, /** @type {number[]} */ at) => {
-            const {factor} = unitOf(plot.scales.y.max);
+          values: (plot, at) => {
+            const {factor} = unitOf(highest(plot));
             return at.map(value => String(Number((value / factor).toFixed(3))));
           }},
       ],
       hooks: {
-        draw: [(/** @type {any} */ plot) => this.#decorate(plot)],
-        setCursor: [(/** @type {any} */ plot) => this.point(plot.cursor.left >= 0 ? plot.cursor.idx : null)],
+        draw: [plot => this.#decorate(plot)],
+        setCursor: [plot => this.point((plot.cursor.left ?? -1) >= 0 ? plot.cursor.idx ?? null : null)],
       },
     }, data, this.parent);
-    this.#plot.over.addEventListener("click", () => {
-      if (this.#plot.cursor.idx !== null && this.#plot.cursor.idx !== undefined) this.hold(this.#plot.cursor.idx);
+    plot.over.addEventListener("click", () => {
+      if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) this.hold(plot.cursor.idx);
     });
+    this.#plot = plot;
+    return plot;
   }
 
-  /** The names of caps at their right end, and the line at the time that is held. @param {any} plot */
+  /** The names of caps at their right end, and the line at the time that is held. @param {uPlot} plot */
   #decorate(plot) {
     const context = plot.ctx;
     const ratio = devicePixelRatio || 1;
@@ -118,13 +124,13 @@ export class Chart {
     const {left, top, width, height} = plot.bbox;
     context.fillStyle = colour("--muted");
     context.textAlign = "left";
-    context.fillText(unitOf(plot.scales.y.max).unit, 8 * ratio, top - 6 * ratio);
+    context.fillText(unitOf(highest(plot)).unit, 8 * ratio, top - 6 * ratio);
     context.textAlign = "right";
     /** @type {number[]} */
     const taken = [];
     for (const each of this.#caps) {
       const value = each.values.at(-1) ?? null;
-      if (each.latest === null || value === null || value > plot.scales.y.max) continue;
+      if (each.latest === null || value === null || value > highest(plot)) continue;
       let y = Math.max(plot.valToPos(value, "y", true) - 3 * ratio, top + 14 * ratio);
       while (taken.some(other => Math.abs(other - y) < 14 * ratio)) y += 15 * ratio;
       taken.push(y);

@@ -108,6 +108,7 @@ export function carried({bytes_sent, bytes_received}) {
  */
 export function verdict(subflow, dryRun = false) {
   if (subflow.state !== "active") return {text: subflow.state, kind: "none"};
+  /** @type {string[]} */
   const parts = [];
   const add = (/** @type {{rate: number|null, ceil: number|null, landing?: boolean}|null} */ each, /** @type {string} */ way) => {
     if (each === null || each.ceil === null) return;
