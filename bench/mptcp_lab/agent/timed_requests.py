@@ -12,8 +12,10 @@ import socket
 import sys
 import time
 
-_MPTCP, _SOL_MPTCP, _MPTCP_INFO = 262, 284, 1
-"""linux/in.h, linux/mptcp.h."""
+from .fetch import MPTCP
+
+_SOL_MPTCP, _MPTCP_INFO = 284, 1
+"""linux/mptcp.h."""
 _PATIENCE = 60.0
 """Seconds for each step of a request."""
 
@@ -37,7 +39,7 @@ def main() -> None:
         begin = time.monotonic()
         answer = b""
         try:
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM, _MPTCP) as connection:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP) as connection:
                 connection.settimeout(_PATIENCE)
                 connection.connect((proxy, int(port)))
                 connection.sendall(request)

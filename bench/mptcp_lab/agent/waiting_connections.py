@@ -16,8 +16,8 @@ import signal
 import socket
 import sys
 
-_MPTCP = 262
-"""IPPROTO_MPTCP, linux/in.h."""
+from .fetch import MPTCP
+
 _PATIENCE = 120.0
 """Seconds for one answer."""
 _SAID = {
@@ -51,7 +51,7 @@ def main() -> None:
     opened = []
     got = collections.Counter()  # type: collections.Counter[str]
     for number in range(int(count)):
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, _MPTCP if number % 2 else 0)
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP if number % 2 else 0)
         connection.settimeout(_PATIENCE)
         try:
             connection.bind((addresses[number % len(addresses)], 0))

@@ -77,7 +77,7 @@ def wanted(said: Sequence[Statement], role: Role, processors: int, shared_memory
     *shared_memory*: bytes that are free where processes share it, 0 where it cannot be written.
     Of a number that makes no sense (``worker_problems`` says so) comes 1.
     """
-    stated = [each for each in said if each.directive == DIRECTIVE and each.applies is not False]
+    stated = _stated(said, DIRECTIVE)
     alone = of_processes_alone(said)
     if stated:
         return Workers(_number(stated[-1]) or 1, alone=alone)
@@ -128,8 +128,13 @@ def _value(said: Sequence[Statement], directive: str) -> str:
 
 def _words(said: Sequence[Statement], directive: str) -> tuple[str, ...]:
     """Return what the last statement of *directive* says that may apply."""
-    found = (each.words[1:] for each in reversed(said) if each.directive == directive and each.applies is not False)
-    return next(found, ())
+    stated = _stated(said, directive)
+    return stated[-1].words[1:] if stated else ()
+
+
+def _stated(said: Sequence[Statement], directive: str) -> list[Statement]:
+    """Return the statements of *directive* that may apply: the last one counts."""
+    return [each for each in said if each.directive == directive and each.applies is not False]
 
 
 def room_problems(said: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
@@ -137,12 +142,11 @@ def room_problems(said: Sequence[Statement], shared_memory: int) -> Iterator[Pro
 
     Squid's workers end by SIGBUS where the file system is full, all of them, until Squid gives up.
     """
-    stated = [each for each in said if each.directive == DIRECTIVE and each.applies is not False]
+    stated = _stated(said, DIRECTIVE)
     if not stated or (_number(stated[-1]) or 1) < 2:
         return
-    cache = shared_cache(said)
+    statement, cache = stated[-1], shared_cache(said)
     if shared_memory < LEAST_SHARED + cache:
-        statement = stated[-1]
         with_cache = " and cache_mem" if cache else ""
         less = "memory_cache_shared off, less cache_mem, " if cache else ""
         yield Problem(
@@ -170,7 +174,7 @@ def not_by_reload(workers: Workers, running: int) -> Problem | None:
 
 def worker_problems(said: Sequence[Statement], processors: int) -> Iterator[Problem]:
     """Yield what is wrong with a stated number. Squid says whether it is a number at all."""
-    stated = [_number(each) or 1 for each in said if each.directive == DIRECTIVE and each.applies is not False]
+    stated = [_number(each) or 1 for each in _stated(said, DIRECTIVE)]
     if stated and stated[-1] > 1 and (shared := _own_files(said, shared=True)):
         # Squid 5.7 starts and writes into the same files by each worker.
         yield Problem(
