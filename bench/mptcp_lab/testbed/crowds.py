@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from resource import RLIMIT_NOFILE, prlimit
 
 from ..agent.processes import descendants
 from .host import Host, Program
@@ -105,7 +104,6 @@ class Descriptors:
 
     open: int
     limit: int
-    """The soft one: what it may open."""
 
 
 def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
@@ -116,5 +114,14 @@ def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
         with suppress(OSError):
             title = (place / "cmdline").read_bytes().partition(b"\0")[0]
             if title.startswith(b"(squid-") and b"coord" not in title:
-                found.append(Descriptors(len(list((place / "fd").iterdir())), prlimit(pid, RLIMIT_NOFILE)[0]))
+                found.append(Descriptors(len(list((place / "fd").iterdir())), limit((place / "limits").read_text())))
     return found
+
+
+def limit(text: str) -> int:
+    """Return the soft limit of descriptors in the text of ``/proc/PID/limits``.
+
+    Of another user's process prlimit(2) tells nothing without CAP_SYS_RESOURCE, which root may not have.
+    """
+    (line,) = (line for line in text.splitlines() if line.startswith("Max open files"))
+    return int(line.split()[3])

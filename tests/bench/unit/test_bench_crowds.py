@@ -1,4 +1,4 @@
-"""The verdicts of the experiment ``crowds``, on made-up seconds."""
+"""The verdicts of the experiment ``crowds``, on made-up seconds; what it reads of processes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from mutants_of_crowds import BEFORE, QUICK, measured, seconds
 from mptcp_bench.experiments.crowds import IN_ORDER, table_of
 from mptcp_bench.experiments.crowds_judging import ALL, ALONE, Measured, aims, ratios
 from mptcp_bench.experiments.findings import tables_of
+from mptcp_lab.testbed.crowds import limit
 
 
 def rounds(*factors: float) -> list[Measured]:
@@ -56,3 +57,8 @@ def test_the_table_has_a_row_for_each_arm_that_was_measured() -> None:
 
 def test_headers_that_never_end_are_opened_last_for_squid_gives_them_up() -> None:
     assert IN_ORDER[-1] == "slow-headers"
+
+
+def test_the_limit_of_descriptors_is_the_soft_one() -> None:
+    text = "Limit                     Soft Limit           Hard Limit           Units\n"
+    assert limit(f"{text}Max open files            1024                 20000                files\n") == 1024
