@@ -129,9 +129,9 @@ def _never_direct(statements: Sequence[Statement]) -> frozenset[str]:
     found = set()
     for statement in statements:
         words = tuple(word.lower() for word in statement.words)
-        if words[:2] == ("always_direct", "allow") and statement.applies is not False:
+        if words[:2] == ("always_direct", "allow"):
             return frozenset()
-        if words[:1] == ("never_direct",) and statement.applies is not False:
+        if words[:1] == ("never_direct",):
             if words[1:2] != ("allow",):
                 break
             if len(words) == 3 and statement.applies:
@@ -142,8 +142,7 @@ def _never_direct(statements: Sequence[Statement]) -> frozenset[str]:
 def _rules(statements: Iterable[Statement]) -> Iterator[Statement]:
     for statement in statements:
         words = statement.words
-        ours = statement.directive == "http_access" and len(words) >= 3 and words[1] in ("allow", "deny")
-        if ours and statement.applies is not False:
+        if statement.directive == "http_access" and len(words) >= 3 and words[1] in ("allow", "deny"):
             yield statement
 
 
@@ -173,7 +172,7 @@ class _AccessLists:
         }
         for statement in statements:
             match statement.words:
-                case ("acl", name, kind, *values) if statement.applies is not False:
+                case ("acl", name, kind, *values):
                     certain = statement.applies is True
                     self._lines.setdefault(name.lower(), []).append((kind, tuple(values), certain))
         self._found: dict[str, _Match] = {}

@@ -21,7 +21,7 @@ from .by_version import suited
 from .complaints import complaints
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
 from .parents import Parent, parent_problems, parents
-from .source import PhysicalLine, Statement, is_command, read, render, statements
+from .source import PhysicalLine, Statement, is_command, last, read, render, written
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
 
 NO_SQUID = Problem("Squid is not installed: apt install squid")
@@ -74,10 +74,12 @@ def check(
     if not lines:
         nothing = unreadable or (Problem("the configuration is empty", str(path)),)
         return Checked((), (), "", Workers(), nothing)
-    said = list(statements(lines, service_name))
+    everything = list(written(lines, service_name))
+    said = [statement for statement in everything if statement.applies is not False]
     found = tuple(listeners(said))
-    user = _last_value(said, "cache_effective_user") or (squid.default_user if squid else "")
-    for_squid = suited(lines, said, squid.version if squid else "")
+    stated_user = last(said, "cache_effective_user")
+    user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
+    for_squid = suited(lines, everything, squid.version if squid else "")
     problems = [
         *unreadable,
         *_own_problems(said, found, str(path), places, user, role, allow_open),
@@ -88,11 +90,11 @@ def check(
     else:
         with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
             ask = _ask(squid, places, Path(directory))
-            problems.extend(complaints(_without_commands(for_squid.lines, said), service_name, ask))
+            problems.extend(complaints(_without_commands(for_squid.lines, everything), service_name, ask))
     workers = wanted(said, role, processors(), shared_memory(service_name))
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
     return Checked(
-        without_workers(for_squid.lines, said), found, user, workers, _in_order(problems, lines), for_squid.notes,
+        without_workers(for_squid.lines, everything), found, user, workers, _in_order(problems, lines), for_squid.notes,
         ancestors,
     )  # fmt: skip
 
@@ -175,7 +177,7 @@ def _without_commands(lines: Sequence[PhysicalLine], said: Sequence[Statement]) 
 
 def _command_problems(said: Sequence[Statement]) -> Iterator[Problem]:
     for statement in said:
-        if is_command(statement) and statement.applies is not False:
+        if is_command(statement):
             yield Problem(
                 f"{' '.join(statement.words)}: what a program prints cannot be checked: whom it lets in is not known",
                 statement.file,
@@ -186,7 +188,7 @@ def _command_problems(said: Sequence[Statement]) -> Iterator[Problem]:
 
 def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:
     for statement in said:
-        if statement.words[:2] == ("half_closed_clients", "on") and statement.applies is not False:
+        if statement.words[:2] == ("half_closed_clients", "on"):
             yield Problem(
                 "half_closed_clients on: a client can bring Squid down by closing one half of its connection",
                 statement.file,
@@ -199,7 +201,7 @@ def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:
 def _full_disk_problems(said: Sequence[Statement]) -> Iterator[Problem]:
     for statement in said:
         words = statement.words
-        if words[:1] != ("access_log",) or len(words) < 2 or statement.applies is False:
+        if words[:1] != ("access_log",) or len(words) < 2:
             continue
         # The module for a daemon passes over on-error: an error of its pipe always ends the worker.
         by_daemon = words[1].startswith("daemon:")
@@ -216,7 +218,7 @@ def _full_disk_problems(said: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _user_problems(said: Sequence[Statement], user: str) -> Iterator[Problem]:
-    statement = next((s for s in reversed(said) if s.directive == "cache_effective_user"), None)
+    statement = last(said, "cache_effective_user")
     file, line = (statement.file, statement.number) if statement else ("", None)
     wrong = ""
     try:
@@ -244,10 +246,6 @@ def _directory_problems(said: Sequence[Statement], places: Places) -> Iterator[P
                 statement.number,
                 allowed=f"a directory that exists; {places.runtime} and {places.logs} are made at start",
             )
-
-
-def _last_value(said: Sequence[Statement], directive: str) -> str:
-    return next((s.words[1] for s in reversed(said) if s.directive == directive and len(s.words) > 1), "")
 
 
 def _in_order(problems: Sequence[Problem], lines: Sequence[PhysicalLine]) -> tuple[Problem, ...]:

@@ -37,7 +37,7 @@ def parents(statements: Iterable[Statement]) -> Iterator[Parent]:
     """
     for statement in statements:
         match statement.words:
-            case ("cache_peer", host, "parent", port, *_) if statement.applies is not False:
+            case ("cache_peer", host, "parent", port, *_):
                 if port.isdigit() and 0 < int(port) <= 65535 and not _is_here(host.strip("[]")):
                     yield Parent(statement, host.strip("[]"), int(port))
 
@@ -56,7 +56,7 @@ def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Prob
         yield Problem("no cache_peer: a relay needs a parent to hand requests to", file, allowed=EXAMPLE)
     for statement in peers:
         match statement.words:
-            case ("cache_peer", _, kind, _, icp, *options) if statement.applies is not False:
+            case ("cache_peer", _, kind, _, icp, *options):
                 place = (statement.file, statement.number)
                 if kind != "parent":
                     text = f"{' '.join(statement.words)}: a {kind} is not asked for everything, and by plain TCP"
@@ -68,7 +68,7 @@ def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Prob
 
 
 def _direct_problems(statements: Sequence[Statement], file: str) -> Iterator[Problem]:
-    rules = [each for each in statements if len(each.words) > 2 and each.applies is not False]
+    rules = [each for each in statements if len(each.words) > 2]
     always = next((each for each in rules if each.words[0] == "always_direct" and _all(each)), None)
     if always is not None and always.words[1] == "allow":
         yield Problem(

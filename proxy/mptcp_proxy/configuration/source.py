@@ -69,6 +69,17 @@ class Statement:
 
 
 def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
+    """Yield what Squid may act on: all that is written, less the branches of an ``if`` that it never takes."""
+    return (statement for statement in written(lines, service_name) if statement.applies is not False)
+
+
+def last(said: Sequence[Statement], directive: str) -> Statement | None:
+    """Return the statement of *directive* that counts where each replaces the one before. One without a value is left
+    to Squid's own check."""
+    return next((each for each in reversed(said) if each.directive == directive and len(each.words) > 1), None)
+
+
+def written(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
     """Join continued lines and replace what can be replaced."""
     text, first = "", 0
     branches: list[bool | None] = []
@@ -137,7 +148,7 @@ def _resolve(
     if lines and not lines[-1].text:
         lines.pop()
     position = 0
-    for statement in statements(lines, service_name):
+    for statement in written(lines, service_name):
         if statement.directive != "include" or len(statement.words) < 2:
             continue
         include = lines[statement.last]

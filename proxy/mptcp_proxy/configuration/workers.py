@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..places import Role
 from ..problem import Problem
 from .listeners import with_option
-from .source import PhysicalLine, Statement
+from .source import PhysicalLine, Statement, last
 
 DIRECTIVE = "workers"
 _QUEUES = "worker-queues"
@@ -48,8 +48,6 @@ def of_processes_alone(said: Sequence[Statement]) -> Statement | None:
     if own is not None:
         return own
     for statement in said:
-        if statement.applies is False:
-            continue
         match statement.words:
             # Who is asked again by another worker has a nonce that it does not know.
             case ("auth_param", "digest", *_):
@@ -64,7 +62,7 @@ def _own_files(said: Sequence[Statement], shared: bool = False) -> Statement | N
     """Return the first cache_dir whose files belong to one process; *shared*: that several would have in common."""
     for each in said:
         match each.words:
-            case ("cache_dir", kind, *rest) if kind != "rock" and each.applies is not False:
+            case ("cache_dir", kind, *rest) if kind != "rock":
                 apart = each.conditional or any("${process_" in word for word in rest)
                 if not (shared and apart):
                     return each
@@ -77,10 +75,10 @@ def wanted(said: Sequence[Statement], role: Role, processors: int, shared_memory
     *shared_memory*: bytes that are free where processes share it, 0 where it cannot be written.
     Of a number that makes no sense (``worker_problems`` says so) comes 1.
     """
-    stated = _stated(said, DIRECTIVE)
+    stated = last(said, DIRECTIVE)
     alone = of_processes_alone(said)
-    if stated:
-        return Workers(_number(stated[-1]) or 1, alone=alone)
+    if stated is not None:
+        return Workers(_number(stated) or 1, alone=alone)
     if role is Role.RELAY:
         return Workers(1, "a relay has one unless told otherwise", alone)
     if alone is not None:
@@ -107,7 +105,7 @@ def _caches(said: Sequence[Statement]) -> bool:
     """Tell whether any answer may be stored. The first rule that holds decides; after the last, its opposite."""
     for each in said:
         match each.words:
-            case ("cache", "allow", *_) if each.applies is not False:
+            case ("cache", "allow", *_):
                 return True
             case ("cache", "deny", "all") if not each.conditional:
                 return False
@@ -127,14 +125,8 @@ def _value(said: Sequence[Statement], directive: str) -> str:
 
 
 def _words(said: Sequence[Statement], directive: str) -> tuple[str, ...]:
-    """Return what the last statement of *directive* says that may apply."""
-    stated = _stated(said, directive)
-    return stated[-1].words[1:] if stated else ()
-
-
-def _stated(said: Sequence[Statement], directive: str) -> list[Statement]:
-    """Return the statements of *directive* that may apply: the last one counts."""
-    return [each for each in said if each.directive == directive and each.applies is not False]
+    stated = last(said, directive)
+    return stated.words[1:] if stated else ()
 
 
 def room_problems(said: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
@@ -142,10 +134,9 @@ def room_problems(said: Sequence[Statement], shared_memory: int) -> Iterator[Pro
 
     Squid's workers end by SIGBUS where the file system is full, all of them, until Squid gives up.
     """
-    stated = _stated(said, DIRECTIVE)
-    if not stated or (_number(stated[-1]) or 1) < 2:
+    statement, cache = last(said, DIRECTIVE), shared_cache(said)
+    if statement is None or (_number(statement) or 1) < 2:
         return
-    statement, cache = stated[-1], shared_cache(said)
     if shared_memory < LEAST_SHARED + cache:
         with_cache = " and cache_mem" if cache else ""
         less = "memory_cache_shared off, less cache_mem, " if cache else ""
@@ -174,17 +165,18 @@ def not_by_reload(workers: Workers, running: int) -> Problem | None:
 
 def worker_problems(said: Sequence[Statement], processors: int) -> Iterator[Problem]:
     """Yield what is wrong with a stated number. Squid says whether it is a number at all."""
-    stated = [_number(each) or 1 for each in _stated(said, DIRECTIVE)]
-    if stated and stated[-1] > 1 and (shared := _own_files(said, shared=True)):
+    stated = last(said, DIRECTIVE)
+    count = _number(stated) or 1 if stated else 1
+    if count > 1 and (shared := _own_files(said, shared=True)):
         # Squid 5.7 starts and writes into the same files by each worker.
         yield Problem(
-            f"{' '.join(shared.words[:2])}: {stated[-1]} workers would write over each other's files",
+            f"{' '.join(shared.words[:2])}: {count} workers would write over each other's files",
             shared.file,
             shared.number,
             allowed="workers 1, rock, or ${process_number} in the directory's name",
         )
     for statement in said:
-        if statement.directive != DIRECTIVE or statement.applies is False or len(statement.words) < 2:
+        if statement.directive != DIRECTIVE or len(statement.words) < 2:
             continue
         text, number = f"{DIRECTIVE} {statement.words[1]}", _number(statement)
         most = max(processors, 1)

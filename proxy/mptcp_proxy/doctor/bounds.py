@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from mptcp_common.units import approximate_size, counted
 
-from ..configuration.source import Statement
+from ..configuration.source import Statement, last
 from .model import Finding, lasting_sysctl, ok, warn
 
 SHARE = 4
@@ -21,17 +21,13 @@ _DIRECTIVE = "client_ip_max_connections"
 _UPLOADS, _OPENED = "memory for one client", "new connections"
 
 
-def connections_of_one_client(said: Iterable[Statement]) -> int:
+def connections_of_one_client(said: Sequence[Statement]) -> int:
     """Return how many connections of one address a worker takes by squid.conf: as many as it has descriptors, where
     that says nothing."""
-    stated = [
-        statement.words[1]
-        for statement in said
-        if statement.directive == _DIRECTIVE and statement.words[1:] and statement.applies is not False
-    ]
-    if not stated or not stated[-1].isdigit():
+    stated = last(said, _DIRECTIVE)
+    if stated is None or not stated.words[1].isdigit():
         return DESCRIPTORS  # -1, as without the directive: any number
-    return min(int(stated[-1]), DESCRIPTORS)
+    return min(int(stated.words[1]), DESCRIPTORS)
 
 
 def unread_uploads(connections: int, workers: int, sizes: tuple[int, int, int], memory: int, file: str) -> Finding:

@@ -69,7 +69,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
 
 def _bounds(checked: Checked, file: str, places: Places) -> Iterator[Finding]:
     """Yield what one client may take."""
-    connections = bounds.connections_of_one_client(statements(checked.lines, places.service_name))
+    connections = bounds.connections_of_one_client(list(statements(checked.lines, places.service_name)))
     sizes = (reading.sysctl("net.ipv4.tcp_rmem") or "").split()
     if checked.lines and len(sizes) == 3:
         least, middle, largest = map(int, sizes)

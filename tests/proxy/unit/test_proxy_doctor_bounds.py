@@ -50,7 +50,7 @@ def test_what_one_client_may_hold_is_compared_with_the_memory_here(
 )
 def test_how_many_connections_a_client_has_is_what_squid_conf_says_or_any_number(text: str, number: int) -> None:
     lines = [PhysicalLine("squid.conf", at, line) for at, line in enumerate(text.splitlines(), 1)]
-    assert bounds.connections_of_one_client(statements(lines, "mptcpproxy")) == number
+    assert bounds.connections_of_one_client(list(statements(lines, "mptcpproxy"))) == number
 
 
 def test_new_connections_that_nothing_bounds_are_told_and_no_fault() -> None:

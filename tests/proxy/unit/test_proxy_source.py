@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_proxy.configuration.check import check
-from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, read, render, statements
+from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, read, render, statements, written
 
 
 def said(text: str, name: str = "one") -> list[tuple[str, int]]:
@@ -53,7 +53,8 @@ def test_a_comment_at_the_end_is_not_words() -> None:
 def test_what_an_if_says_of_its_branches(condition: str, then: bool | None, otherwise: bool | None) -> None:
     texts = ["via on", f"if {condition}", "via off", "else", "via on", "endif", "workers 2"]
     lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
-    said = [s for s in statements(lines, "n") if s.directive in ("via", "workers")]
+    said = [s for s in written(lines, "n") if s.directive in ("via", "workers")]
+    assert list(statements(lines, "n")) == [s for s in written(lines, "n") if s.applies is not False]
     assert [statement.applies for statement in said] == [True, then, otherwise, True]
     assert [statement.conditional for statement in said] == [False, then is not True, otherwise is not True, False]
 
@@ -71,7 +72,30 @@ def test_an_if_within_another_applies_only_where_both_do() -> None:
         "via on",
     ]
     lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
-    assert [s.applies for s in statements(lines, "n") if s.directive == "via"] == [None, False, True]
+    assert [s.applies for s in written(lines, "n") if s.directive == "via"] == [None, False, True]
+
+
+NEVER = """http_port 3128
+cache_effective_user proxy
+http_access deny all
+if false
+http_port 3129
+cache_effective_user nobody-at-all
+access_log stdio:/nonexistent/access.log
+endif
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "ports", "user"), [("false", (3128,), "proxy"), ("true", (3128, 3129), "nobody-at-all")]
+)
+def test_what_squid_never_acts_on_is_neither_waited_for_nor_wrong(
+    tmp_path: Path, condition: str, ports: tuple[int, ...], user: str
+) -> None:
+    checked = check(write(tmp_path, main=NEVER.replace("if false", f"if {condition}")), "n", None)
+    assert (checked.ports, checked.effective_user) == (ports, user)
+    wrong = [line for line in (6, 7) if any(problem.line == line for problem in checked.problems)]
+    assert wrong == ([6, 7] if condition == "true" else [])
 
 
 def write(directory: Path, **files: str) -> Path:
