@@ -2,7 +2,8 @@
  *
  * Fuzz target of the preload library: what it reads. The first octet says what the rest is: a list of ports, the
  * address of bind(2), an environment (entries with '\0' between), LD_PRELOAD and the path of the library, how many
- * bytes to read from what kind of file, the address of connect(2), or a list of parents. It ends the process (abort) where something is wrong.
+ * bytes to read from what kind of file, the address of connect(2), a list of parents, or what both ends of four
+ * connections do in turn. It ends the process (abort) where something is wrong.
  *
  * The library's own sources are part of this file, so that its static functions can be called.
  */
@@ -222,6 +223,103 @@ static void try_parents(char *text)
 	}
 }
 
+#define PAIRS 4
+
+/* Both ends of an MPTCP connection over loopback; false where there can be none. */
+static bool connected(int *server, int *client)
+{
+	static int listener = -1;
+	static struct sockaddr_in address;
+	socklen_t length = sizeof address;
+
+	if (listener < 0) {
+		address = (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+		listener = socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP);
+		if (listener < 0)
+			return false;
+		assert(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, PAIRS) == 0);
+		assert(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+	}
+	*client = socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP);
+	assert(*client >= 0 && connect(*client, (struct sockaddr *)&address, sizeof address) == 0);
+	*server = accept(listener, NULL, NULL);
+	assert(*server >= 0);
+	return true;
+}
+
+static void end_client(int *client)
+{
+	if (*client > 0)
+		real_close(*client);
+	*client = -1;
+}
+
+static void end_server(int *server)
+{
+	if (*server > 0)
+		assert(close(*server) == 0 && fcntl(*server, F_GETFD) == -1);
+	*server = -1;
+}
+
+static void take_turn(int *server, int *client, int what)
+{
+	static const struct linger reset = { .l_onoff = 1 };
+	char buffer[64] = "";
+
+	switch (what) {
+	case 0: send(*server, buffer, sizeof buffer, MSG_NOSIGNAL | MSG_DONTWAIT); break;
+	case 1: send(*client, buffer, sizeof buffer, MSG_NOSIGNAL | MSG_DONTWAIT); break;
+	case 2: recv(*client, buffer, sizeof buffer, MSG_DONTWAIT); break;
+	case 3: recv(*server, buffer, sizeof buffer, MSG_DONTWAIT); break;
+	case 4: shutdown(*client, SHUT_WR); break;
+	case 5: setsockopt(*server, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); break;
+	case 6: end_client(client); break;
+	case 7: end_server(server); break;
+	}
+}
+
+static int held(void)
+{
+	int count = 0;
+
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < KEPT; i++)
+		count += kept[i].fd > 0;
+	pthread_mutex_unlock(&lock);
+	return count;
+}
+
+/* Whatever both ends do: a descriptor that the program closed is closed, and when all clients are gone nothing is held. */
+static void try_closes(const uint8_t *data, size_t size)
+{
+	const struct timespec pause = { .tv_nsec = 100 * 1000 };
+	time_t begin;
+	int servers[PAIRS] = { 0 }, clients[PAIRS] = { 0 };
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = limit.rlim_max < 8 * KEPT ? limit.rlim_max : 8 * KEPT;
+	assert(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	start();
+	listen_ports = "1"; /* else close(2) is the kernel's own */
+	for (size_t i = 0; i < size && i < 64; i++) {
+		int pair = data[i] % PAIRS;
+
+		if (servers[pair] == 0 && !connected(&servers[pair], &clients[pair]))
+			break;
+		take_turn(&servers[pair], &clients[pair], data[i] / PAIRS % 8);
+	}
+	for (int i = 0; i < PAIRS; i++) {
+		end_server(&servers[i]);
+		end_client(&clients[i]);
+	}
+	for (begin = now(); held() > 0; nanosleep(&pause, NULL))
+		assert(now() < begin + 8);
+	for (int i = 0; i < PAIRS; i++)
+		assert(fcntl((int)limit.rlim_cur - 2 * KEPT + i, F_GETFD) == -1);
+	listen_ports = NULL;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	char *text;
@@ -232,7 +330,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	text = malloc(size);
 	memcpy(text, data + 1, size - 1);
 	text[size - 1] = '\0';
-	switch (data[0] % 8) {
+	switch (data[0] % 9) {
 	case 0: try_ports(text); break;
 	case 1: try_address(data + 1, size - 1); break;
 	case 2: try_environment(text, size - 1); break;
@@ -241,6 +339,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	case 5: try_read(data + 1, size - 1); break;
 	case 6: try_goal(data + 1, size - 1); break;
 	case 7: try_parents(text); break;
+	case 8: try_closes(data + 1, size - 1); break;
 	}
 	free(text);
 	return 0;

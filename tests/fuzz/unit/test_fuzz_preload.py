@@ -61,6 +61,9 @@ def test_what_the_library_reads_breaks_nothing(tmp_path: Path, sources: Path) ->
         ("connect.c", "#define GOAL_SIZE (INET6_ADDRSTRLEN + 8)", "#define GOAL_SIZE 16"),
         ("connect.c", "if (port == 0)", "if (port < 0)"),
         ("zero_read.c", "size > 0 || ", "size > 9 || "),
+        ("late_writes.c", "real_close(each->fd);\n", ""),
+        ("late_writes.c", "\t\tgive_up(each);\n", "\t\treturn;\n"),
+        ("late_writes.c", "\treturn real_close(fd);\n", "\treturn 0;\n"),
     ],
 )
 def test_a_broken_library_is_found_out(tmp_path: Path, sources: Path, file: str, right: str, wrong: str) -> None:
