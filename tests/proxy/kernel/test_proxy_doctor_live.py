@@ -154,7 +154,9 @@ def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
 
 def test_the_doctor_changes_nothing(testbed: Testbed) -> None:
     node = testbed["proxy"]
-    looks = ("ip addr", "ip route show table all", "tc qdisc", "nft list ruleset", "ipset list", "ip mptcp limits")
+    # Without what the kernel changes by itself after the links came up: their state, IPv6 addresses of its own.
+    addresses = ("ip -o -4 addr", "ip -o -6 addr show scope global")
+    looks = (*addresses, "ip route show table all", "tc qdisc", "nft list ruleset", "ipset list", "ip mptcp limits")
 
     def state() -> list[str]:
         return [node.run(look.split(), check=False).stdout for look in looks]
