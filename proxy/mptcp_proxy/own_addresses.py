@@ -58,12 +58,15 @@ class Lingering(Generic[Item]):
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._present: frozenset[Item] = frozenset()
         self._seen: dict[Item, float] = {}
         """When each was there the last time."""
 
     def wanted(self, present: Collection[Item], now: float) -> tuple[frozenset[Item], float | None]:
         """Return what there is or was of late while *present* are there, and when to ask again; None: upon a change."""
-        self._seen |= dict.fromkeys(present, now)
+        # What was there when last asked was so until now: each change is a reason to ask.
+        self._seen |= dict.fromkeys((*self._present, *present), now)
+        self._present = frozenset(present)
         self._seen = {each: seen for each, seen in self._seen.items() if now - seen < self._seconds}
         gone = [seen for each, seen in self._seen.items() if each not in present]
         return frozenset(self._seen), min(gone) + self._seconds if gone else None

@@ -12,6 +12,8 @@ from mptcp_lab.testbed.services import start_origin, start_proxy
 pytestmark = pytest.mark.kernel
 
 TOLD = "this host's addresses have changed"
+# While Squid reads its configuration it refuses for a moment.
+PATIENTLY = ("--retry", "9", "--retry-connrefused", "--retry-delay", "1")
 
 
 def test_a_flapping_address_has_squid_reconfigured_once(testbed: Testbed) -> None:
@@ -22,12 +24,12 @@ def test_a_flapping_address_has_squid_reconfigured_once(testbed: Testbed) -> Non
         node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
         time.sleep(1.2)  # longer than changes are taken together
         fetched = testbed["client"].run(
-            ["curl", "-sf", "-m", "60", "-o", "/dev/null", "-x", proxy.url(), origin.url("file")],
+            ["curl", "-sf", "-m", "60", *PATIENTLY, "-o", "/dev/null", "-x", proxy.url(), origin.url("file")],
             check=False,
             timeout=90,
         )
         got += fetched.returncode == 0
-        # For less than the ten seconds after which it would be told that the address went.
+        # It is there again long before Squid would be told, after ten seconds, that it went.
         node.run(["ip", "addr", "del", "192.0.2.77/32", "dev", "lo"])
         time.sleep(1.2)
     assert got == 3

@@ -22,6 +22,13 @@ def test_an_address_that_flaps_is_told_once() -> None:
 def test_a_new_one_is_refused_at_once_and_one_that_went_soon_no_longer() -> None:
     lingering = Lingering(10.0)
     assert lingering.wanted({HOME, GUEST}, 0.0) == ({HOME, GUEST}, None)
-    assert lingering.wanted({HOME}, 1.0) == ({HOME, GUEST}, 10.0)
-    assert lingering.wanted({HOME}, 9.9) == ({HOME, GUEST}, 10.0)
-    assert lingering.wanted({HOME}, 10.0) == ({HOME}, None)
+    assert lingering.wanted({HOME}, 1.0) == ({HOME, GUEST}, 11.0)
+    assert lingering.wanted({HOME}, 10.9) == ({HOME, GUEST}, 11.0)
+    assert lingering.wanted({HOME}, 11.0) == ({HOME}, None)
+
+
+def test_one_that_was_there_for_long_stays_as_long_after_it_went() -> None:
+    lingering = Lingering(10.0)
+    lingering.wanted({HOME, GUEST}, 0.0)
+    assert lingering.wanted({HOME}, 3600.0) == ({HOME, GUEST}, 3610.0)
+    assert lingering.wanted({HOME, GUEST}, 3605.0) == ({HOME, GUEST}, None)

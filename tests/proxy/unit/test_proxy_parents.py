@@ -198,7 +198,8 @@ def test_an_address_that_went_stays_for_a_while() -> None:
     assert addresses.answered("p", frozenset({"c:1"}))
     assert not addresses.answered("p", frozenset({"c:1"}))
     assert addresses.list(50) == "c:1\na:1\nb:1\n"
-    assert addresses.list(101) == "c:1\n"
+    assert addresses.list(149) == "c:1\na:1\nb:1\n"
+    assert addresses.list(150) == "c:1\n"
 
 
 def test_parents_that_are_none_any_more_linger_and_others_keep_theirs() -> None:
