@@ -1,0 +1,161 @@
+"""Bodies of many sizes and framings, however they come, arrive as they were sent, with any Squid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from proxying import configuration
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+TCP, MPTCP = 6, 262
+PORT = 8000
+# The buffers of Squid have 4, 16 and 64 KB.
+SIZES = (0, 1, 1000, 3500, 4095, 4096, 4097, 5000, 16_384, 65_535, 65_536, 70_001, 300_000)
+FRAMINGS = ("length", "chunked", "close")
+MANNERS = ("whole", "apart", "pieces")
+BODY = """
+import random
+def body_of(size):
+    return random.Random(size).randbytes(size)
+"""
+# "/SIZE/FRAMING/MANNER": the header with what follows it, by itself, or all in small pieces. Ranges are answered, but
+# not with "?all"; with "?unasked" there is one that nobody asked for.
+ORIGIN = (
+    BODY
+    + """
+import http.server, re, sys, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *words):
+        pass
+    def do_HEAD(self):
+        self.answer(False)
+    def do_GET(self):
+        self.answer(True)
+    def answer(self, with_body):
+        path, _, otherwise = self.path.partition("?")
+        size, framing, manner = path.strip("/").split("/")
+        body, lines = body_of(int(size)), ["HTTP/1.1 200 OK"]
+        asked = "bytes=1-9999999" if otherwise == "unasked" else self.headers.get("Range", "")
+        wanted = re.fullmatch(r"bytes=(\\d+)-(\\d+)", asked)
+        if wanted and otherwise != "all":
+            first, last = int(wanted[1]), min(int(wanted[2]), len(body) - 1)
+            lines = ["HTTP/1.1 206 Partial Content", f"Content-Range: bytes {first}-{last}/{len(body)}"]
+            body = body[first : last + 1]
+        if framing == "length":
+            lines.append(f"Content-Length: {len(body)}")
+        elif framing == "chunked":
+            lines.append("Transfer-Encoding: chunked")
+            step = max(1, len(body) // 3)
+            parts = [body[at : at + step] for at in range(0, len(body), step)]
+            body = b"".join(b"%x\\r\\n%b\\r\\n" % (len(part), part) for part in [*parts, b""])
+        else:
+            lines.append("Connection: close")
+            self.close_connection = True
+        header = ("\\r\\n".join(lines) + "\\r\\n\\r\\n").encode()
+        sent = header + body if with_body else header
+        first = {"whole": len(sent), "apart": len(header), "pieces": 700}[manner]
+        self.wfile.write(sent[:first])
+        for at in range(first, len(sent), 20_000):
+            time.sleep(0.002)
+            self.wfile.write(sent[at : at + 20_000])
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+    daemon_threads = True
+Server((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+)
+# One connection after the other, each with as many requests at once as "at_once" says; prints what was wrong.
+CLIENT = (
+    BODY
+    + """
+import contextlib, http.client, io, itertools, json, socket, sys, time
+proxy, port, origin, protocol, at_once = sys.argv[1:]
+sizes, framings, manners = json.load(sys.stdin)
+class Kept(io.BufferedReader):
+    "What an answer is read from: it closes it, but more are to come."
+    def close(self):
+        pass
+    def makefile(self, mode):
+        return self
+wanted = []
+for size, framing, manner in itertools.product(sizes, framings, manners):
+    body = body_of(size)
+    place = f"{size}/{framing}/{manner}"
+    wanted.append(("GET", place, "", 200, body))
+    if manner == "whole":
+        wanted.append(("HEAD", place, "", 200, b""))
+    # What Squid makes of a range is of no use where the origin's answer has no length.
+    if manner == "whole" and framing == "length" and size > 2:
+        wanted.append(("GET", f"{place}?unasked", "", 206, body[1:]))
+        for first in (0, 1, size // 3):
+            last = first + size // 2
+            wanted.append(("GET", place, f"Range: bytes={first}-{last}\\r\\n", 206, body[first : last + 1]))
+            wanted.append(("GET", f"{place}?all", f"Range: bytes={first}-{last}\\r\\n", 200, body))
+wrong = []
+while wanted:
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(protocol))
+    connection.settimeout(30)
+    connection.connect((proxy, int(port)))
+    reader = Kept(socket.SocketIO(connection, "rb"))
+    is_open, answers = True, 0
+    while wanted and is_open:
+        batch = wanted[: int(at_once)]
+        requests = [
+            f"{method} http://{origin}/{place} HTTP/1.1\\r\\nHost: {origin}\\r\\n{more}\\r\\n"
+            for method, place, more, *_ in batch
+        ]
+        with contextlib.suppress(ConnectionError):
+            connection.sendall("".join(requests).encode())
+        for method, place, more, status, body in batch:
+            answer, begun = http.client.HTTPResponse(reader, method=method), False
+            try:
+                answer.begin()
+                begun = True
+                if len(body) > 100_000 and "apart" in place:
+                    time.sleep(0.05)
+                got = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                is_open = False
+                if isinstance(error, ConnectionError) and answers and not begun:
+                    break  # A kept connection may be closed at any time: asked again by another one, as browsers do.
+                wrong.append([method, place, more, type(error).__name__])
+                del wanted[0]
+                break
+            answers += 1
+            if (answer.status, got) != (status, body):
+                wrong.append([method, place, more, answer.status, len(got)])
+            del wanted[0]
+            if answer.will_close:
+                is_open = False
+                break
+    connection.close()
+print(json.dumps(wrong))
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Proxy]:
+    require("squid", "gcc")
+    origin = module_testbed["origin"]
+    process = origin.popen(python_command(ORIGIN, origin.service_address(), str(PORT)), name="bodies")
+    listening = ["ss", "-Hltn", "sport", "=", f":{PORT}"]
+    wait_until(lambda: bool(origin.run(listening).stdout), "the origin listens", process=process)
+    yield start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
+    process.stop()
+
+
+@pytest.mark.parametrize("at_once", [1, 3], ids=["one by one", "pipelined"])
+@pytest.mark.parametrize("protocol", [TCP, MPTCP], ids=["TCP", "MPTCP"])
+def test_each_byte_arrives(module_testbed: Testbed, proxy: Proxy, protocol: int, at_once: int) -> None:
+    address, origin = (module_testbed[name].service_address() for name in ("proxy", "origin"))
+    command = python_command(CLIENT, address, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), str(at_once))
+    wanted = json.dumps([SIZES, FRAMINGS, MANNERS])
+    wrong = json.loads(module_testbed["client"].run(command, timeout=240, input=wanted).stdout)
+    assert wrong == [], "\n".join(map(str, wrong))
