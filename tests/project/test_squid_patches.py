@@ -12,9 +12,13 @@ SERIES = sorted(PATCHES.glob("*/series"))
 ALL = [series.parent / name for series in SERIES for name in series.read_text().split()]
 
 
-def test_every_release_has_the_same_and_nothing_lies_beside_it() -> None:
+IN_SQUID_6 = "reused-connection.patch"
+
+
+def test_every_release_has_what_it_lacks_in_one_order_and_nothing_lies_beside_it() -> None:
+    bookworm, trixie = (series.read_text().split() for series in SERIES)
     assert [series.parent.name for series in SERIES] == ["bookworm", "trixie"]
-    assert len({series.read_text() for series in SERIES}) == 1
+    assert trixie == [name for name in bookworm if name != IN_SQUID_6]
     assert sorted(ALL) == sorted(PATCHES.glob("*/*.patch"))
 
 
