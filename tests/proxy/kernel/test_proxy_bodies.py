@@ -10,6 +10,7 @@ from proxying import configuration
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_proxy, wait_until
+from mptcp_proxy.squid import installed
 
 pytestmark = pytest.mark.kernel
 TCP, MPTCP = 6, 262
@@ -76,7 +77,7 @@ CLIENT = (
     + """
 import contextlib, http.client, io, itertools, json, socket, sys, time
 proxy, port, origin, protocol, at_once = sys.argv[1:]
-sizes, framings, manners = json.load(sys.stdin)
+sizes, framings, manners, of_ranges = json.load(sys.stdin)
 class Kept(io.BufferedReader):
     "What an answer is read from: it closes it, but more are to come."
     def close(self):
@@ -90,8 +91,7 @@ for size, framing, manner in itertools.product(sizes, framings, manners):
     wanted.append(("GET", place, "", 200, body))
     if manner == "whole":
         wanted.append(("HEAD", place, "", 200, b""))
-    # What Squid makes of a range is of no use where the origin's answer has no length.
-    if manner == "whole" and framing == "length" and size > 2:
+    if manner == "whole" and framing in of_ranges and size > 2:
         wanted.append(("GET", f"{place}?unasked", "", 206, body[1:]))
         for first in (0, 1, size // 3):
             last = first + size // 2
@@ -156,6 +156,9 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Pro
 def test_each_byte_arrives(module_testbed: Testbed, proxy: Proxy, protocol: int, at_once: int) -> None:
     address, origin = (module_testbed[name].service_address() for name in ("proxy", "origin"))
     command = python_command(CLIENT, address, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), str(at_once))
-    wanted = json.dumps([SIZES, FRAMINGS, MANNERS])
+    squid = installed()
+    # A client of Debian's Squid waits for ever for the end of a range that has no length (chunked-range.patch).
+    of_ranges = FRAMINGS if squid and squid.multipath else ["length"]
+    wanted = json.dumps([SIZES, FRAMINGS, MANNERS, of_ranges])
     wrong = json.loads(module_testbed["client"].run(command, timeout=240, input=wanted).stdout)
     assert wrong == [], "\n".join(map(str, wrong))
