@@ -21,7 +21,7 @@ from .by_version import suited
 from .complaints import complaints
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
 from .parents import Parent, parent_problems, parents
-from .source import PhysicalLine, Statement, is_command, last, read, render, written
+from .source import PhysicalLine, Statement, is_command, last, read, render, statements, written
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
 
 NO_SQUID = Problem("Squid is not installed: apt install squid")
@@ -75,7 +75,7 @@ def check(
         nothing = unreadable or (Problem("the configuration is empty", str(path)),)
         return Checked((), (), "", Workers(), nothing)
     everything = list(written(lines, service_name))
-    said = [statement for statement in everything if statement.applies is not False]
+    said = list(statements(lines, service_name))
     found = tuple(listeners(said))
     stated_user = last(said, "cache_effective_user")
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from proxying import configuration
+from proxying import configuration, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_proxy, wait_until
@@ -141,14 +141,13 @@ print(json.dumps(wrong))
 
 
 @pytest.fixture(scope="module")
-def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Proxy]:
+def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
     require("squid", "gcc")
     origin = module_testbed["origin"]
     process = origin.popen(python_command(ORIGIN, origin.service_address(), str(PORT)), name="bodies")
     listening = ["ss", "-Hltn", "sport", "=", f":{PORT}"]
     wait_until(lambda: bool(origin.run(listening).stdout), "the origin listens", process=process)
-    yield start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
-    process.stop()
+    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
 
 
 @pytest.mark.parametrize("at_once", [1, 3], ids=["one by one", "pipelined"])
@@ -160,5 +159,7 @@ def test_each_byte_arrives(module_testbed: Testbed, proxy: Proxy, protocol: int,
     # A client of Debian's Squid waits for ever for the end of a range that has no length (chunked-range.patch).
     of_ranges = FRAMINGS if squid and squid.multipath else ["length"]
     wanted = json.dumps([SIZES, FRAMINGS, MANNERS, of_ranges])
+    before = workers(proxy.process)
     wrong = json.loads(module_testbed["client"].run(command, timeout=240, input=wanted).stdout)
     assert wrong == [], "\n".join(map(str, wrong))
+    assert workers(proxy.process) == before, "a request brought Squid down"
