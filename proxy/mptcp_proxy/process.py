@@ -39,6 +39,14 @@ def children(pid: int) -> tuple[int, ...]:
         return ()
 
 
+def command(pid: int) -> bytes:
+    """Return the words with which the process was started, each ended by a zero byte; none when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def catches(pid: int, signal_number: int) -> bool:
     """Whether the process has installed its own function for the signal, and will not die of it."""
     try:

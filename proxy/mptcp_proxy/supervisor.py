@@ -43,15 +43,13 @@ from .noted import NotedSignals
 from .offspring import adopt_orphans, end_all_children, raise_descriptor_limit, reap
 from .own_addresses import Lingering, Network, local_prefixes, reachable, watch
 from .parents import Follower
+from .pending_signals import STOP, PendingSignals
 from .places import Places, Role
 from .problem import Problem
-from .process import catches, children, pid_in
+from .process import children, pid_in
 from .reported import Reported, say
 from .squid import Squid, installed
 
-_STOP = (signal.SIGTERM, signal.SIGINT)
-_STOP_PATIENCE = 5.0
-"""Seconds that a Squid which is just starting has to become ready for its orderly end."""
 _LOG_INTERVAL = 10.0
 """Seconds between two looks at the logs, their sizes and their disk."""
 _SETTLE = 1.0
@@ -60,7 +58,7 @@ _LINGER = 10.0
 """Seconds for which requests for an address that went are still refused."""
 _ADDRESSES_AGAIN = 1.0
 """Seconds until the addresses are looked at again where that failed."""
-_STOPPED_WHILE_STARTING = (1, *(128 + number for number in _STOP))
+_STOPPED_WHILE_STARTING = (1, *(128 + number for number in STOP))
 """How Squid may end when it is told to while it or a worker is still starting: not a failure of what was asked for."""
 _LISTENERS_PATIENCE, _LISTENERS_INTERVAL = 30.0, 1.0
 """Seconds in which Squid opens its ports after a start or a reload, and between two looks whether it has."""
@@ -193,12 +191,7 @@ class _Supervisor:
         self._reported = Reported(places, role)
         self._reloads = False
         """A reload was accepted, and Squid has yet to show that it listens after it."""
-        self._stop_at_latest: float | None = None
-        """When Squid is stopped, ready for it or not. None: nobody wants it to stop."""
-        self._pending: set[signal.Signals] = set()
-        """Signals for Squid that wait until it is ready for them,"""
-        self._sent_early: set[signal.Signals] = set()
-        """and those of them that it was sent all the same: who lost one is sent it again."""
+        self._pending = PendingSignals(checked.workers.processes)
         # Once soon after the start, since an address may have changed before the first look for changes.
         self._addresses_due: float | None = time.monotonic() + _SETTLE
         self._addresses_failed = False
@@ -269,11 +262,7 @@ class _Supervisor:
             if number == signal.SIGHUP:
                 self._reload()
             else:
-                self._stop_at_latest = self._stop_at_latest or time.monotonic() + _STOP_PATIENCE
-                self._pending.add(number)
-                self._sent_early.discard(number)
-                if number == signal.SIGINT:
-                    self._pending.discard(signal.SIGTERM)
+                self._pending.stop(number, time.monotonic())
 
     def _reload(self) -> None:
         self._reported.reload_begins()
@@ -369,28 +358,17 @@ class _Supervisor:
 
     def _deliver(self, process: subprocess.Popen[bytes]) -> None:
         """Send Squid what waits, once neither its first process nor a worker would die of it unprepared."""
-        workers = children(process.pid)
-        late = self._stop_at_latest is not None and time.monotonic() >= self._stop_at_latest
-        for number in sorted(self._pending):
-            prepared = workers and all(catches(pid, number) for pid in (process.pid, *workers))
-            if prepared:
-                self._pending.discard(number)
-            elif late and number in _STOP and number not in self._sent_early:
-                self._sent_early.add(number)
-                if any(catches(pid, number) for pid in workers):
-                    self._pending.discard(number)  # a second one would break off what that worker lets finish
-            else:
-                continue
+        now = time.monotonic()
+        for number in self._pending.due(process.pid, now):
             process.send_signal(number)
             if number == signal.SIGHUP:
-                now = time.monotonic()
                 self._listeners_due = now + _LISTENERS_INTERVAL
                 self._listeners_deadline = now + _LISTENERS_PATIENCE
 
     def _epilogue(self, status: int) -> int:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         status = 128 - status if status < 0 else status
-        if self._stop_at_latest is not None:
+        if self._pending.stopping:
             say(f"Squid has ended ({how})")
             return 0 if status in _STOPPED_WHILE_STARTING else status
         say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}", ERROR)

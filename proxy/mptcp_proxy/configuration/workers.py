@@ -37,6 +37,11 @@ class Workers:
     alone: Statement | None = None
     """What each of several would have for itself, where squid.conf has such a thing."""
 
+    @property
+    def processes(self) -> int:
+        """How many processes Squid has for them beside its first: several workers have a coordinator."""
+        return self.count + (self.count > 1)
+
     def __str__(self) -> str:
         text = f"{self.count} worker{'s' * (self.count > 1)}"
         return f"{text} ({self.reason})" if self.reason else text

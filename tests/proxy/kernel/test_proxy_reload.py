@@ -206,9 +206,9 @@ def test_a_stop_right_after_the_start(testbed: Testbed, require: Callable[..., N
 
 IMPATIENT_SUPERVISION = """
 import sys
-from mptcp_proxy import supervisor
+from mptcp_proxy import pending_signals
 from mptcp_proxy.cli import main
-supervisor._STOP_PATIENCE = 0.0
+pending_signals.STOP_PATIENCE = 0.0
 sys.exit(main(sys.argv[1:]))
 """
 

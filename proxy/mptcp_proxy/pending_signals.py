@@ -1,0 +1,100 @@
+"""Signals for Squid that wait until all of its processes are ready for them.
+
+Squid's first process passes each signal on to its kids (coordinator and workers) once it has started them. A kid dies
+of one that comes before it has a function for it. So a signal waits until
+
+- there are as many kids as Squid starts: one that is not there yet would get the signal at its birth;
+- each kid runs a program of its own: between fork(2) and execve(2) it shows its parent's functions, lost then;
+- the first process and each kid catch the signal.
+
+A stop does not wait for ever. Nor does anything wait for a kid that Squid starts no more, because it ended too often.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from . import process
+
+STOP: Final = (signal.SIGTERM, signal.SIGINT)
+STOP_PATIENCE = 5.0
+"""Seconds that a Squid which is just starting has to become ready for its orderly end."""
+KIDS_PATIENCE = 5.0
+"""Seconds that signals wait for kids that are not there."""
+
+
+class PendingSignals:
+    """For one Squid with *kids* processes beside its first. Times are seconds of one clock that only goes forward."""
+
+    def __init__(
+        self,
+        kids: int,
+        *,
+        children: Callable[[int], tuple[int, ...]] = process.children,
+        catches: Callable[[int, int], bool] = process.catches,
+        command: Callable[[int], bytes] = process.command,
+    ) -> None:
+        self._kids = kids
+        self._children = children
+        self._catches = catches
+        self._command = command
+        self._pending: set[signal.Signals] = set()
+        self._sent_early: set[signal.Signals] = set()
+        """Those of them that it was sent all the same: who lost one is sent it again."""
+        self._stop_at_latest: float | None = None
+        """When Squid is stopped, ready for it or not. None: nobody wants it to stop."""
+        self._incomplete_since: float | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether Squid was ever to stop."""
+        return self._stop_at_latest is not None
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def __contains__(self, number: signal.Signals) -> bool:
+        return number in self._pending
+
+    def add(self, number: signal.Signals) -> None:
+        self._pending.add(number)
+
+    def stop(self, number: signal.Signals, now: float) -> None:
+        """Have Squid stop by *number*; SIGINT, which waits for no transfer, takes the place of SIGTERM."""
+        if self._stop_at_latest is None:
+            self._stop_at_latest = now + STOP_PATIENCE
+        self._pending.add(number)
+        self._sent_early.discard(number)
+        if number == signal.SIGINT:
+            self._pending.discard(signal.SIGTERM)
+
+    def due(self, squid: int, now: float) -> Iterator[signal.Signals]:
+        """Yield what the first process, number *squid*, is to be sent now."""
+        if not self._pending:
+            self._incomplete_since = None
+            return
+        kids = self._children(squid)
+        complete = self._complete(squid, kids, now)
+        late = self._stop_at_latest is not None and now >= self._stop_at_latest
+        for number in sorted(self._pending):
+            if complete and all(self._catches(pid, number) for pid in (squid, *kids)):
+                self._pending.discard(number)
+            elif late and number in STOP and number not in self._sent_early:
+                self._sent_early.add(number)
+                if any(self._catches(pid, number) for pid in kids):
+                    self._pending.discard(number)  # a second one would break off what that worker lets finish
+            else:
+                continue
+            yield number
+
+    def _complete(self, squid: int, kids: tuple[int, ...], now: float) -> bool:
+        if not kids or any(self._command(kid) == self._command(squid) for kid in kids):
+            return False
+        if len(kids) >= self._kids:
+            self._incomplete_since = None
+            return True
+        if self._incomplete_since is None:
+            self._incomplete_since = now
+        return now >= self._incomplete_since + KIDS_PATIENCE

@@ -1,0 +1,111 @@
+"""When Squid is sent a signal: which of its processes are there, and which would die of it."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+
+import pytest
+
+from mptcp_proxy.configuration.workers import Workers
+from mptcp_proxy.pending_signals import KIDS_PATIENCE, STOP_PATIENCE, PendingSignals
+
+FIRST = 100
+ALL = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
+
+
+@dataclass
+class FakeSquid:
+    """Processes with what each catches; a kid runs its parent's program until it is *begun*."""
+
+    kids: dict[int, frozenset[signal.Signals]] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
+    first: frozenset[signal.Signals] = ALL
+
+    def fork(self, pid: int, catches: frozenset[signal.Signals] = ALL) -> None:
+        self.kids[pid] = catches
+
+    def execute(self, pid: int, catches: frozenset[signal.Signals] = frozenset()) -> None:
+        self.kids[pid] = catches
+        self.begun.add(pid)
+
+    def children(self, pid: int) -> tuple[int, ...]:
+        assert pid == FIRST
+        return tuple(self.kids)
+
+    def catches(self, pid: int, number: int) -> bool:
+        return number in (self.first if pid == FIRST else self.kids[pid])
+
+    def command(self, pid: int) -> bytes:
+        return f"(squid-{pid})\0".encode() if pid in self.begun else b"squid\0--foreground\0"
+
+
+def pending(squid: FakeSquid, kids: int) -> PendingSignals:
+    return PendingSignals(kids, children=squid.children, catches=squid.catches, command=squid.command)
+
+
+def test_a_reload_waits_until_each_kid_is_there_and_catches_it() -> None:
+    """Defect: a worker that was not there yet, or was being started again, was ended by a reload of the others."""
+    squid = FakeSquid()
+    waiting = pending(squid, Workers(2).processes)
+    waiting.add(signal.SIGHUP)
+    assert list(waiting.due(FIRST, 0.0)) == []
+    for pid in (101, 102, 103):
+        squid.fork(pid)
+        # Its parent's functions are gone with its parent's program.
+        assert list(waiting.due(FIRST, 0.1)) == []
+        squid.execute(pid)
+        assert list(waiting.due(FIRST, 0.2)) == []
+        squid.execute(pid, ALL)
+        assert list(waiting.due(FIRST, 0.3)) == ([signal.SIGHUP] if pid == 103 else [])
+    assert not waiting
+    assert list(waiting.due(FIRST, 0.4)) == []
+
+
+def test_the_first_process_is_waited_for_as_well() -> None:
+    squid = FakeSquid(first=frozenset())
+    squid.execute(101, ALL)
+    waiting = pending(squid, Workers(1).processes)
+    waiting.add(signal.SIGHUP)
+    assert list(waiting.due(FIRST, 0.0)) == []
+    squid.first = ALL
+    assert list(waiting.due(FIRST, 1000.0)) == [signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1])
+def test_a_kid_that_squid_gave_up_is_not_waited_for_without_end(number: signal.Signals) -> None:
+    squid = FakeSquid()
+    for pid in (101, 102):
+        squid.execute(pid, ALL)
+    waiting = pending(squid, 3)
+    if number == signal.SIGTERM:
+        waiting.stop(number, 0.0)
+    else:
+        waiting.add(number)
+    assert list(waiting.due(FIRST, 0.0)) == []
+    assert list(waiting.due(FIRST, KIDS_PATIENCE)) == [number]
+    assert list(waiting.due(FIRST, KIDS_PATIENCE + 1)) == []
+
+
+def test_a_stop_comes_late_rather_than_never_and_again_to_who_lost_it() -> None:
+    squid = FakeSquid()
+    squid.execute(101)
+    waiting = pending(squid, 1)
+    waiting.stop(signal.SIGTERM, 0.0)
+    assert waiting.stopping
+    assert list(waiting.due(FIRST, STOP_PATIENCE - 0.1)) == []
+    assert list(waiting.due(FIRST, STOP_PATIENCE)) == [signal.SIGTERM]
+    assert list(waiting.due(FIRST, STOP_PATIENCE + 1)) == []
+    squid.execute(101, ALL)
+    assert list(waiting.due(FIRST, STOP_PATIENCE + 2)) == [signal.SIGTERM]
+    assert not waiting
+
+
+def test_a_stop_that_does_not_wait_takes_the_place_of_one_that_does() -> None:
+    squid = FakeSquid()
+    squid.execute(101, ALL)
+    waiting = pending(squid, 1)
+    waiting.stop(signal.SIGTERM, 0.0)
+    waiting.stop(signal.SIGINT, 0.0)
+    assert signal.SIGTERM not in waiting
+    assert list(waiting.due(FIRST, 0.0)) == [signal.SIGINT]
