@@ -53,9 +53,10 @@ connection.connect((proxy, int(port)))
 if tunnel == "tunnel":
     connection.sendall(f"CONNECT {goal} HTTP/1.1\\r\\nHost: {goal}\\r\\n\\r\\n".encode())
     assert b" 200 " in connection.recv(1000)
-    connection.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+    connection.sendall(f"GET /{half} HTTP/1.1\\r\\n\\r\\n".encode())
 else:
-    connection.sendall(f"GET http://{goal}/{half} HTTP/1.1\\r\\nHost: {goal}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+    head = f"GET http://{goal}/{half} HTTP/1.1\\r\\nHost: {goal}\\r\\nConnection: close\\r\\n\\r\\n"
+    connection.sendall(head.encode())
 if half == "half":
     connection.shutdown(socket.SHUT_WR)
 got = b""
