@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from throttler_site import until
+from time_limit import slowness
 
 from mptcp_lab.agent import processors
 
@@ -23,8 +24,6 @@ NEVER = 300
 """Seconds between two comparisons: what is put right in a test was noticed."""
 AIM = 2.0
 """Seconds until all is as it was, on a machine that does nothing else."""
-BUSY = 5
-"""So many times the aim has who shares the processors with others all the time."""
 ATTEMPTS = 3
 LONGEST_GAP = 2.0
 """Seconds for which traffic may pause: a retransmission or two (RFC 6298), whose timers begin at 0.2 s and double."""
@@ -179,4 +178,4 @@ def timed(holds: Callable[[], bool], clock: Clock = time.monotonic) -> Timed:
 
 def allowed(waiting: float | None) -> float:
     """Return the aim where somebody waited for a processor in this share of the time; None: nobody knows."""
-    return AIM * (1 + (BUSY - 1) * (1.0 if waiting is None else min(1.0, waiting)))
+    return AIM * slowness(waiting)

@@ -9,8 +9,10 @@ from contextlib import nullcontext
 
 import faults
 import pytest
-from faults import AIM, BUSY, LONGEST_GAP, Pulse, allowed, longest_gap, soon_right_again
+import time_limit
+from faults import AIM, LONGEST_GAP, Pulse, allowed, longest_gap, soon_right_again
 from throttler_site import until
+from time_limit import BUSY
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ def test_what_is_never_right_again_soon_fails(monkeypatch: pytest.MonkeyPatch) -
     """Each time after 0.3 s, by a clock that goes on with each look; a tenth of a second was wanted, and the processors
     of the test's machine do not count."""
     monkeypatch.setattr(faults, "AIM", 0.1)
-    monkeypatch.setattr(faults, "BUSY", 1)
+    monkeypatch.setattr(time_limit, "BUSY", 1)
     now = 0.0
     damaged: list[float] = []
 
