@@ -20,7 +20,7 @@ from mptcp_lab.testbed import TWO_PATHS, Limits, LiveNode, Process, Testbed, Tes
 from mptcp_lab.testbed.installed import REPOSITORY, program
 from mptcp_lab.testbed.ownership import namespace_processes
 from mptcp_lab.testbed.services import wait_until
-from mptcp_lab.testbed.system_state import SYSCTLS, differences, kernel_state
+from mptcp_lab.testbed.system_state import SYSCTLS, State, differences, kernel_state
 
 PARTS = ("client", "proxy", "origin")
 DEVICE = {"client": "eth0", "proxy": "wan0", "origin": "eth0"}
@@ -34,8 +34,15 @@ UNSETTLED = ("NO-CARRIER", "LOWERLAYERDOWN", " linkdown")
 
 def dump(node: LiveNode) -> str:
     """Return what a run or a script may change in the kernel of *node*, and nothing that is the whole kernel's."""
-    state = kernel_state(node)
-    assert not (failed := differences(state, state)), failed
+    state: State = {}
+
+    def complete() -> bool:
+        """Whether no link went while it was looked at, by which a dump fails."""
+        nonlocal state
+        state = kernel_state(node)
+        return not differences(state, state)
+
+    wait_until(complete, f"the kernel of {node.name} can be read")
     state[SYSCTLS] = "\n".join(
         line for line in state[SYSCTLS].splitlines() if line.startswith(("net.ipv4.", "net.ipv6.", "net.mptcp."))
     )
