@@ -9,28 +9,82 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mptcp_lab.testbed import TWO_PATHS, Limits, LiveNode, Process, Testbed, Topology
+from mptcp_lab.testbed import TWO_PATHS, Limits, LiveNode, Process, Testbed, TestbedError, Topology
 from mptcp_lab.testbed.installed import REPOSITORY, program
 from mptcp_lab.testbed.ownership import namespace_processes
 from mptcp_lab.testbed.services import wait_until
+from mptcp_lab.testbed.system_state import SYSCTLS, State, differences, kernel_state
 
 PARTS = ("client", "proxy", "origin")
 DEVICE = {"client": "eth0", "proxy": "wan0", "origin": "eth0"}
 USER = "pi"
 PORT = 2222
-DUMP = r"""
-for family in 4 6; do ip -$family rule; ip -$family route show table all; done
-ip mptcp limits; ip mptcp endpoint; ip -d link; tc -d qdisc
-nft list ruleset; ipset list -name; iptables-legacy-save -t mangle | sed '/^#/d; s/ \[[0-9:]*\]$//'
-sysctl -a 2>/dev/null | grep -E '^net[.](ipv4|ipv6|mptcp)[.]' | grep -v tcp_allowed_congestion_control
-"""
-# The list that is left out belongs to all namespaces; a testbed that is built meanwhile extends it for a moment.
+ADDRESSES = ("ip -o -4 addr show", "ip -o -6 addr show scope global")
+ROUTES = "ip -6 route show table all"
+UNSETTLED = ("NO-CARRIER", "LOWERLAYERDOWN", " linkdown")
+"""What links and routes have for a moment after a link was set up: whether the other end is, the kernel finds out."""
+
+
+def dump(node: LiveNode) -> str:
+    """Return what a run or a script may change in the kernel of *node*, and nothing that is the whole kernel's."""
+    state: State = {}
+
+    def complete() -> bool:
+        """Whether no link went while it was looked at, by which a dump fails."""
+        nonlocal state
+        state = kernel_state(node)
+        return not differences(state, state)
+
+    wait_until(complete, f"the kernel of {node.name} can be read")
+    state[SYSCTLS] = "\n".join(
+        line for line in state[SYSCTLS].splitlines() if line.startswith(("net.ipv4.", "net.ipv6.", "net.mptcp."))
+    )
+    # What the kernel adds for an IPv6 address comes when it is done with that; the address stands for it.
+    state[ROUTES] = "\n".join(line for line in state[ROUTES].splitlines() if "proto kernel" not in line)
+    for look in ADDRESSES:
+        lines = node.run(look.split()).stdout.splitlines()
+        state[look] = "\n".join(sorted(" ".join(line.split()[1:4]) for line in lines))
+    return "\n".join(f"{name}:\n{text}" for name, text in state.items())
+
+
+def settled(node: LiveNode) -> str:
+    """Return the dump of *node* as soon as all its links are up."""
+    found = ""
+
+    def is_settled() -> bool:
+        nonlocal found
+        found = dump(node)
+        return not any(word in found for word in UNSETTLED)
+
+    wait_until(is_settled, f"the links of {node.name} are up")
+    return found
+
+
+def differing(old: str, new: str) -> list[str]:
+    """Return the lines that are in one of two dumps alone."""
+    before, after = old.splitlines(), new.splitlines()
+    return [f"- {line}" for line in before if line not in after] + [f"+ {line}" for line in after if line not in before]
+
+
+def until_as(before: str, look: Callable[[], str], what: str = "all is as it was") -> None:
+    """Wait until *look* returns *before*: what the kernel changes by itself comes a moment later."""
+    now = ""
+
+    def is_as_before() -> bool:
+        nonlocal now
+        now = look()
+        return now == before
+
+    with suppress(TestbedError):
+        wait_until(is_as_before, what)
+    assert now == before, f"{what}: {differing(before, now)}"
 
 
 def plain() -> Topology:
@@ -119,17 +173,21 @@ class SshHosts:
 
     def dump(self, part: str) -> str:
         """Return everything of the host's kernel that a run may change."""
-        return self.testbed[part].run(["sh", "-c", DUMP]).stdout
+        return dump(self.testbed[part])
 
     def changes(self) -> dict[str, list[str]]:
         """Return the lines of the dumps that are not as they were before, by host."""
         changed = {}
         for part in PARTS:
-            old, new = self.before[part].splitlines(), self.dump(part).splitlines()
-            lines = [f"- {line}" for line in old if line not in new] + [f"+ {line}" for line in new if line not in old]
-            if lines or old != new:
-                changed[part] = lines
+            old, new = self.before[part], self.dump(part)
+            if old != new:
+                changed[part] = differing(old, new)
         return changed
+
+    def until_unchanged(self) -> None:
+        """Wait until all hosts are as they were before."""
+        for part in PARTS:
+            until_as(self.before[part], partial(self.dump, part), f"{part} is as it was")
 
     def processes(self, part: str) -> list[str]:
         """Return the command lines of what runs on a host beside its sshd."""
@@ -189,5 +247,5 @@ def start(testbed: Testbed, *, sudoers: str = "ALL=(ALL:ALL) NOPASSWD: ALL") -> 
     for part in PARTS:
         daemon = daemons[part]
         wait_until(lambda d=daemon: "Server listening" in d.output(), f"sshd of {part}", process=daemon)  # type: ignore[misc]
-        hosts.before[part] = hosts.dump(part)
+        hosts.before[part] = settled(testbed[part])
     return hosts

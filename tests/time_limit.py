@@ -7,6 +7,17 @@ from collections.abc import Callable
 
 from mptcp_lab.agent import processors
 
+BUSY = 5
+"""So many times as long something may take for who shares the processors with others all the time."""
+
+
+def slowness(waiting: float | None) -> float:
+    """Return how many times as long something may take where somebody waited for a processor in this share of the time.
+
+    None: nobody knows.
+    """
+    return 1 + (BUSY - 1) * (1.0 if waiting is None else min(1.0, waiting))
+
 
 def least_time(measure: Callable[[], float], limit: float) -> float:
     """Return the seconds that *measure* took: the less of two, where the first took *limit* and others had the time."""

@@ -86,6 +86,7 @@ class Watch:
         changed: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """*alive* is called after each answer, with a line about it; *changed* where something has happened since the
         one before. *sleep* may be broken off by :meth:`wake`."""
@@ -95,6 +96,7 @@ class Watch:
         self._changed = changed
         self._last_event = 0
         self._clock = clock
+        self._monotonic = monotonic
         self._sleep = sleep or self._pause
         self.watchers = 0
         """Who has the throttler asked once a second."""
@@ -119,9 +121,9 @@ class Watch:
     async def run(self) -> None:
         """Ask, for ever."""
         while not self.is_closed:
-            begun = time.monotonic()
+            begun = self._monotonic()
             await self.look()
-            rest = (WATCHED_SECONDS if self.watchers else UNWATCHED_SECONDS) - (time.monotonic() - begun)
+            rest = (WATCHED_SECONDS if self.watchers else UNWATCHED_SECONDS) - (self._monotonic() - begun)
             await self._sleep(max(rest, 0.05))
 
     async def _pause(self, seconds: float) -> None:

@@ -85,14 +85,19 @@ def test_the_demo_fails_with_a_throttler_that_is_dead(
 @often
 @pytest.mark.parametrize("loops", [0, 2], ids=["alone", "beside two busy loops"])
 def test_no_run_of_the_demo_fails(loops: int, tmp_path: Path) -> None:
+    """A run that says that the machine is too busy to judge succeeds, too: alone, none may say so."""
+    is_alone = loops == 0 and "PYTEST_XDIST_WORKER" not in os.environ
     with ExitStack() as stack:
         for _ in range(loops):
             loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
             stack.callback(loop.kill)
         for number in range(RUNS):
-            argv = [program("mptcp-bench"), "demo", "--output", str(tmp_path / str(number))]
+            output = tmp_path / str(number)
+            argv = [program("mptcp-bench"), "demo", "--output", str(output)]
             done = subprocess.run(argv, check=False, capture_output=True, text=True)
             assert done.returncode == 0, f"run {number + 1}: {done.stdout}{done.stderr}"
+            warning = json.loads((output / "demo.json").read_text())["warning"]
+            assert warning is None or not is_alone, f"run {number + 1}: {warning}"
 
 
 @often

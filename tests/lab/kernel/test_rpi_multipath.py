@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssh_hosts import DUMP, plain
+from ssh_hosts import dump, plain, settled, until_as
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.installed import REPOSITORY
@@ -58,10 +58,13 @@ class Client:
         self.testbed = testbed
         self.node: LiveNode = testbed["client"]
         self.notes = testbed.directory / "notes" / "multipath"
-        self.before = self.dump()
+        self.before = settled(self.node)
 
     def dump(self) -> str:
-        return self.node.run(["sh", "-c", DUMP]).stdout
+        return dump(self.node)
+
+    def until_as(self, before: str, what: str = "all is as it was") -> None:
+        until_as(before, self.dump, what)
 
     def argv(self, *arguments: str) -> list[str]:
         return ["env", f"MULTIPATH_STATE={self.notes}", "sh", str(SCRIPT), *arguments]
@@ -105,7 +108,7 @@ def test_down_restores_exactly_what_was_there(client: Client) -> None:
     assert client.dump() != client.before
     assert "7101" in client.multipath("show")
     assert client.multipath("down") == ""
-    assert client.dump() == client.before
+    client.until_as(client.before)
     assert not client.notes.parent.exists()
     assert client.multipath("down") == ""
 
@@ -114,7 +117,7 @@ def test_a_second_up_follows_new_addresses_and_keeps_the_first_notes(client: Cli
     client.multipath("up", "eth0", "wlan0")
     first = client.dump()
     client.multipath("up", "eth0", "wlan0")
-    assert client.dump() == first
+    client.until_as(first)
     for change in ("delete 10.77.2.2/24", "add 10.77.2.3/24"):
         client.node.run(["ip", "address", *change.split(), "dev", "wlan0"])
     client.node.run(["ip", "route", "replace", "default", "via", "10.77.2.1", "dev", "wlan0", "metric", "200"])
@@ -125,7 +128,7 @@ def test_a_second_up_follows_new_addresses_and_keeps_the_first_notes(client: Cli
         client.node.run(["ip", "address", *change.split(), "dev", "wlan0"])
     client.node.run(["ip", "route", "replace", "default", "via", "10.77.2.1", "dev", "wlan0", "metric", "200"])
     client.multipath("down")
-    assert sorted(client.dump().splitlines()) == sorted(client.before.splitlines())
+    client.until_as(client.before)
 
 
 def test_what_others_set_stays_and_comes_back(client: Client) -> None:
@@ -139,7 +142,7 @@ def test_what_others_set_stays_and_comes_back(client: Client) -> None:
     assert "10.77.1.2 id 5 subflow fullmesh dev eth0" in client.endpoints()
     assert "10.77.2.2 id 9 subflow dev wlan0" in client.endpoints()
     client.multipath("down")
-    assert client.dump() == before
+    client.until_as(before)
 
 
 def test_a_kernel_whose_multipath_tcp_has_no_ipv6_uses_ipv4(client: Client) -> None:
@@ -157,7 +160,7 @@ def test_a_kernel_whose_multipath_tcp_has_no_ipv6_uses_ipv4(client: Client) -> N
     ]
     assert [line.split()[0] for line in client.endpoints()] == ["10.77.1.2", "10.77.2.2"]
     client.multipath("down")
-    assert client.dump() == client.before
+    client.until_as(client.before)
 
 
 def test_killed_at_any_moment_down_restores_all(client: Client) -> None:
@@ -187,7 +190,7 @@ def test_killed_at_any_moment_down_restores_all(client: Client) -> None:
         # Sysctls come first: something is changed at every one of these moments.
         assert client.dump() != client.before
         client.multipath("down")
-        assert client.dump() == client.before, f"{moment} change {number}"
+        client.until_as(client.before, f"{moment} change {number}")
 
 
 def test_an_mtu_too_small_for_ipv6_gives_ipv6_back(client: Client) -> None:
@@ -195,8 +198,7 @@ def test_an_mtu_too_small_for_ipv6_gives_ipv6_back(client: Client) -> None:
     before = client.dump()
     with mtu(client.node, "eth0", 1000), mtu(client.node, "wlan0", 1000), mtu(client.node, "wlan0", 1000):
         assert "fd77:1::2" not in client.node.run(["ip", "-6", "address"]).stdout
-    # The order in which the kernel lists what it put back itself differs.
-    assert sorted(client.dump().splitlines()) == sorted(before.splitlines())
+    client.until_as(before)
 
 
 def test_notes_of_another_boot_do_no_harm(client: Client) -> None:
@@ -211,7 +213,7 @@ def test_notes_of_another_boot_do_no_harm(client: Client) -> None:
     mine = client.dump()
     assert "not up" in client.multipath("show")
     assert "an earlier boot" in client.multipath("down")
-    assert client.dump() == mine
+    client.until_as(mine)
     assert not client.notes.exists()
 
 
@@ -226,7 +228,7 @@ def test_mistakes_are_one_line_and_change_nothing(client: Client) -> None:
     )
     assert client.multipath("up", status=1).startswith("multipath: up: which interfaces?")
     assert client.multipath("sideways", status=2).startswith("multipath up INTERFACE")
-    assert client.dump() == before
+    client.until_as(before)
 
 
 def test_a_failing_up_takes_back_what_it_did(client: Client) -> None:
@@ -236,7 +238,7 @@ def test_a_failing_up_takes_back_what_it_did(client: Client) -> None:
     before = client.dump()
     # All endpoints that the kernel can have are taken: MPTCP_PM_ADDR_MAX.
     assert "up failed at eth0; everything is taken back" in client.multipath("up", "eth0", "wlan0", status=1)
-    assert client.dump() == before
+    client.until_as(before)
 
 
 def test_the_script_is_clean_by_shellcheck() -> None:

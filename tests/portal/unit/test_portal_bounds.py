@@ -1,11 +1,14 @@
-"""What one client can hold of the portal's servers: so many connections, for so long, whatever it does with them."""
+"""What one client can hold of the portal's servers: so many connections, for so long, whatever it does with them.
+
+The servers' times are those of an event loop whose clock the tests put forward: none waits, and none is too slow.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +22,34 @@ from mptcp_portal.bounded import BoundedServer, Bounds
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = b"x" * 300_000
+LIMIT = 1000.0
+"""Seconds: so long no machine takes for what is done within the limit here."""
+
+
+class MovedLoop(asyncio.SelectorEventLoop):
+    """One whose clock is ahead of the machine's by what the test adds."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
+def play(scene: Coroutine[None, None, None]) -> None:
+    with asyncio.Runner(loop_factory=MovedLoop) as runner:
+        runner.run(scene)
+
+
+async def pass_by(seconds: float) -> None:
+    """Have so much time pass: what had come by then is taken in before, and what is due then is done."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, MovedLoop)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    loop.ahead += seconds
+    due = loop.create_future()
+    loop.call_later(0, due.set_result, None)
+    await due
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,25 +93,32 @@ async def is_let_in(port: int, address: str = "127.0.0.1") -> bool:
     return False
 
 
+async def connections(server: BoundedServer, count: int) -> None:
+    """Wait until the server has so many."""
+    async with asyncio.timeout(30):
+        while len(server.server_state.connections) != count:  # noqa: ASYNC110 -- the server tells nobody
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize(
-    ("first", "later"),
+    ("first", "later", "is_kept"),
     [
-        (b"", b""),
-        (b"GET / HTT", b""),
-        (GET, b"GET / HTT"),
-        (GET, b"\r\n"),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\nx", b"x"),
-        (b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 50, b""),
+        (b"", b"", True),
+        (b"GET / HTT", b"", True),
+        (GET, b"GET / HTT", True),
+        (GET, b"\r\n", False),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\nx", b"x", True),
+        (b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 50, b"", True),
     ],
     ids=["nothing", "half a request", "half a second request", "an empty line", "a body without end", "takes nothing"],
 )
 def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, first: bytes, later: bytes
+    monkeypatch: pytest.MonkeyPatch, first: bytes, later: bytes, is_kept: bool
 ) -> None:
-    """The client does its part and then nothing; it is not asked whether it reads."""
+    """The client does its part and then nothing; it is not asked whether it reads. What is no request ends at once."""
 
     async def hold() -> None:
-        async with served(Bounds(keep_alive=1)) as (server, port):
+        async with served(Bounds(keep_alive=int(LIMIT))) as (server, port):
             client = socket.socket()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", port))
@@ -89,27 +127,32 @@ def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
                 # Who comes after it is let in after it, and answered after it.
                 assert await is_let_in(port)
                 client.sendall(later)
-                async with asyncio.timeout(30):
-                    while server.server_state.connections:  # noqa: ASYNC110 -- the server tells nobody
-                        await asyncio.sleep(0.01)
+                assert await is_let_in(port)
+                await connections(server, 1 if is_kept else 0)
+                # Idle at first, and then with a request that never comes.
+                await pass_by(LIMIT / 2)
+                assert len(server.server_state.connections) == is_kept
+                await pass_by(2 * LIMIT)
+                await connections(server, 0)
 
-    monkeypatch.setattr(bounded, "REQUEST_SECONDS", 0.3)
-    asyncio.run(hold())
+    monkeypatch.setattr(bounded, "REQUEST_SECONDS", LIMIT)
+    play(hold())
 
 
 def test_a_client_that_asks_in_time_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
-        async with served(Bounds(keep_alive=60)) as (_, port):
+        # So long that what a connection may be idle decides nothing here.
+        async with served(Bounds(keep_alive=int(10 * LIMIT))) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             for _ in range(5):
                 writer.write(GET)
                 assert (await one_answer(reader)).endswith(b"small")
-                await asyncio.sleep(0.2)
+                # More than the limit of the first request after two; each answer begins the time anew.
+                await pass_by(0.6 * LIMIT)
             writer.close()
 
-    # Of the first request alone; each answer begins the time anew.
-    monkeypatch.setattr(bounded, "REQUEST_SECONDS", 0.5)
-    asyncio.run(ask())
+    monkeypatch.setattr(bounded, "REQUEST_SECONDS", LIMIT)
+    play(ask())
 
 
 def test_one_address_takes_no_more_than_its_share() -> None:
@@ -165,6 +208,7 @@ def test_a_handshake_that_does_not_come_is_bounded_too(
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
                 await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            await pass_by(LIMIT)
             for reader, _ in held:
                 assert await asyncio.wait_for(reader.read(), 30) == b""
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -172,5 +216,5 @@ def test_a_handshake_that_does_not_come_is_bounded_too(
             assert (await one_answer(reader)).endswith(b"small")
             writer.close()
 
-    monkeypatch.setattr(bounded, "REQUEST_SECONDS", 1.0)
-    asyncio.run(crowd())
+    monkeypatch.setattr(bounded, "REQUEST_SECONDS", LIMIT)
+    play(crowd())

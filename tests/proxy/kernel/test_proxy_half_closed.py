@@ -17,9 +17,9 @@ from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_
 pytestmark = pytest.mark.kernel
 TCP, MPTCP = 6, 262
 PORT = 443
-# Reads what comes, answers once it has a request's end or the end of the stream, a second later, and says what it got.
+# Answers a request: /whole at once, /half when Squid has ended the connection, or after a minute in which it has not.
 ORIGIN = """
-import socket, sys, threading, time
+import socket, sys, threading
 listener = socket.create_server(("", int(sys.argv[1])))
 def serve(connection):
     got = b""
@@ -27,7 +27,13 @@ def serve(connection):
         got += piece
         if got.endswith(b"\\r\\n\\r\\n"):
             break
-    time.sleep(1)
+    try:
+        if b"/half " in got:
+            connection.settimeout(60)
+            while connection.recv(65536):
+                pass
+    except OSError:
+        pass
     try:
         connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 6\\r\\n\\r\\nanswer")
     except OSError:
@@ -42,14 +48,15 @@ CLIENT = """
 import socket, sys
 proxy, port, goal, protocol, tunnel, half = sys.argv[1:]
 connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(protocol))
-connection.settimeout(60)
+connection.settimeout(100)
 connection.connect((proxy, int(port)))
 if tunnel == "tunnel":
     connection.sendall(f"CONNECT {goal} HTTP/1.1\\r\\nHost: {goal}\\r\\n\\r\\n".encode())
     assert b" 200 " in connection.recv(1000)
-    connection.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+    connection.sendall(f"GET /{half} HTTP/1.1\\r\\n\\r\\n".encode())
 else:
-    connection.sendall(f"GET http://{goal}/ HTTP/1.1\\r\\nHost: {goal}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+    head = f"GET http://{goal}/{half} HTTP/1.1\\r\\nHost: {goal}\\r\\nConnection: close\\r\\n\\r\\n"
+    connection.sendall(head.encode())
 if half == "half":
     connection.shutdown(socket.SHUT_WR)
 got = b""

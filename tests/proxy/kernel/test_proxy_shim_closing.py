@@ -14,7 +14,7 @@ pytestmark = pytest.mark.kernel
 HELD = 512
 """Connections at the most."""
 SCENE = """
-import struct, threading, time
+import select, struct, threading, time
 listener = socket(); listener.bind(("127.0.0.1", 3128)); listener.listen(2000)
 def connect(kind=262):
     client = socket(AF_INET, SOCK_STREAM, kind); client.connect(("127.0.0.1", 3128)); client.settimeout(60)
@@ -22,13 +22,17 @@ def connect(kind=262):
     server, _ = listener.accept()
     assert server.recv(1) == b"?"
     return client, server
-def told(client, seconds=60):
-    "After how many seconds the writer is told."
+def told(client, meanwhile=lambda: time.sleep(0.02)):
+    "What the writer is told."
     began = time.monotonic()
-    while time.monotonic() < began + seconds:
+    while time.monotonic() < began + 60:
         try: client.sendall(b"more")
         except OSError as error: return errno.errorcode[error.errno]
-        time.sleep(0.02)
+        meanwhile()
+def comes(connection, event):
+    "Wait until poll(2) says so: what the other end did is taken in by then."
+    look = select.poll(); look.register(connection, event)
+    assert look.poll(60_000)
 def sockets():
     count = 0
     for each in os.scandir("/proc/self/fd"):
@@ -71,7 +75,7 @@ def test_who_goes_on_writing_is_told(play: Callable[[str], Any], kind: int) -> N
 client, server = connect({kind})
 server.sendall(b"answer"); server.close()
 got = client.recv(100)
-time.sleep(0.5)
+comes(client, select.POLLRDHUP)
 tell(got=got.decode(), told=told(client), left=sockets())
 """)
     assert found["got"] == "answer"
@@ -83,13 +87,17 @@ def test_an_answer_that_is_under_way_arrives_though_the_client_writes(play: Call
 client, server = connect()
 size = 3_000_000
 def answer(): server.sendall(b"x" * size); server.close()
-thread = threading.Thread(target=answer); thread.start()
-time.sleep(0.3); client.sendall(b"the next request")
+thread = threading.Thread(target=answer, daemon=True); thread.start()
 got = 0
+thread.join(0.05)
+# It has not closed as long as not all of it fits into the buffers.
+while thread.is_alive(): got += len(client.recv(65536)); thread.join(0.05)
+under_way = size - got
+client.sendall(b"the next request")
 while got < size: got += len(client.recv(65536))
-thread.join()
-tell(got=got == size, told=told(client))
+tell(under_way=under_way, got=got == size, told=told(client))
 """)
+    assert found["under_way"] > 0
     assert found["got"]
     assert found["told"] in ("EPIPE", "ECONNRESET")
 
@@ -111,9 +119,9 @@ tell(got=got, held=held)
 @pytest.mark.parametrize(
     "first",
     [
-        "client.shutdown(SHUT_WR); time.sleep(0.3)",
+        "client.shutdown(SHUT_WR); comes(server, select.POLLRDHUP)",
         "server.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack('ii', 1, 0))",
-        "client.sendall(b'unread'); time.sleep(0.3)",
+        "client.sendall(b'unread'); comes(server, select.POLLIN)",
     ],
 )
 def test_what_needs_no_delay_is_closed_at_once(play: Callable[[str], Any], first: str) -> None:
@@ -129,7 +137,6 @@ tell(held=sockets() - before + 1)
 
 def test_a_descriptor_that_is_used_again_is_another_connections(play: Callable[[str], Any]) -> None:
     found = play("""
-import select
 client, server = connect()
 other = socket(AF_INET, SOCK_STREAM, 262)
 poll = select.epoll(); number = server.fileno(); poll.register(server, select.EPOLLIN)
@@ -137,13 +144,15 @@ poll.unregister(server); server.close()
 other.connect(("127.0.0.1", 3128)); accepted, _ = listener.accept()
 again = accepted.fileno() == number
 poll.register(number, select.EPOLLIN)
-client.sendall(b"late")
-late = poll.poll(0.5)
+late = []
+# By then what came late was taken in, and the connection for which it was given up.
+is_told = told(client, lambda: late.extend(poll.poll(0.02))) is not None
+late += poll.poll(0)
 other.sendall(b"mine")
-mine = [each for each, _ in poll.poll(5)]
-tell(late=late, mine=mine == [number], again=again)
+mine = [each for each, _ in poll.poll(60)]
+tell(is_told=is_told, late=late, mine=mine == [number], again=again)
 """)
-    assert found == {"late": [], "mine": True, "again": True}
+    assert found == {"is_told": True, "late": [], "mine": True, "again": True}
 
 
 def test_no_more_are_held_than_there_is_room_for_and_a_forked_child_holds_none(play: Callable[[str], Any]) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from throttler_site import until
+from time_limit import slowness
 
 from mptcp_lab.agent import processors
 
@@ -23,8 +24,6 @@ NEVER = 300
 """Seconds between two comparisons: what is put right in a test was noticed."""
 AIM = 2.0
 """Seconds until all is as it was, on a machine that does nothing else."""
-BUSY = 5
-"""So many times the aim has who shares the processors with others all the time."""
 ATTEMPTS = 3
 LONGEST_GAP = 2.0
 """Seconds for which traffic may pause: a retransmission or two (RFC 6298), whose timers begin at 0.2 s and double."""
@@ -33,6 +32,8 @@ STALL = 0.1
 
 Interval = tuple[float, float]
 """Beginning and end, monotonic seconds."""
+Clock = Callable[[], float]
+"""Returns monotonic seconds."""
 
 
 class _Rounds:
@@ -127,31 +128,31 @@ def traffic(ends: tuple[socket.socket, socket.socket | None]) -> Iterator[Pulse]
         pulse.stop()
 
 
-def seconds_until(holds: Callable[[], bool], timeout: float = GENEROUS) -> float:
-    """Wait until *holds* and return how long that took.
+def seconds_until(holds: Callable[[], bool], timeout: float = GENEROUS, clock: Clock = time.monotonic) -> float:
+    """Wait until *holds* and return how long that took by *clock*.
 
     The look that found it is not counted: of a look at the kernel, by programs, most of the time is theirs.
     """
-    began = looked = time.monotonic()
+    began = looked = clock()
 
     def look() -> bool:
         nonlocal looked
-        looked = time.monotonic()
+        looked = clock()
         return holds()
 
     until(look, timeout)
     return looked - began
 
 
-def soon_right_again(damage: Callable[[], object], right: Callable[[], bool]) -> float:
-    """Do *damage*, up to three times, until *right* holds within the aim. Return the seconds it took.
+def soon_right_again(damage: Callable[[], object], right: Callable[[], bool], clock: Clock = time.monotonic) -> float:
+    """Do *damage*, up to three times, until *right* holds within the aim. Return the seconds it took, by *clock*.
 
     Raises AssertionError where it never did.
     """
     tried = []
     for _ in range(ATTEMPTS):
         damage()
-        tried.append(timed(right))
+        tried.append(timed(right, clock))
         if tried[-1].within_aim:
             return tried[-1].seconds
     raise AssertionError(f"right again within none of the aims: {tried}")
@@ -168,13 +169,13 @@ class Timed(NamedTuple):
         return self.seconds <= self.allowed
 
 
-def timed(holds: Callable[[], bool]) -> Timed:
+def timed(holds: Callable[[], bool], clock: Clock = time.monotonic) -> Timed:
     """Wait until *holds*; how long it might take depends on how much else the machine did meanwhile."""
     before = processors.read()
-    took = seconds_until(holds)
+    took = seconds_until(holds, clock=clock)
     return Timed(took, allowed(processors.usage(before, processors.read()).waiting))
 
 
 def allowed(waiting: float | None) -> float:
     """Return the aim where somebody waited for a processor in this share of the time; None: nobody knows."""
-    return AIM * (1 + (BUSY - 1) * (1.0 if waiting is None else min(1.0, waiting)))
+    return AIM * slowness(waiting)

@@ -9,8 +9,10 @@ from contextlib import nullcontext
 
 import faults
 import pytest
-from faults import AIM, BUSY, LONGEST_GAP, Pulse, allowed, longest_gap, soon_right_again
+import time_limit
+from faults import AIM, LONGEST_GAP, Pulse, allowed, longest_gap, soon_right_again
 from throttler_site import until
+from time_limit import BUSY
 
 
 @pytest.mark.parametrize(
@@ -37,20 +39,27 @@ def test_an_idle_machine_has_the_aim_and_a_busy_one_a_bound() -> None:
 
 
 def test_what_is_never_right_again_soon_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time after 0.3 s; a tenth of a second was wanted, and the processors of the test's machine do not count."""
+    """Each time after 0.3 s, by a clock that goes on with each look; a tenth of a second was wanted, and the processors
+    of the test's machine do not count."""
     monkeypatch.setattr(faults, "AIM", 0.1)
-    monkeypatch.setattr(faults, "BUSY", 1)
+    monkeypatch.setattr(time_limit, "BUSY", 1)
+    now = 0.0
     damaged: list[float] = []
 
     def damage() -> None:
-        damaged.append(time.monotonic())
+        damaged.append(now)
+
+    def right() -> bool:
+        nonlocal now
+        now += 0.125
+        return now > damaged[-1] + 0.3
 
     with pytest.raises(AssertionError, match="right again within none"):
-        soon_right_again(damage, lambda: time.monotonic() > damaged[-1] + 0.3)
+        soon_right_again(damage, right, lambda: now)
     assert len(damaged) == faults.ATTEMPTS
     # Once is enough.
-    took = soon_right_again(damage, lambda: len(damaged) > 4 or time.monotonic() > damaged[-1] + 0.3)
-    assert took <= 0.1
+    took = soon_right_again(damage, lambda: len(damaged) > 4 or right(), lambda: now)
+    assert took == 0
     assert len(damaged) == 5
 
 

@@ -51,6 +51,13 @@ def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any, g
     def received() -> int:
         return int(testbed["client"].counters()["wlan0"].received)
 
+    def relaxed() -> bool:
+        """Whether it is, and why, by one answer: with the next, a trial may have begun."""
+        (connection,) = seen()["connections"]
+        reason = {each["path"]: each["reason"] for each in connection["subflows"]}.get("ethernet", "")
+        why = "its uncapped path from 10.77.2.2 alone once gave"
+        return why in (connection["relaxed"] or "") and "cap of rule cap relaxed" in reason
+
     wait_until(lambda: capped() == 1, "the cap is in force")
     wait_until(lambda: received() > 5_000_000, "Wi-Fi has shown what it gives")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
@@ -60,10 +67,7 @@ def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any, g
             with pytest.raises(Exception, match="not within"):
                 wait_until(lambda: seen()["counters"]["guard"]["relaxations"] > 0, "a relaxation", timeout=3)
             return
-        wait_until(lambda: seen()["counters"]["guard"]["relaxations"] > 0, "the cap is relaxed")
-        (connection,) = seen()["connections"]
-        assert "its uncapped path from 10.77.2.2 alone once gave" in connection["relaxed"]
-        assert "cap of rule cap relaxed" in {s["path"]: s["reason"] for s in connection["subflows"]}["ethernet"]
+        wait_until(relaxed, "the cap is relaxed")
     wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
     throttler.process.signal(signal.SIGTERM)
     assert throttler.process.wait(60) == 0
@@ -92,17 +96,23 @@ def test_a_path_that_fails_under_an_upload(make_testbed: Callable[..., Testbed],
     def sent() -> int:
         return int(testbed["client"].counters()["wlan0"].sent)
 
+    def relaxed() -> bool:
+        """As above."""
+        found = seen()
+        (connection,) = found["connections"]
+        (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]
+        return (
+            (connection["relaxed"] or "").startswith("upload: it got ")
+            and "upload: cap of rule cap relaxed" in ethernet["upload"]["reason"]
+            and found["counters"]["upload_entries"] == 0
+        )
+
     wait_until(in_force, "the cap is in force")
     before = sent()
     wait_until(lambda: sent() > before + 5_000_000, "Wi-Fi has shown what it takes")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
     drop = DROP.replace('oifname "wlan0"', f'meta iifname "{device}" drop; oifname "{device}"')
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
-        wait_until(lambda: seen()["counters"]["guard"]["relaxations"] > 0, "the cap is relaxed")
-        (connection,) = seen()["connections"]
-        assert connection["relaxed"].startswith("upload: it got ")
-        (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]
-        assert "upload: cap of rule cap relaxed" in ethernet["upload"]["reason"]
-        wait_until(lambda: seen()["counters"]["upload_entries"] == 0, "its entry is gone")
+        wait_until(relaxed, "the cap is relaxed and its entry is gone")
     wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
     wait_until(in_force, "the cap is in force again")

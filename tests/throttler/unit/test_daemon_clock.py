@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +24,8 @@ def test_a_clock_that_is_set_opens_and_closes_windows_soon(tmp_path: Path, monke
     async def scenario() -> None:
         ahead = 0.0
         monkeypatch.setattr(time, "time", lambda: BEFORE_SIX - 3600 + time.monotonic() % 100 + ahead)
-        async with running(tmp_path, FROM_SIX, kernel):
-            await asyncio.sleep(0.1)
+        async with running(tmp_path, FROM_SIX, kernel) as scene:
+            await until(lambda: "outside its hours" in json.dumps(scene.status()))
             assert not kernel.netfilter.entries
             ahead = 2 * 3600.0
             await until(lambda: kernel.netfilter.entries)
@@ -38,14 +40,15 @@ def test_a_window_of_a_policy_just_loaded_opens_in_time(tmp_path: Path, monkeypa
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
     async def scenario() -> None:
-        start = time.monotonic()
-        monkeypatch.setattr(time, "time", lambda: BEFORE_SIX + time.monotonic() - start)
+        start = math.inf
+        """When the clock goes on: not before it was seen that the window is closed."""
+        monkeypatch.setattr(time, "time", lambda: BEFORE_SIX + max(0.0, time.monotonic() - start))
         async with running(tmp_path, CAPPED, kernel) as scene:
             assert kernel.netfilter.entries
             # The daemon is asleep now, with no window to wait for.
-            start = time.monotonic()
             await scene.reload(FROM_SIX)
             await until(lambda: not kernel.netfilter.entries)
+            start = time.monotonic()
             await until(lambda: kernel.netfilter.entries)
             assert time.time() >= BEFORE_SIX + 0.5
 

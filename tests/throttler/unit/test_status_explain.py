@@ -117,7 +117,8 @@ async def test_what_a_reload_began_is_as_old_as_the_policy(tmp_path: Path) -> No
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, UNCAPPED, kernel) as scene:
         begun = explained(scene, token="7")[1]["since"]
-        await asyncio.sleep(0.01)
+        # By more than what times are rounded to.
+        await until(lambda: time.time() > begun + 0.001)
         reloaded = time.time()
         await scene.reload(STEERED)
         stages = {each["stage"]: each for each in explained(scene, token="7")[1]["stages"]}

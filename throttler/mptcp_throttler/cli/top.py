@@ -13,7 +13,6 @@ import shutil
 import signal
 import sys
 import termios
-import time
 import tty
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
@@ -28,13 +27,13 @@ from rich.text import Text
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.status_client import ask, ask_async
 from mptcp_throttler.cli.complaints import complain
+from mptcp_throttler.cli.pacing import Pacing
 from mptcp_throttler.cli.status_socket import no_answer
 from mptcp_throttler.views import top as keyboard
 from mptcp_throttler.views import top_screen
 from mptcp_throttler.views.top import Page, View
 from mptcp_throttler.views.top_rows import CAPPED, COMING, HEADING, PLAIN, TITLES, rates_between
 
-ASK_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 5.0
 _TOO_OLD: Final = "the daemon is older than this command and answers no such request; restart it"
 _STYLES: Final = {
@@ -92,8 +91,7 @@ class _Screen:
         self._live = Live(console=self._console, screen=True, auto_refresh=False, redirect_stdout=False)
         self._decoder = getincrementaldecoder("utf-8")(errors="replace")
         self._done: asyncio.Future[int] | None = None
-        self._wanted = asyncio.Event()
-        """Somebody changed what is to be asked."""
+        self._pacing = Pacing(self._ask, lambda: self._view.paused)
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -104,7 +102,7 @@ class _Screen:
         loop.add_signal_handler(signal.SIGTSTP, self._suspend)
         with _keys_at_once(sys.stdin.fileno()), self._live:
             loop.add_reader(sys.stdin.fileno(), self._typed)
-            asking = loop.create_task(self._ask())
+            asking = loop.create_task(self._pacing.run())
             asking.add_done_callback(self._failed)
             self._draw()
             try:
@@ -146,20 +144,12 @@ class _Screen:
             self._view = view
         resumed = before.paused and not self._view.paused
         if resumed or keyboard.request(before, rows) != keyboard.request(self._view, rows):
-            self._wanted.set()
+            self._pacing.wanted.set()
         self._draw()
 
     async def _ask(self) -> None:
-        """Ask, once a second at the most, and less often where answers take long; at a pause only what is new."""
-        while True:
-            began = time.monotonic()
-            self._wanted.clear()
-            await self._ask_once()
-            self._draw()
-            took = time.monotonic() - began
-            await asyncio.sleep(max(ASK_SECONDS - took, took))
-            if self._view.paused:
-                await self._wanted.wait()
+        await self._ask_once()
+        self._draw()
 
     async def _ask_once(self) -> None:
         view, rows = self._view, top_screen.body_height(self._console.height)
