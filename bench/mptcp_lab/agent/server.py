@@ -101,11 +101,16 @@ def remove(directory: Path, *, keep_journal: bool) -> list[str]:
     the directory by it.
     """
     journal = directory / JOURNAL
-    left = [stays for path in sorted(directory.iterdir()) if path != journal and (stays := removed(path)) is not None]
+    # Whatever is gone already need not be removed.
+    if not directory.exists():
+        return []
+    others = sorted(set(directory.iterdir()) - {journal})
+    left = [stays for path in others if (stays := removed(path)) is not None]
     if left or keep_journal:
         return left
-    said = journal.read_bytes()
-    journal.unlink()
+    said = journal.read_bytes() if journal.exists() else b""
+    if (stays := removed(journal)) is not None:
+        return [stays]
     try:
         directory.rmdir()
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,8 @@ def test_the_agent_itself_names_what_it_could_not_remove(server: Server, monkeyp
     with immutable(monkeypatch, "log"):
         assert server.end() == [f"remove {server.directory}/log: Operation not permitted"]
     assert sorted(path.name for path in server.directory.iterdir()) == [JOURNAL, "log"]
+
+
+def test_the_agent_misses_nothing_that_somebody_else_removed(server: Server) -> None:
+    shutil.rmtree(server.directory)
+    assert server.end() == []
