@@ -3,7 +3,8 @@
 ``docs/results/NAME.json`` keeps of a result what pages show: provenance, verdicts and tables, without the single
 values. In a page a table stands between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``; *KEY* is ``aims``,
 ``claims`` or the key of a table. ``<!-- table: NAME.KEY: WORDS -->`` has only the rows with these words in them; a row
-whose first cell is empty has that of the row above.
+whose first cell is empty has that of the row above. Beneath verdicts that today's judge would not make all of, the page
+says in what they differ (``earlier_rules``).
 ``mptcp-bench report --docs`` writes the pages, and a unit test compares them.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from mptcp_lab.testbed.services import REPOSITORY
 
 from . import result_file
+from .earlier_rules import earlier_rule
 from .paper import chapter as paper_chapter
 from .paper.results import PaperResult
 from .report import load
@@ -30,6 +32,8 @@ BEGIN = re.compile(r"<!-- table: (?P<name>[\w-]+)\.(?P<key>[\w-]+)(?:: (?P<words
 END = "<!-- end -->"
 COMMIT = re.compile("[0-9a-f]{40}")
 """What ``provenance`` says of a working copy that is as it was committed."""
+VERDICTS = ("aims", "claims")
+"""Keys of the tables that say more than what was measured."""
 SIGNS = {"met": "met", "missed": "**missed**", "no aim": ""}
 
 
@@ -127,6 +131,9 @@ def _lines(text: str, kept: Mapping[str, ExperimentResult], page: str) -> Iterat
         yield from markdown(_table(kept[name], begin["key"], begin["words"] or "", f"{page}:{number}"))
         yield ""
         yield origin(kept[name])
+        if begin["key"] in VERDICTS and (rule := earlier_rule(name, kept[name])):
+            yield ""
+            yield f"Judged by an earlier rule: {rule}."
         yield ""
         for _, old in lines:
             if BEGIN.fullmatch(old):

@@ -27,7 +27,7 @@ UNUSED = 0.02
 SHORT = 1.0
 """Seconds of steady state, below which there was none."""
 CLOSING = 2.0
-"""Seconds at the end of the steady state by which a cap that came late differs from one that never came."""
+"""Seconds at the end of a download by which a cap that came late differs from one that never came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,7 @@ class Measured:
     congestion_control: tuple[str, ...] = ()
     """What the proxy's subflows to the client used; empty where the download did not go through the proxy."""
     closing: float | None = None
-    """Bits per second of the capped device in the last :data:`CLOSING` seconds of the steady state.
-
-    None where that was shorter, or nothing is capped.
-    """
+    """Bits per second of the capped device in the last :data:`CLOSING` seconds; None where there is neither."""
     broken_off: float | None = None
     """Seconds after which the download was broken off; None where it came to its end."""
 
@@ -108,17 +105,20 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
         wrong.append(protocol)
     if measured.throttler is not None:
         wrong.append(f"the throttler ended (exit status {measured.throttler}) while it should have enforced the policy")
+    late = False
     for path in PATHS:
         rate = measured.steady[path.device]
         shown = f"{path.label} carried {rate / 1e6:.1f} Mbit/s in the steady state"
         fault = _fault(part, path, rate)
         if fault is not None and _late(measured, path):
+            late = True
             missed.append(f"{shown} {fault}: it came late, and was kept to in the last {CLOSING:g} s")
         elif fault is not None:
             wrong.append(f"{shown} {fault}")
         elif path.device in expected and rate < FILLED * expected[path.device]:
             missed.append(f"{shown}, less than {FILLED:.0%} of {_source(part, path, expected[path.device])}")
-    if measured.steady_seconds < SHORT and not wrong:
+    # One whose cap comes late is soon over.
+    if measured.steady_seconds < SHORT and not wrong and not late:
         wrong.append(f"over after {measured.end - measured.start:.1f} s, before a steady state")
     return Outcome(measured, expected, tuple(wrong), tuple(missed))
 

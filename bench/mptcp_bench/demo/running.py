@@ -12,7 +12,7 @@ from rich.console import Console
 from mptcp_lab.agent import processors
 from mptcp_lab.testbed import TWO_PATHS, Host, Testbed, lab_of
 from mptcp_lab.testbed.features import need
-from mptcp_lab.testbed.recorder import Recorder, mean_rate
+from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
     Origin,
@@ -28,8 +28,9 @@ from mptcp_lab.testbed.transfer import download, wget
 from ..live import View
 from ..shipped import POLICY, ethernet_cap
 from . import output as files
-from .judging import CLOSING, SHORT, Measured, Outcome, perform
+from .judging import Measured, Outcome, perform
 from .parts import PATHS, Part, parts
+from .steady import steady
 
 SYSCTL = Path("/proc/sys/net/ipv4")
 NEEDED = (
@@ -38,8 +39,6 @@ NEEDED = (
 )  # fmt: skip
 PAUSE = 0.8
 """Seconds between two downloads: their queues drain, and the picture shows where one ends."""
-ENDING = 0.3
-"""Seconds before a download's end that are not of its steady state: one path may be done before the other."""
 
 
 class DemoError(Exception):
@@ -80,12 +79,7 @@ class Stage:
         used = processors.usage(before, processors.read(own=os.getpid()))
         ended = self.throttler.process.returncode if part.capped and self.throttler is not None else None
         start = seen.began - self.recorder.started
-        steady_seconds = seen.ended - ENDING - part.settle
-        within = (part.settle, seen.ended - ENDING) if steady_seconds >= SHORT else (0.0, seen.ended)
-        closing = None
-        if part.capped is not None and steady_seconds >= CLOSING:
-            end = start + seen.ended - ENDING
-            closing = mean_rate(self.recorder.samples, part.capped, end - CLOSING, end)
+        found = steady(part, self.recorder.samples, start, seen.ended)
         return Measured(
             part,
             start,
@@ -93,15 +87,12 @@ class Stage:
             seen.octets,
             seen.sha256 == self.origin.digests[part.key],
             seen.protocol,
-            {
-                path.device: mean_rate(self.recorder.samples, path.device, *(start + t for t in within))
-                for path in PATHS
-            },
-            steady_seconds,
+            found.rates,
+            found.seconds,
             used,
             ended,
             tuple(sorted(controls)),
-            closing,
+            found.closing,
             limit if seen.timed_out else None,
         )
 

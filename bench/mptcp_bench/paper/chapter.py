@@ -18,7 +18,8 @@ ARROWS = {UP: "client → origin", DOWN: "origin → client"}
 PERCENTS = (50, 95, 99)
 
 
-def _cell(found: Statistic | None) -> str:
+def cell_of(found: Statistic | None) -> str:
+    """Return mean, interval and number of runs for people."""
     if found is None:
         return "—"
     half = None if found.high is None else found.high - found.mean
@@ -32,13 +33,13 @@ def _statistics(result: PaperResult) -> list[Table]:
     columns = [case for case in result.cases if case.kind != "sweep"]
     names = in_order(s.metric for s in result.summary if s.case in {case.key for case in columns})
     if names:
-        rows = [(metric(n).title, *(_cell(result.statistic(case.key, n)) for case in columns)) for n in names]
+        rows = [(metric(n).title, *(cell_of(result.statistic(case.key, n)) for case in columns)) for n in names]
         tables.append(Table("statistics", caption, ("", *(case.title for case in columns)), tuple(rows)))
     swept = result.of_kind("sweep")
     names = in_order(s.metric for s in result.summary if s.case in {case.key for case in swept})
     if names:
         head = ("", *(metric(n).title for n in names))
-        points = [(case.title, *(_cell(result.statistic(case.key, n)) for n in names)) for case in swept]
+        points = [(case.title, *(cell_of(result.statistic(case.key, n)) for n in names)) for case in swept]
         tables.append(Table("sweep", "The sweep", head, tuple(points)))
     return tables
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from mptcp_common.units import approximate_size, parse_rate
+from collections import Counter
 
-from .judging import Claims, Finding, Measured, Missing, above, either, explained, likely, no_less, within
+from mptcp_common.units import approximate_size, counted, parse_rate
+
+from .judging import FEWEST, Claims, Finding, Measured, Missing, above, either, explained, likely, no_less, within
 from .results import (
     CASE_OF,
     ETHERNET,
@@ -65,10 +67,11 @@ def mbit(statistic: Statistic) -> str:
     "The server does not know Multipath TCP: the client's attempt fails and one plain TCP connection carries all.",
 )
 def _fig2_fallback(m: Measured) -> Finding:
-    asked = m.valid("tcp-ethernet") + m.valid("tcp-wifi")
-    others = sum(run.cause == Cause.NO_FALLBACK for run in m.result.failed())
-    if not asked and not others:
-        raise Missing("No download was measured")
+    valid = {case: m.valid(case) for case in CASE_OF.values()}
+    not_so = Counter(run.case for run in m.result.failed() if run.cause == Cause.NO_FALLBACK)
+    asked, others = sum(valid.values()), not_so.total()
+    if any(valid[case] + not_so[case] < FEWEST for case in valid):
+        raise Missing(f"{counted(asked + others, 'download')}: too few over one of the interfaces to tell")
     return Finding(
         f"In {asked} of {asked + others} downloads the client sent MP_CAPABLE and fell back, by the kernel's own "
         "counters.",
@@ -127,7 +130,8 @@ def _fig3_ethernet_first(m: Measured) -> Finding:
 @CLAIMS.of("fig3", "wifi-unused", "Wi-Fi remains almost fully underutilized as long as Ethernet is not congested.")
 def _fig3_wifi_unused(m: Measured) -> Finding:
     wifi, ethernet = m("mptcp", rate(WIFI)), m("mptcp", rate(ETHERNET))
-    used = wifi.mean / m.mean("tcp-wifi", rate(WIFI)), ethernet.mean / m.mean("tcp-ethernet", rate(ETHERNET))
+    alone = m("tcp-wifi", rate(WIFI)), m("tcp-ethernet", rate(ETHERNET))
+    used = wifi.mean / alone[0].mean, ethernet.mean / alone[1].mean
     part = m("mptcp", share(WIFI))
     return Finding(
         f"Wi-Fi carried {mbit(wifi)}, {part.mean:.0%} of the bytes: {used[0]:.0%} of what it gives alone, beside an "
@@ -137,7 +141,7 @@ def _fig3_wifi_unused(m: Measured) -> Finding:
             "the scheduler of today's Linux gives a segment to the subflow that will have sent its queue soonest, so "
             "that what a full Ethernet does not take goes to Wi-Fi; MPTCP 0.89 left it unused because its coupled "
             "congestion control (LIA) held the worse path's window down, which upstream Linux does not have.",
-            signs=used[0] >= SATISFACTORY and used[1] >= SATURATED,
+            signs=lambda: above(wifi, alone[0], SATISFACTORY) and above(ethernet, alone[1], SATURATED),
         ),
     )
 
@@ -158,22 +162,24 @@ def _fig4_small_loses(m: Measured) -> Finding:
     small, large = m("small", RETRANSMISSIONS), m("large", RETRANSMISSIONS)
     shares = m("small", RETRANSMISSION_SHARE), m("large", RETRANSMISSION_SHARE)
     memory = [m("small", OUT_OF_ORDER), m("large", OUT_OF_ORDER)]
-    drops = m.mean("small", RECEIVER_DROPS)
-    something = shares[0].mean >= HARDLY or drops >= 1
-    loses = something and above(shares[0], HARDLY) and above(shares[0], shares[1])
+    drops = m("small", RECEIVER_DROPS)
+    lost = above(shares[0], HARDLY)
     buffer = float(m.result.case("small").parameters["receive_buffer"] or 0)
     return Finding(
-        f"The receiver dropped {drops:.0f} with 0.18 MB. Segments retransmitted by the proxy: {small.mean:.0f} with "
-        f"0.18 MB ({shares[0].mean:.2%}), {large.mean:.0f} with 0.72 MB ({shares[1].mean:.2%}). Greatest receive "
+        f"The receiver dropped {drops.mean:.0f} with 0.18 MB. Segments retransmitted by the proxy: {small.mean:.0f} "
+        f"with 0.18 MB ({shares[0].mean:.2%}), {large.mean:.0f} with 0.72 MB ({shares[1].mean:.2%}). Greatest receive "
         f"memory in use: {approximate_size(memory[0].mean)}, {memory[0].mean / buffer:.0%} of the buffer, and "
         f"{approximate_size(memory[1].mean)}.",
         *likely(
-            loses,
+            lost and above(shares[0], shares[1]),
             "a receiver of today never advertises more than it can hold, so that the connection's window (RFC 8684, "
             "3.3.1) keeps the sender waiting, and a small buffer costs throughput instead of packets.",
-            signs=not something
-            and memory[0].mean >= FULL * buffer
-            and m.mean("small", GOODPUT) < m.mean("large", GOODPUT),
+            signs=lambda: (
+                not lost
+                and not any(drops.values)
+                and above(memory[0], FULL * buffer)
+                and above(m("large", GOODPUT), m("small", GOODPUT))
+            ),
         ),
     )
 
@@ -254,13 +260,13 @@ def _fig5_unstable(m: Measured) -> Finding:
     rates = m("mtu-1000", GOODPUT), m("mtu-1500", GOODPUT)
     left = rates[0].mean / rates[1].mean / HEADERS_LEAVE
     worse = not above(rates[0], rates[1], SATURATED * HEADERS_LEAVE)
-    idle = m.mean("mtu-1000", LEAST_IDLE)
+    lost, idle = above(small, HARDLY), m("mtu-1000", LEAST_IDLE)
     return Finding(
         f"Retransmitted: {small.mean:.2%} of the segments with MTU 1000, {full.mean:.2%} with 1500; goodput is "
-        f"{left:.3f} of what the headers leave. The busiest processor was idle {idle:.0%} of the time.",
+        f"{left:.3f} of what the headers leave. The busiest processor was idle {idle.mean:.0%} of the time.",
         *explained(
-            worse and small.mean >= HARDLY and above(small, full),
-            not worse and small.mean < HARDLY and idle >= SPARE,
+            worse and lost and above(small, full),
+            lambda: not worse and not lost and above(idle, SPARE),
             "The paper's Raspberry Pi Model B (700 MHz, Ethernet behind USB) was short of processor time for half as "
             "many packets again; the hosts measured here had some to spare, and pay for the headers alone.",
         ),

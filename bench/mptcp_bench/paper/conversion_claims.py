@@ -53,12 +53,12 @@ def _against(m: Measured, kind: str, found: Statistic, more: str) -> tuple[Judge
     paper = _paper(kind)
     if above(found, paper, SAME_SIZE):
         return "fails", f"{found.mean / paper:.1f} times the paper's."
-    idle = m.mean(MPTCP, LEAST_IDLE)
+    idle = m(MPTCP, LEAST_IDLE)
     return explained(
         above(found, paper, 1 / SAME_SIZE),
-        idle >= SPARE,
+        lambda: above(idle, SPARE),
         "The paper's proxy was a guest of ESXi, short of memory and processor time, as its authors say. This one, "
-        f"{paper / found.mean:.0f} times as fast, had {idle:.0%} of its busiest processor to spare. {more}",
+        f"{paper / found.mean:.0f} times as fast, had {idle.mean:.0%} of its busiest processor to spare. {more}",
     )
 
 
@@ -118,7 +118,7 @@ def _slower(m: Measured) -> Finding:
         f"it in {show(segment.mean, 's')}.",
         *explained(
             all(slower),
-            compare(own.values, segment.values).holds is True,
+            lambda: above(own, segment),
             "Squid sends the SYN only after it has read and understood the whole request: that SYN goes through the "
             "application as well, and through more of it than a piece of content, which is read and written.",
         ),

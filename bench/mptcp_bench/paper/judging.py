@@ -3,8 +3,9 @@
 ``holds``: measured so. ``fails``: measured otherwise; where a reason is likely, it is said to be no more than that.
 ``differs``: measured otherwise because a kernel, a host or a throttler of today works otherwise than the paper's Linux
 3.14 with MPTCP 0.89, and the mechanism that is named was measured. ``not judged``: what was measured is not enough.
-No verdict is written down without a comparison that decides it, and one that noise leaves open decides nothing. Each
-claim has mutants that break it (tests/bench/unit/paper_mutants.py): a new one needs one.
+No verdict is written down without a comparison that decides it, and one that noise leaves open decides nothing; what is
+counted, such as downloads in which a cap came, takes two of them. Each claim has mutants that break it
+(tests/bench/unit/paper_mutants.py): a new one needs one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from ..result_file import JudgedClaim, Judgement
 from ..statistics import Comparison, compare, no_less_than
 from .quantities import show
 from .results import PaperResult, Statistic
+
+FEWEST = 2
+"""Runs of a case, at least, by which what is counted is judged: a single one confirms nothing and refutes nothing."""
 
 
 class Missing(Exception):
@@ -133,19 +137,26 @@ def either(condition: bool) -> Judgement:
     return "holds" if condition else "fails"
 
 
-def explained(holds: bool, mechanism: bool, why: str) -> tuple[Judgement, str]:
+def explained(holds: bool, mechanism: Callable[[], bool], why: str) -> tuple[Judgement, str]:
     """Return the verdict on a claim that a kernel of today may be the reason for, and the reason.
 
-    It ``differs`` only where the *mechanism* that *why* names was itself measured; otherwise it just fails.
+    It ``differs`` only where the *mechanism* that *why* names was itself measured; otherwise it just fails. *mechanism*
+    is asked where the claim does not hold, and raises as :func:`above` does: then noise is all between the two.
     """
     if holds:
         return "holds", ""
-    return ("differs", why) if mechanism else ("fails", "")
+    return ("differs", why) if mechanism() else ("fails", "")
 
 
-def likely(holds: bool, why: str, *, signs: bool = True) -> tuple[Judgement, str]:
+def likely(holds: bool, why: str, *, signs: Callable[[], bool] = lambda: True) -> tuple[Judgement, str]:
     """Return the verdict on a claim whose failure has a likely reason, *why*, that the runs do not measure.
 
-    Nothing is said of it where what they do measure has no *signs* of it.
+    Nothing is said of it where what they do measure has no *signs* of it, or leaves them open.
     """
-    return ("holds", "") if holds else ("fails", f"Likely, but not measured: {why}" if signs else "")
+    if holds:
+        return "holds", ""
+    try:
+        shown = signs()
+    except Missing:
+        shown = False
+    return "fails", f"Likely, but not measured: {why}" if shown else ""

@@ -12,7 +12,8 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 }
 """Least value and unit."""
 _OF_NOTHING = {"bit/s": "Mbit/s", "s": "s", "B": "kB", "ratio": "%"}
-_FACTOR = {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "ms": 1e-3, "µs": 1e-6, "MB": 1e6, "kB": 1e3, "%": 0.01}
+FACTORS = {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "ms": 1e-3, "µs": 1e-6, "MB": 1e6, "kB": 1e3, "%": 0.01}
+"""By unit what is one of it, where that is not 1."""
 
 
 def scale(value: float, unit: str) -> tuple[float, str]:
@@ -21,7 +22,7 @@ def scale(value: float, unit: str) -> tuple[float, str]:
     if steps is None:
         return 1.0, "" if unit == "count" else unit
     name = next((name for least, name in steps if abs(value) >= least), steps[-1][1]) if value else _OF_NOTHING[unit]
-    return _FACTOR.get(name, 1.0), name
+    return FACTORS.get(name, 1.0), name
 
 
 def decimals(value: float, digits: int = 3) -> int:

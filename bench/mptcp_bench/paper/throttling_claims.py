@@ -9,7 +9,7 @@ from __future__ import annotations
 from mptcp_common.units import approximate_rate
 
 from .claims import MARGIN, mbit
-from .judging import Claims, Finding, Measured, above, either, explained, no_less, shifted, within
+from .judging import FEWEST, Claims, Finding, Measured, Missing, above, either, explained, no_less, shifted, within
 from .results import (
     BEFORE_CAP,
     CAPPED,
@@ -27,7 +27,7 @@ from .summary import summed_up
 
 CLAIMS = Claims()
 AT_ONCE = 0.1
-"""Seconds within which a cap is in force for a transfer to be throttled from its start."""
+"""Seconds within which a cap is in force for a transfer to be throttled from its start: a first one is late by more."""
 LANDED = 1.0
 """Seconds within which a cap that lands softly is in force (docs/soft-start.md)."""
 FULL_SPEED = 0.8
@@ -40,6 +40,8 @@ CAP_TOLERANCE = 0.05
 MORE = 1.05
 """Times by which a rate has to exceed another to be more."""
 LESS = 0.95
+FULL = 0.9
+"""Of what Wi-Fi carries without a throttle: with at least that it is still full."""
 
 
 def _milliseconds(statistic: Statistic) -> str:
@@ -51,8 +53,13 @@ def _milliseconds(statistic: Statistic) -> str:
 
 
 def _never(m: Measured, case: str) -> Finding | None:
-    """Return what to say where the cap was not in force in every transfer of *case*, None where it was."""
+    """Return what to say where the cap was not in force in every transfer of *case*, None where it was.
+
+    Raises Missing where there was one transfer alone.
+    """
     capped = m(case, CAPPED)
+    if capped.n < FEWEST:
+        raise Missing(f"A single transfer of {m.result.case(case).title} does not tell whether its cap comes")
     if min(capped.values) == 1:
         return None
     return Finding(
@@ -60,6 +67,18 @@ def _never(m: Measured, case: str) -> Finding | None:
         f"{m.result.case(case).title}.",
         "fails",
     )
+
+
+def _first_after(m: Measured) -> Statistic:
+    """Return how long after the join a first transfer is throttled: where that was over before, its whole time."""
+    least = [
+        run.values.get(TIME_TO_THROTTLE, run.values[DURATION] - run.values.get(JOINED, 0.0))
+        for run in m.result.valid("first")
+        if DURATION in run.values
+    ]
+    if not least:
+        raise Missing("The first transfer was not measured")
+    return summed_up("first", TIME_TO_THROTTLE, least)
 
 
 @CLAIMS.of(
@@ -70,27 +89,15 @@ def _never(m: Measured, case: str) -> Finding | None:
 def _fig6_first_escapes(m: Measured) -> Finding:
     if never := _never(m, "repeated"):
         return never
-    again, duration, missed = (
-        m("repeated", TIME_TO_THROTTLE),
-        m("first", DURATION),
-        m("first", CAPPED).values.count(0.0),
-    )
-    # Where the first was over before its cap came, its whole time is a lower bound.
-    first = summed_up(
-        "first",
-        TIME_TO_THROTTLE,
-        [
-            r.values.get(TIME_TO_THROTTLE, r.values[DURATION] - r.values.get(JOINED, 0.0))
-            for r in m.result.valid("first")
-        ],
-    )
+    first, again, duration = _first_after(m), m("repeated", TIME_TO_THROTTLE), m("first", DURATION)
+    missed = m("first", CAPPED).values.count(0.0)
     late = f" (in {missed} of them not before their end)" if missed else ""
     return Finding(
         f"The cap is in force {_milliseconds(first)} after the second subflow joined in first transfers{late}, "
         f"{_milliseconds(again)} in repeated ones; the first takes {duration.mean:.2f} s.",
         *explained(
             above(shifted(first, -AT_ONCE), again),
-            not missed and first.mean <= LANDED,
+            lambda: not missed and not above(first, LANDED),
             "Classes are made when the policy is loaded, so that a first transfer is throttled like any other: its cap "
             "is in force as soon as that of a repeated one.",
         ),
@@ -113,7 +120,7 @@ def _fig6_small_impact(m: Measured) -> Finding:
         f"{free.mean:.2f} s not throttled, {first.mean:.2f} s with Ethernet at {approximate_rate(cap)}: {more:+.2f} s.",
         *explained(
             not late,
-            _never(m, "first") is None and m.mean("first", TIME_TO_THROTTLE) <= LANDED,
+            lambda: _never(m, "first") is None and not above(m("first", TIME_TO_THROTTLE), LANDED),
             "The paper's first transfer was over before its throttle was in place. Here the cap is in force within a "
             "second, so that part of 5 MB has to take the slower path, as the policy asks.",
         ),
@@ -129,21 +136,34 @@ def _fig6_repeated_throttled(m: Measured) -> Finding:
     if never := _never(m, "repeated"):
         return never
     free, repeated = m("free", share(ETHERNET)), m("repeated", share(ETHERNET))
-    again, duration = m("repeated", TIME_TO_THROTTLE), m("repeated", DURATION)
+    first, again, duration = _first_after(m), m("repeated", TIME_TO_THROTTLE), m("repeated", DURATION)
     relieved = not above(repeated, free, LESS)
-    speed, full = m.result.statistic("repeated", BEFORE_CAP), m.mean("free", rate(ETHERNET))
+    on_time = relieved and not above(again, duration, ON_TIME)
+    speed, full = m.result.statistic("repeated", BEFORE_CAP), m("free", rate(ETHERNET))
     before = (
-        "" if speed is None else f"; until then Ethernet carried up to {mbit(speed)}, not throttled {full / 1e6:.1f}"
+        ""
+        if speed is None
+        else f"; until then Ethernet carried up to {mbit(speed)}, not throttled {full.mean / 1e6:.1f}"
     )
-    return Finding(
-        f"Ethernet carries {repeated.mean:.0%} of a repeated transfer ({free.mean:.0%} when not throttled); the "
-        f"cap is in force after {_milliseconds(again)} of {duration.mean:.2f} s{before}.",
-        *explained(
-            relieved and not above(again, duration, ON_TIME),
-            relieved and again.mean <= LANDED and speed is not None and speed.mean >= FULL_SPEED * full,
+    if on_time:
+        verdict = explained(
+            above(shifted(first, -AT_ONCE), again),
+            lambda: not above(first, AT_ONCE),
+            "A first transfer has no overhead that a repeated one could be without: classes are made when the policy "
+            "is loaded.",
+        )
+    else:
+        verdict = explained(
+            False,
+            lambda: relieved and not above(again, LANDED) and speed is not None and above(speed, full, FULL_SPEED),
             "The cap lands softly, on a repeated transfer too: what waits for Ethernet leaves at full speed before its "
             "rate falls.",
-        ),
+        )
+    return Finding(
+        f"Ethernet carries {repeated.mean:.0%} of a repeated transfer ({free.mean:.0%} when not throttled); the "
+        f"cap is in force after {_milliseconds(again)} of {duration.mean:.2f} s, of a first transfer after "
+        f"{_milliseconds(first)}{before}.",
+        *verdict,
     )
 
 
@@ -188,7 +208,7 @@ def _fig7_offload(m: Measured) -> Finding:
         f"instead of {mbit(free)}.",
         *explained(
             moved and above(throttled, free, MORE),
-            moved and free.mean >= LESS * alone.mean and throttled.mean >= 0.9 * free.mean,
+            lambda: moved and above(free, alone, LESS) and above(throttled, free, FULL),
             "Its share rises as the paper says; its throughput cannot, since Wi-Fi carries all it can without any "
             "throttle (Figure 3).",
         ),

@@ -2,8 +2,10 @@
 
 Looks at the directories PREFIX… below DIRECTORY. Where the journal of one is not locked, its programs are ended, its
 changes undone, last made first, and the directory is removed. A change whose undoing fails stays in the journal, and
-the journal where it is, so that the next call tries again. Prints a JSON object: ``removed``, the directories;
-``left``, what could not be undone; ``live``, the process ids of servers of other runs than RUN.
+the journal where it is, so that the next call tries again. A damaged line, which may be a change, is named and stays;
+where it is the first, which says of what boot and network the others are, nothing of that journal is done. Prints a
+JSON object: ``removed``, the directories; ``left``, what could not be undone or removed, or is damaged; ``live``, the
+process ids of servers of other runs than RUN.
 
 A directory is believed only if it belongs to the user who asks (root), because its journal is carried out.
 """
@@ -13,26 +15,52 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import signal
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .processes import marked
 from .server import GRACE, JOURNAL, MARK, UNDOING, Refused, boot_and_network, undo
 from .server import remove as remove_directory
 
 
-def entries(journal: Path) -> list[dict[str, Any]]:
-    """Return what *journal* says; a last line that was cut short says nothing."""
-    found = []
-    for line in journal.read_text(errors="replace").splitlines():
-        with suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+class Noted(NamedTuple):
+    """What a journal says."""
+
+    of: dict[str, Any] | None
+    """Its first line: whose it is; None where that is damaged."""
+    entries: tuple[dict[str, Any], ...]
+    """Of the others, those that are sound."""
+    damaged: tuple[int, ...]
+    """Numbers of the lines that are not."""
+
+
+def noted(journal: Path) -> Noted:
+    """Return what *journal* says; a last line that was cut short says nothing: what it would say was not done yet."""
+    found = [_entry(line) for line in journal.read_bytes().split(b"\n")[:-1]]
+    damaged = tuple(number for number, entry in enumerate(found, 1) if entry is None)
+    first = found[0] if found else None
+    of = first if first is not None and {"run", "pid", "boot", "network"} <= first.keys() else None
+    if of is None and 1 not in damaged:
+        damaged = (1, *damaged)
+    return Noted(of, tuple(entry for entry in found[1:] if entry is not None), damaged)
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """Return what *line* says, None where it is damaged."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    match entry:
+        case {"change": int(), "undo": [_, *_] as argv} if all(isinstance(word, str) for word in argv):
+            return dict(entry)
+        case {"run": str()} | {"undone": int()}:
+            return dict(entry)
+    return None
 
 
 def locked(journal: Path) -> bool:
@@ -58,17 +86,22 @@ def end(mark: str) -> None:
         time.sleep(0.05)
 
 
-def remove(directory: Path, noted: list[dict[str, Any]]) -> list[str]:
-    """End and undo what the journal of a dead server says; return what could not be undone."""
+def remove(directory: Path, found: Noted) -> list[str]:
+    """End and undo what the journal of a dead server says; return what could not be undone or removed."""
     end(f"{MARK}={directory}")
-    left = []
+    left = [
+        f"line {number} of {directory / JOURNAL} is damaged and may be a change: look for it, then remove {directory}"
+        for number in found.damaged
+    ]
     changes: dict[int, list[str]] = {}
-    for entry in noted:
+    for entry in found.entries:
         if "change" in entry:
             changes[entry["change"]] = entry["undo"]
         elif "undone" in entry:
             changes.pop(entry["undone"], None)
-    with (directory / JOURNAL).open("a") as journal:
+    with (directory / JOURNAL).open("r+b") as journal:
+        # What is noted now begins a line: behind one that was cut short it would be part of that.
+        journal.truncate(journal.seek(journal.read().rfind(b"\n") + 1))
         for number in sorted(changes, reverse=True):
             try:
                 undo(changes[number], UNDOING)
@@ -76,10 +109,9 @@ def remove(directory: Path, noted: list[dict[str, Any]]) -> list[str]:
                 words = " ".join(str(reason).split())
                 left.append(f"{' '.join(changes[number])}: {words}; once it is undone by hand, remove {directory}")
             else:
-                journal.write(json.dumps({"undone": number}) + "\n")
+                journal.write(json.dumps({"undone": number}).encode() + b"\n")
                 journal.flush()
-    remove_directory(directory, keep_journal=bool(left))
-    return left
+    return left + remove_directory(directory, keep_journal=bool(left))
 
 
 def main(arguments: list[str]) -> int:
@@ -92,19 +124,26 @@ def main(arguments: list[str]) -> int:
         directory = journal.parent
         if any(path.is_symlink() or path.stat().st_uid != os.geteuid() for path in (directory, journal)):
             continue
-        noted = entries(journal)
-        first = noted[0] if noted else {}
-        if locked(journal):
-            if first.get("run") != run_id and first.get("network") == here["network"]:
-                live.append(first.get("pid", 0))
-        elif first.get("boot") != here["boot"]:
+        is_locked, found = locked(journal), noted(journal)
+        if is_locked:
+            if found.of and found.of["run"] != run_id and found.of["network"] == here["network"]:
+                live.append(found.of["pid"])
+            continue
+        if found.of is None:
+            left.append(
+                f"the first line of {journal} is damaged and does not say of what boot and network the others are: "
+                f"undo by hand what is of these, then remove {directory}"
+            )
+            continue
+        if found.of["boot"] != here["boot"]:
             # What it did went with the boot in which it did it.
-            shutil.rmtree(directory, ignore_errors=True)
-            removed.append(str(directory))
-        elif first.get("network") == here["network"]:
-            failures = remove(directory, noted)
-            left += failures
-            removed += [] if failures else [str(directory)]
+            failures = remove_directory(directory, keep_journal=False)
+        elif found.of["network"] == here["network"]:
+            failures = remove(directory, found)
+        else:
+            continue
+        left += failures
+        removed += [] if failures else [str(directory)]
     print(json.dumps({"removed": removed, "left": left, "live": live}))
     return 0
 

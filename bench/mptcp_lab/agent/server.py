@@ -3,8 +3,8 @@
 The driver talks to one such process on each host: requests on its standard input and answers on its standard output,
 a JSON object on a line each. When the input ends, because the driver is done, was killed or lost its network, the
 programs are ended (SIGTERM, SIGKILL after ``GRACE`` seconds, with all that they started), the changes are undone, last
-made first, and the directory is removed. So nothing of a run outlives its driver, unless undoing a change fails: then
-the journal stays, and says so to ``leftovers``.
+made first, and the directory is removed. So nothing of a run outlives its driver, unless undoing a change fails, or
+removing the directory: then the journal stays, and says so to ``leftovers``.
 
 A journal in the directory, locked as long as this process lives, has every change before it is made; from it, and from
 the mark that every program carries in its environment, ``leftovers`` does the same for a server that was killed itself.
@@ -31,7 +31,6 @@ import ctypes
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +41,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .processes import MountError, descendants, kill_tree, with_mounts
+from .removal import removed
 
 GRACE = 10.0
 """Seconds that the programs have to end by themselves."""
@@ -94,17 +94,29 @@ def undo(argv: list[str], timeout: float) -> None:
         raise Refused(_exit(code, out, err))
 
 
-def remove(directory: Path, *, keep_journal: bool) -> None:
-    """Remove the directory of a run; of one whose changes are not all undone, all but the journal."""
-    if not keep_journal:
-        shutil.rmtree(directory, ignore_errors=True)
-        return
-    for path in directory.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name != JOURNAL:
-            with suppress(OSError):
-                path.unlink()
+def remove(directory: Path, *, keep_journal: bool) -> list[str]:
+    """Remove the directory of a run, and return what stays and why.
+
+    Where something does, or its changes are not all undone, by *keep_journal*, the journal stays: ``leftovers`` finds
+    the directory by it.
+    """
+    journal = directory / JOURNAL
+    # Whatever is gone already need not be removed.
+    if not directory.exists():
+        return []
+    others = sorted(set(directory.iterdir()) - {journal})
+    left = [stays for path in others if (stays := removed(path)) is not None]
+    if left or keep_journal:
+        return left
+    said = journal.read_bytes() if journal.exists() else b""
+    if (stays := removed(journal)) is not None:
+        return [stays]
+    try:
+        directory.rmdir()
+    except OSError as error:
+        journal.write_bytes(said)
+        return [f"remove {directory}: {error.strerror}"]
+    return []
 
 
 def _not_started(argv: list[str], error: OSError) -> str:
@@ -265,8 +277,7 @@ class Server:
                     self._undo(number, UNDOING)
                 except Refused as reason:
                     left.append(f"{' '.join(argv)}: {reason}")
-        remove(self.directory, keep_journal=bool(left))
-        return left
+        return left + remove(self.directory, keep_journal=bool(left))
 
 
 def main(directory: str, run_id: str) -> int:

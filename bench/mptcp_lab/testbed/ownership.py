@@ -3,7 +3,7 @@
 A run claims an id with a lock file in ``RUN_DIRECTORY``, on which it holds a flock(2) as long as it lives;
 its namespaces are called ``mpx-ID-NODE``. A lock file that nobody holds is that of a dead run, whatever
 became of its process id. Namespaces without a lock file are not ours and are never touched; hence the lock file of a
-run stays as long as one of its namespaces does.
+run stays as long as one of its namespaces does, or something in its temporary directory, which it alone names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
 import signal
 import tempfile
 import time
@@ -21,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..agent.removal import removed
 from .commands import TestbedError, run
 
 PREFIX = "mpx"
@@ -77,7 +77,7 @@ def claimed_run() -> Iterator[Run]:
     """Claim an id and a temporary directory; both are given back at the end.
 
     Where a namespace of the run is still there, its deletion failed: the run is then one that is dead, with all it has,
-    and :func:`remove_stale` tries again.
+    and :func:`remove_stale` tries again. So it is where something in the directory stays, which raises TestbedError.
     """
     with registry():
         identifier = secrets.token_hex(3)
@@ -92,10 +92,19 @@ def claimed_run() -> Iterator[Run]:
     try:
         yield claimed
     finally:
-        if not claimed.namespaces:
-            shutil.rmtree(directory, ignore_errors=True)
-            lock.unlink(missing_ok=True)
-        os.close(descriptor)
+        try:
+            if not claimed.namespaces:
+                _give_back(claimed, lock)
+        finally:
+            os.close(descriptor)
+
+
+def _give_back(claimed: Run, lock: Path) -> None:
+    """Remove the directory of *claimed*, then its *lock* file; TestbedError where the one stays, and so the other."""
+    stays = removed(claimed.directory)
+    if stays is not None:
+        raise TestbedError(f"testbed {claimed.id}: {stays}; mptcp-bench cleanup tries again")
+    lock.unlink(missing_ok=True)
 
 
 def _runs() -> Iterator[Run]:
@@ -113,6 +122,8 @@ def _runs() -> Iterator[Run]:
             try:
                 known = json.loads(os.read(descriptor, 4096))
                 pid, directory = int(known["pid"]), Path(known["directory"])
+                if not directory.name.startswith(f"{PREFIX}-{lock.stem}-"):
+                    raise ValueError(f"{directory} is that of another run")
             except (ValueError, TypeError, KeyError):
                 yield Run(lock.stem, 0, Path(), alive, damaged=True)
             else:
@@ -149,11 +160,13 @@ def remove_stale() -> Cleaned:
                     f"{name}: {lock} is damaged and does not say where its temporary directory is: "
                     f"remove {tempfile.gettempdir()}/{PREFIX}-{dead.id}-*, then that file"
                 )
+            # As long as a namespace stays, what runs in it may need its files.
+            stays = None if failures else removed(dead.directory)
+            if stays is not None:
+                failures.append(f"{name}: {stays}")
             if failures:
                 left += failures
                 continue
-            if dead.directory.name.startswith(f"{PREFIX}-{dead.id}-"):
-                shutil.rmtree(dead.directory, ignore_errors=True)
             lock.unlink(missing_ok=True)
             done.append(f"removed {name}")
     return Cleaned(tuple(done), tuple(left))

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rich.console import Console
+
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.attempts import Repeated, first_attempt
-from mptcp_lab.testbed import TestbedError
+from mptcp_bench.experiments.attempts import Attempts
+from mptcp_bench.experiments.findings import Findings
+from mptcp_lab.testbed import EmulationError, TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
 MBIT = 1_000_000
@@ -36,11 +39,22 @@ class Judge:
 def with_attempts(judge: Judge) -> Judge:
     """Return *judge* of an experiment that makes an attempt again: one was, for the emulator was late."""
 
-    def judging(of: Callable[[], Sequence[Aim]], *more: Repeated) -> Callable[[], Sequence[Aim]]:
-        return lambda: [*of(), first_attempt([Repeated("one", "the emulator was late", emulation=True), *more])]
+    def judging(of: Callable[[], Sequence[Aim]], *more: TestbedError) -> Callable[[], Sequence[Aim]]:
+        def judged() -> Sequence[Aim]:
+            attempts = Attempts(Console(quiet=True))
+            failing = iter((EmulationError("the emulator was late"), *more))
+
+            def run() -> None:
+                for error in failing:
+                    raise error
+
+            attempts.of(run, "one", most=3)
+            return attempts.judged(Findings((), {}, aims=tuple(of()))).aims
+
+        return judged
 
     mutants = {name: judging(of) for name, of in judge.mutants.items()}
-    failed = Repeated("one", "the connection fell back to TCP", emulation=False)
+    failed = TestbedError("the connection fell back to TCP")
     mutants["it works at the second attempt alone"] = judging(judge.sound, failed)
     return Judge(judging(judge.sound), mutants, judge.refused)
 

@@ -27,6 +27,9 @@ def rig(tunnels: int) -> Rig:
     return Rig(tunnels, set_up=tunnels / 300, two_subflows=tunnels, alone=QUIET)
 
 
+STOPPED = ("idle", "just started", "as a reload begins", "in mid-reload")
+
+
 def held(tunnels: int) -> Held:
     """A throttler that meets every aim."""
     return Held(
@@ -43,7 +46,7 @@ def held(tunnels: int) -> Held:
         busy=replace(QUIET, daemon=0.2),
         reactions=(1.5,) * REACTIONS,
         asked=(1.6,) * ASKED,
-        stops=(Stop("idle", 0.5, ()), Stop("in mid-reload", 1.0, ())),
+        stops=tuple(Stop(when, 0.5, ()) for when in STOPPED),
         resident=100.0,
         proportional=90.0,
         kept_limits=0,
@@ -111,8 +114,8 @@ SCALE = Judge(
         "tunnels end": scaled({"ended": 1}),
         "too large": scaled({"resident": 151.0}),
         "no memory at all: it is dead": scaled({"resident": 0.0}),
-        "late stops": scaled({"stops": (Stop("idle", 3.1, ()), Stop("in mid-reload", math.inf, ()))}),
-        "something is left": scaled({"stops": (Stop("idle", 0.1, WRONG), Stop("in mid-reload", 0.1, WRONG))}),
+        "late stops": scaled({"stops": tuple(map(Stop, STOPPED, (3.1, 3.1, 3.1, math.inf), ((),) * 4))}),
+        "something is left": scaled({"stops": tuple(Stop(when, 0.1, WRONG) for when in STOPPED)}),
         "a soft cap slows the other path down": scaled(soft=(0.9,)),
         "no soft cap was measured": scaled(soft=()),
         "nothing measured": lambda: scale_judging.judge((), NONE, (), REACTIONS, ASKED),

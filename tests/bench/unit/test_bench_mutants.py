@@ -5,52 +5,20 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
-from mutants import REFUSALS, Judge, bounds, broken, judged_by, missed, with_attempts
-from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
-from mutants_of_console import CONSOLE
-from mutants_of_crowds import CROWDS
-from mutants_of_middleboxes import MIDDLEBOXES
-from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
-from mutants_of_overshoot import OVERSHOOT
-from mutants_of_relay import RELAY
-from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
-from mutants_of_scale_and_emulation import EMULATION, SCALE
-from mutants_of_soak import SOAK
-from mutants_of_steering import STEERING
+from judges import JUDGES
+from mutants import REFUSALS, bounds, broken, judged_by, missed
 from named_faults import FAULTS, OURS, Reason
 
 from mptcp_bench import experiments
 from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim
-
-JUDGES: dict[str, Judge] = {
-    "console": CONSOLE,
-    "control-plane": CONTROL_PLANE,
-    "crowds": with_attempts(CROWDS),
-    "datapath": DATAPATH,
-    "emulation": EMULATION,
-    "goodput": GOODPUT,
-    "guard": GUARD,
-    "middleboxes": MIDDLEBOXES,
-    "mimbox-delay": with_attempts(MIMBOX_DELAY),
-    "mimbox-goodput": with_attempts(MIMBOX_GOODPUT),
-    "mimbox-http": with_attempts(MIMBOX_HTTP),
-    "mimbox-memory": with_attempts(MIMBOX_MEMORY),
-    "onset": with_attempts(ONSET_JUDGE),
-    "overshoot": with_attempts(OVERSHOOT),
-    "pages": with_attempts(PAGES),
-    "reaction": REACTION,
-    "recovery": RECOVERY,
-    "relay": with_attempts(RELAY),
-    "scale": with_attempts(SCALE),
-    "soak": SOAK,
-    "starvation": STARVATION,
-    "steering": STEERING,
-}
+from mptcp_bench.experiments.mimbox_points import Claim
 
 
 def test_every_experiment_has_mutants() -> None:
@@ -100,27 +68,79 @@ def test_each_bound_of_each_aim_is_broken_by_a_mutant(name: str) -> None:
     assert bounds(judge.sound()) - found == set()
 
 
+HERE = Path(experiments.__file__).parent
+Site = tuple[str, int]
+"""File and line."""
+
+
+def makers() -> set[str]:
+    """Return what is called to make one aim: ``Aim``, ``Claim``, and what returns an aim, by its annotation."""
+    found = {Aim.__name__, Claim.__name__}
+    for source in HERE.glob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) == "Aim":
+                found.add(node.name)
+    return found
+
+
+def sites() -> Iterator[tuple[Path, range]]:
+    """Yield where the source makes an aim: the file and the lines of the call.
+
+    What measures has no mutants, and only hands on what it measured to a judge that makes the aim.
+    """
+    for source in sorted(HERE.glob("*.py")):
+        called = makers() if source.stem.endswith("_judging") else {Aim.__name__, Claim.__name__}
+        for call in ast.walk(ast.parse(source.read_text())):
+            if isinstance(call, ast.Call):
+                name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+                if name in called:
+                    yield source, range(call.lineno, (call.end_lineno or call.lineno) + 1)
+
+
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def test_what_makes_aims_for_others_is_known() -> None:
+    assert {"Aim", "Claim", "no_less", "first_attempt", "aim"} <= makers()
+    calls = {source.name for source, lines in sites() if "no_less(" in source.read_text().splitlines()[lines[0] - 1]}
+    assert {"datapath_judging.py", "overshoot_judging.py", "steering_outages_judging.py"} <= calls
+
+
 def test_no_aim_is_made_without_a_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An aim that no sound result here has is found where it is made: by the calls of ``Aim`` in the source."""
-    made: dict[tuple[str, int], list[Aim]] = {}
-    construct = Aim.__init__
+    """An aim that no sound result here has is found where it is made: by the calls in the source.
+
+    One that a helper makes counts for each of its callers, and that of a claim for where the claim is.
+    """
+    made: dict[Site, list[Aim]] = {}
+    claims: dict[int, tuple[Claim, list[Site]]] = {}
+    construct, claim = Aim.__init__, Claim.__init__
 
     def recorded(self: Aim, *values: Any, **named: Any) -> None:
         construct(self, *values, **named)
-        caller = sys._getframe(1)
-        made.setdefault((caller.f_code.co_filename, caller.f_lineno), []).append(self)
+        for frame in callers(sys._getframe(1)):
+            made.setdefault((frame.f_code.co_filename, frame.f_lineno), []).append(self)
+            _, claimed = claims.get(id(frame.f_locals.get("self")), (None, []))
+            for site in claimed:
+                made.setdefault(site, []).append(self)
+
+    def claiming(self: Claim, *values: Any, **named: Any) -> None:
+        claim(self, *values, **named)
+        frame = sys._getframe(1)
+        # It is kept, so that no other has its id.
+        claims[id(self)] = self, [(frame.f_code.co_filename, frame.f_lineno)]
 
     monkeypatch.setattr(Aim, "__init__", recorded)
+    monkeypatch.setattr(Claim, "__init__", claiming)
     for judge in JUDGES.values():
         for judged in (judge.sound, *judge.mutants.values()):
             judged_by(judged)
-    for source in sorted(Path(experiments.__file__).parent.glob("*.py")):
-        for call in ast.walk(ast.parse(source.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Aim":
-                lines = range(call.lineno, (call.end_lineno or call.lineno) + 1)
-                there = [aim for line in lines for aim in made.get((str(source), line), ())]
-                assert there, f"{source.name}:{call.lineno}: no sound result and no mutant has this aim"
-                judged_aims = [aim for aim in there if aim.verdict != "no aim"]
-                assert not judged_aims or any(not aim.met for aim in judged_aims), (
-                    f"{source.name}:{call.lineno}: no mutant misses this aim"
-                )
+    for source, lines in sites():
+        there = [aim for line in lines for aim in made.get((str(source), line), ())]
+        assert there, f"{source.name}:{lines[0]}: no sound result and no mutant has this aim"
+        judged_aims = [aim for aim in there if aim.verdict != "no aim"]
+        assert not judged_aims or any(not aim.met for aim in judged_aims), (
+            f"{source.name}:{lines[0]}: no mutant misses this aim"
+        )

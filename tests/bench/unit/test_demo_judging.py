@@ -11,11 +11,28 @@ from dataclasses import replace
 from types import FrameType
 
 import pytest
-from demo_parts import BURNT, BUSY, FREE, IDLE, MPTCP, MUTANTS, PARTS, PLAIN, POLICY, SLOW, Mutant, good, with_rates
+from demo_parts import (
+    BURNT,
+    BUSY,
+    CAP,
+    FREE,
+    IDLE,
+    MPTCP,
+    MUTANTS,
+    PARTS,
+    PLAIN,
+    POLICY,
+    SLOW,
+    Mutant,
+    good,
+    with_rates,
+)
+from mutants import series
 
 from mptcp_bench.demo import judging
 from mptcp_bench.demo.judging import Measured, Outcome, Verdict, judge, perform
-from mptcp_bench.demo.parts import Part
+from mptcp_bench.demo.parts import PAYLOAD_SHARE, Part
+from mptcp_bench.demo.steady import steady
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.protocol import Protocol
 
@@ -58,6 +75,58 @@ def test_what_was_missed_fails_where_the_proxy_burns_both_processors(mutant: Mut
     assert outcome.failed
     assert not outcome.busy
     assert Verdict([outcome]).failure == f"not as it should be: {mutant.part.title} (see above)"
+
+
+FILLED, HALF = (98.0, 29.0), (49.0, 14.5)
+"""Mbit/s of the links on a machine with time enough, and on one with half of that."""
+
+
+def with_cap_after(seconds: float | None, links: tuple[float, float]) -> Measured:
+    """Return the capped download over *links* whose cap comes after *seconds*, None: never; what it shows."""
+    wire = 8 * POLICY.size / PAYLOAD_SHARE
+    free, capped = sum(links) * 1e6, CAP + links[1] * 1e6
+    before = wire / free if seconds is None else min(seconds, wire / free)
+    ended = before + (wire - before * free) / capped
+    rates = {"eth0": lambda t: links[0] if t < before else CAP / 1e6, "wlan0": lambda _: links[1]}
+    found = steady(POLICY, series(rates, ended + 1, 0.05), 0.0, ended)
+    return replace(
+        good(POLICY),
+        end=ended,
+        steady=found.rates,
+        steady_seconds=found.seconds,
+        closing=found.closing,
+        processors=IDLE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("after", "links", "complaint"),
+    [
+        (0.1, FILLED, None),
+        (3.5, FILLED, None),
+        (3.75, FILLED, "late"),
+        (4.0, FILLED, "wrong"),
+        (None, FILLED, "wrong"),
+        (4.0, HALF, None),
+        (7.0, HALF, "late"),
+        (8.5, HALF, "wrong"),
+        (None, HALF, "wrong"),
+    ],
+)
+def test_a_cap_is_late_as_long_as_the_file_lasts(
+    after: float | None, links: tuple[float, float], complaint: str | None
+) -> None:
+    """As docs/contributing.md has it: over filled links the file is over some 4 s after it began."""
+    outcome = judge(with_cap_after(after, links), {"eth0": links[0] * 1e6, "wlan0": links[1] * 1e6})
+    if complaint is None:
+        assert not outcome.complaints
+    elif complaint == "late":
+        (said,) = outcome.complaints
+        assert outcome.missed == (said,)
+        assert said.endswith("it came late, and was kept to in the last 2 s")
+    else:
+        (said,) = outcome.wrong
+        assert said.endswith("its cap allows 5")
 
 
 def complaints() -> set[tuple[str, int]]:

@@ -17,6 +17,7 @@ from paper_conversion_mutants import (
     experiment,
     verdicts,
 )
+from paper_mutants import noisy
 
 from mptcp_bench.paper.conversion import FAST, PACED, SMALL, UPLOAD, Conversions, estimate, run_of, workloads
 from mptcp_bench.paper.conversion_metrics import MPTCP, TCP
@@ -59,6 +60,14 @@ def test_what_differs_does_so_by_the_mechanism_that_was_measured(claim: str) -> 
     assert verdicts(experiment(UNEXPLAINED[claim](TODAY)))[claim] == "fails"
 
 
+@pytest.mark.parametrize(
+    ("claim", "metric"), [("syn", "least_idle"), ("data", "least_idle"), ("data-slower", "syn_own")]
+)
+def test_a_mechanism_that_noise_hides_is_none(claim: str, metric: str) -> None:
+    hidden = judged(noisy(experiment(TODAY), (MPTCP, metric)))
+    assert verdicts(hidden)[claim] == "not judged"
+
+
 def test_nothing_else_differs() -> None:
     assert {id for id, verdict in verdicts(experiment(TODAY)).items() if verdict == "differs"} == set(UNEXPLAINED)
 
@@ -68,8 +77,17 @@ def test_a_slower_proxy_fails() -> None:
     assert (found["syn"], found["data"]) == ("fails", "fails")
 
 
-def test_one_repetition_decides_nothing() -> None:
-    assert set(verdicts(experiment(PAPER, repetitions=1)).values()) == {"not judged"}
+WORLDS = {"paper": PAPER, "today": TODAY} | {name: change(PAPER) for name, change in MUTANTS.items()}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_one_repetition_decides_nothing(name: str) -> None:
+    assert set(verdicts(experiment(WORLDS[name], repetitions=1)).values()) == {"not judged"}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_what_noise_hides_is_not_judged(name: str) -> None:
+    assert set(verdicts(judged(noisy(experiment(WORLDS[name])))).values()) == {"not judged"}
 
 
 def test_where_nothing_was_measured_nothing_is_judged() -> None:

@@ -9,6 +9,7 @@ import pytest
 from named_faults import FAULTS, PAPERS, Reason
 from paper_mutants import (
     BREAKS,
+    DECIDES,
     FIGURE_MUTANTS,
     NO_DATA_POINT,
     PAPER,
@@ -17,6 +18,7 @@ from paper_mutants import (
     UNLIKELY,
     World,
     experiment,
+    noisy,
     verdicts,
 )
 
@@ -95,6 +97,18 @@ def test_what_differs_does_so_by_the_mechanism_that_was_measured(key: str, claim
     assert verdicts(experiment(without, key))[claim] == "fails"
 
 
+@pytest.mark.parametrize(("key", "claim"), UNEXPLAINED)
+def test_a_mechanism_that_noise_hides_is_none(key: str, claim: str) -> None:
+    hidden = noisy(found("today", key), DECIDES[key, claim])
+    assert verdicts(judged(hidden))[claim] == "not judged"
+
+
+def test_a_sign_that_noise_hides_is_no_likely_reason() -> None:
+    hidden = judged(noisy(found("today", "fig3"), ("tcp-ethernet", "rate_ethernet")))
+    claim = next(each for each in hidden.claims if each.id == "wifi-unused")
+    assert (claim.verdict, claim.why) == ("fails", "")
+
+
 @pytest.mark.parametrize(("key", "claim"), UNLIKELY)
 def test_what_was_not_measured_is_no_reason_to_differ(key: str, claim: str) -> None:
     def judged_claim(result: PaperResult) -> JudgedClaim:
@@ -120,6 +134,39 @@ def test_a_result_without_what_decides_it_loads_and_is_not_judged() -> None:
     old = from_json(to_json(judged(replace(kept, runs=runs))), "f", PaperResult)
     assert old.values("mtu-1000", "idle") == kept.values("mtu-1000", "idle") != ()
     assert verdicts(judged(old)) == verdicts(kept) | {"unstable": "not judged"}
+
+
+WORLDS = ("paper", "today", *FIGURE_MUTANTS)
+
+
+@pytest.mark.parametrize("key", SCENARIOS)
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_single_run_of_each_case_is_not_judged(name: str, key: str) -> None:
+    found_once = found(name, key)
+    once = judged(replace(found_once, runs=tuple(run for run in found_once.runs if run.repetition == 1)))
+    assert set(verdicts(once).values()) == {"not judged"}
+
+
+@pytest.mark.parametrize("key", SCENARIOS)
+@pytest.mark.parametrize("name", WORLDS)
+def test_what_noise_hides_is_not_judged(name: str, key: str) -> None:
+    """All that is measured is twice a scale of its own above its mean in one run, and as much below it in the other.
+
+    What is counted stays: a server that is no Multipath TCP's, a cap that never came.
+    """
+    hidden = verdicts(judged(noisy(found(name, key))))
+    counted = {claim for claim, verdict in hidden.items() if verdict != "not judged"}
+    if key == "fig2":
+        assert counted <= {"fallback"}
+    elif never_capped(found(name, key)):
+        assert set(hidden.values()) == {"fails"}
+    else:
+        assert not counted
+
+
+def never_capped(result: PaperResult) -> bool:
+    """Say whether the cap on Ethernet never came into force where each claim of a throttled transfer asks for it."""
+    return any(0.0 in result.values(case, "capped") for case in ("repeated", "throttled"))
 
 
 @pytest.mark.parametrize("seed", range(8))

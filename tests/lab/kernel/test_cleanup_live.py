@@ -83,6 +83,25 @@ def test_a_namespace_whose_deletion_failed_stays_owned() -> None:
 
 
 @pytest.mark.usefixtures("dead_runs")
+def test_a_directory_that_cannot_be_removed_stays_owned() -> None:
+    testbed = Testbed(paths([1_000_000]))
+    testbed.__enter__()
+    identifier, busy = testbed.claimed.id, testbed.directory / "busy"
+    busy.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "busy", str(busy)], check=True)
+    try:
+        with pytest.raises(TestbedError, match=f"testbed {identifier}: remove {busy}: Device or resource busy"):
+            testbed.__exit__(None, None, None)
+        assert owned(identifier) == [()]
+        left = f"testbed {identifier} of process {os.getpid()}: remove {busy}: Device or resource busy"
+        assert left in ownership.remove_stale().left
+    finally:
+        subprocess.run(["umount", str(busy)], check=True)
+    assert f"removed testbed {identifier} of process {os.getpid()}" in ownership.remove_stale().done
+    assert not testbed.directory.exists()
+
+
+@pytest.mark.usefixtures("dead_runs")
 def test_cleanup_names_what_it_could_not_delete_and_tries_again() -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from immutable import immutable
 
-from mptcp_lab.agent.leftovers import entries, remove
-from mptcp_lab.agent.server import JOURNAL, Refused, Server
+from mptcp_lab.agent.leftovers import main, noted, remove
+from mptcp_lab.agent.server import JOURNAL, Refused, Server, boot_and_network
 
 
 def left_behind(directory: Path, *undo: list[str]) -> Path:
@@ -18,7 +20,10 @@ def left_behind(directory: Path, *undo: list[str]) -> Path:
     (directory / "origin-apache" / "file").write_text("x")
     (directory / "log").write_text("x")
     journal = directory / JOURNAL
-    lines = [{"run": "r"}, *({"change": number, "undo": argv} for number, argv in enumerate(undo, 1))]
+    lines = [
+        {"run": "r", "pid": 7, **boot_and_network()},
+        *({"change": number, "undo": argv} for number, argv in enumerate(undo, 1)),
+    ]
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return journal
 
@@ -28,7 +33,7 @@ def test_what_can_be_undone_is_and_the_directory_goes(tmp_path: Path) -> None:
     journal = left_behind(directory, *(["sh", "-c", f"echo {n} >>{order}"] for n in (1, 2, 3)))
     with journal.open("a") as file:
         file.write('{"undone": 2}\n{"change": 4, "un')  # cut short
-    assert remove(directory, entries(journal)) == []
+    assert remove(directory, noted(journal)) == []
     assert order.read_text().split() == ["3", "1"]
     assert not directory.exists()
 
@@ -43,10 +48,10 @@ def test_a_change_whose_undoing_fails_stays_in_the_journal(tmp_path: Path) -> No
         f"sh -c echo no; test -e {willing}: exit code 1 no; {advice}",
         f"no-such-program: the program 'no-such-program' is not installed; {advice}",
     ]
-    assert remove(directory, entries(journal)) == said
+    assert remove(directory, noted(journal)) == said
     assert [path.name for path in directory.iterdir()] == [JOURNAL]
     willing.touch()
-    assert remove(directory, entries(journal)) == said[1:]
+    assert remove(directory, noted(journal)) == said[1:]
     # What was undone is not undone again.
     assert count.read_text() == "x\n"
     assert directory.exists()
@@ -70,11 +75,131 @@ def test_the_agent_itself_keeps_the_journal_of_what_it_could_not_undo(server: Se
         server._do_undo({"change": 1, "timeout": 30})
     assert server.end() == ["false: exit code 1"]
     assert [path.name for path in server.directory.iterdir()] == [JOURNAL]
-    noted = entries(server.directory / JOURNAL)
-    assert [entry["undone"] for entry in noted if "undone" in entry] == [2]
+    found = noted(server.directory / JOURNAL).entries
+    assert [entry["undone"] for entry in found if "undone" in entry] == [2]
 
 
 def test_the_agent_leaves_nothing_where_all_was_undone(server: Server) -> None:
     server._do_change({"argv": ["true"], "undo": ["true"], "timeout": 30})
     assert server.end() == []
     assert not server.directory.exists()
+
+
+def swept(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
+    """Sweep what is beside *directory*; return what was removed and what was left."""
+    assert main([str(directory.parent), directory.name, "another"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    return said["removed"], said["left"]
+
+
+DAMAGE = [
+    b"{",
+    b"\0\0\0",
+    b"\xff",
+    b"[]",
+    b"7",
+    b'{"change": 2}',
+    b'{"change": 2, "undo": []}',
+    b'{"change": 2, "undo": [7]}',
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_line_is_named_and_the_other_changes_are_undone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: bytes
+) -> None:
+    directory, order = tmp_path / "run-x", tmp_path / "order"
+    journal = left_behind(directory, *(["sh", "-c", f"echo {n} >>{order}"] for n in (1, 2, 3)))
+    lines = journal.read_bytes().splitlines()
+    lines[2] = damage
+    journal.write_bytes(b"\n".join(lines) + b"\n")
+    for _ in range(2):
+        advice = f"line 3 of {journal} is damaged and may be a change: look for it, then remove {directory}"
+        assert swept(directory, capsys) == ([], [advice])
+        assert damage in journal.read_bytes().splitlines()
+    assert order.read_text().split() == ["3", "1"]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, b'{"run": "r"}', b'{"undone": 1}'])
+def test_a_journal_whose_first_line_is_damaged_is_named_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: bytes
+) -> None:
+    directory, undone = tmp_path / "run-x", tmp_path / "undone"
+    journal = left_behind(directory, ["touch", str(undone)])
+    said = b"\n".join([damage, *journal.read_bytes().splitlines()[1:]]) + b"\n"
+    journal.write_bytes(said)
+    removed, (left,) = swept(directory, capsys)
+    assert removed == []
+    assert left.startswith(f"the first line of {journal} is damaged and does not say of what boot and network")
+    assert left.endswith(f"then remove {directory}")
+    assert journal.read_bytes() == said
+    assert not undone.exists()
+
+
+@pytest.mark.parametrize("said", [b"", b'{"run": "r", "pi'])
+def test_a_journal_without_a_first_line_is_named_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: bytes
+) -> None:
+    directory = tmp_path / "run-x"
+    left_behind(directory).write_bytes(said)
+    removed, (left,) = swept(directory, capsys)
+    assert (removed, left.split(" is damaged")[0]) == ([], f"the first line of {directory / JOURNAL}")
+    assert directory.exists()
+
+
+def test_a_line_that_was_cut_short_damages_none_that_is_noted_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, count = tmp_path / "run-x", tmp_path / "count"
+    journal = left_behind(directory, ["false"], ["sh", "-c", f"echo x >>{count}"])
+    with journal.open("a") as file:
+        file.write('{"change": 3, "un')
+    for _ in range(2):
+        assert swept(directory, capsys) == ([], [f"false: exit code 1; once it is undone by hand, remove {directory}"])
+    assert count.read_text() == "x\n"
+
+
+def _of_an_earlier_boot(journal: Path) -> None:
+    first, *others = journal.read_text().splitlines()
+    journal.write_text("\n".join([json.dumps({**json.loads(first), "boot": "earlier"}), *others]) + "\n")
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["this boot", "an earlier boot"])
+def test_a_file_that_stays_is_named_and_so_is_found_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    directory, undone = tmp_path / "run-x", tmp_path / "undone"
+    journal = left_behind(directory, ["touch", str(undone)])
+    if earlier:
+        _of_an_earlier_boot(journal)
+    with immutable(monkeypatch, "file"):
+        for _ in range(2):
+            removed, (left,) = swept(directory, capsys)
+            assert removed == []
+            assert left == f"remove {directory}/origin-apache/file: Operation not permitted"
+            assert journal.exists()
+    assert swept(directory, capsys) == ([str(directory)], [])
+    assert not directory.exists()
+    assert undone.exists() is not earlier
+
+
+def test_a_directory_that_stays_is_named_and_keeps_its_journal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "run-x"
+    left_behind(directory)
+    with immutable(monkeypatch, directory.name):
+        for _ in range(2):
+            assert swept(directory, capsys) == ([], [f"remove {directory}: Operation not permitted"])
+    assert swept(directory, capsys) == ([str(directory)], [])
+
+
+def test_the_agent_itself_names_what_it_could_not_remove(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with immutable(monkeypatch, "log"):
+        assert server.end() == [f"remove {server.directory}/log: Operation not permitted"]
+    assert sorted(path.name for path in server.directory.iterdir()) == [JOURNAL, "log"]
+
+
+def test_the_agent_misses_nothing_that_somebody_else_removed(server: Server) -> None:
+    shutil.rmtree(server.directory)
+    assert server.end() == []

@@ -1,13 +1,16 @@
-"""Runs whose lock file is damaged: what is known of them is removed, and what is not known is named."""
+"""Runs whose lock file is damaged, or whose directory stays: what cannot be removed is named, and stays owned."""
 
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from immutable import immutable
 
-from mptcp_lab.testbed import ownership
+from mptcp_lab.testbed import TestbedError, ownership
 
 
 @pytest.fixture
@@ -38,6 +41,8 @@ def deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         b'{"pid": 7}',
         b'{"pid": null, "directory": "/"}',
         b'{"pid": 7, "directory": 7}',
+        b'{"pid": 7, "directory": "/"}',
+        b'{"pid": 7, "directory": "/tmp/mpx-d4e5f6-x"}',
     ],
 )
 def test_a_run_with_a_damaged_lock_file_is_named(tmp_path: Path, deleted: list[str], content: bytes) -> None:
@@ -57,3 +62,37 @@ def test_a_run_with_a_damaged_lock_file_is_named(tmp_path: Path, deleted: list[s
         assert lock.exists()
     assert not sound.exists()
     assert not directory.exists()
+
+
+@pytest.mark.usefixtures("deleted")
+def test_a_directory_that_stays_at_the_end_of_a_run_is_named_and_stays_owned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    claiming = ownership.claimed_run()
+    claimed = claiming.__enter__()
+    (claimed.directory / "logs").mkdir()
+    (claimed.directory / "logs" / "stuck").touch()
+    with (
+        immutable(monkeypatch, "stuck"),
+        pytest.raises(TestbedError, match=r"/logs/stuck: Operation not permitted; mptcp-bench cleanup tries again$"),
+    ):
+        claiming.__exit__(None, None, None)
+    assert [(run.id, run.alive, run.directory) for run in ownership.runs()] == [(claimed.id, False, claimed.directory)]
+    with immutable(monkeypatch, "stuck"):
+        cleaned = ownership.remove_stale()
+    name = f"testbed {claimed.id} of process {os.getpid()}"
+    assert cleaned.left == (f"{name}: remove {claimed.directory}/logs/stuck: Operation not permitted",)
+    assert cleaned.done == ()
+    assert ownership.remove_stale() == ownership.Cleaned((f"removed {name}",), ())
+    assert not claimed.directory.exists()
+    assert ownership.runs() == ()
+
+
+@pytest.mark.usefixtures("deleted")
+def test_a_run_gives_back_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ownership.claimed_run() as claimed:
+        (claimed.directory / "file").touch()
+    assert ownership.runs() == ()
+    assert not claimed.directory.exists()

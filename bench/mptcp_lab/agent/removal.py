@@ -1,0 +1,33 @@
+"""Removing directories, by name of what stays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def removed(path: Path) -> str | None:
+    """Remove the file or the directory *path*, with all in it; return what stays and why, None where nothing does."""
+    failures: list[str] = []
+
+    def note(function: Callable[..., Any], failed: str, raised: tuple[type, BaseException, Any]) -> None:
+        failures.append(_why(failed, raised[1]))
+
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, onerror=note)
+    else:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            failures.append(_why(str(path), error))
+    # The first has the reason: a directory that cannot be removed because of what is in it comes after that. What went
+    # by itself meanwhile does not stay.
+    return failures[0] if failures and os.path.lexists(path) else None
+
+
+def _why(path: str, error: BaseException) -> str:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return f"remove {path}: {reason}"

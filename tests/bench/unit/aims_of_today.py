@@ -1,0 +1,106 @@
+"""Whether the aims of a kept result are those that its judge makes today, by their forms.
+
+The form of an aim is its name without cell and numbers, and which bounds it has: what is asked, and not of what. All
+forms that a judge makes are those of its sound result and mutants (``judges``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from judges import JUDGES
+from mutants import judged_by
+
+from mptcp_bench.result_file import ExperimentResult
+
+
+class Bounded(Protocol):
+    @property
+    def what(self) -> str: ...
+    @property
+    def least(self) -> float | None: ...
+    @property
+    def most(self) -> float | None: ...
+
+
+class Form(NamedTuple):
+    words: str
+    has_least: bool
+    has_most: bool
+
+
+_REMARK, _NUMBER, _CLIENT = re.compile(r" \(.*\)"), re.compile(r"\d[\d,.]*"), re.compile(r"^[a-z](?=, of its )")
+_BY_MODE = {
+    "Mbit/s while it is", "standby's share before", "taken over after s", "worst over # s, points",
+    "Mbit/s while Wi-Fi is not enough", "back after s", "second's share while it is",
+}  # fmt: skip
+_IN_OUTAGES = {"stands still for s", "flips", "Mbit/s, × without a mode, lower bound"}
+_OF_ONE_SUBFLOW = {f"{what}, # subflow, × TCP" for what in ("GET, s/GB", "CONNECT, s/GB", "µs/request")}
+_OF_IDLE = {f"idle {what}, kB, {client}" for what in ("connection", "tunnel") for client in ("tcp", "mptcp#")}
+LEFT_OUT: dict[str, set[str]] = {
+    "guard": {
+        "recovers later than with the cap lifted by hand by, upper bound",
+        "runs, guard cap lifted by hand",
+        "lifted by hand, Ethernet is above the cap for",
+    },
+    "guard-up": {"recovers after"},
+    "outages": {*_BY_MODE, "Mbit/s", "Mbit/s, × without a mode, lower bound"},
+    "relay": _OF_ONE_SUBFLOW | _OF_IDLE,
+    "relay-patches": _OF_ONE_SUBFLOW | _OF_IDLE,
+    "steering": _IN_OUTAGES,
+}
+"""By kept result the forms that its options do not ask for."""
+COUNTS = {"runs", "rounds", "rounds of everything", "transfers", "samples", "runs, guard on", "runs, guard off"}
+"""Forms whose bound is how many were asked for."""
+COMPUTED: dict[str, set[str]] = {
+    "console": {"loop lag, longest"},
+    "control-plane": {"sent per second"},
+    "emulation": {
+        "loss", "lost in a row",
+        *(f"RTT {when}, {which}" for when in ("idle", "with # % load") for which in ("median", "p#")),
+    },
+    "guard": {"runs, guard cap lifted by hand"},
+    "onset": {"RTT", "in force after", "stalled"},
+    "overshoot": {"bytes beyond # × cap × time"},
+    "scale": {"reaction of a join, p#", "reaction while status is asked, p#"},
+    "soak": {"tunnels, in the sample with the fewest", "tunnels replaced, /s"},
+    "steering": {"Mbit/s"},
+}  # fmt: skip
+"""By experiment the forms whose bounds follow from cell, options, or what was measured beside."""
+
+
+def form(aim: Bounded) -> Form:
+    words = _CLIENT.sub("a client", _REMARK.sub("", aim.what).rpartition(": ")[2])
+    return Form(_NUMBER.sub("#", words), aim.least is not None, aim.most is not None)
+
+
+def forms(aims: Iterable[Bounded]) -> dict[Form, set[tuple[float, ...]]]:
+    """Return the forms of those of *aims* that have bounds, each with these."""
+    found: dict[Form, set[tuple[float, ...]]] = {}
+    for aim in aims:
+        bounds = tuple(round(bound, 6) for bound in (aim.least, aim.most) if bound is not None)
+        if bounds:
+            found.setdefault(form(aim), set()).add(bounds)
+    return found
+
+
+def differences(name: str, kept: ExperimentResult) -> list[str]:
+    """Return in what the aims of *kept*, a result that is kept as *name*, are not those of today; a line for each."""
+    judge = JUDGES[kept.experiment]
+    there, sound = forms(kept.aims), forms(judge.sound())
+    today = forms(aim for judged in (judge.sound, *judge.mutants.values()) for aim in judged_by(judged))
+    not_asked = LEFT_OUT.get(name, set())
+    varied = COUNTS | COMPUTED.get(kept.experiment, set())
+    return sorted(
+        [
+            *(f"no judge makes {each.words!r} today" for each in there.keys() - today.keys()),
+            *(f"{each.words!r} is missing" for each in sound.keys() - there.keys() if each.words not in not_asked),
+            *(
+                f"{each.words!r} has other bounds"
+                for each in there.keys() & today.keys()
+                if each.words not in varied and not there[each] <= today[each]
+            ),
+        ]
+    )

@@ -1,0 +1,41 @@
+"""The judge of each of our experiments, with a sound result and its mutants."""
+
+from __future__ import annotations
+
+from mutants import Judge, with_attempts
+from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
+from mutants_of_console import CONSOLE
+from mutants_of_crowds import CROWDS
+from mutants_of_middleboxes import MIDDLEBOXES
+from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
+from mutants_of_overshoot import OVERSHOOT
+from mutants_of_relay import RELAY
+from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
+from mutants_of_scale_and_emulation import EMULATION, SCALE
+from mutants_of_soak import SOAK
+from mutants_of_steering import STEERING
+
+JUDGES: dict[str, Judge] = {
+    "console": CONSOLE,
+    "control-plane": CONTROL_PLANE,
+    "crowds": with_attempts(CROWDS),
+    "datapath": DATAPATH,
+    "emulation": EMULATION,
+    "goodput": GOODPUT,
+    "guard": GUARD,
+    "middleboxes": MIDDLEBOXES,
+    "mimbox-delay": with_attempts(MIMBOX_DELAY),
+    "mimbox-goodput": with_attempts(MIMBOX_GOODPUT),
+    "mimbox-http": with_attempts(MIMBOX_HTTP),
+    "mimbox-memory": with_attempts(MIMBOX_MEMORY),
+    "onset": with_attempts(ONSET_JUDGE),
+    "overshoot": with_attempts(OVERSHOOT),
+    "pages": with_attempts(PAGES),
+    "reaction": REACTION,
+    "recovery": RECOVERY,
+    "relay": with_attempts(RELAY),
+    "scale": with_attempts(SCALE),
+    "soak": SOAK,
+    "starvation": STARVATION,
+    "steering": STEERING,
+}

@@ -1,0 +1,83 @@
+"""A kept result of the paper judged by today's claims: from its tables back to runs that have their means and spreads.
+
+No single values are kept. Welch's t asks of a sample its mean, its spread and its number alone, and these the table
+has: of such runs today's claims say what they would say of the measured ones, but for digits that were rounded off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+
+from rich.console import Console
+from scipy.special import stdtrit
+
+from mptcp_bench.paper import session
+from mptcp_bench.paper.chapter import ARROWS
+from mptcp_bench.paper.parameters import Parameters
+from mptcp_bench.paper.quantities import FACTORS
+from mptcp_bench.paper.results import METRICS, Run
+from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.result_file import ExperimentResult, JudgedClaim, Table
+from mptcp_bench.statistics import CONFIDENCE
+
+CELL = re.compile(r"(?P<mean>[-\d.]+)(?: ± (?P<half>[\d.]+))?(?: (?P<unit>[^ ]+))? \(n = (?P<n>\d+)\)")
+QUANTITY = re.compile(r"(?P<mean>[-\d.]+) (?P<unit>[^ ]+)")
+NAMES = {each.title: each.key for each in METRICS.values()}
+WAYS = {words: way for way, words in ARROWS.items()}
+
+
+def samples(cell: str) -> list[float]:
+    """Return values with the mean, the interval and the number that *cell* of a table of statistics says."""
+    found = CELL.fullmatch(cell)
+    assert found, cell
+    factor, n = FACTORS.get(found["unit"] or "", 1.0), int(found["n"])
+    mean = factor * float(found["mean"])
+    if found["half"] is None:
+        return [mean] * n
+    spread = factor * float(found["half"]) * sqrt(n) / float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+    pairs = n // 2
+    away = spread * sqrt((n - 1) / (2 * pairs))
+    return [mean - away, mean + away] * pairs + [mean] * (n % 2)
+
+
+def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
+    """Yield case title, metric and cell of a table of statistics, in which cases are columns, or of a sweep: rows."""
+    for row in table.rows:
+        for head, cell in zip(table.head[1:], row[1:], strict=True):
+            title, name = (head, row[0]) if table.key == "statistics" else (row[0], head)
+            if cell != "—":
+                yield title, NAMES[name], cell
+
+
+def claims_today(kept: ExperimentResult) -> tuple[JudgedClaim, ...]:
+    """Return today's claims about what *kept*, a summary of a result of the paper, says of its runs."""
+    order = session.Order(Parameters.of(), kept.seed, False, Path(), Console())
+    result = replace(session.prepare(kept.experiment, order).result, parameters=kept.parameters)
+    keys = {case.title: case.key for case in result.cases}
+    values: dict[tuple[str, int], dict[str, float]] = {}
+    pools: dict[str, dict[str, tuple[float, ...]]] = {}
+    for table in kept.tables:
+        if table.key in ("statistics", "sweep"):
+            for title, metric, cell in _columns(table):
+                for number, value in enumerate(samples(cell)):
+                    values.setdefault((keys[title], number), {})[metric] = value
+        elif table.key == "delays":
+            for label, title, _, *percentiles in (row[:6] for row in table.rows):
+                kind, _, way = label.partition(", ")
+                drawn = tuple(
+                    FACTORS.get(q["unit"], 1.0) * float(q["mean"]) for q in map(QUANTITY.fullmatch, percentiles) if q
+                )
+                pools.setdefault(keys[title], {})[f"{kind} {WAYS[way]}"] = drawn
+    runs = tuple(
+        Run(case, number, True, values=found, distributions=pools.get(case, {}))
+        for (case, number), found in values.items()
+    )
+    return judged(replace(result, runs=runs)).claims
+
+
+def of_the_paper(kept: ExperimentResult) -> bool:
+    return any(table.key == "claims" for table in kept.tables) and not kept.aims
