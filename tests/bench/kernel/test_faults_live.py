@@ -1,7 +1,7 @@
 """Experiments of ours on real packets, with one thing broken: an aim that is named is missed, or the run is refused.
 
 Those of ``goodput`` (caps) and ``steering`` (modes), with short downloads. ``overshoot``: ``test_overshoot_live.py``,
-``guard``: ``test_guard_live.py``.
+``guard``: ``test_guard_faults_live.py``.
 """
 
 from __future__ import annotations
