@@ -1,18 +1,18 @@
 """Experiments of ours on real packets, with one thing broken: an aim that is named is missed, or the run is refused.
 
-Those of ``goodput`` (caps) and ``steering`` (modes), with short downloads. What is broken leaves no rate near its
-bound; what is sound is tried again, for a busy machine may miss a rate. ``overshoot``: ``test_overshoot_live.py``.
+Those of ``goodput`` (caps) and ``steering`` (modes), with short downloads. ``overshoot``: ``test_overshoot_live.py``,
+``guard``: ``test_guard_faults_live.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from faults_live import DEAD, FALLBACK, NEVER, SOUND, UNUSED, WRONG, broken_policy, dead, dying_after_load, misses
 
 from mptcp_bench.experiments import goodput, goodput_judging, steering, steering_cells
 from mptcp_bench.experiments.goodput_judging import CELLS, judge
@@ -20,28 +20,21 @@ from mptcp_bench.experiments.setup import Setup
 from mptcp_bench.experiments.steering_modes_judging import aims
 from mptcp_bench.shipped import ethernet_cap
 from mptcp_lab.testbed import Testbed, TestbedError
+from mptcp_lab.testbed.plan import tbf
 from mptcp_lab.testbed.services import (
     Origin,
     Proxy,
-    Throttler,
     mptcp_command,
     start_origin,
     start_proxy,
     start_throttler,
     write_throttler_config,
 )
+from mptcp_lab.testbed.topologies import WIFI_RATE
 
 pytestmark = pytest.mark.kernel
 Require = Callable[..., None]
-TRIES = 3
-"""Of what is sound."""
-SOUND, DEAD, WRONG, UNUSED, FALLBACK = (
-    "sound",
-    "throttler dead",
-    "wrong path",
-    "second path unused",
-    "client without MPTCP",
-)
+UNSHAPED = "link not shaped as asked"
 FAULTS = (SOUND, DEAD, WRONG, UNUSED, FALLBACK)
 
 CELL = next(cell for cell in CELLS if cell.policy)
@@ -50,7 +43,16 @@ SIZE, SETTLE = 32_000_000, 1.0
 """Bytes of a download, which takes 2 s without a cap and 8 s with one; seconds after which that is to be seen."""
 LEAST, MOST = 0.5, 2.0
 """Of a link or a cap, for all: a busy machine stalls a path for a while; a fault leaves a fifth, or twenty times."""
-GOODPUT_MISSES = {SOUND: set(), DEAD: {CAPPED}, WRONG: {CAPPED, FILLED}, UNUSED: {FILLED}}
+GOODPUT_MISSES = {
+    SOUND: set(),
+    DEAD: {CAPPED},
+    WRONG: {CAPPED, FILLED},
+    NEVER: {CAPPED},
+    UNUSED: {FILLED},
+    UNSHAPED: {FILLED},
+}
+TIMES = 10
+"""What Wi-Fi carries of its link where that is not shaped as asked."""
 
 LONG, LONG_SIZE = "long", 100_000_000
 """A file, and its bytes: more than comes within the seconds below."""
@@ -60,15 +62,6 @@ WARM, REST = 2.5, 0.2
 """Seconds before the path would fail, and those after it: it does not, for that is another matter."""
 
 
-def misses(measured: Callable[[], set[str]], fault: str, expected: set[str]) -> None:
-    """Assert that what is *measured* misses the aims *expected* at least, and none where none is."""
-    for _ in range(TRIES if fault == SOUND else 1):
-        missed = measured()
-        if missed >= expected and bool(missed) is bool(expected):
-            return
-    raise AssertionError(f"{fault}: misses {missed or 'nothing'}")
-
-
 def second_path_is_backup(stack: ExitStack, testbed: Testbed) -> None:
     """Have the client's second subflow joined as backup: nothing comes over it while there is another."""
     client = testbed["client"]
@@ -76,10 +69,14 @@ def second_path_is_backup(stack: ExitStack, testbed: Testbed) -> None:
     stack.enter_context(client.changed([*change, "backup"], [*change, "nobackup"]))
 
 
-def dead(*arguments: Any) -> Throttler:
-    throttler = start_throttler(*arguments)
-    throttler.process.stop()
-    return throttler
+def wifi_is_faster(stack: ExitStack, testbed: Testbed) -> None:
+    """Have Wi-Fi's link shaped to more than it is asked for."""
+    (link,) = (link for link in testbed.topology.links if link.a.device == "wlan0")
+    fast, asked = (
+        ["tc", "qdisc", "replace", "dev", link.b.device, "root", *tbf(rate, link.queue_ms)]
+        for rate in (TIMES * WIFI_RATE, WIFI_RATE)
+    )
+    stack.enter_context(testbed[link.b.node].changed(fast, asked))
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +86,7 @@ def services(make_module_testbed: Callable[..., Testbed], require: Require) -> t
     return testbed, start_origin(testbed["origin"], {CELL.file: SIZE, LONG: LONG_SIZE}), start_proxy(testbed["proxy"])
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*FAULTS, NEVER, UNSHAPED])
 def test_goodput(
     services: tuple[Testbed, Origin, Proxy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
 ) -> None:
@@ -101,11 +98,12 @@ def test_goodput(
     with ExitStack() as stack:
         if fault == DEAD:
             monkeypatch.setattr(goodput, "start_throttler", dead)
-        if fault == WRONG:
-            shipped, policy = goodput.POLICY.read_text(), tmp_path / "broken.yaml"
-            assert "    paths: [ethernet]" in shipped
-            policy.write_text(shipped.replace("    paths: [ethernet]", "    paths: [wifi]", 1))
+        if fault in (WRONG, NEVER):
+            policy = tmp_path / "broken.yaml"
+            policy.write_text(broken_policy(goodput.POLICY.read_text(), fault))
             monkeypatch.setattr(goodput, "POLICY", policy)
+        if fault == UNSHAPED:
+            wifi_is_faster(stack, testbed)
         if fault == UNUSED:
             second_path_is_backup(stack, testbed)
 
@@ -151,13 +149,7 @@ def test_steering(setup: Setup, monkeypatch: pytest.MonkeyPatch, fault: str) -> 
             # One that is joined as backup would be steered as any other.
             stack.enter_context(goodput.one_subflow(setup.testbed))
         if fault == DEAD:
-            load = Setup.load_between
-
-            def dying(self: Setup, policy: str, rules: Sequence[str]) -> None:
-                load(self, policy, rules)
-                self.throttler.process.stop()
-
-            monkeypatch.setattr(Setup, "load_between", dying)
+            dying_after_load(monkeypatch)
 
         def missed() -> set[str]:
             found = aims([steering.measure(setup, RTT, KIND)], [(RTT, KIND)], 1)

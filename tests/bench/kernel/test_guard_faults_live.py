@@ -1,0 +1,86 @@
+"""The experiment ``guard`` on real packets, a download whose Wi-Fi falls silent, with one thing broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from faults_live import NEVER, SOUND, broken_policy, dying_after_load, misses
+
+from mptcp_bench.experiments import guard, guard_judging
+from mptcp_bench.experiments.guard_judging import ETHERNET, WIFI, Arm, Cell, aims
+from mptcp_bench.experiments.two_paths import two_paths
+from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed.services import (
+    mptcp_command,
+    start_origin,
+    start_proxy,
+    start_throttler,
+    write_throttler_config,
+)
+
+pytestmark = pytest.mark.kernel
+IDLE = "a guard that does nothing"
+CELL = Cell("down", 20, "silence")
+CAPPED, RECOVERS = (
+    f"down, 20 ms, loses everything: {what}" for what in ("Ethernet before, × its cap", "recovers after")
+)
+MISSES: dict[str, set[str]] = {SOUND: set(), NEVER: {CAPPED}, IDLE: {RECOVERS}}
+WARM, FAULT, AFTER, LONGEST = 3.5, 3.7, 1.5, 3.2
+"""Seconds: shorter than the experiment's, but for those in which a guard may see the fault on a busy machine."""
+
+
+SIZE = 100_000_000
+"""Bytes: more than comes before the fault without a cap, and in all of the time with one."""
+
+
+@pytest.fixture(scope="module")
+def testbed(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Testbed:
+    require("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
+    return make_module_testbed(paths(two_paths((ETHERNET, WIFI), (CELL.rtt, CELL.rtt))))
+
+
+@pytest.fixture(scope="module")
+def download(testbed: Testbed) -> list[str]:
+    """Return a client's command."""
+    url = start_origin(testbed["origin"], {"big": SIZE}).url("big")
+    return mptcp_command(["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", start_proxy(testbed["proxy"]).url(), url])
+
+
+@pytest.fixture
+def setup(testbed: Testbed, download: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[guard.GuardSetup]:
+    """What ``guard`` runs on, with a throttler of its own for each test."""
+    for name, value in {"WARM": WARM, "FAULT": FAULT, "AFTER": AFTER, "LONGEST": LONGEST}.items():
+        monkeypatch.setattr(guard_judging, name, value)
+        monkeypatch.setattr(guard, name, value, raising=False)
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(guard._POLICY % ("true", ""))
+    throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
+    yield guard.GuardSetup(testbed, throttler, policy, "", download)
+    throttler.process.stop()
+
+
+@pytest.mark.parametrize("fault", MISSES)
+def test_guard(setup: guard.GuardSetup, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    sound = guard._policy
+    monkeypatch.setattr(
+        guard, "_policy", lambda guarded, *others: broken_policy(sound(guarded and fault != IDLE, *others), fault)
+    )
+
+    def missed() -> set[str]:
+        measured = guard.measure(setup, CELL, Arm.ON)
+        # No download without the guard is made: what is asked of it says nothing here.
+        found = aims([measured, replace(measured, arm=Arm.OFF)], {}, [CELL], 1)
+        return {aim.what for aim in found if not aim.met} & {CAPPED, RECOVERS}
+
+    misses(missed, fault, MISSES[fault])
+
+
+def test_guard_of_a_dead_throttler_is_refused(setup: guard.GuardSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    dying_after_load(monkeypatch)
+    with pytest.raises(TestbedError, match=r"^\[proxy\] ask .*status\.sock"):
+        guard.measure(setup, CELL, Arm.ON)
+    assert [aim.what for aim in aims([], {}, [CELL], 1) if not aim.met][:2] == [
+        f"down, 20 ms, loses everything: runs, guard {arm}" for arm in ("on", "off")
+    ]
