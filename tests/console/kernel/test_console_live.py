@@ -112,7 +112,7 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
     ):
         site = Site(testbed, policy, throttler, running, chromium, config)
         chromium.open(running.url)
-        chromium.until_text("#legend", "wifi", within=120)
+        chromium.until_text("#legend", "wifi", within=300)
         yield site
 
 

@@ -187,8 +187,8 @@ def test_by_keyboard_a_time_is_held_and_what_was_then_is_told(site: Site) -> Non
     assert "ethernet" in told
     assert "wifi" in told
     assert "Mbit/s" in told
-    held = graph.get_attribute("aria-valuenow")
-    time.sleep(2)
+    held, newest = graph.get_attribute("aria-valuenow"), int(graph.get_attribute("aria-valuemax") or 0)
+    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) >= newest + 2, "the graph goes on")
     assert graph.get_attribute("aria-valuenow") == held
     graph.send_keys(Keys.ESCAPE)
     assert site.browser.text("#title-moment") == "Now"
@@ -200,7 +200,8 @@ def test_what_happened_at_a_time_is_found(site: Site) -> None:
     for _ in range(10):
         site.world.tell("closed", "another thing", token="00000001")
     site.open("live")
-    time.sleep(3)
+    graph = site.browser.find("#graph")
+    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) > at + 2, "it is known what was after it")
     site.browser.run(
         "const field = document.querySelector('#goto-time'); field.value = arguments[0];"
         "document.querySelector('#goto').requestSubmit()",
@@ -230,10 +231,10 @@ def test_the_focus_stays_while_the_table_is_renewed(site: Site) -> None:
     site.open("connections")
     site.browser.run(f"document.querySelector('#connections a[href=\"#connection/{TOKEN}\"]').focus()")
     asked = len(site.world.asked)
+    # It is asked for again when what came was shown: by the third time the table was renewed twice.
     site.browser.until(
-        lambda: len([each for each in site.world.asked[asked:] if each["query"] == "connections"]) >= 2, ""
+        lambda: [each["query"] for each in site.world.asked[asked:]].count("connections") >= 3, "it is renewed twice"
     )
-    time.sleep(0.5)
     assert site.browser.run("return document.activeElement.textContent") == TOKEN
 
 
@@ -274,7 +275,9 @@ def test_an_event_that_comes_while_the_newest_are_asked_for_stays(site: Site) ->
     site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped meanwhile", token=TOKEN, rule="spare-ethernet")
     site.browser.until_text("#nearby", "capped meanwhile")
     site.browser.run("window.release()")
-    time.sleep(1)
+    # What is asked for next is answered after it.
+    site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped later", token=TOKEN, rule="spare-ethernet")
+    site.browser.until_text("#nearby", "capped later")
     assert "capped meanwhile" in site.browser.text("#nearby")
 
 

@@ -97,8 +97,13 @@ def test_a_good_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) 
     assert (squid(proxy.process), *workers(proxy.process)) == before
     on_new_port = proxy.url().replace("3128", "3129")
     joins = node.mib()["MPTcpExtMPJoinAckRx"]
-    assert fetch(client, origin.url(FILE), on_new_port, mptcp=True).sha256 == origin.digests[FILE]
-    assert node.mib()["MPTcpExtMPJoinAckRx"] > joins
+
+    def joined() -> bool:
+        """Whether a download had both its paths: on a busy machine it may be over before the second is there."""
+        assert fetch(client, origin.url(FILE), on_new_port, mptcp=True).sha256 == origin.digests[FILE]
+        return node.mib()["MPTcpExtMPJoinAckRx"] > joins
+
+    wait_until(joined, "a download by the new port has both paths", process=proxy.process)
 
 
 def test_a_bad_reload_is_refused_and_the_old_settings_stay(testbed: Testbed, origin: Origin) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from throttling import PATHS, UNCAPPED, ThrottledSite
+from throttling import PATHS, UNCAPPED, ThrottledSite, goes_on
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
@@ -83,14 +82,14 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     testbed = make_module_testbed()
     # The kernel grows a buffer with the congestion window. With this bound, what is larger is the throttler's doing.
     testbed["proxy"].run(["sysctl", "-qw", f"net.ipv4.tcp_wmem=4096 16384 {1 << 20}"])
-    return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
+    return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}), settings={"verify_interval": 1})
 
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_cap_lands_on_the_socket_and_then_in_the_set_and_goes_again(site: Site, family: int) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(family):
-        time.sleep(1)
+        goes_on(throttler)
         assert site.limits() == {True: None, False: None}
         site.reload(throttler, capped("rate: 5 Mbit/s"))
         wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has landed")
@@ -110,7 +109,7 @@ def test_at_once_leaves_sockets_alone(site: Site) -> None:
     with site.transfer(4):
         site.reload(throttler, capped("rate: 5 Mbit/s, landing: at-once"))
         wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has fallen")
-        time.sleep(0.5)
+        goes_on(throttler)
         assert site.limits() == {True: None, False: None}
         site.stopped(throttler)
 
@@ -158,6 +157,6 @@ def test_a_low_cap_gives_its_subflow_a_larger_send_buffer_and_no_other(site: Sit
 def test_a_connection_without_a_cap_keeps_its_send_buffer(site: Site, family: int) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(family):
-        time.sleep(1)
+        goes_on(throttler)
         assert max(site.send_buffers().values()) < send_buffer(2_000_000)
         site.stopped(throttler)

@@ -63,8 +63,10 @@ class Site(ThrottledSite):
         def acked() -> int:
             return int(re.search(r"bytes_acked:(\d+)", self.subflows()[True])[1])
 
-        before, began = acked(), time.monotonic()
+        began = time.monotonic()
+        before = acked()
         time.sleep(seconds)
+        # All that was acknowledged was so within this time, however long the looks took.
         return (acked() - before) * 8e-6 / (time.monotonic() - began)
 
     def waiting(self) -> dict[bool, int]:

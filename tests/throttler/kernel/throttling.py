@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
-import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from leftovers import nothing_left
 
-from mptcp_lab.testbed import LiveNode, Program, Testbed
+from mptcp_lab.testbed import LiveNode, Program, Testbed, TestbedError
 from mptcp_lab.testbed.services import (
     Proxy,
     Throttler,
@@ -18,6 +18,7 @@ from mptcp_lab.testbed.services import (
     start_proxy,
     start_throttler,
     throttler_mounts,
+    wait_until,
     write_throttler_config,
 )
 from mptcp_lab.testbed.system_state import State, whole_state
@@ -29,6 +30,16 @@ paths:
   wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
 """
 UNCAPPED = PATHS + "rules: []\n"
+
+
+def goes_on(throttler: Throttler, times: int = 2) -> None:
+    """Wait until *throttler* has compared all that it has with the kernel so often: what comes by itself has come."""
+
+    def compared() -> int:
+        return int(throttler.status()["counters"]["observers"]["resyncs"])
+
+    before = compared()
+    wait_until(lambda: compared() >= before + times, "the throttler goes on", process=throttler.process)
 
 
 @dataclass
@@ -81,16 +92,22 @@ class ThrottledSite:
             ["curl", "-s", "-m", "300", "-o", "/dev/null", *arguments, "-x", self.proxy.url(family), url]
         )
 
-    @staticmethod
-    def abort(client: Program) -> None:
+    def abort(self, client: Program) -> None:
         """End a download so that its connection is gone at once.
 
         A client that closes with data unread resets its connection. One that had read all of it leaves the proxy
         with two subflows of window zero for a minute, next to those of the test that follows.
         """
         client.signal(signal.SIGSTOP)
-        time.sleep(0.2)
+        # Where nothing moves any more, nothing comes.
+        with suppress(TestbedError):
+            wait_until(lambda: self._unread() > 0, "something is unread", timeout=5)
         client.kill()
+
+    def _unread(self) -> int:
+        """Return the bytes that the client's programs have not read."""
+        listing = self.testbed["client"].run(["ss", "-MHn"]).stdout.splitlines()
+        return sum(int(line.split()[1]) for line in listing)
 
     def stopped(self, throttler: Throttler, *, keeper: bool = False) -> None:
         """Stop *throttler* as systemd would; it must end well, and leave nothing.
