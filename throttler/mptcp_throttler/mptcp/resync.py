@@ -42,8 +42,8 @@ class Resync:
         self._unassigned: list[KernelSubflow] = []
         """Sockets of another local port whose token is unknown: a later piece may list their connection."""
         self._crowded_out: list[tuple[KernelSubflow, float]] = []
-        """Sockets for which their connection had no room, and when they were read: one of its subflows may have ended
-        without anybody noticing, and be closed when the dump is over."""
+        """Sockets for which their connection had no room, or whose client has its share of connections, and when they
+        were read: others may have ended without anybody noticing, and be closed when the dump is over."""
 
     def add(self, piece: Iterable[KernelSubflow], read: float | None = None) -> list[Event]:
         """Take in some of the sockets that the dump lists, in any order, *read* at that time: by default when it began.
@@ -96,6 +96,12 @@ class Resync:
 
     def _take(self, entry: KernelSubflow, read: float) -> list[Event]:
         four_tuple = unmapped(entry.four_tuple)
+        if self._observer.lacks_share(four_tuple, entry.token):
+            subflow = self._table.subflows.get(four_tuple)
+            if subflow is not None:
+                subflow.listed = self._number
+            self._crowded_out.append((entry, read))
+            return []
         events = self._observer.listed(four_tuple, entry, self.time, read)
         subflow = self._table.subflows.get(four_tuple)
         if subflow is not None:
@@ -106,9 +112,10 @@ class Resync:
 
     def _take_late(self, entry: KernelSubflow, read: float) -> list[Event]:
         events, four_tuple = self._take(entry, read), unmapped(entry.four_tuple)
-        ended = self._table.ended.get(four_tuple)
-        if ended is not None and ended > self.time - self._table.limits.resync_grace:
-            return events  # perhaps after it was read
+        for key in (four_tuple, entry.token):
+            ended = self._table.ended.get(key)
+            if ended is not None and ended > self.time - self._table.limits.resync_grace:
+                return events  # perhaps after it was read
         return events + self._observer.excess(four_tuple, entry.token, read)
 
     def _is_missing(self, subflow: SubflowRecord) -> bool:
