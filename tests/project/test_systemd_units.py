@@ -99,6 +99,8 @@ def test_the_console_is_nobody_and_may_ask_the_throttler_alone() -> None:
     assert values(CONSOLE, "CapabilityBoundingSet") == [""]
     assert values(CONSOLE, "AmbientCapabilities") == []
     assert not re.search(r"^(ReadWritePaths|\w+Directory)=", CONSOLE.read_text(), re.MULTILINE)
+    # Its token is root's to write. What fails there the console says itself.
+    assert values(CONSOLE, "ExecStartPre") == ["-+/opt/mptcp-steering-proxy/bin/mptcp-console make-token"]
 
 
 def test_the_portal_is_nobody_who_may_ask_the_throttler() -> None:

@@ -87,7 +87,11 @@ def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package:
     # The next version brings a module and drops one that was compiled.
     module = f"{HOME.lstrip('/')}/pyvenv.cfg"
     later = repacked(package, tmp_path, "9.9", [(module, "home = /usr/bin", "home = /usr/bin/")])
-    installed(host, later)
+    # As a version was used that asked for no token.
+    assert "mptcp-console asks for a token now" in installed(host, later)
+    host.sh("mptcp-console make-token")
+    assert host.sh("stat --format='%U:%G %a' /etc/mptcp-console/token") == "root:mptcp-throttler 640\n"
+    assert "with a token" in host.sh("mptcp-console check")
     assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
     assert all(enabled(host, unit) for unit in UNITS), "what the operator enabled stays so"
     assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf is kept"
