@@ -159,6 +159,23 @@ def test_a_dump_reports_what_is_too_much_once_those_that_have_ended_are_gone(end
     check_tables(tracker, SMALL)
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_dump_counts_a_connection_for_the_client_of_its_first_subflow(backwards: bool) -> None:
+    """In whatever order it lists them: of one that is too much all subflows are reported."""
+    tracker = Tracker([PORT], SMALL)
+    paths = [path_of(number) for number in range(ROOM // 2 + 2)]
+    joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
+    dump = [each.dumped() for pair in zip(paths, joins, strict=True) for each in pair]
+    events = tracker.resync(reversed(dump) if backwards else dump, 2000.0)
+    reported = {event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS}
+    tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.active}
+    assert len(tracker.connections) == ROOM // 2
+    assert tracked | reported == {entry.four_tuple for entry in dump}
+    assert len(reported) == 4
+    assert tracker.counters.connections_refused == 2
+    check_tables(tracker, SMALL)
+
+
 def test_one_that_was_closed_while_the_dump_was_read_is_not_reported() -> None:
     tracker, paths = filled()
     more = path_of(99)

@@ -192,19 +192,26 @@ class KernelObserver:
         connection = self.table.tokens.get(token)
         return (connection is None or connection.holder is None) and not self.table.shares.has_room(four_tuple.remote)
 
-    def _beyond_share(self, four_tuple: FourTuple, token: int, signal: Signal, time: float) -> list[Event]:
-        """Report such a connection when an event tells of it; one that was looked up stays as it is until the next
-        dump, which says whether its client has all the others."""
+    def may_lack_share(self, four_tuple: FourTuple, entry: KernelSubflow) -> bool:
+        """Return whether that is known at the end of the dump which has *entry*: its client may have fewer others then,
+        and of a joined subflow the first one, which says whose the connection is, may be listed later."""
+        connection = self.table.tokens.get(entry.token)
+        if connection is not None and connection.holder is not None:
+            return False
+        return not entry.initial or self.lacks_share(four_tuple, entry.token)
+
+    def _without_share(self, four_tuple: FourTuple, token: int, signal: Signal, time: float) -> list[Event]:
+        """Report a connection that is more than its client may have, when an event tells of it; one that was looked up
+        stays as it is until the next dump, which says whether its client has all the others."""
         if signal is Signal.DUMPED:
             self.want_resync()
             return []
-        return self._refuse_connection(four_tuple, token, time)
+        return self.refuse_connection(four_tuple, token, time)
 
-    def _refuse_connection(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
+    def refuse_connection(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Forget a connection of which the kernel has *four_tuple*, and report what of it is to be closed."""
         table = self.table
         table.counters.connections_refused += 1
-        detail = table.shares.words(four_tuple.remote)
         events: list[Event] = []
         there = [four_tuple]
         connection = table.tokens.get(token)
@@ -212,14 +219,15 @@ class KernelObserver:
             live = (each.four_tuple for each in connection.subflows if each.state in LIVE)
             there += [each for each in live if each != four_tuple]
             events += table.close(connection, time, "too many connections of its client")
-        return events + [Event(EventKind.CONNECTION_EXCESS, time, token, each, detail) for each in there]
+        return events + [self.beyond_share(each, token, time) for each in there]
+
+    def beyond_share(self, four_tuple: FourTuple, token: int, time: float) -> Event:
+        """Return the report of one subflow of such a connection."""
+        return Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, self.table.shares.words(four_tuple.remote))
 
     def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
-        """Report what the kernel has beside others that it has as well: a connection that is more than its client may
-        have, or a subflow for which its connection had no room."""
+        """Report a subflow that the kernel has, for which there was no room beside others that it has as well."""
         table = self.table
-        if self.lacks_share(four_tuple, token):
-            return self._refuse_connection(four_tuple, token, time)
         connection = table.tokens.get(token)
         if connection is None or four_tuple in table.subflows:
             return []
@@ -243,7 +251,7 @@ class KernelObserver:
         """Track a subflow of which no packet was seen, or none that counted."""
         table = self.table
         if self.lacks_share(subflow.four_tuple, token):
-            return self._beyond_share(subflow.four_tuple, token, signal, time)
+            return self._without_share(subflow.four_tuple, token, signal, time)
         subflow.known_to_kernel = True
         new = token not in table.tokens
         connection = table.connection(token, time)
@@ -259,7 +267,7 @@ class KernelObserver:
         table = self.table
         events: list[Event] = []
         if self.lacks_share(subflow.four_tuple, token):
-            events += self._beyond_share(subflow.four_tuple, token, signal, time)
+            events += self._without_share(subflow.four_tuple, token, signal, time)
             return events if signal is Signal.DUMPED else events + table.apply(subflow, Signal.EXPIRED, time)
         if subflow.state in HALF_OPEN and subflow.proxy_sequence is None:
             # The proxy's answer was not captured, and the SYN may be anyone's.
