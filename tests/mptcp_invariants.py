@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from mptcp_throttler.mptcp.limits import TrackerLimits
@@ -32,6 +33,8 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
         assert 0 < len(connection.subflows) <= limits.max_subflows_per_connection or token in table.lingering
         assert (token in table.lingering) is (connection.opened and not connection.has_live())
         attached += len(connection.subflows)
+        real = any(each.known_to_kernel for each in connection.subflows)
+        assert real <= (connection.holder is not None) <= (connection.confirmed and token not in table.lingering)
         for subflow in connection.subflows:
             assert table.subflows[subflow.four_tuple] is subflow
             assert subflow.connection is connection
@@ -44,6 +47,8 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
     doubtful = {token for token, connection in table.opened.items() if not connection.confirmed}
     assert len(table.unconfirmed_connections) == len(doubtful)
     assert all(token in table.unconfirmed_connections for token in doubtful)
+    holders = Counter(each.holder for each in table.tokens.values() if each.holder is not None)
+    assert (table.shares.taken, table.shares.clients) == (holders.total(), len(holders))
     assert size["questions"] <= MAX_WAITING
     for four_tuple, subflow in table.subflows.items():
         closing = subflow.state is SubflowState.CLOSING

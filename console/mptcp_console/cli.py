@@ -11,7 +11,8 @@ from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
 from mptcp_common.problems import DocumentError
-from mptcp_console.settings import DEFAULT_SETTINGS, Settings, read_settings
+from mptcp_console.first_token import make_first_token
+from mptcp_console.settings import DEFAULT_SETTINGS, Settings, read_settings, settings_without_a_file
 from mptcp_console.unit_user import unreadable_by_unit
 
 
@@ -31,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("run", _run, "Serve the page in the foreground until SIGTERM."),
         ("check", _check, "Check the settings and print every problem; nothing is started."),
+        ("make-token", _make_token, "Write a token beside the settings where they mean one that is not there."),
     ):
         added = commands.add_parser(name, help=text, description=text)
         add_config(added, DEFAULT_SETTINGS, is_needed=False)
@@ -55,10 +57,17 @@ def _check(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _make_token(options: argparse.Namespace) -> int:
+    made = make_first_token(options.config)
+    if made is not None:
+        print(f"{made}: written; the console asks for this token, also on this host")
+    return DONE
+
+
 def _settings(file: Path | None) -> Settings:
     """Return the settings of *file*, or of the usual one, if there is one. Raises DocumentError."""
     if file is None and not DEFAULT_SETTINGS.exists():
-        return Settings()
+        return settings_without_a_file()
     return read_settings(file or DEFAULT_SETTINGS)
 
 

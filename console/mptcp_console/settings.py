@@ -20,6 +20,8 @@ from mptcp_common.yaml_document import Document, parse_document
 from mptcp_console.access import LONGEST_TOKEN, is_loopback, token_problem
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-console/console.yaml")
+TOKEN_NAME: Final = "token"
+"""Of the file beside the settings that has the token, unless they say otherwise."""
 DEFAULT_LISTEN: Final = "127.0.0.1:8610"
 DEFAULT_SOCKET: Final = "/run/mptcp-throttler/status.sock"
 DEFAULT_SQUID: Final = "http://127.0.0.1:3128"
@@ -80,7 +82,7 @@ class ConsoleSection(Section):
 
     listen: Annotated[tuple[str, int], Parsed(_listen, {"type": "string"})] = Field(
         default=("127.0.0.1", 8610),
-        description=f"Address and port. Default: {DEFAULT_LISTEN}. Off loopback a token_file is needed.",
+        description=f"Address and port. Default: {DEFAULT_LISTEN}.",
         examples=[DEFAULT_LISTEN, "[::1]:8610"],
         json_schema_extra={"default": DEFAULT_LISTEN},
     )
@@ -93,8 +95,15 @@ class ConsoleSection(Section):
     token_file: Annotated[Path, Parsed(_file, _PATH)] | None = Field(
         default=None,
         description="A file of one line, which only who knows it may see the console. Nobody but its owner and group "
-        "may read it. A relative path starts at the directory of this file.",
+        "may read it. A relative path starts at the directory of this file. Default: token, which mptcp-console "
+        "make-token writes; the unit does so at its first start.",
         examples=["token"],
+        json_schema_extra={"default": TOKEN_NAME},
+    )
+    open_to_this_host: bool = Field(
+        default=False,
+        description="Whether whoever has an account here may see the console without a token; on loopback only.",
+        examples=[True],
     )
     hosts: list[Annotated[str, Parsed(_host_name, {"type": "string", "pattern": _HOST_NAME})]] = Field(
         default=[],
@@ -121,6 +130,29 @@ def settings_schema() -> dict[str, Any]:
 
 def read_settings(path: Path) -> Settings:
     """Return the settings of *path*, and the token that it names. Raises DocumentError with every problem."""
+    return _settled(*_section(path), path.parent)
+
+
+def settings_without_a_file() -> Settings:
+    """Return the settings of who has written none, and the token. Raises DocumentError where there is none."""
+    path = DEFAULT_SETTINGS.parent / TOKEN_NAME
+    token, problem = _token(path)
+    if problem is not None:
+        raise DocumentError([_no_first_token(path, problem)])
+    return Settings(token=token, token_file=path)
+
+
+def default_token_is_meant(path: Path) -> bool:
+    """Return whether the settings of *path*, which may be missing, mean the file :data:`TOKEN_NAME` beside them."""
+    try:
+        section = _section(path)[0] if path.exists() else ConsoleSection()
+    except DocumentError:
+        return False
+    named = None if section.token_file is None else path.parent / section.token_file
+    return not section.open_to_this_host and named in (None, path.parent / TOKEN_NAME)
+
+
+def _section(path: Path) -> tuple[ConsoleSection, Document]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -129,19 +161,24 @@ def read_settings(path: Path) -> Settings:
     section, problems = validate(ConsoleSection, document)
     if section is None or problems:
         raise DocumentError(problems)
-    return _settled(section, document, path.parent)
+    return section, document
 
 
 def _settled(section: ConsoleSection, document: Document, directory: Path) -> Settings:
     problems: list[Problem] = []
     address, port = section.listen
-    token = None
-    if section.token_file is not None:
-        token, problem = _token(directory / section.token_file)
-        if problem is not None:
-            problems.append(problem_at(document, ("token_file",), str(section.token_file), problem))
+    token = token_file = None
+    if not section.open_to_this_host:
+        token_file = directory / (section.token_file or TOKEN_NAME)
+        token, problem = _token(token_file)
+        if problem is not None and section.token_file is None:
+            problems.append(_no_first_token(token_file, problem))
+        elif problem is not None:
+            problems.append(problem_at(document, ("token_file",), str(section.token_file), f"{token_file} {problem}"))
+    elif section.token_file is not None:
+        problems.append(problem_at(document, ("open_to_this_host",), None, "nobody needs the token of token_file then"))
     elif not is_loopback(address):
-        problems.append(problem_at(document, ("listen",), address, _OFF_LOOPBACK.format(address)))
+        problems.append(problem_at(document, ("open_to_this_host",), None, _OFF_LOOPBACK.format(address)))
     if (section.certificate is None) != (section.key is None):
         lacks, has = ("key", "certificate") if section.key is None else ("certificate", "key")
         problems.append(problem_at(document, (has,), None, f"needs {lacks} as well; HTTPS takes both"))
@@ -159,30 +196,32 @@ def _settled(section: ConsoleSection, document: Document, directory: Path) -> Se
         None if section.certificate is None else directory / section.certificate,
         None if section.key is None else directory / section.key,
         section.squid,
-        None if section.token_file is None else directory / section.token_file,
+        token_file,
     )
 
 
-_OFF_LOOPBACK = (
-    "{} can be reached from other hosts, so that a token is needed: write one into a file "
-    "(openssl rand -hex 32) and name the file as token_file; or listen on 127.0.0.1"
-)
+_OFF_LOOPBACK = "{} can be reached from other hosts, so that a token is needed: false, or listen on 127.0.0.1"
+
+
+def _no_first_token(path: Path, problem: str) -> Problem:
+    remedy = "" if path.exists() else "; write it: mptcp-console make-token"
+    return Problem(str(path), 0, 0, "", None, f"{problem}{remedy}")
 
 
 def _token(path: Path) -> tuple[str | None, str | None]:
-    """Return the token in *path*, or what is wrong with the file."""
+    """Return the token in *path*, or what is wrong with it, of which the file is the subject."""
     try:
         with path.open("rb") as file:
             mode = path.stat().st_mode
             content = file.read(LONGEST_TOKEN + 2)
     except OSError as error:
-        return None, f"{path} cannot be read: {_why(error)}"
+        return None, f"cannot be read: {_why(error)}"
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         allowed = "only its owner may write it, only owner and group read it (chmod 0640)"
-        return None, f"{path} has mode {stat.S_IMODE(mode):04o}; {allowed}"
+        return None, f"has mode {stat.S_IMODE(mode):04o}; {allowed}"
     text = content.decode("latin-1").removesuffix("\n")
     problem = token_problem(text)
-    return (text, None) if problem is None else (None, f"{path} {problem}")
+    return (text, None) if problem is None else (None, problem)
 
 
 def _not_readable(path: Path) -> str | None:

@@ -1,13 +1,15 @@
 """This host's own addresses, which no request may be for.
 
 What counts as an own address is what the kernel delivers to itself: the "local" entries of its routing table
-"local" (ip-route(8)), which hold every interface's addresses and any prefix that was routed to this host.
+"local" (ip-route(8)), which hold every interface's addresses and any prefix that was routed to this host. The IPv6
+addresses of NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that have an IPv4 address of this host in them are told of as
+well: what translates them, here or nearby, would come back to it.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Generic, TypeVar
 
@@ -15,6 +17,8 @@ from pyroute2 import IPRoute
 
 Network = IPv4Network | IPv6Network
 
+_EMBEDDING = ((ip_network("64:ff9b::/96"), 96), (ip_network("2002::/16"), 16))
+"""Prefixes, and how many bits of an IPv6 address come before the IPv4 address in it."""
 _TABLE_LOCAL = 255  # rt_class_t RT_TABLE_LOCAL of linux/rtnetlink.h
 _TYPE_LOCAL = 2  # RTN_LOCAL
 # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR, and RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE: a prefix may be routed to this
@@ -37,9 +41,17 @@ def local_prefixes() -> frozenset[Network]:
 def render(prefixes: Collection[Network]) -> str:
     """Return the file for Squid: one prefix a line. Never empty: Squid complains of a list of nothing."""
     # A prefix within another one is left out, since Squid warns of it.
-    v4 = collapse_addresses(prefix for prefix in prefixes if isinstance(prefix, IPv4Network))
-    v6 = collapse_addresses(prefix for prefix in prefixes if isinstance(prefix, IPv6Network))
+    v4 = list(collapse_addresses(prefix for prefix in prefixes if isinstance(prefix, IPv4Network)))
+    own = (prefix for prefix in prefixes if isinstance(prefix, IPv6Network))
+    v6 = collapse_addresses([*own, *(each for prefix in v4 for each in embedded(prefix))])
     return "".join(f"{prefix}\n" for prefix in (*v4, *v6)) or "127.0.0.0/8\n"
+
+
+def embedded(prefix: IPv4Network) -> Iterator[IPv6Network]:
+    """Yield the IPv6 prefixes in whose addresses *prefix* stands."""
+    for outer, before in _EMBEDDING:
+        address = int(outer.network_address) | int(prefix.network_address) << (128 - before - 32)
+        yield IPv6Network((address, before + prefix.prefixlen))
 
 
 def reachable(prefixes: Iterable[Network]) -> frozenset[Network]:

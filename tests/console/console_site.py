@@ -37,7 +37,8 @@ def console(
 ) -> Iterator[Console]:
     """Start the console, by *prefix* in a namespace and as another user; it must end well."""
     config = directory / f"console-{port}.yaml"
-    config.write_text(f"listen: 127.0.0.1:{port}\nstatus_socket: {status_socket}\n{settings}")
+    whose = "" if "token_file" in settings else "open_to_this_host: true\n"
+    config.write_text(f"listen: 127.0.0.1:{port}\nstatus_socket: {status_socket}\n{whose}{settings}")
     log = directory / f"console-{port}.log"
     with log.open("ab") as output:
         process = subprocess.Popen(

@@ -79,6 +79,19 @@ def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:
     assert f"\nu {THROTTLER_USER} " in (UNITS / "mptcp-throttler.sysusers").read_text()
 
 
+def test_what_the_throttler_is_given_of_root_is_taken_back_when_it_has_ended() -> None:
+    """Defect: after a purge the lock of iptables was owned by a number that the next user of the host gets."""
+    (given,), (back,) = values(THROTTLER, "ExecStartPre"), values(THROTTLER, "ExecStopPost")
+    assert set(re.findall(r"chown \S+ (\S+)", given)) == {"/run/xtables.lock"}
+    assert given.startswith("-+/bin/sh -c ")
+    assert back == "-+/bin/sh -c 'chown root:root /run/xtables.lock && chmod 0600 /run/xtables.lock'"
+
+
+def test_a_purge_takes_it_back_before_the_user_goes() -> None:
+    script = (UNITS.parent / "debian" / "postrm").read_text()
+    assert script.index("chown root:root /run/xtables.lock") < script.index("userdel mptcp-throttler")
+
+
 def test_the_console_is_nobody_and_may_ask_the_throttler_alone() -> None:
     assert values(CONSOLE, "DynamicUser") == ["yes"]
     assert values(CONSOLE, "User") == []
@@ -86,6 +99,8 @@ def test_the_console_is_nobody_and_may_ask_the_throttler_alone() -> None:
     assert values(CONSOLE, "CapabilityBoundingSet") == [""]
     assert values(CONSOLE, "AmbientCapabilities") == []
     assert not re.search(r"^(ReadWritePaths|\w+Directory)=", CONSOLE.read_text(), re.MULTILINE)
+    # Its token is root's to write. What fails there the console says itself.
+    assert values(CONSOLE, "ExecStartPre") == ["-+/opt/mptcp-steering-proxy/bin/mptcp-console make-token"]
 
 
 def test_the_portal_is_nobody_who_may_ask_the_throttler() -> None:

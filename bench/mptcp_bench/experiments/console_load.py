@@ -307,7 +307,8 @@ def start_console(node: LiveNode, throttler: Throttler) -> Process:
     os.chown(throttler.socket, 0, STATUS_GROUP)
     for directory in (node.directory, throttler.socket.parent):
         directory.chmod(0o755)
-    config = node.write("console.yaml", f"listen: 127.0.0.1:{PORT}\nstatus_socket: {throttler.socket}\n")
+    text = f"listen: 127.0.0.1:{PORT}\nstatus_socket: {throttler.socket}\nopen_to_this_host: true\n"
+    config = node.write("console.yaml", text)
     rights = [f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
     prefix = ["nice", "-n", "10", "prlimit", f"--nofile={DESCRIPTORS}", "setpriv", *rights, "--bounding-set=-all"]
     argv = [*prefix, program("mptcp-console"), "run", "--config", str(config)]

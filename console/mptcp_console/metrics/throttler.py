@@ -58,6 +58,11 @@ _TRACKER = (
     ("joins_refused", "joins_refused", "Joins with an unknown token or a wrong HMAC, or that the proxy refused."),
     ("observer_disagreements", "disagreements", "Subflows of which packets and kernel said different things."),
     ("tracker_overflows", "overflows", "Connections and joins not tracked because a table was full."),
+    (
+        "connections_refused",
+        "connections_refused",
+        "Connections to be closed because their client has as many as there is room left for.",
+    ),
     ("malformed_options", "malformed", "MPTCP options that break their format."),
 )
 _BUDGETS = (

@@ -38,6 +38,8 @@ _ALL = ("all", "0/0", "0.0.0.0/0", "0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255",
 _SPECIAL = {**dict.fromkeys(_ALL, EVERYBODY), "ipv4": IPV4.all, "ipv6": IPV6.all}
 _LOOPBACK = Addresses.of("127.0.0.0/8", "::1/128")
 _LINK_LOCAL = Addresses.of("169.254.0.0/16", "fe80::/10")
+_TRANSLATED = Addresses.of("64:ff9b::7f00:0/104", "64:ff9b::a9fe:0/112")
+"""The former two's IPv4 addresses, as NAT64 has them (RFC 6052, 2.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ def exposure_problems(
     protected = {
         "loopback addresses": not (_LOOPBACK - denied),
         "link-local addresses": not (_LINK_LOCAL - denied),
+        "127.0.0.0/8 and 169.254.0.0/16 behind NAT64 (64:ff9b::/96)": not (_TRANSLATED - denied),
         f'this host\'s own addresses ("{own_addresses}")': file_denied,
         "CONNECT to any port": tunnels_denied,
     }

@@ -9,12 +9,15 @@
  *
  * It asks again at once, for the socket has data. The pause bounds what that costs: without it a core is busy for as
  * long as the origin is slow, and while it lasts Squid does nothing else, so it must be short against a turn of its
- * event loop in which there is something to do.
+ * event loop in which there is something to do. There is one pause in a turn, however many descriptors ask: with one
+ * for each, a client with 800 such uploads would stop Squid for 0.16 s in each turn. A turn is over when a descriptor
+ * asks that has asked since the last pause, for the event loop comes to each of them once.
  */
 
 #define _GNU_SOURCE
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -23,6 +26,12 @@
 #include "mptcp_listen.h"
 
 #define PAUSE_NS 200000
+
+/* More than the descriptors that Debian's Squid may have; two that share a place cost a pause more. */
+#define PLACES 65536
+
+/* The number of the turn, and of that in which each descriptor asked last. */
+static atomic_uint turn = 1, asked[PLACES];
 
 EXPORTED ssize_t read(int fd, void *buffer, size_t size);
 
@@ -40,14 +49,24 @@ static bool is_socket(int fd)
 	return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode);
 }
 
-ssize_t read(int fd, void *buffer, size_t size)
+static void pause_once_in_a_turn(int fd)
 {
 	const struct timespec pause = { .tv_nsec = PAUSE_NS };
+	atomic_uint *last = &asked[(unsigned int)fd % PLACES];
 
+	if (*last == turn) {
+		turn++;
+		nanosleep(&pause, NULL);
+	}
+	*last = turn;
+}
+
+ssize_t read(int fd, void *buffer, size_t size)
+{
 	start();
 	if (size > 0 || !is_socket(fd))
 		return real_read(fd, buffer, size);
-	nanosleep(&pause, NULL);
+	pause_once_in_a_turn(fd);
 	errno = EAGAIN;
 	return -1;
 }

@@ -98,7 +98,7 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
     throttler = start_throttler(node, config)
     proxy = start_proxy(node)
     console = testbed.directory / "console.yaml"
-    console.write_text(f"listen: 127.0.0.1:{PORT}\nstatus_socket: {throttler.socket}\n")
+    console.write_text(f"listen: 127.0.0.1:{PORT}\nstatus_socket: {throttler.socket}\nopen_to_this_host: true\n")
     server = node.popen([program("mptcp-console"), "run", "--config", str(console)], name="console")
     wait_until(lambda: "serving" in server.output(), "the console serves", timeout=SECONDS, process=server)
     prometheus = Prometheus.start(node, f"127.0.0.1:{PORT}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_common.problems import DocumentError
 from mptcp_console.cli import main
-from mptcp_console.settings import Settings, read_settings, settings_schema
+from mptcp_console.first_token import make_first_token
+from mptcp_console.settings import Settings, read_settings, settings_schema, settings_without_a_file
 
 CONF = Path(__file__).parents[3] / "conf"
 TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
@@ -31,8 +34,10 @@ def problems(file: Path) -> str:
     return str(raised.value)
 
 
-def test_the_shipped_file_says_what_holds_without_it() -> None:
-    assert read_settings(CONF / "console.yaml") == Settings()
+def test_the_shipped_file_says_what_holds_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, (CONF / "console.yaml").read_text(), TOKEN)
+    monkeypatch.setattr("mptcp_console.settings.DEFAULT_SETTINGS", file)
+    assert read_settings(file) == settings_without_a_file() == Settings(token=TOKEN, token_file=tmp_path / "token")
 
 
 def test_the_shipped_schema_is_that_of_the_code() -> None:
@@ -58,16 +63,66 @@ def test_all_that_can_be_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.7", "[::]", "[fd77::1]"])
-def test_off_loopback_it_is_refused_without_a_token(tmp_path: Path, address: str) -> None:
-    file = written(tmp_path, f'hosts: [a]\nlisten: "{address}:8610"\n', TOKEN)
-    assert problems(file).startswith(f"{file}:2: listen: {address.strip('[]')} can be reached from other hosts")
-    file.write_text(file.read_text() + "token_file: token\n")
+def test_off_loopback_it_is_open_to_nobody(tmp_path: Path, address: str) -> None:
+    file = written(tmp_path, f'open_to_this_host: true\nlisten: "{address}:8610"\n', TOKEN)
+    said = problems(file)
+    assert said.startswith(f"{file}:1: open_to_this_host: ")
+    assert f"{address.strip('[]')} can be reached from other hosts, so that a token is needed" in said
+    file.write_text(file.read_text().partition("\n")[2])
     assert read_settings(file).token == TOKEN
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "[::1]"])
-def test_on_loopback_it_needs_none(tmp_path: Path, address: str) -> None:
-    assert read_settings(written(tmp_path, f'listen: "{address}:8610"\n')).token is None
+def test_on_loopback_it_needs_one_unless_the_operator_says_otherwise(tmp_path: Path, address: str) -> None:
+    """Defect: whoever had an account on the host saw what the status socket gives to its group alone."""
+    listen = f'listen: "{address}:8610"\n'
+    file = written(tmp_path, listen)
+    assert problems(file) == (
+        f"{tmp_path}/token: cannot be read: No such file or directory; write it: mptcp-console make-token"
+    )
+    assert read_settings(written(tmp_path, listen, TOKEN)).token == TOKEN
+    assert read_settings(written(tmp_path, f"{listen}open_to_this_host: true\n", TOKEN)).token is None
+    said = problems(written(tmp_path, f"{listen}open_to_this_host: true\ntoken_file: token\n", TOKEN))
+    assert f"{file}:2: open_to_this_host: " in said
+    assert "nobody needs the token" in said
+
+
+def test_without_settings_it_needs_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mptcp_console.settings.DEFAULT_SETTINGS", tmp_path / "console.yaml")
+    with pytest.raises(DocumentError, match="write it: mptcp-console make-token"):
+        settings_without_a_file()
+
+
+def test_the_first_token_is_made_once_for_owner_and_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "console.yaml"
+    before = os.umask(0o077)  # the unit's
+    try:
+        assert main(["make-token", "--config", str(file)]) == DONE
+    finally:
+        os.umask(before)
+    assert capsys.readouterr().out == (
+        f"{tmp_path}/token: written; the console asks for this token, also on this host\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o640
+    file.write_text("listen: 127.0.0.1:8610\n")
+    made = read_settings(file).token
+    assert made is not None
+    assert len(made) == 64
+    assert main(["make-token", "--config", str(file)]) == DONE
+    assert capsys.readouterr().out == ""
+    assert read_settings(file).token == made
+
+
+@pytest.mark.parametrize("text", ["open_to_this_host: true", "token_file: another", "listen: nonsense", "]"])
+def test_no_token_is_made_that_nobody_means(tmp_path: Path, text: str) -> None:
+    assert make_first_token(written(tmp_path, text + "\n")) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["console.yaml"]
+
+
+def test_a_token_that_cannot_be_written_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["make-token", "--config", str(tmp_path / "none" / "console.yaml")]) == FAILED
+    assert "none/token: cannot be written: No such file or directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o604, 0o641])
@@ -102,7 +157,7 @@ def test_a_token_that_others_may_read_is_none(tmp_path: Path, mode: int) -> None
     ],
 )
 def test_mistakes_are_said_by_line(tmp_path: Path, text: str, words: str) -> None:
-    file = written(tmp_path, text + "\n")
+    file = written(tmp_path, text + "\n", TOKEN)
     said = problems(file)
     assert said.startswith(f"{file}:1: ")
     assert words in said
@@ -111,7 +166,7 @@ def test_mistakes_are_said_by_line(tmp_path: Path, text: str, words: str) -> Non
 def test_a_mistake_ends_the_daemon_for_good_and_the_check_plainly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = str(written(tmp_path, "listen: 0.0.0.0:8610\n"))
+    file = str(written(tmp_path, "listen: 0.0.0.0\n"))
     assert main(["run", "--config", file]) == CONFIGURATION
     assert main(["check", "--config", file]) == FAILED
     assert main(["check", "--config", str(tmp_path / "none.yaml")]) == FAILED
@@ -119,5 +174,5 @@ def test_a_mistake_ends_the_daemon_for_good_and_the_check_plainly(
 
 
 def test_check_says_where_it_would_listen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--config", str(written(tmp_path, "listen: '[::1]:99'\n"))]) == DONE
+    assert main(["check", "--config", str(written(tmp_path, "listen: '[::1]:99'\nopen_to_this_host: true\n"))]) == DONE
     assert "http://[::1]:99/, without a token" in capsys.readouterr().out

@@ -2,22 +2,40 @@
  *
  * Fuzz target of the preload library: what it reads. The first octet says what the rest is: a list of ports, the
  * address of bind(2), an environment (entries with '\0' between), LD_PRELOAD and the path of the library, how many
- * bytes to read from what kind of file, the address of connect(2), a list of parents, or what both ends of four
- * connections do in turn. It ends the process (abort) where something is wrong.
+ * bytes to read from what kind of file, the address of connect(2), a list of parents, what both ends of four
+ * connections do in turn, or which uploads into a full buffer each turn of an event loop comes to. It ends the process
+ * (abort) where something is wrong.
  *
  * The library's own sources are part of this file, so that its static functions can be called.
  */
 
 #define _GNU_SOURCE
 
+#include <assert.h>
+
 #include "late_writes.c"
 #include "mptcp_listen.c"
 #include "connect.c"
 #include "scope.c"
 #include "swap.c"
-#include "zero_read.c"
 
-#include <assert.h>
+#include <time.h>
+
+static int pauses;
+
+/* Counts the pauses of the part below, and takes no time. */
+static int counted_sleep(const struct timespec *time, struct timespec *left)
+{
+	(void)left;
+	assert(time->tv_sec == 0 && time->tv_nsec > 0);
+	pauses++;
+	return 0;
+}
+
+#define nanosleep counted_sleep
+#include "zero_read.c"
+#undef nanosleep
+
 #include <ctype.h>
 #include <stdint.h>
 
@@ -166,6 +184,33 @@ static void try_read(const uint8_t *data, size_t size)
 	close(data[0] & 1 ? pipes[1] : sockets[1]);
 	if (size > 0)
 		close(ends[1]);
+}
+
+#define UPLOADS 64
+
+/* Each octet is a turn of the event loop, and says from which upload on it comes to them: to each once, at the most. */
+static void try_turns(const uint8_t *data, size_t size)
+{
+	static int sockets[UPLOADS];
+	bool before = false;
+	char nothing;
+
+	for (int i = 0; i < UPLOADS && sockets[i] == 0; i++)
+		assert((sockets[i] = socket(AF_UNIX, SOCK_STREAM, 0)) > 0);
+	for (size_t i = 0; i < size && i < 8; i++) {
+		size_t from = data[i] * UPLOADS / 256;
+		/* From one end or the other: the order is the kernel's. */
+		bool backwards = data[i] % 2;
+
+		pauses = 0;
+		for (size_t n = from; n < UPLOADS; n++) {
+			errno = 0;
+			assert(read(sockets[backwards ? UPLOADS - 1 + from - n : n], &nothing, 0) == -1 && errno == EAGAIN);
+		}
+		/* The last ones ask in each turn: whichever turn was before, this one has its pause, and no more. */
+		assert(pauses == before || (i == 0 && pauses <= 1));
+		before = true;
+	}
 }
 
 /* What is written of an address is read as the same one: by inet_pton(3) and strtoul(3), the other way round. */
@@ -330,7 +375,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	text = malloc(size);
 	memcpy(text, data + 1, size - 1);
 	text[size - 1] = '\0';
-	switch (data[0] % 9) {
+	switch (data[0] % 10) {
 	case 0: try_ports(text); break;
 	case 1: try_address(data + 1, size - 1); break;
 	case 2: try_environment(text, size - 1); break;
@@ -340,6 +385,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	case 6: try_goal(data + 1, size - 1); break;
 	case 7: try_parents(text); break;
 	case 8: try_closes(data + 1, size - 1); break;
+	case 9: try_turns(data + 1, size - 1); break;
 	}
 	free(text);
 	return 0;

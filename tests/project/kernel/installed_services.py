@@ -166,13 +166,18 @@ def metrics(node: LiveNode, console: str, *options: str) -> dict[tuple[str, froz
 
 
 def console_shows_throttler_and_squid(site: Site, console: str, *, throttler: int) -> None:
-    """Without settings of its own, for this host: there is a page, and of whom it asks Squid and kernel answer.
+    """Without settings of its own, for who may read its token: there is a page, and of whom it asks Squid and kernel
+    answer.
 
     *throttler*: whether that does, too; 1 or 0.
     """
     node = site.testbed["proxy"]
-    assert "MPTCP console" in fetch(node, f"{console}/")[1]
-    found = metrics(node, console)
+    made = "/etc/mptcp-console/token"
+    assert site.container.sh(f"stat --format='%U:%G %a' {made}") == "root:mptcp-throttler 640\n"
+    assert fetch(node, f"{console}/metrics")[0] == 401, "a user of the host that has none of its groups"
+    header = f"Authorization: Bearer {site.container.sh(f'cat {made}').strip()}"
+    assert "MPTCP console" in fetch(node, f"{console}/", "-H", header)[1]
+    found = metrics(node, console, "-H", header)
     assert found["mptcp_throttler_up", frozenset()] == throttler
     assert found["squid_up", frozenset()] == 1
     assert ("mptcp_ext_mp_join_ack_rx_total", frozenset()) in found

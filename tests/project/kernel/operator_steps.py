@@ -52,9 +52,9 @@ def configure(site: Site) -> None:
 
     container.sh(f"(umask 027; echo {TOKEN} >/etc/mptcp-console/token; chgrp mptcp-throttler /etc/mptcp-console/token)")
     # As long as no token is asked for, the console is for this host.
-    container.sh(f"echo 'listen: {address}:8610' >/etc/mptcp-console/console.yaml")
+    container.sh(f"printf 'listen: {address}:8610\\nopen_to_this_host: true\\n' >/etc/mptcp-console/console.yaml")
     assert "so that a token is needed" in container.sh("mptcp-console check", check=False)
-    container.sh("echo 'token_file: token' >>/etc/mptcp-console/console.yaml && mptcp-console check")
+    container.sh("sed -i /open_to_this_host/d /etc/mptcp-console/console.yaml && mptcp-console check")
     container.sh("systemctl restart mptcp-console")
 
     # Everything that the example has; the certificate is root's alone.

@@ -226,6 +226,8 @@ def test_a_life_from_installation_to_purge(
     of_others = {name.lstrip("/") for name in container.sh("cat /var/lib/dpkg/info/*.list").splitlines()}
     left = foreign(sorted(container.files() - before - of_others))
     assert [name for name in left if "mptcp" in name or not name.startswith(OTHERS)] == []
+    assert container.sh("find /etc /run -nouser -o -nogroup") == "", "somebody may get the number one day"
+    assert container.sh("stat --format='%U:%G %a' /run/xtables.lock", check=False) in ("", "root:root 600\n")
     assert "mptcp" not in container.sh(
         "cat /etc/passwd /etc/group; systemctl list-unit-files; ls -R /var/lib/systemd /run"
     )

@@ -21,6 +21,14 @@ _LINK_LOCAL = """
 [::ffff:a9fe:a9fe] [fe80::1] [fe80::a9fe:a9fe] [febf::1] [fd00:ec2::254] [fd20:ce::254] 100.100.100.200
 1684301000 [::ffff:100.100.100.200]
 """.split()  # noqa: SIM905
+_EMBEDDED = """
+[64:ff9b::7f00:1] [64:ff9b::127.0.0.1] [0064:FF9B:0:0:0:0:7F00:0001] [64:ff9b::] [64:ff9b::1] [64:ff9b::7fff:fffe]
+[64:ff9b::a9fe:a9fe] [64:ff9b::169.254.169.254] [64:ff9b::6464:64c8] [64:ff9b:1::7f00:1] [64:ff9b:1:fffe::a9fe:a9fe]
+[2002:7f00:1::] [2002:7f00:1::1] [2002::1] [2002:a9fe:a9fe::1] [2002:6464:64c8::1] [2001::1] [2001:0:7f00:1::80ff:fffe]
+[::127.0.0.1] [::7f00:1] [::a9fe:a9fe] [::ffff:0:127.0.0.1] [::ffff:0:a9fe:a9fe]
+""".split()  # noqa: SIM905
+_PUBLIC_EMBEDDED = ["[64:ff9b::c633:6401]", "[64:ff9b::198.51.100.1]", "[64:ff9b::8000:1]", "[2002:c633:6401::1]"]
+"""What a translator near the host would take to a public address. Here is none, nor any route."""
 _OWN = [
     PROXY,
     "172820482",
@@ -30,6 +38,9 @@ _OWN = [
     f"[{PROXY6}]",
     f"[::ffff:{PROXY}]",
     "[FD77:8::2]",
+    "[64:ff9b::a4d:802]",
+    f"[64:ff9b::{PROXY}]",
+    "[2002:a4d:802::1]",
 ]
 NAMES: dict[str, list[list[str]]] = {
     "public.example": [[ORIGIN]],
@@ -41,6 +52,9 @@ NAMES: dict[str, list[list[str]]] = {
     "own6.example": [[PROXY6]],
     "metadata.example": [["169.254.169.254"]],
     "metadata6.example": [["fd00:ec2::254"]],
+    "nat64-loop.example": [["64:ff9b::7f00:1"]],
+    "nat64-metadata.example": [["64:ff9b::a9fe:a9fe"]],
+    "nat64-own.example": [["64:ff9b::a4d:802"]],
     "both.example": [[ORIGIN, "127.0.0.1"]],
     "both-reversed.example": [["127.0.0.1", ORIGIN]],
     "both6.example": [[ORIGIN, "::1"]],
@@ -79,7 +93,9 @@ def _named() -> list[Row]:
     for name in NAMES:
         if name in ("public.example", "rebind-connect.example") or name.startswith("rebind"):
             continue
-        rows.append(Row(f"name-{name}", get(f"http://{name}:{INNER}/{{id}}"), _UNRESOLVED))
+        # Without the rules there would be no way to these (503).
+        refused = statuses(403) if name.startswith("nat64") else _UNRESOLVED
+        rows.append(Row(f"name-{name}", get(f"http://{name}:{INNER}/{{id}}"), refused))
     return rows
 
 
@@ -260,7 +276,12 @@ ROWS = (
     *_SOUND,
     *_inside("loopback", _LOOPBACK),
     *_inside("link-local", _LINK_LOCAL),
+    *_inside("embedded", _EMBEDDED),
     *_inside("own", _OWN),
+    *(
+        Row(f"embedded-public-{number}", get(f"http://{host}:{WEB}/{{id}}"), statuses(503))
+        for number, host in enumerate(_PUBLIC_EMBEDDED, 1)
+    ),
     *_named(),
     *_REBOUND,
     *_PORTS,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_network
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mptcp_proxy import own_addresses
 
@@ -14,9 +17,26 @@ def test_own_addresses_are_written_without_those_within_others() -> None:
         "10.9.0.0/16",
         "127.0.0.0/8",
         "::1/128",
+        "64:ff9b::a00:1/128",
+        "64:ff9b::a09:0/112",
+        "64:ff9b::7f00:0/104",
+        "2002:a00:1::/48",
+        "2002:a09::/32",
+        "2002:7f00::/24",
         "fd00::1/128",
     ]
     assert own_addresses.render(()) != ""
+
+
+@given(st.integers(0, 32), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**80 - 1))
+def test_an_address_of_the_host_is_one_within_ipv6_too(length: int, own: int, other: int, rest: int) -> None:
+    """NAT64 has the IPv4 address at the end, 6to4 behind its first 16 bits."""
+    prefix = IPv4Network((own, length), strict=False)
+    nat64, six_to_four = own_addresses.embedded(prefix)
+    for each in (own, other):
+        is_own = IPv4Address(each) in prefix
+        assert (IPv6Address((0x64FF9B << 96) | each) in nat64) is is_own
+        assert (IPv6Address((0x2002 << 112) | each << 80 | rest) in six_to_four) is is_own
 
 
 def test_squid_is_told_only_of_addresses_that_the_fixed_rules_do_not_cover() -> None:

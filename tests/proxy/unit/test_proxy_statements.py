@@ -207,7 +207,14 @@ TO_LOOPBACK = ["acl lo dst 127.0.0.0/8 ::1/128", "http_access deny lo"]
 TO_LINK_LOCAL = ["acl ll dst 169.254.0.0/16 fe80::/10", "http_access deny ll"]
 TO_OWN = ['acl own dst "/run/x/own-addresses"', "http_access deny own"]
 TUNNELS = ["acl tls port 443", "http_access deny CONNECT !tls"]
-PARTS = {"loopback": TO_LOOPBACK, "link-local": TO_LINK_LOCAL, "own addresses": TO_OWN, "CONNECT": TUNNELS}
+TO_NAT64 = ["acl nat64 dst 64:ff9b::7f00:0/104 64:ff9b::a9fe:0/112", "http_access deny nat64"]
+PARTS = {
+    "loopback": TO_LOOPBACK,
+    "link-local": TO_LINK_LOCAL,
+    "NAT64": TO_NAT64,
+    "own addresses": TO_OWN,
+    "CONNECT": TUNNELS,
+}
 LET_IN = ["http_access allow clients", "http_access deny all"]
 
 
@@ -221,7 +228,7 @@ def test_a_configuration_with_all_protections_has_no_warning() -> None:
     assert exposed(*SHIPPED, *(line for part in PARTS.values() for line in part), *LET_IN) == []
     assert exposed("http_access allow localhost", "http_access deny all") == []
     by_squid = ["http_access deny to_localhost", "http_access deny to_linklocal"]
-    assert exposed(*SHIPPED, *by_squid, *TO_OWN, *TUNNELS, *LET_IN) == []
+    assert exposed(*SHIPPED, *by_squid, *TO_NAT64, *TO_OWN, *TUNNELS, *LET_IN) == []
 
 
 @pytest.mark.parametrize("missing", PARTS)
@@ -261,7 +268,7 @@ def test_what_goes_to_a_peer_alone_exposes_nothing_of_this_host() -> None:
 
 def test_half_of_the_loopback_addresses_is_not_enough() -> None:
     half = ["acl lo dst 127.0.0.0/9 ::1/128", "http_access deny lo"]
-    (text,) = exposed(*SHIPPED, *half, *TO_LINK_LOCAL, *TO_OWN, *TUNNELS, *LET_IN)
+    (text,) = exposed(*SHIPPED, *half, *TO_LINK_LOCAL, *TO_NAT64, *TO_OWN, *TUNNELS, *LET_IN)
     assert "loopback" in text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -31,10 +32,12 @@ rules:
 SECONDS = 15.0
 ADDRESSES = [f"10.77.2.{last}" for last in range(100, 104)]
 """That come and go as endpoints of the client's path manager, all together; it has 8 at most, four of them always."""
+THEIRS = "10.77.2.100/30"
+"""These four."""
 PAUSE = 0.02
 """Seconds for their handshakes."""
 ENOUGH = 300
-"""Joins, on the busiest machine."""
+"""Joins, however long they take."""
 
 
 class Endpoints:
@@ -56,16 +59,35 @@ class Endpoints:
         assert not said, said
 
 
-def joins(site: Site) -> int:
-    """Return how many third ACKs of joins the proxy's kernel has taken."""
-    rows = [line.split() for line in site.proxy.run(["cat", "/proc/net/netstat"]).stdout.splitlines()]
-    names, values = (row for row in rows if row[0] == "MPTcpExt:")
-    return int(values[names.index("MPJoinAckRx")])
+@dataclass(frozen=True)
+class Joins:
+    """Of the proxy's kernel, since it began."""
+
+    tried: int
+    """SYNs of joins."""
+    taken: int
+    """Third ACKs of joins that it took."""
+
+    @classmethod
+    def of(cls, site: Site) -> Joins:
+        counted = site.proxy.mib()
+        return cls(counted["MPTcpExtMPJoinSynRx"], counted["MPTcpExtMPJoinAckRx"])
 
 
-def subflows(site: Site) -> int:
-    """Return how many the kernel has on the listening port."""
-    return len(site.proxy.run(["ss", "-tnH", "state", "established", "sport", "=", ":3128"]).stdout.splitlines())
+def subflows(site: Site) -> set[str]:
+    """Return the client's end of each that the proxy's kernel has on the listening port."""
+    lines = site.proxy.run(["ss", "-tnH", "state", "established", "sport", "=", ":3128"]).stdout.splitlines()
+    ends = (line.split()[-1].rpartition(":") for line in lines)
+    return {f"{address.strip('[]').removeprefix('::ffff:')} {port}" for address, _, port in ends}
+
+
+def has_left(site: Site) -> bool:
+    """Have the client end what it still has of the addresses that come and go; return whether the proxy has none.
+
+    A client's kernel may join once more for an endpoint that is being deleted; such a subflow stays, at both ends.
+    """
+    site.client.run(["ss", "-KtnH", "src", THEIRS, "dport", "=", ":3128"])
+    return not any(end.split()[0] in ADDRESSES for end in subflows(site))
 
 
 @pytest.mark.parametrize("backend", ["iptables", "nftables"])
@@ -92,19 +114,21 @@ def test_none_is_missed_and_nothing_is_kept(
 
         def settled() -> bool:
             status = ask(throttler.socket)
-            return bool(status["in_step"]) and len(site.entries()) == subflows(site) and maps()[1] == 0
+            return bool(status["in_step"]) and site.entries().keys() == subflows(site) and maps()[1] == 0
 
         with connected(site, listener):
             until(lambda: clients(site.entries()) == ["10.77.1.2", "10.77.2.2"] and settled(), timeout=GENEROUS)
             first, before, classes, held = (
                 ask(throttler.socket)["counters"]["tracker"],
-                joins(site),
+                Joins.of(site),
                 site.entries(),
                 maps(),
             )
             endpoints = Endpoints(site)
             ends = time.monotonic() + SECONDS
-            while time.monotonic() < ends:
+            # Whoever waits for the processor does less in that time, and goes on.
+            while time.monotonic() < ends or Joins.of(site).taken - before.taken <= ENOUGH:
+                assert time.monotonic() < ends + GENEROUS, Joins.of(site)
                 endpoints.do(
                     *(
                         f"mptcp endpoint add {each} dev {device} id {100 + number} subflow"
@@ -116,6 +140,7 @@ def test_none_is_missed_and_nothing_is_kept(
                 time.sleep(PAUSE)
             endpoints.end()
             try:
+                until(lambda: has_left(site), timeout=GENEROUS)
                 until(lambda: site.entries() == classes and settled(), timeout=GENEROUS)
             except AssertionError as late:
                 # Whose fault it is shows in what each of both kernels still has.
@@ -125,13 +150,14 @@ def test_none_is_missed_and_nothing_is_kept(
                 ]
                 known = f"{site.entries()}, was {classes}; maps {maps()}; {ask(throttler.socket)['connections']}"
                 raise AssertionError("\n".join([known, *ends])) from late
-            taken = joins(site) - before
+            now = Joins.of(site)
+            tried, taken = now.tried - before.tried, now.taken - before.taken
             last = ask(throttler.socket)["counters"]["tracker"]
             activated = last["subflows_activated"] - first["subflows_activated"]
-            print(f"{taken} joins in {SECONDS:g} s, {activated} counted")
-            assert taken > ENOUGH
-            # None is missed; of such short lives, some of 30 ms, about one in eight is counted twice.
-            assert taken <= activated <= 1.5 * taken
+            print(f"{taken} joins of {tried} in {SECONDS:g} s or more, {activated} counted")
+            # None is missed. One whose packets are read when the kernel's event of its end has been read is counted
+            # twice: by what the kernel told, and by its packets, of which there are as many handshakes as were tried.
+            assert taken <= activated <= taken + tried
             assert last["subflows_closed"] - first["subflows_closed"] == activated
             assert (last["overflows"], last["disagreements"]) == (first["overflows"], first["disagreements"])
             until(lambda: maps() == held, timeout=GENEROUS)

@@ -145,6 +145,42 @@ def test_many_sockets_come_in_pieces_and_are_found_one_by_one(testbed: Testbed, 
         assert again._replace(read=0.0) == looked_up[some]._replace(read=0.0)
 
 
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_socket_is_closed_at_both_ends_and_the_listener_stays(
+    testbed: Testbed, require: Any, family: socket.AddressFamily
+) -> None:
+    """The kernel would close the socket that listens for one that is gone."""
+    require("mptcp")
+    with ExitStack() as stack:
+        with testbed["proxy"].entered():
+            diagnostics = SocketDiagnostics((PORT,))
+            stack.callback(diagnostics.close)
+            listener = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM, IPPROTO_MPTCP))
+            listener.bind(("::", PORT))
+            listener.listen(16)
+            callers = [stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP)) for _ in range(3)]
+        for caller in callers:
+            caller.settimeout(60)
+            caller.connect(("::1" if family == socket.AF_INET6 else "127.0.0.1", PORT))
+        accepted = [stack.enter_context(listener.accept()[0]) for _ in callers[:2]]
+        # Multipath TCP from its third ACK on: until then the kernel has no such subflow.
+        for caller in callers:
+            caller.sendall(b"?")
+        found = {each.four_tuple.remote_port: each.four_tuple for each in diagnostics.subflows()}
+        closed = [found[caller.getsockname()[1]] for caller in callers[1:]]  # the last one was not accepted yet
+        diagnostics.close_sockets([*closed, closed[0]._replace(remote_port=1)])
+        assert {each.four_tuple for each in diagnostics.subflows()} == set(found.values()) - set(closed)
+        diagnostics.close_sockets(closed)
+        accepted[0].settimeout(60)
+        assert accepted[0].recv(1) == b"?"
+        accepted[0].sendall(b"!")
+        assert callers[0].recv(1) == b"!"
+        with testbed["proxy"].entered():
+            late = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+        late.settimeout(60)
+        late.connect(callers[0].getpeername()[:2])
+
+
 @pytest.mark.parametrize("ports", [(PORT,), (PORT, PORT + 1), (PORT + 2, PORT + 1, PORT)])
 def test_one_dump_has_both_families_of_our_ports_alone(testbed: Testbed, require: Any, ports: tuple[int, ...]) -> None:
     require("mptcp")

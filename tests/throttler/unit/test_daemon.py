@@ -60,10 +60,12 @@ class Scene:
 
 
 @asynccontextmanager
-async def running(tmp_path: Path, policy: str, kernel: FakeKernel | None = None) -> AsyncIterator[Scene]:
+async def running(
+    tmp_path: Path, policy: str, kernel: FakeKernel | None = None, settings_text: str = ""
+) -> AsyncIterator[Scene]:
     """Have a daemon serve until the end of the block."""
     text = f"interfaces: [w0]\npolicy: p.yaml\nstate_directory: {tmp_path}\nstatus_socket: {tmp_path}/s\n"
-    text += f"ledger: {tmp_path}/ledger.sqlite\n"
+    text += f"ledger: {tmp_path}/ledger.sqlite\n{settings_text}"
     settings = load_settings(text, str(tmp_path / "throttler.yaml"))
     given = [policy]
     kernel = kernel or FakeKernel()
@@ -109,6 +111,31 @@ async def test_what_is_there_at_the_start_is_capped_and_shown(tmp_path: Path) ->
     assert not kernel.netfilter.entries
     assert kernel.pacing.closed
     assert set(kernel.pacing.limits.values()) == {NO_LIMIT}
+
+
+@scenario
+async def test_a_client_that_holds_its_share_of_connections_gets_no_more_and_another_is_capped(tmp_path: Path) -> None:
+    """Defect: whoever filled the table had what came next go without a cap."""
+    kernel = FakeKernel()
+    for number in range(5):
+        kernel.sockets.connect(1 + number, "10.1.0.1", port=40_000 + number)
+    kernel.sockets.connect(9, "10.1.0.2")
+    capped = CAPPED.replace("throttle:", "lift_last: false, when: {min_subflows: 1}, throttle:")
+    async with running(tmp_path, capped, kernel, "max_connections: 6\n") as scene:
+        shown = [each["token"] for each in scene.status()["connections"]]
+        assert sorted(shown) == ["00000001", "00000002", "00000003", "00000009"]
+        tracked = {each.four_tuple for one in scene.daemon._tracker.connections.values() for each in one.subflows}
+        assert set(kernel.sockets.there) == tracked, "what has no cap is closed"
+        assert {each.remote for each in kernel.netfilter.entries} == {b"\x0a\x01\0\1", b"\x0a\x01\0\2"}
+
+
+@scenario
+async def test_a_dry_run_closes_no_connection(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    for number in range(5):
+        kernel.sockets.connect(1 + number, "10.1.0.1", port=40_000 + number)
+    async with running(tmp_path, CAPPED + "dry_run: true\n", kernel, "max_connections: 6\n") as scene:
+        assert (len(scene.status()["connections"]), len(kernel.sockets.there)) == (3, 5)
 
 
 @scenario

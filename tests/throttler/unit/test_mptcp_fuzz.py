@@ -75,10 +75,13 @@ def frame(segment: Segment) -> bytes:
 
 
 def whole_life(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
-    """All segments of a connection with three subflows, forgeries included, in their natural order."""
+    """All segments of a connection with three subflows, or more than there is room for, forgeries included, in their
+    natural order."""
     v6 = number % 3 == 0
     proxy = {"proxy": "2001:db8::1"} if v6 else {}
     addresses = ["2001:db8::2", "2001:db8::3", "2001:db8::4"] if v6 else ["198.51.100.1", "203.0.113.1", "203.0.113.2"]
+    if number % 5 == 1:
+        addresses += [f"{addresses[-1]}{digit}" for digit in (1, 2)]
     initial = host.initial(addresses[0], 40000 + number % 7, **proxy)
     joins = [host.join(address, 50000 + number % 5, **proxy) for address in addresses[1:]]
     segments = initial.handshake()

@@ -91,15 +91,15 @@ class TestFloods:
 
     def test_of_connections(self, tracker: Tracker) -> None:
         hosts = many(SMALL.max_connections + 5)
-        paths = [host.initial(port=3000 + number) for number, host in enumerate(hosts)]
+        paths = [host.initial(f"198.51.100.{number}") for number, host in enumerate(hosts)]
         created = [path.kernel(KernelEventKind.CREATED) for path in paths[: SMALL.max_connections]]
         events_seen = [announced(tracker, *path.handshake(), *created[n : n + 1]) for n, path in enumerate(paths)]
         assert events_seen == [[OPENED, ACTIVE]] * SMALL.max_connections + [[]] * 5
         assert tracker.counters.overflows == 5
         check_tables(tracker, SMALL)
-        late = hosts[-1].initial(port=4000)
-        assert announced(tracker, late.kernel(KernelEventKind.CREATED)) == []
-        assert tracker.resync([path.dumped() for path in paths], 1100.0) == []
+        late = hosts[-1].initial("198.51.100.99")
+        assert announced(tracker, late.kernel(KernelEventKind.CREATED)) == ["connection-excess"]
+        assert kinds(tracker.resync([path.dumped() for path in paths], 1100.0)) == ["connection-excess"] * 5
         assert announced(tracker, hosts[0].closed(), *late.handshake()) == [CLOSED, ENDED, OPENED, ACTIVE]
         check_tables(tracker, SMALL)
 
@@ -110,7 +110,7 @@ class TestFloods:
             check_tables(tracker, SMALL)
         real = [Host(f"real {number}") for number in range(SMALL.max_connections)]
         for number, host in enumerate(real):
-            created = host.initial(port=4000 + number).kernel(KernelEventKind.CREATED)
+            created = host.initial(f"203.0.113.{number}").kernel(KernelEventKind.CREATED)
             assert announced(tracker, created) == [CLOSED, ENDED, OPENED, ACTIVE]
             check_tables(tracker, SMALL)
         assert announced(tracker, *Host("one more").initial(port=5000).handshake()) == []
@@ -123,7 +123,7 @@ class TestFloods:
         feed(tracker, Host("other").initial(port=1).kernel(KernelEventKind.CREATED))
         attempt, join = host.initial(port=2), host.join()
         feed(tracker, attempt.syn(), attempt.syn_ack(), join.syn(), join.syn_ack())
-        assert announced(tracker, host.initial(port=3).kernel(KernelEventKind.CREATED)) == []
+        assert announced(tracker, host.initial(port=3).kernel(KernelEventKind.CREATED)) == ["connection-excess"]
         assert tracker.table_sizes["subflows"] == 1
         check_tables(tracker, limits)
 

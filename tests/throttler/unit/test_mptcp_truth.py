@@ -51,7 +51,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction, Verdict
 
 LIMITS = TrackerLimits(
-    max_connections=3, max_subflows_per_connection=3, max_half_open=6, max_refused=3, half_open_timeout=8.0
+    max_connections=4, max_subflows_per_connection=3, max_half_open=6, max_refused=3, half_open_timeout=8.0
 )
 _HEAD = """\
 version: 1

@@ -11,6 +11,7 @@ import pytest
 from mptcp_throttler.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkSocket
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+from mptcp_throttler.kernel.sockets.inet_diag import destroy_request, exact_request
 from mptcp_throttler.mptcp.model import FourTuple
 
 HEADER = struct.Struct("=IHHII")
@@ -97,6 +98,31 @@ def test_a_look_up_that_is_refused_is_an_error_after_all_answers_were_read() -> 
         diagnostics.look_up([four_tuple, four_tuple])
     code = -2
     assert diagnostics.subflow(four_tuple) is None
+    diagnostics.close()
+
+
+def test_a_socket_that_is_to_be_closed_is_named_by_its_cookie() -> None:
+    """Of one that is gone the kernel would take the socket that listens."""
+    four_tuple = FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)
+    request = destroy_request(four_tuple, 0x1122334455667788)
+    asked = exact_request(four_tuple)
+    assert request[:-8] == asked[:-8]
+    assert asked[-8:] == b"\xff" * 8
+    assert request[-8:] == struct.pack("=Q", 0x1122334455667788)
+
+
+def test_nothing_is_closed_that_is_not_there() -> None:
+    diagnostics = SocketDiagnostics((3128,))
+    code = -2
+    asked: list[int] = []
+
+    def answer(number: int) -> list[bytes]:
+        asked.append(number)
+        return [message(NLMSG_ERROR, number, struct.pack("=i", code))]
+
+    connected(diagnostics._look_ups, answer)
+    diagnostics.close_sockets([FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)])
+    assert len(asked) == 1
     diagnostics.close()
 
 

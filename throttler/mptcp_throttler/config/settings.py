@@ -215,7 +215,8 @@ class SettingsSection(Section):
     )
     max_connections: Annotated[int, between(1, 1_000_000)] = Field(
         default=65536,
-        description="How many connections are tracked at most; further ones pass uncapped.",
+        description="How many connections are tracked at most. A client (an IPv4 address, an IPv6 /64) has as many "
+        "as there is room left for; what it opens beyond them is closed.",
         examples=[65536],
     )
     log_level: Annotated[str, one_of("error", "warning", "info", "debug")] = Field(

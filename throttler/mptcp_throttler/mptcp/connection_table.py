@@ -21,6 +21,7 @@ from mptcp_throttler.mptcp.limits import TrackerCounters, TrackerLimits
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, SubflowState
 from mptcp_throttler.mptcp.questions import BURST, Questions
 from mptcp_throttler.mptcp.records import ConnectionRecord, SubflowRecord
+from mptcp_throttler.mptcp.shares import Shares
 from mptcp_throttler.mptcp.timed_table import TimedTable
 from mptcp_throttler.mptcp.tracker_table import (
     CONTRADICTIONS,
@@ -53,6 +54,7 @@ class ConnectionTable:
     def __init__(self, limits: TrackerLimits) -> None:
         self.limits = limits
         self.counters = TrackerCounters()
+        self.shares = Shares(limits.max_connections)
         self.events_arrive = True
         """Path-manager events do, so that one reports whatever becomes of a subflow that the kernel has."""
         self.questions = Questions()
@@ -121,7 +123,7 @@ class ConnectionTable:
         subflow.connection = connection
         connection.subflows.append(subflow)
         if subflow.known_to_kernel:
-            self._confirm_connection(connection)
+            self._confirm_connection(connection, subflow.four_tuple)
         subflow.changed()
         return True
 
@@ -155,7 +157,7 @@ class ConnectionTable:
         subflow.known_to_kernel = True
         connection = subflow.connection
         if connection is not None:
-            self._confirm_connection(connection)
+            self._confirm_connection(connection, subflow.four_tuple)
         if self.unconfirmed.pop(subflow.four_tuple) is None:
             return []
         subflow.changed()
@@ -219,6 +221,7 @@ class ConnectionTable:
         for subflow in list(connection.subflows):
             events += self.apply(subflow, Signal.ABANDONED, time, detail)
         self.tokens.pop(connection.token, None)
+        self._give_back(connection)
         self.lingering.pop(connection.token)
         self.unconfirmed_connections.pop(connection.token)
         if self.opened.pop(connection.token, None) is not None:
@@ -306,9 +309,16 @@ class ConnectionTable:
         initial = next((other for other in connection.subflows if other.initial), None)
         return [] if initial is None else self.apply(initial, Signal.JOINED, time)
 
-    def _confirm_connection(self, connection: ConnectionRecord) -> None:
-        connection.confirmed = True
-        self.unconfirmed_connections.pop(connection.token)
+    def _confirm_connection(self, connection: ConnectionRecord, four_tuple: FourTuple) -> None:
+        if connection.holder is None:
+            connection.confirmed = True
+            connection.holder = self.shares.take(four_tuple.remote)
+            self.unconfirmed_connections.pop(connection.token)
+
+    def _give_back(self, connection: ConnectionRecord) -> None:
+        if connection.holder is not None:
+            self.shares.give_back(connection.holder)
+            connection.holder = None
 
     def _make_room(self, subflow: SubflowRecord, time: float) -> list[Event]:
         """At ``max_connections``, close the connection that has been without a subflow the longest; where there is
@@ -377,10 +387,12 @@ class ConnectionTable:
                 self._drop(connection)
         elif connection.token not in self.lingering and not connection.has_live():
             self.lingering.put(connection.token, connection, time)
+            self._give_back(connection)
 
     def _drop(self, connection: ConnectionRecord) -> None:
         """Forget a connection that never opened, with the handshakes that wait for it."""
         self.tokens.pop(connection.token, None)
+        self._give_back(connection)
         while connection.subflows:  # forgetting an initial subflow forgets the others
             self._forget(connection.subflows[0])
 

@@ -32,7 +32,7 @@ from mptcp_throttler.mptcp.model import (
 )
 from mptcp_throttler.mptcp.records import SubflowRecord
 from mptcp_throttler.mptcp.resync import Resync
-from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, Signal
+from mptcp_throttler.mptcp.tracker_table import HALF_OPEN, LIVE, Signal
 
 InterfaceOf = Callable[[FourTuple], str | None]
 """Says by which interface a subflow leaves whose packets did not show it; None where it does not know."""
@@ -187,6 +187,44 @@ class KernelObserver:
             return []
         return self.excess(four_tuple, token, time)
 
+    def lacks_share(self, four_tuple: FourTuple, token: int) -> bool:
+        """Return whether the connection, of which the kernel has *four_tuple*, is more than its client may have."""
+        connection = self.table.tokens.get(token)
+        return (connection is None or connection.holder is None) and not self.table.shares.has_room(four_tuple.remote)
+
+    def may_lack_share(self, four_tuple: FourTuple, entry: KernelSubflow) -> bool:
+        """Return whether that is known at the end of the dump which has *entry*: its client may have fewer others then,
+        and of a joined subflow the first one, which says whose the connection is, may be listed later."""
+        connection = self.table.tokens.get(entry.token)
+        if connection is not None and connection.holder is not None:
+            return False
+        return not entry.initial or self.lacks_share(four_tuple, entry.token)
+
+    def _without_share(self, four_tuple: FourTuple, token: int, signal: Signal, time: float) -> list[Event]:
+        """Report a connection that is more than its client may have, when an event tells of it; one that was looked up
+        stays as it is until the next dump, which says whether its client has all the others."""
+        if signal is Signal.DUMPED:
+            self.want_resync()
+            return []
+        return self.refuse_connection(four_tuple, token, time)
+
+    def refuse_connection(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
+        """Forget a connection of which the kernel has *four_tuple*, and report what of it is to be closed."""
+        table = self.table
+        table.counters.connections_refused += 1
+        events: list[Event] = []
+        there = [four_tuple]
+        connection = table.tokens.get(token)
+        if connection is not None:
+            live = (each.four_tuple for each in connection.subflows if each.state in LIVE)
+            there += [each for each in live if each != four_tuple]
+            events += table.close(connection, time, "too many connections of its client")
+        return events + [self.beyond_share(each, token, time) for each in there]
+
+    def beyond_share(self, four_tuple: FourTuple, token: int, time: float) -> Event:
+        """Return the report of one subflow of such a connection."""
+        return Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, self.table.shares.words(four_tuple.remote))
+
     def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Report a subflow that the kernel has, for which there was no room beside others that it has as well."""
         table = self.table
@@ -212,6 +250,8 @@ class KernelObserver:
     def _enter(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event]:
         """Track a subflow of which no packet was seen, or none that counted."""
         table = self.table
+        if self.lacks_share(subflow.four_tuple, token):
+            return self._without_share(subflow.four_tuple, token, signal, time)
         subflow.known_to_kernel = True
         new = token not in table.tokens
         connection = table.connection(token, time)
@@ -226,6 +266,9 @@ class KernelObserver:
     def _attach_and_apply(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event]:
         table = self.table
         events: list[Event] = []
+        if self.lacks_share(subflow.four_tuple, token):
+            events += self._without_share(subflow.four_tuple, token, signal, time)
+            return events if signal is Signal.DUMPED else events + table.apply(subflow, Signal.EXPIRED, time)
         if subflow.state in HALF_OPEN and subflow.proxy_sequence is None:
             # The proxy's answer was not captured, and the SYN may be anyone's.
             subflow.interface = self.interface_of(subflow.four_tuple) or subflow.interface

@@ -16,8 +16,9 @@ class TrackerLimits:
 
     max_connections: int = 65_536
     """Opened connections, those without a subflow included. At the bound one is given up that has no subflow, or that
-    the kernel has not confirmed. Where it has confirmed all, a new one is not tracked (counted as an overflow): closing
-    a live one instead would lift its cap in mid-transfer."""
+    the kernel has not confirmed. Where it has confirmed all, what packets alone show is not tracked (counted as an
+    overflow). What the kernel has beyond its client's share (:mod:`.shares`) is reported, to be closed
+    (``CONNECTION_EXCESS``): closing an older one instead would lift its cap in mid-transfer."""
     max_subflows_per_connection: int = 16
     """Where the kernel has as many, one more that it took is reported, to be closed (``SUBFLOW_EXCESS``). Its own path
     manager takes 8 beside the first at the most; only under the one in user space there may be more."""
@@ -78,5 +79,7 @@ class TrackerCounters:
     """Connections and subflows shown by packets alone, given up where there was no room for others."""
     overflows: int = 0
     """Connections and joins not tracked because a table was full."""
+    connections_refused: int = 0
+    """Connections reported to be closed, because their client has as many as there is room left for."""
     expired: int = 0
     """Handshakes and subflows forgotten by timeout."""

@@ -272,6 +272,9 @@ class EventKind(enum.Enum):
     SUBFLOW_EXCESS = "subflow-excess"
     """The kernel has it, and as many others of its connection as are tracked: no cap would hold it, so it is to be
     closed."""
+    CONNECTION_EXCESS = "connection-excess"
+    """The kernel has this subflow of a connection that is more than its client may have: not tracked, it would have no
+    cap, so it is to be closed."""
     JOIN_REFUSED = "join-refused"
     """A join with an unknown token or a wrong HMAC."""
     DISAGREEMENT = "disagreement"

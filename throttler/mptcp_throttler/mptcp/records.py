@@ -20,6 +20,7 @@ class ConnectionRecord:
         "client_key",
         "confirmed",
         "crowded",
+        "holder",
         "opened",
         "proxy_key",
         "seen_from_start",
@@ -36,6 +37,8 @@ class ConnectionRecord:
         """True once a subflow was active: from then on readers see it."""
         self.confirmed = False
         """The kernel had a subflow of it."""
+        self.holder: bytes | None = None
+        """By what its client is known, while it counts as one of those that the kernel has: not while it lingers."""
         self.crowded = False
         """There was no room for a subflow, and the kernel was asked whether it still has the others."""
         self.proxy_key: bytes | None = None

@@ -42,8 +42,10 @@ class Resync:
         self._unassigned: list[KernelSubflow] = []
         """Sockets of another local port whose token is unknown: a later piece may list their connection."""
         self._crowded_out: list[tuple[KernelSubflow, float]] = []
-        """Sockets for which their connection had no room, and when they were read: one of its subflows may have ended
-        without anybody noticing, and be closed when the dump is over."""
+        """Sockets for which their connection had no room, or whose client may have its share of connections, and when
+        they were read: others may have ended without anybody noticing, and be closed when the dump is over."""
+        self._refused: set[int] = set()
+        """Tokens of connections that are more than their client may have."""
 
     def add(self, piece: Iterable[KernelSubflow], read: float | None = None) -> list[Event]:
         """Take in some of the sockets that the dump lists, in any order, *read* at that time: by default when it began.
@@ -83,7 +85,9 @@ class Resync:
         subflows = iter(list(self._table.subflows.values()))
         while (records := list(islice(subflows, limit))) and not self._is_void():
             yield [event for subflow in records if self._is_missing(subflow) for event in self._close(subflow)]
-        crowded_out, self._crowded_out = iter(self._crowded_out), []
+        # Whose a connection is, its first subflow says, if it is still there.
+        crowded_out = iter(sorted(self._crowded_out, key=lambda each: not each[0].initial))
+        self._crowded_out = []
         while (left := list(islice(crowded_out, limit))) and not self._is_void():
             yield [event for entry, read in left for event in self._take_late(entry, read)]
         if not self._is_void():
@@ -96,20 +100,29 @@ class Resync:
 
     def _take(self, entry: KernelSubflow, read: float) -> list[Event]:
         four_tuple = unmapped(entry.four_tuple)
-        events = self._observer.listed(four_tuple, entry, self.time, read)
+        waits = self._observer.may_lack_share(four_tuple, entry)
+        events = [] if waits else self._observer.listed(four_tuple, entry, self.time, read)
         subflow = self._table.subflows.get(four_tuple)
         if subflow is not None:
             subflow.listed = self._number
-        elif entry.token in self._table.tokens:
+        if waits or (subflow is None and entry.token in self._table.tokens):
             self._crowded_out.append((entry, read))
         return events
 
     def _take_late(self, entry: KernelSubflow, read: float) -> list[Event]:
-        events, four_tuple = self._take(entry, read), unmapped(entry.four_tuple)
-        ended = self._table.ended.get(four_tuple)
-        if ended is not None and ended > self.time - self._table.limits.resync_grace:
-            return events  # perhaps after it was read
-        return events + self._observer.excess(four_tuple, entry.token, read)
+        four_tuple, token = unmapped(entry.four_tuple), entry.token
+        ends = (self._table.ended.get(key) for key in (four_tuple, token))
+        # Perhaps after it was read.
+        has_ended = any(end is not None and end > self.time - self._table.limits.resync_grace for end in ends)
+        if token in self._refused:
+            return [] if has_ended else [self._observer.beyond_share(four_tuple, token, read)]
+        if self._observer.lacks_share(four_tuple, token):
+            if has_ended:
+                return []
+            self._refused.add(token)
+            return self._observer.refuse_connection(four_tuple, token, read)
+        events = self._observer.listed(four_tuple, entry, self.time, read)
+        return events if has_ended else events + self._observer.excess(four_tuple, token, read)
 
     def _is_missing(self, subflow: SubflowRecord) -> bool:
         """Return whether *subflow* should have been listed and was not."""

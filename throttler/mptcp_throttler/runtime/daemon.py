@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -24,10 +24,10 @@ from typing import Any
 from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL, KernelAccess
-from mptcp_throttler.kernel.ports import KernelError
+from mptcp_throttler.kernel.ports import KernelError, Sockets
 from mptcp_throttler.kernel.scheduling import prefer_worker
 from mptcp_throttler.kernel.state_lock import locked
-from mptcp_throttler.mptcp.model import Event, EventKind
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
 from mptcp_throttler.mptcp.tracker import Tracker, TrackerLimits
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.schedule import next_change, open_rules
@@ -39,7 +39,7 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.decisions import Decisions, StageSampling
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.effects import Effects
-from mptcp_throttler.runtime.excess import ExcessSubflows
+from mptcp_throttler.runtime.excess import Excess
 from mptcp_throttler.runtime.fault_log import faults_told
 from mptcp_throttler.runtime.logs import about
 from mptcp_throttler.runtime.loop_gauge import LoopGauge
@@ -106,7 +106,12 @@ class Daemon:
         self._effects = Effects(
             self._path_manager, self._steering, self._telemetry.chronicle, self._tracker.connections
         )
-        self._excess = ExcessSubflows(self._path_manager, self._tracker.connections)
+        self._excess = Excess(
+            self._path_manager,
+            self._tracker.connections,
+            self._close_sockets,
+            lambda: self._decisions.policy.dry_run,
+        )
         # The order in which they are prepared; they are closed in the reverse order.
         self._components: tuple[Component, ...] = (
             self._downloads,
@@ -134,6 +139,7 @@ class Daemon:
             },
             settings.verify_interval,
         )
+        self._sockets: Sockets
         self._sampler: Sampler
         self._observers: Observers
 
@@ -171,7 +177,7 @@ class Daemon:
                 stack.push_async_callback(component.close)
                 await component.prepare(policy)
             self._decisions.set_policy(policy)
-            sockets = self._kernel.sockets(self._settings)
+            sockets = self._sockets = self._kernel.sockets(self._settings)
             stack.callback(sockets.close)
             # Before the observers: a connection that is accepted earlier can never be paced.
             pacing = self._kernel.pacing(self._settings)
@@ -276,6 +282,9 @@ class Daemon:
                 words = event.kind.value, event.token, event.four_tuple, event.detail
                 log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
         self._decisions.decide(tokens)
+
+    def _close_sockets(self, four_tuples: Sequence[FourTuple]) -> None:
+        self._sockets.close_sockets(four_tuples)
 
     def _plan_changed(self) -> None:
         flips = self._decisions.anticipation.take_flips()

@@ -55,7 +55,7 @@ class Chronicle:
         add = self.ring.add
         for event in events:
             detail = event.detail
-            if event.kind is EventKind.SUBFLOW_EXCESS:
+            if event.kind in (EventKind.SUBFLOW_EXCESS, EventKind.CONNECTION_EXCESS):
                 continue  # what became of it is told by a warning
             if event.kind is EventKind.JOIN_REFUSED:
                 if not self._refused.has_room(event.time):

@@ -25,8 +25,10 @@ from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.inet_diag import (
     DUMP,
     NETLINK_SOCK_DIAG,
+    SOCK_DESTROY,
     SOCK_DIAG_BY_FAMILY,
     Decoder,
+    destroy_request,
     details,
     dump_request,
     exact_request,
@@ -37,7 +39,7 @@ _BATCH = 64
 """Look-ups sent before their answers are read: the receive buffer must hold that many."""
 _SEQUENCE = slice(8, 12)
 """Of the header."""
-_DUMP, _LOOK_UP = "list TCP sockets", "look up TCP sockets"
+_DUMP, _LOOK_UP, _CLOSE = "list TCP sockets", "look up TCP sockets", "close TCP sockets (CONFIG_INET_DIAG_DESTROY)"
 
 
 class SocketDiagnostics:
@@ -92,6 +94,15 @@ class SocketDiagnostics:
         self._ask(four_tuples, take)
         asked = set(four_tuples)
         return {four_tuple: each for four_tuple, each in found if four_tuple in asked}
+
+    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> None:
+        """Have the kernel close those of the subflows that there are, which resets them at both ends.
+
+        Raises KernelError, when all were tried, if one is there and was not closed.
+        """
+        there = self.look_up(four_tuples).values()
+        requests = [(SOCK_DESTROY, 0, destroy_request(each.four_tuple, each.cookie)) for each in there]
+        self._look_ups.requests(requests, _CLOSE, ignore=(errno.ENOENT,))
 
     def _ask(
         self, four_tuples: Sequence[FourTuple], take: Callable[[bytes, int], tuple[int, int, bytes] | None]

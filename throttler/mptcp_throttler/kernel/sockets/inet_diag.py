@@ -17,6 +17,7 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, SocketDetails,
 
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
+SOCK_DESTROY = 21
 DUMP = 18
 """TCPDIAG_GETSOCK."""
 AF_UNSPEC, AF_INET, AF_INET6 = 0, 2, 10
@@ -95,6 +96,14 @@ def exact_request(four_tuple: FourTuple) -> bytes:
     # struct pads the addresses with zeros.
     request += _SOCKET_ID.pack(four_tuple.local_port, four_tuple.remote_port, four_tuple.local, four_tuple.remote)
     return request + _ANY_INTERFACE + _NO_COOKIE
+
+
+def destroy_request(four_tuple: FourTuple, cookie: int) -> bytes:
+    """Return what has the kernel close that one socket, by ``SOCK_DESTROY``.
+
+    Without its cookie the kernel would take the socket that listens for one that is gone.
+    """
+    return exact_request(four_tuple)[: -len(_NO_COOKIE)] + _COOKIE.pack(cookie)
 
 
 def parse(body: bytes, read: float) -> KernelSubflow | None:

@@ -1,0 +1,106 @@
+"""A client that holds more connections than the throttler follows escapes no cap, and takes no other client's room."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import pytest
+from throttler_site import IPPROTO_MPTCP, PORT, Site, listening, running, until
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import write_throttler_config
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+from mptcp_throttler.views.ask import ask
+
+pytestmark = pytest.mark.kernel
+
+ROOM = 8
+SHARE = ROOM // 2
+WANTED = 7
+POLICY = """\
+version: 1
+paths:
+  all: {clients: [10.77.0.0/16, "fd77::/16"]}
+rules:
+  - {name: cap, paths: [all], when: {min_subflows: 1}, lift_last: false, throttle: {rate: 5 Mbit/s}}
+"""
+
+
+@pytest.fixture(scope="module", params=["iptables", "nftables"])
+def site(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+    backend = request.param
+    require("htb", *(["ipset", "iptables-legacy"] if backend == "iptables" else ["nftables"]))
+    testbed = make_module_testbed()
+    policy = testbed.directory / "policy.yaml"
+    policy.write_text(POLICY)
+    settings = {"netfilter": backend, "verify_interval": 2, "max_connections": ROOM}
+    return Site(testbed, backend, policy, write_throttler_config(testbed["proxy"], policy, settings=settings))
+
+
+@contextmanager
+def idle(site: Site, listener: socket.socket, count: int, device: str, family: int = 4) -> Iterator[list[int]]:
+    """Try *count* connections from the client's address on *device* that carry one byte; yield their ports there.
+
+    One that is too many may be closed as soon as the client has it, or before.
+    """
+    kind = socket.AF_INET6 if family == 6 else socket.AF_INET
+    ports = []
+    listener.setblocking(False)
+    with ExitStack() as stack:
+        for _ in range(count):
+            with site.client.entered():
+                opened = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM, IPPROTO_MPTCP))
+            opened.settimeout(60)
+            opened.bind((site.client.address(device, family), 0))
+            ports.append(opened.getsockname()[1])
+            with suppress(ConnectionError):
+                opened.connect((site.proxy.address("wan0", family), PORT))
+                opened.sendall(b"?")
+            with suppress(BlockingIOError):
+                while True:
+                    stack.enter_context(listener.accept()[0])
+        yield ports
+
+
+def there(site: Site) -> set[int]:
+    """Return the client's ports of the first subflows that the proxy's kernel has."""
+    with site.proxy.entered():
+        diagnostics = SocketDiagnostics((PORT,))
+        found = {each.four_tuple.remote_port for each in diagnostics.subflows() if each.initial}
+        diagnostics.close()
+    return found
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["the throttler is there", "the throttler comes later"])
+@pytest.mark.parametrize("family", [4, 6])
+def test_what_a_client_opens_beyond_its_share_is_closed_and_another_client_is_capped(
+    site: Site, family: int, older: bool
+) -> None:
+    with ExitStack() as stack:
+        listener = stack.enter_context(listening(site))
+        if not older:
+            throttler = stack.enter_context(running(site))
+        many = stack.enter_context(idle(site, listener, WANTED, "eth0", family))
+        if older:
+            throttler = stack.enter_context(running(site))
+        until(lambda: len(there(site)) == SHARE)
+        kept = there(site)
+        assert kept <= set(many)
+
+        def capped() -> set[int]:
+            """Return the client's ports of the first subflows that are shown to have the cap."""
+            shown = ask(throttler.socket)["connections"]
+            first = [each for connection in shown for each in connection["subflows"] if each["initial"]]
+            return {int(each["remote"].rpartition(":")[2]) for each in first if each["rate"] == 5_000_000}
+
+        until(lambda: capped() == kept)
+        (another,) = stack.enter_context(idle(site, listener, 1, "wlan0", family))
+        until(lambda: capped() == {*kept, another})
+        assert there(site) == {*kept, another}, "those that were there stay"
+        counted = ask(throttler.socket)["counters"]["tracker"]["connections_refused"]
+        assert counted >= WANTED - SHARE
+        assert throttler.process.output().count("too many connections of its client") >= WANTED - SHARE
+        assert "nothing caps it" not in throttler.process.output()

@@ -1,0 +1,294 @@
+"""No client has all the room for connections: what the kernel has beyond its share is reported to be closed."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, PORT, Host, Path, announced, feed, kinds
+from mptcp_invariants import SMALL, check_tables
+
+from mptcp_throttler.kernel.netlink import refusal
+from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
+from mptcp_throttler.mptcp.shares import Shares, prefix_of
+from mptcp_throttler.mptcp.tracker import Tracker
+from mptcp_throttler.runtime.excess import MOST_LINES, Excess
+
+ROOM = SMALL.max_connections
+EXCESS = "connection-excess"
+CREATED, JOINED = KernelEventKind.CREATED, KernelEventKind.SUBFLOW_ESTABLISHED
+
+
+def packed(client: int) -> bytes:
+    return bytes([192, 0, 2, client])
+
+
+# The rule
+
+
+@given(room=st.integers(1, 40), actions=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=200))
+def test_a_client_has_as_many_as_there_is_room_left_for(room: int, actions: list[tuple[int, bool]]) -> None:
+    shares, held = Shares(room), Counter[int]()
+    for client, takes in actions:
+        left = room - held.total()
+        assert shares.has_room(packed(client)) is (held[client] < left)
+        if takes and shares.has_room(packed(client)):
+            held[client] += 1
+            shares.take(packed(client))
+        elif not takes and held[client]:
+            held[client] -= 1
+            shares.give_back(packed(client))
+        assert (shares.taken, shares.clients) == (held.total(), len(+held))
+        assert 0 <= shares.taken <= room
+
+
+@given(room=st.integers(1, 300), clients=st.integers(1, 6))
+def test_those_who_ask_for_all_leave_as_much_as_each_of_them_has(room: int, clients: int) -> None:
+    shares = Shares(room)
+    tried = [shares.take(packed(n)) for _ in range(room) for n in range(clients) if shares.has_room(packed(n))]
+    left = room - len(tried)
+    assert left >= room // (clients + 1)
+    assert max(Counter(tried).values()) <= left + 1, "who took the last one had no more than was left then"
+    for _ in range((left + 1) // 2):
+        assert shares.has_room(packed(99)), "another client finds room for as many"
+        shares.take(packed(99))
+
+
+def test_who_has_an_ipv6_network_is_one_client() -> None:
+    shares = Shares(4)
+    for host in range(2):
+        assert shares.has_room(ip_address(f"2001:db8::{host}").packed)
+        shares.take(ip_address(f"2001:db8::{host}").packed)
+    assert not shares.has_room(ip_address("2001:db8::77").packed)
+    assert shares.words(ip_address("2001:db8::77").packed) == (
+        "2001:db8::/64 has 2 connections, and there is room for 2 of anybody's"
+    )
+    assert shares.has_room(ip_address("2001:db8:0:1::").packed)
+    assert shares.has_room(packed(1))
+    assert shares.words(packed(1)).startswith("192.0.2.1 has 0 connections")
+    assert prefix_of(packed(1)) != prefix_of(packed(2)), "IPv4 addresses are one each"
+
+
+# The tracker
+
+
+def path_of(number: int, client: int = 0) -> Path:
+    """Return the first subflow of one of a client's connections."""
+    return Host(f"{client}/{number}").initial(f"192.0.2.{client}", 1000 + number)
+
+
+def filled() -> tuple[Tracker, list[Path]]:
+    """Return a tracker that has as many connections of one client as it may have: half of the room."""
+    tracker = Tracker([PORT], SMALL)
+    paths = [path_of(number) for number in range(ROOM // 2)]
+    for path in paths:
+        assert announced(tracker, *path.handshake(), path.kernel(CREATED)) == [OPENED, ACTIVE]
+    return tracker, paths
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_one_more_of_a_client_that_has_its_share_is_reported_and_another_client_finds_room(captured: bool) -> None:
+    tracker, paths = filled()
+    more = path_of(99)
+    before = announced(tracker, *more.handshake()) if captured else []
+    *others, event = feed(tracker, more.kernel(CREATED))
+    assert before + kinds(others) == ([OPENED, ACTIVE, CLOSED, ENDED] if captured else [])
+    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, more.host.token, more.four_tuple)
+    assert event.detail == "192.0.2.0 has 6 connections, and there is room for 6 of anybody's"
+    assert len(tracker.connections) == ROOM // 2, "those that were there stay"
+    assert tracker.counters.connections_refused == 1
+    assert announced(tracker, path_of(1, client=1).kernel(CREATED)) == [OPENED, ACTIVE]
+    check_tables(tracker, SMALL)
+    feed(tracker, *(path.host.closed() for path in paths[:2]))
+    assert announced(tracker, more.kernel(CREATED)) == [OPENED, ACTIVE], "then there is room"
+
+
+def test_of_a_connection_that_packets_showed_all_subflows_are_reported() -> None:
+    tracker, _ = filled()
+    more = path_of(99)
+    join = more.host.join()
+    feed(tracker, *more.handshake(), *join.handshake())
+    events = [event for event in feed(tracker, join.kernel(JOINED)) if event.kind is EventKind.CONNECTION_EXCESS]
+    # It counts for the client whose subflow the kernel tells of first, which has room here.
+    assert events == []
+    other = path_of(98)
+    feed(tracker, *other.handshake(), *other.host.join(port=7).handshake())
+    reported = [event for event in feed(tracker, other.kernel(CREATED)) if event.kind is EventKind.CONNECTION_EXCESS]
+    assert [event.four_tuple for event in reported] == [other.four_tuple, other.host.join(port=7).four_tuple]
+    check_tables(tracker, SMALL)
+
+
+def test_what_packets_alone_show_takes_nobodys_share() -> None:
+    """Anybody may send them, in another client's name."""
+    tracker = Tracker([PORT], SMALL)
+    for number in range(3 * ROOM):
+        feed(tracker, *path_of(number).handshake())
+    for number in range(100, 100 + ROOM // 2):
+        assert announced(tracker, path_of(number).kernel(CREATED))[-2:] == [OPENED, ACTIVE]
+    assert tracker.counters.connections_refused == 0
+
+
+def test_a_connection_without_a_subflow_counts_for_nobody() -> None:
+    tracker, paths = filled()
+    for path in paths:
+        assert announced(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED)) == [CLOSED]
+    for number in range(100, 100 + ROOM // 2):
+        assert announced(tracker, path_of(number).kernel(CREATED))[-2:] == [OPENED, ACTIVE]
+    (event,) = feed(tracker, paths[-1].host.join("192.0.2.0", 77).kernel(JOINED))[-1:]
+    assert event.kind is EventKind.CONNECTION_EXCESS, "one that comes back is more than the share again"
+    check_tables(tracker, SMALL)
+
+
+@pytest.mark.parametrize("ended", [0, 2])
+def test_a_dump_reports_what_is_too_much_once_those_that_have_ended_are_gone(ended: int) -> None:
+    """The kernel's word that they ended was lost."""
+    tracker, paths = filled()
+    more = [path_of(number) for number in (98, 99)]
+    now = max(path.host.time for path in paths) + 10
+    events = tracker.resync([path.dumped() for path in (*more, *paths[ended:])], now)
+    reported = [event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS]
+    assert reported == ([] if ended else [path.four_tuple for path in more])
+    assert kinds(events).count(ACTIVE) == ended
+    check_tables(tracker, SMALL)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_dump_counts_a_connection_for_the_client_of_its_first_subflow(backwards: bool) -> None:
+    """In whatever order it lists them: of one that is too much all subflows are reported."""
+    tracker = Tracker([PORT], SMALL)
+    paths = [path_of(number) for number in range(ROOM // 2 + 2)]
+    joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
+    dump = [each.dumped() for pair in zip(paths, joins, strict=True) for each in pair]
+    events = tracker.resync(reversed(dump) if backwards else dump, 2000.0)
+    reported = {event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS}
+    tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.active}
+    assert len(tracker.connections) == ROOM // 2
+    assert tracked | reported == {entry.four_tuple for entry in dump}
+    assert len(reported) == 4
+    assert tracker.counters.connections_refused == 2
+    check_tables(tracker, SMALL)
+
+
+def test_one_that_was_closed_while_the_dump_was_read_is_not_reported() -> None:
+    tracker, paths = filled()
+    more = path_of(99)
+    more.host.time = now = max(path.host.time for path in paths) + 10
+    resync = tracker.begin_resync(now)
+    assert resync.add([path.dumped() for path in (more, *paths)]) == []
+    feed(tracker, more.host.closed())
+    assert [event for events in resync.finish() for event in events] == []
+
+
+def test_one_that_was_looked_up_stays_until_a_dump_says_that_its_client_has_the_others() -> None:
+    tracker, paths = filled()
+    more = path_of(99)
+    more.host.time = now = max(path.host.time for path in paths) + 10
+    assert announced(tracker, *more.handshake()) == [OPENED, ACTIVE]
+    assert tracker.answer([more.four_tuple], {more.four_tuple: more.dumped()}, now + 2) == []
+    assert tracker.wants_resync
+    assert more.host.token in tracker.connections
+    caused = kinds(tracker.resync([path.dumped() for path in (more, *paths)], now + 3))
+    assert caused == [CLOSED, ENDED, EXCESS]
+    assert not tracker.wants_resync
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(["opens", "opens", "joins", "ends", "ends unnoticed", "forged", "waits", "dump"]),
+    st.integers(0, 3),
+    st.integers(0, 9),
+)
+
+
+@given(st.lists(ACTIONS, min_size=30, max_size=120))
+def test_whatever_comes_the_kernel_has_no_connection_that_is_neither_tracked_nor_reported(
+    actions: list[tuple[str, int, int]],
+) -> None:
+    tracker, time = Tracker([PORT], SMALL), 1000.0
+    there: dict[int, dict[FourTuple, Path]] = {}
+    for action, client, number in actions:
+        path = path_of(number, client)
+        host = path.host
+        host.time = time = time + 0.1
+        events: list[Event] = []
+        if action == "opens" and host.token not in there:
+            there[host.token] = {path.four_tuple: path}
+            events = feed(tracker, *(path.handshake() if number % 2 else []), path.kernel(CREATED))
+        elif action == "joins" and host.token in there and len(there[host.token]) == 1:
+            join = host.join(f"203.0.113.{client}", 2000 + number)
+            there[host.token][join.four_tuple] = join
+            events = feed(tracker, join.kernel(JOINED))
+        elif action in ("ends", "ends unnoticed") and there.pop(host.token, None) is not None:
+            events = feed(tracker, host.closed()) if action == "ends" else []
+        elif action == "forged" and host.token not in there:
+            events = feed(tracker, *path.handshake())
+        elif action == "waits":
+            time += 2 * SMALL.closed_linger
+            events = tracker.expire(time)
+        if action == "dump" or tracker.wants_resync:
+            time += 2 * SMALL.closed_linger
+            events += tracker.resync([each.dumped() for paths in there.values() for each in paths.values()], time)
+        for event in events:
+            if event.kind is EventKind.CONNECTION_EXCESS:
+                there.pop(event.token, None)
+        tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.active}
+        assert {four_tuple for paths in there.values() for four_tuple in paths} <= tracked
+        check_tables(tracker, SMALL)
+
+
+# Closing them
+
+
+class Sockets:
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.closed: list[FourTuple] = []
+        self._refuses = refuses
+
+    def close(self, four_tuples: Sequence[FourTuple]) -> None:
+        if self._refuses:
+            raise refusal(struct.pack("=i", -95), "close TCP sockets")
+        self.closed += four_tuples
+
+
+def reported(count: int = 1, time: float = 60.0) -> list[Event]:
+    tracker, _ = filled()
+    events = feed(tracker, *(path_of(100 + number).kernel(CREATED) for number in range(count)))
+    return [replace(event, time=time) for event in events]
+
+
+def excess(close: Callable[[Sequence[FourTuple]], None], *, dry_run: bool = False) -> Excess:
+    return Excess(None, {}, close, lambda: dry_run)  # type: ignore[arg-type]
+
+
+def test_what_is_reported_is_closed_at_once_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    sockets, events = Sockets(), reported(2)
+    excess(sockets.close).close(events)
+    assert sockets.closed == [event.four_tuple for event in events]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    whose = "192.0.2.0 has 6 connections, and there is room for 6 of anybody's"
+    assert caplog.messages[0].endswith(f": too many connections of its client: {whose}: closed")
+
+
+@pytest.mark.parametrize(
+    ("dry_run", "words"), [(True, "left, for this is a dry run"), (False, "(Operation not supported)")]
+)
+def test_what_stays_is_said_to_have_no_cap(caplog: pytest.LogCaptureFixture, dry_run: bool, words: str) -> None:
+    sockets = Sockets(refuses=True)
+    excess(sockets.close, dry_run=dry_run).close(reported())
+    assert words in caplog.text
+    assert caplog.messages[0].endswith("; nothing caps it")
+
+
+def test_a_flood_of_them_is_said_a_few_times_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    sockets = Sockets()
+    one = excess(sockets.close)
+    one.close(reported(100))
+    assert (len(sockets.closed), len(caplog.records)) == (100, MOST_LINES)
+    one.close(reported(1, 120.0))
+    assert len(caplog.records) == MOST_LINES + 1

@@ -1,0 +1,70 @@
+"""How much of the room for connections each client has, and who may have more.
+
+Whoever held all of it with connections that do nothing would have those that come next go without a cap. So a client
+may have as many connections as there is room left for: one that asks for all gets half, two get a third each, and
+*n* of them leave a part of *n* + 1 to others, however many they ask for. A client with few finds room until the last.
+
+A client is an IPv4 address, or the first 64 bits of an IPv6 address, for whoever has one has 2**64. The rule is that of
+dynamic thresholds for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
+What it costs is the same however many connections there are.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from typing import Final
+
+_NETWORK_BYTES: Final = 8
+"""Of an IPv6 address: RFC 4291, 2.5.4."""
+
+
+def prefix_of(address: bytes) -> bytes:
+    """Return what the client with that packed *address* is known by."""
+    return address if len(address) == 4 else address[:_NETWORK_BYTES]
+
+
+def prefix_text(prefix: bytes) -> str:
+    """Return *prefix* as people write it."""
+    if len(prefix) == 4:
+        return str(ip_network(prefix).network_address)
+    return str(ip_network((prefix.ljust(16, b"\0"), 8 * _NETWORK_BYTES)))
+
+
+class Shares:
+    """Of *room* connections, those that the kernel has."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._held: dict[bytes, int] = {}
+        self.taken = 0
+        """By all together."""
+
+    @property
+    def clients(self) -> int:
+        return len(self._held)
+
+    def has_room(self, address: bytes) -> bool:
+        """Return whether the client with that *address* may have one more."""
+        return self._held.get(prefix_of(address), 0) < self._room - self.taken
+
+    def take(self, address: bytes) -> bytes:
+        """Count one more; return what it is to be given back by."""
+        prefix = prefix_of(address)
+        self._held[prefix] = self._held.get(prefix, 0) + 1
+        self.taken += 1
+        return prefix
+
+    def give_back(self, prefix: bytes) -> None:
+        """Count one less."""
+        self.taken -= 1
+        left = self._held[prefix] - 1
+        if left:
+            self._held[prefix] = left
+        else:
+            del self._held[prefix]
+
+    def words(self, address: bytes) -> str:
+        """Say what the client with that *address* has."""
+        prefix = prefix_of(address)
+        held, left = self._held.get(prefix, 0), self._room - self.taken
+        return f"{prefix_text(prefix)} has {held:,} connections, and there is room for {left:,} of anybody's"
