@@ -115,13 +115,19 @@ class Console:
 
     async def _history(self, request: Request) -> Response:
         first, last, step = questions.window(request.query_params, self._clock())
-        return _json(columns(self._watch.tracks, first, last, step))
+        return _json({"time": self._clock()} | columns(self._watch.tracks, first, last, step))
 
     async def _events(self, request: Request) -> Response:
-        wanted, limit = questions.events(request.query_params)
-        events, more = self._watch.happenings.newest(wanted, limit)
-        head = json.dumps({"more": more, "since": self._watch.happenings.since})
-        return _text(f'{head[:-1]}, "events": [{",".join(event.text for event in events)}]}}')
+        wanted, near, limit = questions.events(request.query_params)
+        kept = self._watch.happenings
+        events, more = kept.newest(wanted, limit) if near is None else kept.nearest(wanted, near, limit)
+        head: dict[str, Any] = {"time": self._clock(), "more": more, "since": kept.since}
+        if wanted.first is not None and wanted.last is not None:
+            # Of all kinds and clients, whatever else is asked for.
+            counted = kept.counts.between(wanted.first, wanted.last)
+            within = {"since": kept.counted_since, "from": counted.first, "to": counted.last}
+            head["counted"] = within | {"kinds": counted.kinds}
+        return _text(f'{json.dumps(head)[:-1]}, "events": [{",".join(event.text for event in events)}]}}')
 
     async def _policy(self, _: Request) -> Response:
         if self._watch.summary is None:

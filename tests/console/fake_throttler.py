@@ -48,6 +48,8 @@ class World:
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
+    gone: int = 0
+    """How many of the events are kept no more."""
     clock: Callable[[], float] = time.time
     counted: float | None = None
     """When the bytes were counted; None: when it is asked."""
@@ -290,10 +292,10 @@ class World:
         found = [
             event
             for event in self.events
-            if event["seq"] > request.get("after", 0)
+            if event["seq"] > max(request.get("after", 0), self.gone)
             and all(request.get(key) in (None, event.get(key)) for key in ("client", "token", "rule"))
         ]
-        return {"first": 1, "last": len(self.events), "events": found[: request.get("limit", 1000)]}
+        return {"first": self.gone + 1, "last": len(self.events), "events": found[: request.get("limit", 1000)]}
 
     def _what_if(self, request: dict[str, Any]) -> dict[str, Any]:
         if "rules" not in request["policy"]:

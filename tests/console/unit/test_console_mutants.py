@@ -24,6 +24,7 @@ from starlette.responses import Response
 from mptcp_common import http_bounds
 from mptcp_console import application, live, overviews, protection, questions, rates, watch
 from mptcp_console.access import Names, Token
+from mptcp_console.event_counts import Counted, EventCounts
 from mptcp_console.happenings import Happenings, Wanted
 from mptcp_console.history import Tracks, _Ring
 from mptcp_console.lane import Lane
@@ -245,6 +246,13 @@ MUTANTS = {
     ),
     "everybody's events are shown": Mutant(
         always(Wanted, "takes", True), test_happenings.test_they_are_found_by_what_they_are_about, {"name": "token"}
+    ),
+    "counts go with the events": Mutant(
+        always(EventCounts, "between", Counted(0, 0, {})),
+        test_happenings.test_how_many_there_were_is_known_when_they_themselves_have_gone,
+    ),
+    "what is missing is not said": Mutant(
+        always(Happenings, "missing_before", None), seen.test_it_is_said_from_when_on_all_events_are_there
     ),
     # Connections that ask nothing.
     "they stay": Mutant(
