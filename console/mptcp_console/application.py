@@ -26,7 +26,7 @@ from mptcp_console.overviews import whole
 from mptcp_console.protection import Protection
 from mptcp_console.rates import columns
 from mptcp_console.settings import Settings
-from mptcp_console.watch import TooMany, Watch, what_is_wrong
+from mptcp_console.watch import MOST_WATCHERS, TooMany, Watch, what_is_wrong
 
 STATIC: Final = Path(__file__).parent / "static"
 LARGEST_BODY: Final = 256 * 1024
@@ -52,6 +52,7 @@ class Console:
         routes: list[BaseRoute] = [
             Route("/", self._page("index.html")),
             Route("/api/live", self._answer(self._stream)),
+            Route("/api/viewers", self._answer(self._viewers)),
             Route("/api/history", self._answer(self._history)),
             Route("/api/events", self._answer(self._events)),
             Route("/api/policy", self._answer(self._policy)),
@@ -112,6 +113,10 @@ class Console:
                 yield text
 
         return _Stream(stream(), lambda: watching.__exit__(None, None, None))
+
+    async def _viewers(self, _: Request) -> Response:
+        """Whether there is room for one more stream: a browser's own EventSource is not told why it was refused."""
+        return _json({"watching": self._watch.watchers, "most": MOST_WATCHERS})
 
     async def _history(self, request: Request) -> Response:
         first, last, step = questions.window(request.query_params, self._clock())

@@ -18,6 +18,7 @@ from typing import Any, Final
 from mptcp_common.reasons import reason
 from mptcp_common.status_client import ask_async
 from mptcp_console.happenings import Happenings
+from mptcp_console.health import Health
 from mptcp_console.history import Tracks
 from mptcp_console.lane import Ask
 from mptcp_console.overviews import overview
@@ -107,6 +108,7 @@ class Watch:
         self._began: float | None = None
         """When the throttler did, of one whose events were not asked for yet."""
         self._meter = Meter()
+        self._health = Health()
         self.tracks = Tracks()
         self.happenings = Happenings()
         self.throttler = Throttler(DOWN, clock(), "the throttler was not asked yet")
@@ -159,7 +161,7 @@ class Watch:
             self._say(f"the throttler was started anew (process {summary.get('pid')})")
         try:
             record(self.tracks, self._meter, summary)
-            shown = overview(summary, self._meter.paths)
+            shown = overview(summary, self._meter.paths) | {"faults": self._health.take(summary)}
             began = float(summary.get("started") or summary["time"])  # .get: a throttler from before it
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")

@@ -48,6 +48,10 @@ class World:
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
+    captures: bool = True
+    ledger_error: str | None = None
+    dropped: int = 0
+    """Segments."""
     gone: int = 0
     """How many of the events are kept no more."""
     clock: Callable[[], float] = time.time
@@ -146,7 +150,12 @@ class World:
                 }
             ],
             "guard": {"relaxed": 0, "interventions": 2},
-            "counters": {"tracker": {"disagreements": 0}},
+            "counters": {
+                "tracker": {"disagreements": 0, "joins_refused": 0, "overflows": 0},
+                "observers": {"segments_dropped": self.dropped, "kernel_events_lost": 0, "resyncs": 2, "reopened": 0},
+                "reconciler": {"failures": 0, "repairs": 1},
+                "upload_reconciler": None,
+            },
             "loop": {"longest": 0.012, "recent": 0.003, "late": 0},
             "reaction": {"le": [0.001, 0.01, 0.1], "count": [3, 9, 10], "total": 10, "sum": 0.05},
             "effect": {
@@ -154,8 +163,8 @@ class World:
                 for way, count in (("down", 9), ("up", 5))
             },
             "reloads": {"accepted": 1, "refused": 0, "last_refused": None},
-            "ledger_error": None,
-            "captures": {"wan0": True},
+            "ledger_error": self.ledger_error,
+            "captures": {"wan0": self.captures},
             "bpf": {"pacing": True, "counting": True},
             "policy": {
                 "file": "/etc/mptcp-throttler/policy.yaml",

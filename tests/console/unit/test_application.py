@@ -23,7 +23,7 @@ from mptcp_console.lane import Lane
 from mptcp_console.overviews import MOST_BUDGETS, whole
 from mptcp_console.questions import LONGEST_POLICY
 from mptcp_console.settings import Settings
-from mptcp_console.watch import Watch, asker
+from mptcp_console.watch import MOST_WATCHERS, Watch, asker
 
 TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
 HTML = {"accept": "text/html,*/*"}
@@ -362,6 +362,17 @@ def test_each_budget_is_shown_however_many_accounts_of_another_are_fuller() -> N
     calm = {"name": "calm", "client": "10.2.0.1"}
     found = whole({"rules": [], "budgets": [*accounts, calm]})["budgets"]
     assert found == [*accounts[: MOST_BUDGETS - 1], calm]
+
+
+def test_who_is_refused_a_stream_is_told_that_there_is_no_room(site: Site, client: TestClient) -> None:
+    """Defect: the 65th page was told again and again that the console does not answer."""
+    assert client.get("/api/viewers").json() == {"watching": 0, "most": MOST_WATCHERS}
+    site.watch.watchers = MOST_WATCHERS
+    try:
+        assert client.get("/api/live").status_code == 503
+        assert client.get("/api/viewers").json() == {"watching": MOST_WATCHERS, "most": MOST_WATCHERS}
+    finally:
+        site.watch.watchers = 0
 
 
 def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) -> None:

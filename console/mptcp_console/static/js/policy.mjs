@@ -4,6 +4,7 @@
 import {Repeated, get, post} from "./api.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
 import {age, counted, moment, percent, size} from "./format.mjs";
+import {healthFacts} from "./health.mjs";
 import {pathLabel} from "./overview.mjs";
 import {between, guaranteed} from "./words.mjs";
 
@@ -86,13 +87,7 @@ function draw(answer) {
   keyed(budgets, shown, (/** @type {Budget} */ each) => `${each.name} ${each.client ?? ""}`, budget, updateBudget(now));
   budgets.querySelector(":scope > .empty")?.remove();
   if (shown.length === 0) budgets.append(make("li", {class: "empty"}, "The policy has no budget."));
-  const late = answer.loop?.late;
-  facts(byId("health"), [
-    ["Version", `${answer.version ?? "–"}, process ${answer.pid ?? "–"}`],
-    ["Connections relaxed by the guard", `${answer.guard?.relaxed ?? 0} now; ${counted(answer.guard?.interventions ?? 0, "intervention")}`],
-    ["Longest pause of its loop", answer.loop?.longest === undefined ? "–" : `${(answer.loop.longest * 1000).toFixed(0)} ms`],
-    ["Pauses above 50 ms", late === undefined ? "–" : String(late)],
-  ]);
+  facts(byId("health"), healthFacts(answer));
 }
 
 /** Who has a class of its own, and how many have. @param {Rule} each */

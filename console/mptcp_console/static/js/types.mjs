@@ -8,10 +8,10 @@
  *   shared_classes?: number, bytes: number}} Rule
  * @typedef {{time: number, version: string, pid: number, connections: number, subflows: Record<string, number>,
  *   clients: number, capped: number, landing: number, relaxed: number, paths: PathRate[], rules: Rule[],
- *   more_rules: number, rule_names: string[], dry_run: boolean, refused_reload: {time: number, errors: string[]}|null}} Overview
+ *   more_rules: number, rule_names: string[], dry_run: boolean, faults: string[], refused_reload: {time: number, errors: string[]}|null}} Overview
  * @typedef {{serial: number, time: number, kind?: string, token?: string, client?: string, remote?: string,
  *   path?: string, rule?: string, direction?: string, text: string}} Happening
- * @typedef {{tick: number, login: boolean, throttler: Throttler, now: Overview|null, events: Happening[], more_events: boolean}} Moment
+ * @typedef {{tick: number, time: number, login: boolean, throttler: Throttler, now: Overview|null, events: Happening[], more_events: boolean}} Moment
  *
  * @typedef {{path: string|null, direction: string, rate: (number|null)[]}} PathColumn
  * @typedef {{policy: string, rule: string, path: string|null, direction: string, share: string,
