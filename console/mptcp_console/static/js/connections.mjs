@@ -2,6 +2,7 @@
  * The table of connections: a page of it, sorted and filtered by the throttler, asked for again every two seconds, and when caps came or went.
  */
 import {Repeated, get} from "./api.mjs";
+import {clientIn} from "./client_filter.mjs";
 import {byId, fill, keyed, make, setText} from "./dom.mjs";
 import {age, counted, milliseconds, percent, rate, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
@@ -64,9 +65,10 @@ export class ConnectionsPage {
     const data = new FormData(this.#form);
     const word = (/** @type {string} */ name) => String(data.get(name) ?? "").trim();
     const message = byId("connections-message");
+    const client = clientIn(byId("filter-client"), byId("filter-client-hint"));
     try {
       const answer = await get("connections", {
-        client: word("client"), path: word("path"), rule: word("rule"), sort: word("sort"),
+        client, path: word("path"), rule: word("rule"), sort: word("sort"),
         limit: this.#limit(), offset: this.#offset,
       });
       setText(message, "");

@@ -38,7 +38,7 @@ let shown = "";
 
 /** @param {boolean} byPerson whether somebody went there, so that the focus goes, too */
 function navigate(byPerson) {
-  const {view, token} = viewOf(location.hash);
+  const {view, token, span} = viewOf(location.hash);
   for (const section of document.querySelectorAll("main > section")) {
     /** @type {HTMLElement} */ (section).hidden = section.id !== `view-${view}`;
   }
@@ -52,7 +52,7 @@ function navigate(byPerson) {
   connections.show(view === "connections");
   connection.show(view === "connection" ? token : "");
   policy.show(view === "policy");
-  if (view === "events" && shown !== view) events.load();
+  if (view === "events" && (shown !== view || span)) events.show(span);
   if (byPerson && shown !== view) {
     byId(`title-${view}`).focus();
     scrollTo(0, 0);
