@@ -48,6 +48,8 @@ class World:
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
+    upside_down: bool = False
+    """The last connection comes first."""
     captures: bool = True
     ledger_error: str | None = None
     dropped: int = 0
@@ -240,6 +242,8 @@ class World:
             and request.get("path") in (None, "ethernet", "wifi")
             and (request.get("rule") is None or (request["rule"] == "spare-ethernet" and self.capped))
         ]
+        if self.upside_down:
+            numbers.reverse()
         offset = request.get("offset", 0)
         shown = numbers[offset : offset + request.get("limit", 50)]
         return {"total": len(numbers), "connections": [self.connection(number) for number in shown]}

@@ -73,7 +73,9 @@ function draw(answer) {
     (row, /** @type {Rule} */ each) => {
       const coming = each.landing > 0 ? `, ${each.landing} coming` : "";
       const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${coming}`;
-      fill(row, [pathLabel(each.path), each.direction, `${between(each.lowest_ceil, each.ceil)}${guaranteed(each.rate, each.lowest_ceil ?? each.ceil)}`,
+      // On a phone there is no room for a column of directions.
+      const path = make("span", {}, pathLabel(each.path), make("span", {class: "narrow"}, ` ${each.direction}`));
+      fill(row, [path, each.direction, `${between(each.lowest_ceil, each.ceil)}${guaranteed(each.rate, each.lowest_ceil ?? each.ceil)}`,
         shared(each), subflows, size(each.bytes)]);
     });
   body.querySelector(":scope > .empty")?.remove();
@@ -160,7 +162,7 @@ function answerOf(answer) {
   const titles = ["Connection", "Client's end", "Path", "Now", "Then"];
   const rows = changes.map((/** @type {any} */ each) => make("tr", {},
     make("th", {scope: "row"}, make("a", {href: `#connection/${each.token}`}, each.token)), make("td", {}, each.remote),
-    make("td", {}, pathLabel(each.path)), make("td", {}, each.now), make("td", {title: each.why}, each.then)));
+    make("td", {}, pathLabel(each.path)), make("td", {}, each.now), make("td", {}, each.then, make("p", {class: "why-text"}, each.why))));
   const table = make("table", {},
     make("caption", {}, `${counted(answer.changed, "subflow")} would be treated otherwise${
       answer.changed > changes.length ? `; the first ${changes.length}` : ""}`),

@@ -135,3 +135,8 @@ export function verdict(subflow, dryRun = false) {
   if (parts.length > 0) return {text: parts.join("; "), kind: subflow.landing || subflow.upload?.landing ? "landing" : "capped"};
   return {text: subflow.backup ? "backup" : "none", kind: "none"};
 }
+
+/** Why a subflow is capped or not, in each direction that has a reason. @param {import("./types.mjs").Subflow} subflow @returns {string} */
+export function reasonsText({reason, upload}) {
+  return upload?.reason ? `${reason}. Upload: ${upload.reason}` : reason;
+}
