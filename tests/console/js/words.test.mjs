@@ -78,9 +78,20 @@ test("what came of a rule that was tried", () => {
   assert.equal(words.triedText({...tried, matched: false}, NOW, "UTC"), "does not match");
 });
 
-test("what the graph has no room for", () => {
-  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0}), "");
-  assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3}), "Not drawn: 1 more path, 3 more caps. The table has them.");
+test("what the graph does not show", () => {
+  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}), "");
+  assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3, highCaps: 0}), "Not drawn: 1 more path, 3 more caps. The table has them.");
+  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 2}), "Not drawn: 2 caps far above all rates. The table has them.");
+});
+
+test("at a cap in the graph stands the longest for which there is room", () => {
+  const labels = words.capLabels({...CAP, share: "client", lowest: 1e6, guaranteed: 1e6, total: 11e6, shared: 2});
+  assert.deepEqual(labels, ["cap 1 Mbit/s to 5 Mbit/s per client, 11 Mbit/s in all, shared with other paths", "cap 1 Mbit/s to 5 Mbit/s", "11 Mbit/s"]);
+});
+
+test("why a subflow is capped or not, in each direction", () => {
+  assert.equal(words.reasonsText({reason: "no rule matches", upload: null}), "no rule matches");
+  assert.equal(words.reasonsText({reason: "no rule matches", upload: {reason: "rule a caps it"}}), "no rule matches. Upload: rule a caps it");
 });
 
 test("bytes are those of both directions", () => {

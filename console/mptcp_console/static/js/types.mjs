@@ -18,7 +18,7 @@
  *   cap: (number|null)[], lowest?: (number|null)[], guaranteed?: (number|null)[], total?: (number|null)[],
  *   shared?: (number|null)[], capped?: (number|null)[]}} RuleColumn
  * @typedef {{first: number, step: number, length: number, paths: PathColumn[], rules: RuleColumn[],
- *   refused: number}} Columns
+ *   time: number, since: number|null, refused: number}} Columns
  *
  * @typedef {{rule: string, kind: "throttle"|"budget"|"steer", matched: boolean, failed: string|null, until: number|null}} Tried
  * @typedef {{stage: string, what: string, since: number|null}} Stage

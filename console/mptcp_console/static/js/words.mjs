@@ -15,6 +15,11 @@ export function capText(each) {
   return `${most}${guaranteed(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
 }
 
+/** What is written at a cap in the graph, the longest that there is room for. @param {import("./series.mjs").Cap} each @returns {string[]} */
+export function capLabels(each) {
+  return [`cap ${capText(each)}`, `cap ${between(each.lowest, each.cap)}`, cap(each.total)];
+}
+
 /** What classes let through that are not all alike. @param {number|null|undefined} lowest @param {number|null} highest */
 export function between(lowest, highest) {
   return lowest !== null && lowest !== undefined && highest !== null && lowest < highest
@@ -36,11 +41,12 @@ export function momentText(time, paths) {
   return `${clock(time)}: ${parts.join(", ")}`;
 }
 
-/** @param {{morePaths: number, moreCaps: number}} more @returns {string} what the graph has no room for; most often nothing */
-export function notDrawn({morePaths, moreCaps}) {
+/** What is not drawn, and why. @param {{morePaths: number, moreCaps: number, highCaps: number}} more @returns {string} most often nothing */
+export function notDrawn({morePaths, moreCaps, highCaps}) {
   const parts = [];
   if (morePaths > 0) parts.push(counted(morePaths, "more path"));
   if (moreCaps > 0) parts.push(counted(moreCaps, "more cap"));
+  if (highCaps > 0) parts.push(`${counted(highCaps, "cap")} far above all rates`);
   return parts.length === 0 ? "" : `Not drawn: ${parts.join(", ")}. The table has them.`;
 }
 
