@@ -39,6 +39,7 @@ class World:
     """The policy would cap what is capped, and nothing of it is in the kernel."""
     ceil: int = 5_000_000
     """What the cap lets through; it guarantees half of it, so that a test sees which of both is shown."""
+    shared_classes: int = 0
     words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
     """The policy's rules in words; others than the usual one have no cap."""
     more_caps: list[str] = field(default_factory=list)
@@ -97,7 +98,7 @@ class World:
             "ceil": self.ceil,
             "total_ceil": self.ceil if self.capped else 0,
             "classes": int(self.capped),
-            "shared_classes": 0,
+            "shared_classes": self.shared_classes,
             "bytes": self.sent["ethernet"],
         }
         return {

@@ -23,6 +23,14 @@ const real = window.fetch;
 window.fetch = (what, ...more) =>
   String(what).includes(arguments[0]) ? Promise.reject(new Error()) : real(what, ...more);
 """
+RECORD_LABELS = """\
+const real = CanvasRenderingContext2D.prototype.fillText;
+window.labels = [];
+CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
+  if (text.startsWith('cap ')) window.labels.push([text, this.measureText(text).width < this.canvas.width * 0.9]);
+  return real.call(this, text, ...more);
+};
+"""
 
 
 @dataclass
@@ -153,6 +161,25 @@ def test_caps_that_no_graph_shows_are_told(site: Site) -> None:
         site.browser.until_text("#not-drawn", "1 cap far above all rates. The table has them.")
     finally:
         site.world.ceil = 5_000_000
+
+
+def test_the_label_of_a_cap_fits_on_a_phone(site: Site) -> None:
+    site.world.shared_classes = 1
+    try:
+        site.browser.show_as("phone", "light")
+        site.open()
+        site.browser.until_text("#legend", "shared with other paths")
+        site.browser.run(RECORD_LABELS)
+        labels = site.browser.until(lambda: site.browser.run("return window.labels"), "a label is drawn")
+        assert [text for text, fits in labels if not fits] == []
+        site.browser.show_as("desktop", "light")
+        site.browser.until(
+            lambda: any("shared" in text for text, _ in site.browser.run("return window.labels")),
+            "there is room for all",
+        )
+    finally:
+        site.world.shared_classes = 0
+        site.browser.show_as("desktop", "light")
 
 
 def test_a_browser_whose_clock_is_fast_shows_the_same(site: Site) -> None:
