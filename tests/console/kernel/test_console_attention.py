@@ -109,6 +109,7 @@ def test_reasons_can_be_had_by_keyboard_and_touch(site: Site) -> None:
     asked = site.asked("connections")
     site.browser.until(lambda: site.asked("connections") >= asked + 2, "the table is renewed")
     assert reason.is_displayed()
+    assert site.browser.faults() == []
     site.open("what-if")
     site.browser.find("#what-if-text").send_keys("version: 1\nrules: []")
     site.browser.find("#what-if button").click()
@@ -190,6 +191,7 @@ def test_what_is_wrong_with_a_throttler_that_answers_is_told(site: Site) -> None
         assert site.browser.find("#faults").is_displayed()
         assert site.browser.text("#state-text") == "live, 2 faults"
         assert site.browser.text("#title-moment") == "Now"
+        assert site.browser.faults() == []
         site.open("policy")
         site.browser.until_text("#health", "Captures onnot on wan0")
         site.browser.until_text("#health", "cannot be written: ledger l: disk full")

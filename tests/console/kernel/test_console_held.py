@@ -116,6 +116,7 @@ def test_of_many_events_the_nearest_are_shown_and_where_the_others_are(site: Sit
     site.go_to(at)
     site.browser.until_text("#nearby-note", "Shown are the 100 nearest")
     assert "applied" in site.browser.text("#nearby-note")
+    assert site.browser.faults() == []
     numbers = site.browser.run(
         "return [...document.querySelectorAll('#nearby .what')].map(each => Number(each.textContent.split(' ')[1]))"
     )
