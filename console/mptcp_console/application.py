@@ -26,7 +26,7 @@ from mptcp_console.overviews import whole
 from mptcp_console.protection import Protection
 from mptcp_console.rates import columns
 from mptcp_console.settings import Settings
-from mptcp_console.watch import TooMany, Watch, what_is_wrong
+from mptcp_console.watch import MOST_WATCHERS, TooMany, Watch, what_is_wrong
 
 STATIC: Final = Path(__file__).parent / "static"
 LARGEST_BODY: Final = 256 * 1024
@@ -52,6 +52,7 @@ class Console:
         routes: list[BaseRoute] = [
             Route("/", self._page("index.html")),
             Route("/api/live", self._answer(self._stream)),
+            Route("/api/viewers", self._answer(self._viewers)),
             Route("/api/history", self._answer(self._history)),
             Route("/api/events", self._answer(self._events)),
             Route("/api/policy", self._answer(self._policy)),
@@ -113,15 +114,25 @@ class Console:
 
         return _Stream(stream(), lambda: watching.__exit__(None, None, None))
 
+    async def _viewers(self, _: Request) -> Response:
+        """Whether there is room for one more stream: a browser's own EventSource is not told why it was refused."""
+        return _json({"watching": self._watch.watchers, "most": MOST_WATCHERS})
+
     async def _history(self, request: Request) -> Response:
         first, last, step = questions.window(request.query_params, self._clock())
-        return _json(columns(self._watch.tracks, first, last, step))
+        return _json({"time": self._clock()} | columns(self._watch.tracks, first, last, step))
 
     async def _events(self, request: Request) -> Response:
-        wanted, limit = questions.events(request.query_params)
-        events, more = self._watch.happenings.newest(wanted, limit)
-        head = json.dumps({"more": more, "since": self._watch.happenings.since})
-        return _text(f'{head[:-1]}, "events": [{",".join(event.text for event in events)}]}}')
+        wanted, near, limit = questions.events(request.query_params)
+        kept = self._watch.happenings
+        events, more = kept.newest(wanted, limit) if near is None else kept.nearest(wanted, near, limit)
+        head: dict[str, Any] = {"time": self._clock(), "more": more, "since": kept.since}
+        if wanted.first is not None and wanted.last is not None:
+            # Of all kinds and clients, whatever else is asked for.
+            counted = kept.counts.between(wanted.first, wanted.last)
+            within = {"since": kept.counted_since, "from": counted.first, "to": counted.last}
+            head["counted"] = within | {"kinds": counted.kinds}
+        return _text(f'{json.dumps(head)[:-1]}, "events": [{",".join(event.text for event in events)}]}}')
 
     async def _policy(self, _: Request) -> Response:
         if self._watch.summary is None:

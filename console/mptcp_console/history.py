@@ -90,6 +90,11 @@ class Tracks:
         """The latest second; None before the first."""
         return self._now
 
+    @property
+    def since(self) -> int | None:
+        """The first second of which anything may be kept; None before there is one."""
+        return None if self._now is None else max(self._first, self._now - SPAN)
+
     def __len__(self) -> int:
         return len(self._tracks)
 

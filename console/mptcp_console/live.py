@@ -59,6 +59,7 @@ def moment(watch: Watch, serial: int) -> dict[str, Any]:
     throttler = watch.throttler
     return {
         "tick": watch.tick,
+        "time": watch.now(),
         "throttler": {"state": throttler.state, "since": throttler.since, "text": throttler.text},
         "now": watch.overview,
         "events": [json.loads(event.text) for event in events],

@@ -41,7 +41,10 @@ def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict
 
 def whole(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the page about the policy shows."""
-    names = ("time", "version", "pid", "policy", "guard", "loop", "reaction", "reloads", "counters")
+    names = (
+        *("time", "version", "pid", "started", "policy", "guard", "loop", "reaction", "effect", "reloads", "counters"),
+        *("ledger_error", "captures", "bpf"),
+    )
     return {
         **{name: summary.get(name) for name in names},
         "rules": summary["rules"],

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from mptcp_common.problems import shown
 from mptcp_console.happenings import Wanted
-from mptcp_console.history import COARSE_STEP, FINE_STEP
+from mptcp_console.history import COARSE_STEP, FINE_STEP, SPAN
 
 SORTS: Final = ("rate", "bytes", "age", "client")
 MOST_ROWS: Final = 200
 MOST_EVENTS: Final = 500
+LONGEST_SPAN: Final = 2 * SPAN
+"""Seconds: as much as is kept, and what a page asks for beyond it."""
 LONGEST_POLICY: Final = 48 * 1024
 """Characters: the throttler reads a line of 64 KiB, in which newlines take two each."""
 _TOKEN: Final = re.compile(r"[0-9a-f]{8}")
@@ -66,9 +68,9 @@ def what_if(document: object) -> dict[str, object]:
     return {"query": "what_if", "policy": policy}
 
 
-def events(given: Mapping[str, str]) -> tuple[Wanted, int]:
-    """Return which events of the history are asked for, and how many of them."""
-    _only(given, "from", "to", "after", "kind", "token", "client", "rule", "limit")
+def events(given: Mapping[str, str]) -> tuple[Wanted, float | None, int]:
+    """Return which events of the history are asked for, near to which time (None: to now), and how many of them."""
+    _only(given, "from", "to", "near", "after", "kind", "token", "client", "rule", "limit")
     wanted = Wanted(
         after=_number(given, "after", 0, 0, 1 << 53),
         first=_time(given, "from"),
@@ -78,18 +80,22 @@ def events(given: Mapping[str, str]) -> tuple[Wanted, int]:
         client=_address(given["client"]) if given.get("client") else None,
         rule=_word("rule", given["rule"]) if given.get("rule") else None,
     )
-    return wanted, _number(given, "limit", 200, 1, MOST_EVENTS)
+    return wanted, _time(given, "near"), _number(given, "limit", 200, 1, MOST_EVENTS)
 
 
 def window(given: Mapping[str, str], now: float) -> tuple[int, int, int]:
-    """Return first and last second of the history that are asked for, and the step between values."""
-    _only(given, "from", "to", "step")
+    """Return first and last second of the history that are asked for, and the step between values.
+
+    A browser whose clock is another than ours asks for a ``span`` of seconds before now.
+    """
+    _only(given, "from", "to", "span", "step")
     last = _time(given, "to") or now
     first = _time(given, "from")
     step = _number(given, "step", FINE_STEP, FINE_STEP, COARSE_STEP)
     if step not in (FINE_STEP, COARSE_STEP):
         raise Wrong(f"step: {step} is not allowed; write {FINE_STEP} or {COARSE_STEP}")
-    return int(last - 600 if first is None else first), int(last), step
+    span = _number(given, "span", 600, 1, LONGEST_SPAN)
+    return int(last - span if first is None else first), int(last), step
 
 
 def _only(given: Mapping[str, str], *names: str) -> None:

@@ -161,5 +161,6 @@ def columns(tracks: Tracks, first: int, last: int, step: int) -> dict[str, Any]:
         "length": window.length,
         "paths": paths,
         "rules": [each for _, each in sorted(rules.items(), key=lambda item: [str(part) for part in item[0]])],
+        "since": tracks.since,
         "refused": tracks.refused,
     }

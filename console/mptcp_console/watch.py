@@ -18,6 +18,7 @@ from typing import Any, Final
 from mptcp_common.reasons import reason
 from mptcp_common.status_client import ask_async
 from mptcp_console.happenings import Happenings
+from mptcp_console.health import Health
 from mptcp_console.history import Tracks
 from mptcp_console.lane import Ask
 from mptcp_console.overviews import overview
@@ -106,7 +107,10 @@ class Watch:
         self._busy_until = 0.0
         """Until when no events are asked for."""
         self._pid: int | None = None
+        self._began: float | None = None
+        """When the throttler did, of one whose events were not asked for yet."""
         self._meter = Meter()
+        self._health = Health()
         self.tracks = Tracks()
         self.happenings = Happenings()
         self.throttler = Throttler(DOWN, clock(), "the throttler was not asked yet")
@@ -159,13 +163,16 @@ class Watch:
             self._say(f"the throttler was started anew (process {summary.get('pid')})")
         try:
             record(self.tracks, self._meter, summary)
-            shown = overview(summary, self._meter.paths)
+            shown = overview(summary, self._meter.paths) | {"faults": self._health.take(summary)}
+            began = float(summary.get("started") or summary["time"])  # .get: a throttler from before it
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")
             return
         last = summary.get("last_event") or 0
         if (summary.get("pid"), last) != (self._pid, self._last_event):
             self._changed()
+        if summary.get("pid") != self._pid:
+            self._began = began
         self._pid, self._last_event = summary.get("pid"), last
         self.summary = summary
         self.overview = shown
@@ -175,6 +182,7 @@ class Watch:
         last = summary.get("last_event") or 0
         if last <= self._seen_event:
             self._busy_until = 0.0
+            self._say_what_is_missing()
             return
         if self._clock() < self._busy_until:
             return
@@ -182,11 +190,21 @@ class Watch:
         if last - after > MANY_EVENTS:
             self._busy_until = self._clock() + EVENTS_SECONDS
         answer = await self._ask({"query": "events", "after": after, "limit": MOST_EVENTS_ASKED})
+        self._say_what_is_missing()
         for event in answer.get("events", ()):
             number = event.get("seq", 0)
+            if number > self._seen_event + 1:
+                # The throttler keeps only so many, or more than are asked for were there when the console started.
+                self.happenings.missing_before(event.get("time", summary["time"]))
             if number > self._seen_event:
                 self._seen_event = number
                 self.happenings.add(event)
+
+    def _say_what_is_missing(self) -> None:
+        """Of a throttler that was met just now: what happened before it began, nobody knows."""
+        if self._began is not None:
+            self.happenings.missing_before(self._began)
+            self._began = None
 
     def _set_state(self, state: str, text: str) -> None:
         before = self.throttler
@@ -218,6 +236,10 @@ class Watch:
             yield
         finally:
             self.watchers -= 1
+
+    def now(self) -> float:
+        """Return the time here, seconds since the epoch."""
+        return self._clock()
 
     async def next(self, tick: int, patience: float) -> int:
         """Wait until something came after *tick*; return what is the latest then, the same after *patience* seconds."""

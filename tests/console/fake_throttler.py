@@ -39,6 +39,7 @@ class World:
     """The policy would cap what is capped, and nothing of it is in the kernel."""
     ceil: int = 5_000_000
     """What the cap lets through; it guarantees half of it, so that a test sees which of both is shown."""
+    shared_classes: int = 0
     words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
     """The policy's rules in words; others than the usual one have no cap."""
     more_caps: list[str] = field(default_factory=list)
@@ -48,6 +49,14 @@ class World:
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
+    upside_down: bool = False
+    """The last connection comes first."""
+    captures: bool = True
+    ledger_error: str | None = None
+    dropped: int = 0
+    """Segments."""
+    gone: int = 0
+    """How many of the events are kept no more."""
     clock: Callable[[], float] = time.time
     counted: float | None = None
     """When the bytes were counted; None: when it is asked."""
@@ -89,7 +98,7 @@ class World:
             "ceil": self.ceil,
             "total_ceil": self.ceil if self.capped else 0,
             "classes": int(self.capped),
-            "shared_classes": 0,
+            "shared_classes": self.shared_classes,
             "bytes": self.sent["ethernet"],
         }
         return {
@@ -144,7 +153,12 @@ class World:
                 }
             ],
             "guard": {"relaxed": 0, "interventions": 2},
-            "counters": {"tracker": {"disagreements": 0}},
+            "counters": {
+                "tracker": {"disagreements": 0, "joins_refused": 0, "overflows": 0},
+                "observers": {"segments_dropped": self.dropped, "kernel_events_lost": 0, "resyncs": 2, "reopened": 0},
+                "reconciler": {"failures": 0, "repairs": 1},
+                "upload_reconciler": None,
+            },
             "loop": {"longest": 0.012, "recent": 0.003, "late": 0},
             "reaction": {"le": [0.001, 0.01, 0.1], "count": [3, 9, 10], "total": 10, "sum": 0.05},
             "effect": {
@@ -152,8 +166,8 @@ class World:
                 for way, count in (("down", 9), ("up", 5))
             },
             "reloads": {"accepted": 1, "refused": 0, "last_refused": None},
-            "ledger_error": None,
-            "captures": {"wan0": True},
+            "ledger_error": self.ledger_error,
+            "captures": {"wan0": self.captures},
             "bpf": {"pacing": True, "counting": True},
             "policy": {
                 "file": "/etc/mptcp-throttler/policy.yaml",
@@ -229,6 +243,8 @@ class World:
             and request.get("path") in (None, "ethernet", "wifi")
             and (request.get("rule") is None or (request["rule"] == "spare-ethernet" and self.capped))
         ]
+        if self.upside_down:
+            numbers.reverse()
         offset = request.get("offset", 0)
         shown = numbers[offset : offset + request.get("limit", 50)]
         return {"total": len(numbers), "connections": [self.connection(number) for number in shown]}
@@ -290,10 +306,10 @@ class World:
         found = [
             event
             for event in self.events
-            if event["seq"] > request.get("after", 0)
+            if event["seq"] > max(request.get("after", 0), self.gone)
             and all(request.get(key) in (None, event.get(key)) for key in ("client", "token", "rule"))
         ]
-        return {"first": 1, "last": len(self.events), "events": found[: request.get("limit", 1000)]}
+        return {"first": self.gone + 1, "last": len(self.events), "events": found[: request.get("limit", 1000)]}
 
     def _what_if(self, request: dict[str, Any]) -> dict[str, Any]:
         if "rules" not in request["policy"]:

@@ -15,13 +15,24 @@ async function pass(context, seconds) {
   }
 }
 
+/** What of a document says whether somebody sees it. */
+class Page extends EventTarget {
+  hidden = false;
+
+  /** @param {boolean} isSeen */
+  show(isSeen) {
+    this.hidden = !isSeen;
+    this.dispatchEvent(new Event("visibilitychange"));
+  }
+}
+
 function counting(context, {wanted = () => true, seconds = 3} = {}) {
   context.mock.timers.enable({apis: ["setTimeout", "Date"]});
-  const done = [];
+  const done = [], page = new Page();
   const repeated = new Repeated(async () => {
     done.push(Date.now());
-  }, seconds, wanted);
-  return {done, repeated};
+  }, seconds, wanted, page);
+  return {done, page, repeated};
 }
 
 test("what happens makes it be done at once, and the usual pause begins anew", async context => {
@@ -57,7 +68,7 @@ test("it is not begun again while it goes on", async context => {
   const repeated = new Repeated(() => {
     begun.push(Date.now());
     return new Promise(resolve => { release = resolve; });
-  }, 3, () => true);
+  }, 3, () => true, new Page());
   repeated.now();
   repeated.soon();
   await pass(context, 5);
@@ -76,5 +87,45 @@ test("what nobody wants is not done", async context => {
   await pass(context, 5);
   repeated.soon();
   await pass(context, 5);
+  assert.deepEqual(done, [0]);
+});
+
+test("while nobody sees the page nothing is asked, and at once when somebody does", async context => {
+  const {done, page, repeated} = counting(context);
+  await repeated.now();
+  page.show(false);
+  await pass(context, 60);
+  repeated.soon();
+  await pass(context, 60);
+  assert.deepEqual(done, [0]);
+  page.show(true);
+  await settle();
+  assert.deepEqual(done, [0, 120_000]);
+  await pass(context, 3);
+  assert.deepEqual(done, [0, 120_000, 123_000]);
+});
+
+test("who looks away for a moment makes it be asked no more often", async context => {
+  const {done, page, repeated} = counting(context);
+  await repeated.now();
+  for (let time = 0; time < 20; time += 1) {
+    page.show(false);
+    page.show(true);
+    await pass(context, 0.1);
+  }
+  assert.deepEqual(done, [0]);
+  await pass(context, 1);
+  assert.deepEqual(done, [0, 3000]);
+});
+
+test("a page that is not the one shown is not asked for when the window is seen again", async context => {
+  let isShown = true;
+  const {done, page, repeated} = counting(context, {wanted: () => isShown});
+  await repeated.now();
+  page.show(false);
+  await pass(context, 10);
+  isShown = false;
+  page.show(true);
+  await pass(context, 10);
   assert.deepEqual(done, [0]);
 });

@@ -111,7 +111,8 @@ test("what was at one time", () => {
   const series = new Series(10, 1);
   series.push(overview(START, {capped: 0}));
   series.push(overview(START + 1));
-  assert.equal(series.indexOf(START + 0.6), 1);
+  assert.equal(series.indexOf(START + 0.6), 0);
+  assert.equal(series.indexOf(START + 1.6), 1);
   assert.equal(series.indexOf(START - 50), 0);
   assert.equal(series.indexOf(START + 50), 1);
   assert.equal(new Series(10, 1).indexOf(START), -1);
@@ -122,13 +123,49 @@ test("what was at one time", () => {
   ]);
 });
 
+test("a time belongs to the ten seconds that it lies in, not to the next", () => {
+  const series = new Series(100, 10);
+  for (let second = 0; second < 40; second += 1) series.push(overview(START + second, {wifi: Math.floor(second / 10)}));
+  assert.deepEqual(series.times, [0, 10, 20, 30].map(each => START + each));
+  for (let second = 0; second < 40; second += 1) {
+    assert.equal(series.at(series.indexOf(START + second), "down")[1].rate, Math.floor(second / 10), `second ${second}`);
+  }
+});
+
+test("what has left the graph is not there, and the latest holds for a while", () => {
+  const series = new Series(10, 1);
+  assert.equal(series.covers(START), false);
+  for (let second = 0; second < 20; second += 1) series.push(overview(START + second));
+  assert.deepEqual([9, 10, 19, 22, 60].map(each => series.covers(START + each)), [false, true, true, true, false]);
+});
+
+test("what is now is what the stream said, not a mean of ten seconds", () => {
+  const series = new Series(3600, 10);
+  series.load({first: START, step: 10, length: 1, since: START, refused: 0,
+    paths: [{path: "wifi", direction: "down", rate: [1]}, {path: "lte", direction: "down", rate: [9]}], rules: []});
+  const [ethernet, lte, wifi, ...more] = series.now(overview(START + 12, {wifi: 7e6}), "down");
+  assert.deepEqual(more, []);
+  assert.deepEqual([ethernet.path, ethernet.rate, ethernet.caps.map(each => each.cap)], ["ethernet", 5e6, [5e6]]);
+  assert.deepEqual([lte.path, lte.rate], ["lte", null]);
+  assert.deepEqual([wifi.path, wifi.rate, wifi.caps], ["wifi", 7e6, []]);
+  assert.deepEqual(series.now(overview(START + 12), "up"), []);
+});
+
+test("caps that are drawn nowhere for they are far above the rates are counted", () => {
+  const series = new Series(10, 1);
+  series.push(overview(START, {ethernet: 5e6, wifi: 5e6, ceil: 1e9}));
+  assert.deepEqual([drawn(series, "down").highCaps, drawn(series, "down").caps.length], [1, 1]);
+  series.push(overview(START + 1, {ethernet: 3e8, wifi: 5e6, ceil: 1e9}));
+  assert.equal(drawn(series, "down").highCaps, 0);
+});
+
 test("what there is no room for is counted, and caps that are there now come first", () => {
   const many = (count, rules) => ({
     ...overview(START + count), rules: rules.map(rule => ({...overview(START).rules[0], rule})),
     paths: Array.from({length: 18}, (_, number) => ({path: `p${String(number).padStart(2, "0")}`, direction: "down", rate: 1})),
   });
   const series = new Series(10, 1);
-  assert.deepEqual(drawn(series, "down"), {lines: [], caps: [], morePaths: 0, moreCaps: 0});
+  assert.deepEqual(drawn(series, "down"), {lines: [], caps: [], top: 1e5 * 1.08, highCaps: 0, morePaths: 0, moreCaps: 0});
   series.push(many(0, Array.from({length: 15}, (_, number) => `gone-${String(number).padStart(2, "0")}`)));
   series.push(many(1, ["here"]));
   const found = drawn(series, "down");

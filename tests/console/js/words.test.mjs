@@ -21,15 +21,30 @@ test("the graph in one sentence", () => {
   assert.equal(words.capText({...CAP, shared: 1}), "5 Mbit/s, shared with other paths");
 });
 
+const GONE = {since: NOW - 5, why: "gone"};
+
 test("what keeps the page from being true is said, and nothing else", () => {
-  assert.equal(words.troubleText(null, 0, NOW), null);
-  assert.equal(words.troubleText(UP, 0, NOW), null);
-  const down = words.troubleText(DOWN, 0, NOW);
-  assert.match(down, /^The throttler does not run: nobody listens at \/run\/a\.sock\. Since \d\d:\d\d:\d\d \(1 min\)/);
-  assert.match(words.troubleText(DOWN, NOW - 5, NOW), /^The console does not answer since/);
-  assert.match(words.troubleText(UP, NOW - 5, NOW), /^The console does not answer since/);
-  assert.deepEqual([[null, false], [UP, false], [DOWN, false], [UP, true]].map(each => words.stateText(...each)),
+  assert.equal(words.troubleText(null, null), null);
+  assert.equal(words.troubleText(UP, null), null);
+  const down = words.troubleText(DOWN, null);
+  assert.match(down, /^The throttler does not run: nobody listens at \/run\/a\.sock\. Since \d\d:\d\d:\d\d; it is asked again/);
+  assert.match(words.troubleText(DOWN, GONE), /^The console does not answer since/);
+  assert.match(words.troubleText(UP, GONE), /^The console does not answer since/);
+  assert.deepEqual([[null, null], [UP, null], [DOWN, null], [UP, GONE]].map(each => words.stateText(...each)),
     ["connecting", "live", "throttler down", "console lost"]);
+});
+
+test("a console that has no room for one more page is not said to be gone", () => {
+  const full = {since: NOW - 5, why: "full"};
+  assert.match(words.troubleText(UP, full), /^The console keeps as many pages up to date as it can/);
+  assert.equal(words.stateText(UP, full), "console full");
+});
+
+test("what is wrong with a throttler that answers is said, and it is not just live", () => {
+  assert.equal(words.faultsText([]), "");
+  assert.equal(words.faultsText(["Nothing is captured on wan0", "5 segments lost"]), "Nothing is captured on wan0. 5 segments lost.");
+  assert.deepEqual([1, 2].map(faults => words.stateText(UP, null, faults)), ["live, 1 fault", "live, 2 faults"]);
+  assert.equal(words.stateText(DOWN, null, 1), "throttler down");
 });
 
 test("events are announced shortly", () => {
@@ -63,9 +78,20 @@ test("what came of a rule that was tried", () => {
   assert.equal(words.triedText({...tried, matched: false}, NOW, "UTC"), "does not match");
 });
 
-test("what the graph has no room for", () => {
-  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0}), "");
-  assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3}), "Not drawn: 1 more path, 3 more caps. The table has them.");
+test("what the graph does not show", () => {
+  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 0}), "");
+  assert.equal(words.notDrawn({morePaths: 1, moreCaps: 3, highCaps: 0}), "Not drawn: 1 more path, 3 more caps. The table has them.");
+  assert.equal(words.notDrawn({morePaths: 0, moreCaps: 0, highCaps: 2}), "Not drawn: 2 caps far above all rates. The table has them.");
+});
+
+test("at a cap in the graph stands the longest for which there is room", () => {
+  const labels = words.capLabels({...CAP, share: "client", lowest: 1e6, guaranteed: 1e6, total: 11e6, shared: 2});
+  assert.deepEqual(labels, ["cap 1 Mbit/s to 5 Mbit/s per client, 11 Mbit/s in all, shared with other paths", "cap 1 Mbit/s to 5 Mbit/s", "11 Mbit/s"]);
+});
+
+test("why a subflow is capped or not, in each direction", () => {
+  assert.equal(words.reasonsText({reason: "no rule matches", upload: null}), "no rule matches");
+  assert.equal(words.reasonsText({reason: "no rule matches", upload: {reason: "rule a caps it"}}), "no rule matches. Upload: rule a caps it");
 });
 
 test("bytes are those of both directions", () => {

@@ -209,6 +209,8 @@ def applied_after(site: Site, begun: float) -> float | None:
 def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
     """Half a minute with a cap, as much without, and again: docs/console.md shows what was left by this."""
     wanted = os.environ.get("MPTCP_CONSOLE_SCREENSHOTS")
+    if wanted:
+        Path(wanted).mkdir(parents=True, exist_ok=True)
 
     def caps() -> list[int | None]:
         rules = site.get("/api/history?step=1")["rules"]

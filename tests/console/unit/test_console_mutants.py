@@ -15,6 +15,7 @@ import pytest
 import test_application
 import test_connections
 import test_happenings
+import test_health
 import test_history
 import test_lane
 import test_rates
@@ -24,7 +25,9 @@ from starlette.responses import Response
 from mptcp_common import http_bounds
 from mptcp_console import application, live, overviews, protection, questions, rates, watch
 from mptcp_console.access import Names, Token
+from mptcp_console.event_counts import Counted, EventCounts
 from mptcp_console.happenings import Happenings, Wanted
+from mptcp_console.health import Health
 from mptcp_console.history import Tracks, _Ring
 from mptcp_console.lane import Lane
 
@@ -245,6 +248,21 @@ MUTANTS = {
     ),
     "everybody's events are shown": Mutant(
         always(Wanted, "takes", True), test_happenings.test_they_are_found_by_what_they_are_about, {"name": "token"}
+    ),
+    "counts go with the events": Mutant(
+        always(EventCounts, "between", Counted(0, 0, {})),
+        test_happenings.test_how_many_there_were_is_known_when_they_themselves_have_gone,
+    ),
+    "what is missing is not said": Mutant(
+        always(Happenings, "missing_before", None), seen.test_it_is_said_from_when_on_all_events_are_there
+    ),
+    "the last events are shown in place of the nearest": Mutant(
+        set_to(Happenings, "nearest", lambda self, wanted, time, limit: self.newest(wanted, limit)),
+        test_happenings.test_those_nearest_to_a_time_come_in_their_order_and_that_there_are_more,
+    ),
+    # What is wrong with a throttler that answers.
+    "it is not said": Mutant(
+        always(Health, "take", []), test_health.test_what_lasts_is_said_as_long_as_it_does
     ),
     # Connections that ask nothing.
     "they stay": Mutant(

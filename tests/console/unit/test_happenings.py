@@ -30,6 +30,43 @@ def test_the_newest_stay_and_it_is_said_from_when_on_all_are_there() -> None:
     assert kept.since == NOW + 1
 
 
+def test_how_many_there_were_is_known_when_they_themselves_have_gone() -> None:
+    """Defect: where events came fast, nothing at all was known of a time ten minutes ago."""
+    kept = Happenings(most=3)
+    kept.missing_before(NOW - 100)
+    for number in range(50):
+        kept.add(event(NOW + number, kind="applied" if number % 2 else "lifted"))
+    assert len(kept) == 3
+    assert kept.counts.between(NOW, NOW + 49).kinds == {"applied": 25, "lifted": 25}
+    assert (kept.since, kept.counted_since) == (NOW + 47, NOW - 100)
+
+
+def test_from_when_on_all_are_there_is_no_more_than_an_hour_ago_and_not_to_come() -> None:
+    """Defect: without any event, all were said to be there from the beginning."""
+    kept = Happenings()
+    kept.missing_before(NOW - 2 * SPAN)
+    kept.forget(NOW)
+    assert (kept.since, kept.counted_since) == (NOW - SPAN, NOW - SPAN)
+    kept.missing_before(NOW)
+    kept.forget(NOW + 10)
+    assert (kept.since, kept.counted_since) == (NOW, NOW)
+    kept.forget(NOW - 500)
+    assert (kept.since, kept.counted_since) == (NOW - 500, NOW - 500)
+
+
+def test_those_nearest_to_a_time_come_in_their_order_and_that_there_are_more() -> None:
+    """Defect: of more than were asked for around a time, those came that were last, not those that were nearest."""
+    kept = Happenings()
+    for number in range(100):
+        kept.add(event(NOW + number, text=str(number)))
+    found, more = kept.nearest(Wanted(first=NOW + 20, last=NOW + 60), NOW + 40.4, 3)
+    assert [json.loads(each.text)["text"] for each in found] == ["39", "40", "41"]
+    assert more
+    found, more = kept.nearest(Wanted(first=NOW + 39, last=NOW + 41), NOW + 40.4, 3)
+    assert [each.time for each in found] == [NOW + 39, NOW + 40, NOW + 41]
+    assert not more
+
+
 def test_bytes_are_bounded_whatever_the_texts() -> None:
     kept = Happenings(most_bytes=10_000)
     for _ in range(1000):
@@ -80,7 +117,18 @@ def test_the_newest_come_and_that_there_are_more() -> None:
     assert [each.serial for each in kept.newest(Wanted(after=3), 5)[0]] == [4, 5]
 
 
-@pytest.mark.parametrize("odd", [{}, {"time": "now", "text": ""}, {"time": 1.0}, {"time": 1.0, "text": None}])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"time": "now", "text": ""},
+        {"time": 1.0},
+        {"time": 1.0, "text": None},
+        {"time": float("nan"), "text": ""},
+        {"time": -1.0, "text": ""},
+        {"time": float("inf"), "text": ""},
+    ],
+)
 def test_what_is_no_event_is_left_out(odd: dict[str, Any]) -> None:
     kept = Happenings()
     kept.add(odd)

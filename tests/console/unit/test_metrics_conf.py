@@ -46,6 +46,21 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
 
 
+def test_the_alerts_say_where_they_are_and_where_they_go() -> None:
+    """Defect: they named a directory that nothing makes, and docs/metrics.md another one."""
+    root = ALERTS.parents[2]
+    head = ALERTS.read_text().partition("groups:")[0]
+    (rules,) = re.findall(r"rule_files: \[(.+?)\]", head)
+    assert f"rule_files: [{rules}]" in (root / "docs" / "metrics.md").read_text()
+    ((source, target),) = re.findall(r"cp (\S+) (\S+)", head)
+    assert target == rules
+    packaging = (root / "debian" / "rules").read_text()
+    (name,) = re.findall(r"^NAME = (\S+)", packaging, re.MULTILINE)
+    assert source == f"/usr/share/doc/{name}/examples/prometheus/{ALERTS.name}"
+    assert "conf/prometheus" in packaging
+    assert "install -Dm644 -t $(DOC)/examples/" in packaging
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_every_metric_is_one_that_is_exported(file: Path) -> None:
     text = file.read_text()

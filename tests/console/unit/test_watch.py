@@ -28,6 +28,8 @@ class Site:
         self.world = World(clock=lambda: self.now)
         self.fails: OSError | None = None
         self.says: dict[str, Any] | None = None
+        self.began: float | None = None
+        """When the throttler did; None: as the world has it."""
         self.alive: list[str] = []
         self.rests: list[float] = []
         self.takes = 0.0
@@ -40,7 +42,10 @@ class Site:
         self.now += self.takes
         if self.fails is not None:
             raise self.fails
-        return self.world.answer(dict(request)) if self.says is None else self.says
+        if self.says is not None:
+            return self.says
+        answer = self.world.answer(dict(request))
+        return answer if self.began is None else answer | {"started": self.began}
 
     async def sleep(self, seconds: float) -> None:
         self.rests.append(seconds)
@@ -239,6 +244,48 @@ def test_after_a_restart_events_are_taken_from_the_beginning(site: Site) -> None
     assert site.texts() == [
         "before 0", "before 1", "before 2", f"the throttler was started anew (process {site.world.pid})", "after",
     ]  # fmt: skip
+
+
+def test_it_is_said_from_when_on_all_events_are_there(site: Site) -> None:
+    """Defect: a console that had just been started, and one that had missed some, said that all were there."""
+
+    async def looks() -> None:
+        kept = site.watch.happenings
+        assert kept.since is None
+        site.began = START - 500
+        await site.look()
+        assert (kept.since, kept.counted_since) == (START - 500, START - 500)
+        site.world.tell("applied", "one")
+        await site.look()
+        assert kept.since == START - 500
+        # Two come and one has gone when they are asked for.
+        site.world.tell("applied", "two")
+        site.now += 5
+        site.world.tell("applied", "three")
+        site.world.gone = 2
+        await site.look()
+        assert site.texts() == ["one", "three"]
+        assert kept.since == kept.counted_since == START + 7
+        site.world = World(pid=site.world.pid + 1, clock=lambda: site.now)
+        site.began = site.now + 3
+        await site.look(5)
+        assert kept.since == kept.counted_since == site.began
+
+    run(looks())
+
+
+def test_a_console_that_is_started_knows_as_far_back_as_it_asks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mptcp_console.watch.FIRST_EVENTS", 3)
+
+    async def looks() -> None:
+        for number in range(5):
+            site.world.tell("applied", str(number))
+            site.now += 1
+        await site.look()
+
+    run(looks())
+    assert site.texts() == ["2", "3", "4"]
+    assert site.watch.happenings.since == START + 2
 
 
 def parsed(message: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ const LEAST = 1_000;
 
 /**
  * Does *work* again and again while *wanted* says so, never twice at once, *seconds* after the last one ended; and earlier
- * where something happened.
+ * where something happened. While nobody sees the page it rests, and goes on at once when the page is seen again.
  */
 export class Repeated {
   #timer = 0;
@@ -50,17 +50,27 @@ export class Repeated {
   #again = false;
   #begun = -Infinity;
   #soon = 0;
+  /** Whether it would have been done meanwhile, had somebody seen the page. */
+  #isDue = false;
 
-  /** @param {() => Promise<void>} work @param {number} seconds @param {() => boolean} wanted */
-  constructor(work, seconds, wanted) {
+  /**
+   * @param {() => Promise<void>} work @param {number} seconds @param {() => boolean} wanted
+   * @param {Pick<Document, "hidden"|"addEventListener">} page
+   */
+  constructor(work, seconds, wanted, page = document) {
     this.work = work;
     this.seconds = seconds;
     this.wanted = wanted;
+    this.page = page;
+    page.addEventListener("visibilitychange", () => {
+      if (!page.hidden && this.#isDue) this.#go();
+    });
   }
 
   /** Do it now, and then again and again. */
   async now() {
     clearTimeout(this.#timer);
+    this.#isDue = false;
     if (this.#runs) {
       this.#again = true;
       return;
@@ -75,9 +85,7 @@ export class Repeated {
     } finally {
       this.#runs = false;
     }
-    this.#timer = setTimeout(() => {
-      if (this.wanted()) this.now();
-    }, this.seconds * 1000);
+    this.#timer = setTimeout(() => this.#go(), this.seconds * 1000);
   }
 
   /** Something happened: do it now, or where it was begun within the last second, once that is over. */
@@ -85,7 +93,12 @@ export class Repeated {
     if (this.#soon !== 0 || !this.wanted()) return;
     this.#soon = setTimeout(() => {
       this.#soon = 0;
-      if (this.wanted()) this.now();
+      this.#go();
     }, Math.max(0, this.#begun + LEAST - Date.now()));
+  }
+
+  #go() {
+    if (this.page.hidden) this.#isDue = true;
+    else if (this.wanted()) this.now();
   }
 }

@@ -4,8 +4,8 @@
 import uPlot from "../vendor/uplot/uPlot.esm.js";
 import {colour, pathColour} from "./colours.mjs";
 import {clock, unitOf} from "./format.mjs";
-import {ceiling, drawn, pathName} from "./series.mjs";
-import {capText} from "./words.mjs";
+import {drawn, pathName} from "./series.mjs";
+import {capLabels} from "./words.mjs";
 
 const HEIGHT = 300;
 const LOW = 220;
@@ -46,10 +46,10 @@ export class Chart {
 
   /**
    * @param {import("./series.mjs").Series} series @param {string} direction @param {number|null} held a time
-   * @returns {{morePaths: number, moreCaps: number}} how many there was no room for
+   * @returns {{morePaths: number, moreCaps: number, highCaps: number}} how many there was no room for
    */
   draw(series, direction, held) {
-    const {lines, caps, ...more} = drawn(series, direction);
+    const {lines, caps, top, ...more} = drawn(series, direction);
     this.#held = held;
     this.#lines = lines;
     this.#caps = caps;
@@ -61,7 +61,7 @@ export class Chart {
     plot.batch(() => {
       plot.setData(data, false);
       plot.setScale("x", {min: end - series.span, max: end});
-      plot.setScale("y", {min: 0, max: ceiling(this.#lines, this.#caps)});
+      plot.setScale("y", {min: 0, max: top});
     });
     return more;
   }
@@ -134,7 +134,9 @@ export class Chart {
       let y = Math.max(plot.valToPos(value, "y", true) - 3 * ratio, top + 14 * ratio);
       while (taken.some(other => Math.abs(other - y) < 14 * ratio)) y += 15 * ratio;
       taken.push(y);
-      const text = `cap ${capText(each.latest)}`;
+      if (y > top + height) continue;
+      const labels = capLabels(each.latest);
+      const text = labels.find(label => context.measureText(label).width <= width - 12 * ratio) ?? labels[labels.length - 1];
       context.lineWidth = 4 * ratio;
       context.strokeStyle = colour("--surface");
       context.strokeText(text, left + width - 6 * ratio, y);

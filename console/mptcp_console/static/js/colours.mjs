@@ -1,14 +1,19 @@
 /**
  * One colour for each path, everywhere on the page: by the order in which paths were met.
  */
-const COLOURS = 8;
+/** As many as paths are drawn, and one for what belongs to no path. */
+const COLOURS = 17;
+const OF_NO_PATH = 8;
 /** @type {Map<string, number>} */
 const numbers = new Map();
 
-/** @param {string|null} path @returns {number} 1 to 8 */
+/** @param {string|null} path @returns {number} 1 to 17 */
 export function colourNumber(path) {
-  if (path === null) return COLOURS;
-  if (!numbers.has(path)) numbers.set(path, (numbers.size % (COLOURS - 1)) + 1);
+  if (path === null) return OF_NO_PATH;
+  if (!numbers.has(path)) {
+    const number = (numbers.size % (COLOURS - 1)) + 1;
+    numbers.set(path, number < OF_NO_PATH ? number : number + 1);
+  }
   return /** @type {number} */ (numbers.get(path));
 }
 

@@ -6,6 +6,7 @@ import {byId, facts, keyed, make, setText} from "./dom.mjs";
 import {age, milliseconds, moment, rate, size} from "./format.mjs";
 import {show} from "./happenings.mjs";
 import {pathLabel} from "./overview.mjs";
+import {pathName} from "./series.mjs";
 import {triedText} from "./words.mjs";
 
 /** @typedef {import("./types.mjs").ExplainedSubflow} ExplainedSubflow */
@@ -58,11 +59,11 @@ export class ConnectionPage {
         ["Since", `${moment(why.since, now)} (${age(now - why.since)})`],
         ["Sent", size(live?.bytes_sent)],
         ["Received", size(live?.bytes_received)],
-        ["Guard", live?.relaxed ?? "caps hold"],
+        ["Guard", live?.relaxed ?? (why.subflows.some(isCapped) ? "caps hold" : "no cap to relax")],
       ]);
       const subflows = new Map((live?.subflows ?? []).map((/** @type {Subflow} */ each) => [each.remote, each]));
       keyed(byId("explained"), why.subflows, (/** @type {ExplainedSubflow} */ each) => `${each.direction} ${each.remote}`,
-        () => make("article", {class: "card"}),
+        cardOf,
         (card, /** @type {ExplainedSubflow} */ each) => update(card, each, subflows.get(each.remote), now, explained.time_zone));
     } catch (error) {
       setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
@@ -70,33 +71,54 @@ export class ConnectionPage {
   }
 }
 
+/** @param {ExplainedSubflow} each */
+function isCapped(each) {
+  return each.cap_state !== "none";
+}
+
+/** A card without any content: what comes into it is changed where it differs, so that what is read or selected stays. */
+function cardOf() {
+  return make("article", {class: "card"},
+    make("div", {class: "card-head"}, make("h2", {}, make("span"), make("span"), make("span", {class: "badge"}))),
+    make("p", {class: "reason"}), make("dl", {class: "facts"}),
+    make("h3", {}, "Rules that were tried"), make("ol", {class: "tried"}), make("p", {class: "help"}, "No rule is for this direction."),
+    make("h3", {}, "What changed it after that"), make("ul", {class: "stages"}));
+}
+
 /**
  * @param {HTMLElement} card @param {ExplainedSubflow} each @param {Subflow|undefined} live @param {number} now
  * @param {string} zone of the policy
  */
 function update(card, each, live, now, zone) {
-  const kind = each.cap_state === "none" ? "none" : each.cap_state === "in force" ? "capped" : "landing";
+  const [head, reason, list, , tried, none, later, stages] = /** @type {HTMLElement[]} */ ([...card.children]);
+  const [path, direction, badge] = /** @type {HTMLElement[]} */ ([.../** @type {Element} */ (head.firstElementChild).children]);
   const state = each.cap_state === "none" || each.cap_state === "in force" ? "" : ` (${each.cap_state})`;
-  const title = make("h2", {}, pathLabel(each.path), ` ${each.direction === "up" ? "upload" : "download"} `,
-    make("span", {class: `badge ${kind}`}, `${each.verdict}${state}`));
-  const list = make("dl", {class: "facts"});
+  if (path.textContent !== pathName(each.path)) path.replaceChildren(pathLabel(each.path));
+  setText(direction, ` ${each.direction === "up" ? "upload" : "download"} `);
+  setText(badge, `${each.verdict}${state}`);
+  badge.className = `badge ${each.cap_state === "none" ? "none" : each.cap_state === "in force" ? "capped" : "landing"}`;
+  setText(reason, each.reason);
   facts(list, [
     ["Client's end", each.remote],
     ["Ours", `${each.local}${each.interface === null ? "" : ` on ${each.interface}`}`],
-    ["Since", `${moment(each.since, now)} (${age(now - each.since)})`],
+    ["Subflow since", live === undefined ? "–" : `${moment(live.since, now)} (${age(now - live.since)})`],
+    ["So decided since", `${moment(each.since, now)} (${age(now - each.since)})`],
     ["Rate", live === undefined ? "–" : rate(each.direction === "up" ? live.rate_received : live.rate_sent)],
+    ["Carried", size(each.direction === "up" ? live?.bytes_received : live?.bytes_sent)],
     ["RTT", milliseconds(live?.rtt)],
     ["Repeated segments", live?.retransmits === null || live === undefined ? "–" : String(live.retransmits)],
   ]);
-  const tried = make("ol", {class: "tried"}, ...each.tried.map(rule => {
-    const kind = rule.kind === "throttle" ? "" : ` (${rule.kind})`;
-    return make("li", {class: rule.matched ? "matched" : "failed"}, make("strong", {}, rule.rule), `${kind} ${triedText(rule, now, zone)}`);
-  }));
-  const stages = make("ul", {class: "stages"}, ...each.stages.map(stage =>
-    make("li", {}, make("strong", {}, stage.stage), ` ${stage.what}${stage.since === null ? "" : `, since ${moment(stage.since, now)}`}`)));
-  const parts = [make("div", {class: "card-head"}, title), make("p", {class: "reason"}, each.reason), list, make("h3", {}, "Rules that were tried"),
-    each.tried.length > 0 ? tried : make("p", {class: "help"}, "No rule is for this direction.")];
-  if (each.stages.length > 0) parts.push(make("h3", {}, "What changed it after that"), stages);
-  const fresh = make("div", {}, ...parts);
-  if (card.firstElementChild === null || !card.firstElementChild.isEqualNode(fresh)) card.replaceChildren(fresh);
+  keyed(tried, each.tried.map((rule, index) => ({rule, index})), ({index}) => String(index),
+    () => make("li", {}, make("strong"), make("span")), (item, {rule}) => {
+      item.className = rule.matched ? "matched" : "failed";
+      setText(item.children[0], rule.rule);
+      setText(item.children[1], `${rule.kind === "throttle" ? "" : ` (${rule.kind})`} ${triedText(rule, now, zone)}`);
+    });
+  none.hidden = each.tried.length > 0;
+  keyed(stages, each.stages.map((stage, index) => ({stage, index})), ({index}) => String(index),
+    () => make("li", {}, make("strong"), make("span")), (item, {stage}) => {
+      setText(item.children[0], stage.stage);
+      setText(item.children[1], ` ${stage.what}${stage.since === null ? "" : `, since ${moment(stage.since, now)}`}`);
+    });
+  later.hidden = each.stages.length === 0;
 }

@@ -2,10 +2,12 @@
  * The table of connections: a page of it, sorted and filtered by the throttler, asked for again every two seconds, and when caps came or went.
  */
 import {Repeated, get} from "./api.mjs";
+import {clientIn} from "./client_filter.mjs";
 import {byId, fill, keyed, make, setText} from "./dom.mjs";
 import {age, counted, milliseconds, percent, rate, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
-import {carried, verdict} from "./words.mjs";
+import {pathName} from "./series.mjs";
+import {carried, reasonsText, verdict} from "./words.mjs";
 
 /** @typedef {import("./types.mjs").Connection} Connection */
 /** @typedef {import("./types.mjs").Subflow} Subflow */
@@ -64,9 +66,10 @@ export class ConnectionsPage {
     const data = new FormData(this.#form);
     const word = (/** @type {string} */ name) => String(data.get(name) ?? "").trim();
     const message = byId("connections-message");
+    const client = clientIn(byId("filter-client"), byId("filter-client-hint"));
     try {
       const answer = await get("connections", {
-        client: word("client"), path: word("path"), rule: word("rule"), sort: word("sort"),
+        client, path: word("path"), rule: word("rule"), sort: word("sort"),
         limit: this.#limit(), offset: this.#offset,
       });
       setText(message, "");
@@ -102,8 +105,28 @@ function group(each) {
 }
 
 function cells() {
-  const kinds = ["wide", "number wide", "number", "number wide", "number wide", "number wide", "number wide", ""];
-  return kinds.map(kind => make("td", {class: kind}));
+  const kinds = ["wide", "number wide", "number", "number wide", "number wide", "number wide", "number wide"];
+  return [...kinds.map(kind => make("td", {class: kind})), make("td", {}, make("span"), reasoned())];
+}
+
+/** A word, and its reason below it for who opens it: a tooltip is nothing for touch and keyboard. */
+function reasoned() {
+  return make("details", {class: "why"}, make("summary", {}, make("span", {class: "badge"})), make("p"));
+}
+
+/**
+ * Say in the last cell of *row* whether it is capped.
+ * @param {HTMLTableRowElement} row @param {string} plain what has no reason @param {{text: string, kind: string, reason: string}|null} verdict
+ */
+function setVerdict(row, plain, verdict) {
+  const [before, details] = /** @type {HTMLElement[]} */ ([...row.cells[8].children]);
+  setText(before, plain);
+  details.hidden = verdict === null;
+  if (verdict === null) return;
+  const badge = /** @type {HTMLElement} */ (/** @type {Element} */ (details.firstElementChild).firstElementChild);
+  setText(badge, verdict.text);
+  badge.className = `badge ${verdict.kind}`;
+  setText(/** @type {Element} */ (details.lastElementChild), verdict.reason);
 }
 
 /** @param {HTMLTableSectionElement} body @param {Connection} each @param {number} now @param {boolean} dryRun */
@@ -114,21 +137,23 @@ function update(body, each, now, dryRun) {
     return known.length === 0 ? null : known.reduce((all, value) => Number(all) + Number(value), 0);
   };
   const capped = each.subflows.filter(subflow => verdict(subflow, dryRun).kind !== "none").length;
-  const state = each.relaxed === null ? `${capped} of ${each.subflows.length}`
-    : make("span", {class: "badge relaxed", title: each.relaxed}, "relaxed");
-  fill(head, ["", age(now - each.since), rate(sum("rate_sent")), rate(sum("rate_received")), "", "", size(carried(each)),
-    state]);
+  fill(head, ["", age(now - each.since), rate(sum("rate_sent")), rate(sum("rate_received")), "", "", size(carried(each))]);
+  if (each.relaxed === null) setVerdict(head, `${capped} of ${each.subflows.length}`, null);
+  else setVerdict(head, "", {text: "relaxed", kind: "relaxed", reason: each.relaxed});
   keyed(body, each.subflows, subflow => subflow.remote, subflow => {
-    const name = make("th", {scope: "row"}, pathLabel(subflow.path));
-    return make("tr", {class: "subflow"}, name, ...cells());
+    const row = make("tr", {class: "subflow"}, make("th", {scope: "row"}), ...cells());
+    row.cells[8].append(make("span", {class: "rule wide-inline"}));
+    return row;
   }, (row, subflow) => {
+    // A policy that is reloaded may call its paths otherwise.
+    if (row.cells[0].textContent !== pathName(subflow.path)) row.cells[0].replaceChildren(pathLabel(subflow.path));
     const {text, kind} = verdict(subflow, dryRun);
-    const cap = make("span", {class: `badge ${kind}`, title: subflow.reason}, text);
     const uncapped = subflow.ceil === null && (subflow.upload?.ceil ?? null) === null;
     const rule = uncapped ? "" : subflow.rule ?? subflow.upload?.rule ?? "";
-    const why = make("span", {}, cap, rule === "" ? "" : make("span", {class: "rule wide-inline"}, rule));
     fill(row, [subflow.remote, age(now - subflow.since), rate(subflow.rate_sent), rate(subflow.rate_received),
       milliseconds(subflow.rtt), subflow.segments_out ? percent(subflow.retransmits ?? 0, subflow.segments_out) : "–",
-      size(carried(subflow)), why]);
+      size(carried(subflow))]);
+    setVerdict(row, "", {text, kind, reason: reasonsText(subflow)});
+    setText(/** @type {Element} */ (row.cells[8].lastElementChild), rule);
   });
 }

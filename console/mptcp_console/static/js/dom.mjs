@@ -27,7 +27,8 @@ export function setText(element, text) {
 }
 
 /**
- * Make the children of *parent* those of *items*: what is there stays and is updated, so that focus and selection do.
+ * Make the children of *parent* those of *items*: what is there stays and is updated, so that focus and selection do. Where
+ * the order changes, the child with the focus is not moved, but the others around it: a browser takes the focus off what is.
  * @template T
  * @template {HTMLElement} E
  * @param {Element} parent @param {T[]} items @param {(item: T) => string} key
@@ -35,12 +36,10 @@ export function setText(element, text) {
  */
 export function keyed(parent, items, key, create, update) {
   const there = new Map();
-  for (const child of [...parent.children]) {
+  for (const child of parent.children) {
     if (child instanceof HTMLElement && child.dataset.key !== undefined) there.set(child.dataset.key, child);
   }
-  /** @type {Element|null} */
-  let next = [...parent.children].find(child => child instanceof HTMLElement && child.dataset.key !== undefined) ?? null;
-  for (const item of items) {
+  const wanted = items.map(item => {
     const name = key(item);
     let element = there.get(name);
     if (element === undefined) {
@@ -49,13 +48,43 @@ export function keyed(parent, items, key, create, update) {
     }
     there.delete(name);
     update(element, item);
-    if (element === next) next = element.nextElementSibling;
-    else parent.insertBefore(element, next);
+    return element;
+  });
+  for (const element of there.values()) element.remove();
+  const kept = wanted.findIndex(each => each.contains(document.activeElement));
+  const selected = parent.contains(getSelection()?.anchorNode ?? null) ? selection() : null;
+  if (kept < 0) {
+    /** @type {Element|null} */
+    let next = [...parent.children].find(child => child instanceof HTMLElement && child.dataset.key !== undefined) ?? null;
+    for (const element of wanted) {
+      if (element === next) next = element.nextElementSibling;
+      else parent.insertBefore(element, next);
+    }
+  } else {
+    for (let index = kept - 1; index >= 0; index -= 1) {
+      if (wanted[index].nextElementSibling !== wanted[index + 1]) parent.insertBefore(wanted[index], wanted[index + 1]);
+    }
+    for (let index = kept + 1; index < wanted.length; index += 1) {
+      if (wanted[index].previousElementSibling !== wanted[index - 1]) wanted[index - 1].after(wanted[index]);
+    }
   }
-  for (const element of there.values()) {
-    if (element === next) next = element.nextElementSibling;
-    element.remove();
-  }
+  if (selected !== null) select(selected);
+}
+
+/** @typedef {{anchor: Node, anchorOffset: number, focus: Node, focusOffset: number}} Selected */
+
+/** @returns {Selected|null} what somebody has selected */
+function selection() {
+  const found = getSelection();
+  if (found === null || found.isCollapsed || found.anchorNode === null || found.focusNode === null) return null;
+  return {anchor: found.anchorNode, anchorOffset: found.anchorOffset, focus: found.focusNode, focusOffset: found.focusOffset};
+}
+
+/** Select again what was moved. @param {Selected} was */
+function select({anchor, anchorOffset, focus, focusOffset}) {
+  const now = getSelection();
+  if (now === null || (now.anchorNode === anchor && now.focusNode === focus) || !anchor.isConnected || !focus.isConnected) return;
+  now.setBaseAndExtent(anchor, anchorOffset, focus, focusOffset);
 }
 
 /** The cells of one row after its head, by texts or nodes. @param {HTMLTableRowElement} row @param {(string|Node)[]} values */

@@ -7,16 +7,20 @@
  */
 const SILENCE = 15_000;
 const AGAIN = 1_000;
+const AGAIN_WHERE_FULL = 5_000;
 
 export class Feed {
   /** @type {EventSource|null} */
   #source = null;
   #timer = 0;
+  #isFull = false;
+  /** How often it broke off, or was refused, since the last moment. */
+  #failures = 0;
 
   /**
    * @param {(moment: import("./types.mjs").Moment) => void} take
-   * @param {() => void} lose called when it breaks off
-   * @param {() => void} rest called when it ends because nobody sees the page
+   * @param {(why: "gone"|"full") => void} lose called when it breaks off, and when it is known that there is no room
+   * @param {() => void} rest called when it ends although nothing is wrong: nobody sees the page, say
    */
   constructor(take, lose, rest) {
     this.take = take;
@@ -45,10 +49,12 @@ export class Feed {
     this.#source = source;
     source.addEventListener("moment", event => {
       this.#expect();
+      this.#isFull = false;
+      this.#failures = 0;
       this.take(JSON.parse(event.data));
     });
     source.addEventListener("open", () => this.#expect());
-    source.addEventListener("error", () => this.#broken());
+    source.addEventListener("error", () => this.#refused());
     this.#expect();
   }
 
@@ -57,22 +63,44 @@ export class Feed {
     this.#timer = setTimeout(() => this.#broken(), SILENCE);
   }
 
+  /** It broke off, or there was no room: which of both, a question tells at once. */
+  #refused() {
+    if (this.#failures > 0) {
+      this.#broken();
+      return;
+    }
+    this.#failures = 1;
+    this.#rest();
+    this.#retry();
+  }
+
   #broken() {
     this.#close();
-    this.lose();
+    this.#failures += 1;
+    if (!this.#isFull) this.lose("gone");
     this.#timer = setTimeout(() => this.#retry(), AGAIN);
   }
 
   async #retry() {
-    // A stream says nothing of why it was refused; a request does: the token may have expired.
+    // A stream says nothing of why it was refused; a request does: the token may have expired, or there is no room.
     try {
-      const response = await fetch("/api/history?step=10", {cache: "no-store", signal: AbortSignal.timeout(5_000)});
+      const response = await fetch("/api/viewers", {cache: "no-store", signal: AbortSignal.timeout(5_000)});
       if (response.status === 401) {
         location.assign("/login");
         return;
       }
-      if (!document.hidden) this.#open();
+      const {watching, most} = await response.json();
+      this.#isFull = watching >= most;
+      if (document.hidden) return;
+      if (this.#isFull) {
+        this.lose("full");
+        this.#timer = setTimeout(() => this.#retry(), AGAIN_WHERE_FULL);
+      } else {
+        this.#open();
+      }
     } catch {
+      this.#isFull = false;
+      this.lose("gone");
       this.#timer = setTimeout(() => this.#retry(), AGAIN);
     }
   }

@@ -2,20 +2,22 @@
  * Lists of events: on the live page, of a connection, and all of them.
  */
 import {get} from "./api.mjs";
+import {clientIn} from "./client_filter.mjs";
 import {byId, keyed, make, setText} from "./dom.mjs";
 import {clock, lastTime, moment} from "./format.mjs";
+import {now} from "./server_time.mjs";
 
 /** @typedef {import("./types.mjs").Happening} Happening */
 
 const MOST = 300;
 
 /**
- * @param {Element} list @param {Happening[]} events the newest first @param {number} now
+ * @param {Element} list @param {Happening[]} events the newest first @param {number} today seconds since the epoch
  * @param {string} none what stands there without any @param {string} [about] the connection to which no link is needed
  */
-export function show(list, events, now, none, about) {
+export function show(list, events, today, none, about) {
   keyed(list, events, each => String(each.serial), each => row(each, about), (element, each) => {
-    setText(/** @type {Element} */ (element.firstElementChild), moment(each.time, now));
+    setText(/** @type {Element} */ (element.firstElementChild), moment(each.time, today));
   });
   list.querySelector(":scope > .empty")?.remove();
   if (events.length === 0) list.append(make("li", {class: "empty"}, none));
@@ -49,6 +51,8 @@ function row(each, about) {
 export class EventsPage {
   /** @type {Happening[]} the newest first */
   #events = [];
+  /** What stands there without any. */
+  #none = "The console is asked …";
   #form = byId("events-filter");
   #timer = 0;
 
@@ -60,13 +64,24 @@ export class EventsPage {
     this.#form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
   }
 
+  /** @param {string} span of seconds, FROM-TO, that is to be shown, from the address; nothing: whatever the form says */
+  show(span) {
+    if (span !== "") {
+      this.#form.reset();
+      const [from, to] = span.split("-").map(Number);
+      byId("events-from").value = clock(from);
+      byId("events-to").value = clock(Math.min(to, now()));
+    }
+    this.load();
+  }
+
   #wanted() {
-    const now = Date.now() / 1000;
     const data = new FormData(this.#form);
-    const from = lastTime(byId("events-from").value, now);
-    const to = lastTime(byId("events-to").value, now);
+    const from = lastTime(byId("events-from").value, now());
+    const to = lastTime(byId("events-to").value, now());
     const word = (/** @type {string} */ name) => String(data.get(name) ?? "").trim();
-    return {kind: word("kind"), client: word("client"), rule: word("rule"), from: from ?? "", to: to ?? ""};
+    const client = clientIn(byId("events-client"), byId("events-client-hint"));
+    return {kind: word("kind"), client, rule: word("rule"), from: from ?? "", to: to ?? ""};
   }
 
   async load() {
@@ -75,10 +90,12 @@ export class EventsPage {
     try {
       const answer = await get("events", {...this.#wanted(), limit: MOST});
       this.#events = answered(answer.events, this.#events, before, MOST);
+      this.#none = "Nothing happened that is kept.";
       setText(message, "");
       const since = answer.since === null ? "" : `; all are kept since ${clock(answer.since)}`;
       setText(byId("events-count"), answer.more ? `the newest ${MOST}${since}` : `${this.#events.length} within an hour${since}`);
     } catch (error) {
+      this.#none = "What happened is not known.";
       setText(message, `The events cannot be had: ${/** @type {Error} */ (error).message}.`);
     }
     this.#draw();
@@ -98,6 +115,6 @@ export class EventsPage {
   }
 
   #draw() {
-    show(byId("events"), this.#events, Date.now() / 1000, "Nothing happened that is kept.");
+    show(byId("events"), this.#events, now(), this.#none);
   }
 }

@@ -2,15 +2,16 @@
  * Wires the page: which part is shown, what the stream brings, light and dark.
  */
 import {byId, keyed, make, setText} from "./dom.mjs";
-import {clock} from "./format.mjs";
+import {age, clock} from "./format.mjs";
 import {ConnectionPage} from "./connection.mjs";
 import {ConnectionsPage} from "./connections.mjs";
 import {EventsPage} from "./happenings.mjs";
 import {Feed} from "./feed.mjs";
 import {OverviewPage} from "./overview.mjs";
 import {PolicyPage, WhatIfPage} from "./policy.mjs";
+import {heard, now} from "./server_time.mjs";
 import {viewOf} from "./view.mjs";
-import {announcement, changesCaps, stateText, troubleText} from "./words.mjs";
+import {announcement, changesCaps, faultsText, stateText, troubleText} from "./words.mjs";
 
 const QUIET = 5_000;
 const TITLES = {
@@ -29,14 +30,15 @@ new WhatIfPage();
 let throttler = null;
 /** @type {import("./types.mjs").Overview|null} */
 let latest = null;
-let lostSince = 0;
+/** @type {import("./words.mjs").Lost} */
+let lost = null;
 let hasRested = false;
 let announced = 0;
 let shown = "";
 
 /** @param {boolean} byPerson whether somebody went there, so that the focus goes, too */
 function navigate(byPerson) {
-  const {view, token} = viewOf(location.hash);
+  const {view, token, span} = viewOf(location.hash);
   for (const section of document.querySelectorAll("main > section")) {
     /** @type {HTMLElement} */ (section).hidden = section.id !== `view-${view}`;
   }
@@ -50,7 +52,7 @@ function navigate(byPerson) {
   connections.show(view === "connections");
   connection.show(view === "connection" ? token : "");
   policy.show(view === "policy");
-  if (view === "events" && shown !== view) events.load();
+  if (view === "events" && (shown !== view || span)) events.show(span);
   if (byPerson && shown !== view) {
     byId(`title-${view}`).focus();
     scrollTo(0, 0);
@@ -59,24 +61,28 @@ function navigate(byPerson) {
 }
 
 function drawState() {
-  const lost = lostSince > 0;
   const state = byId("state");
-  state.dataset.state = lost ? "lost" : throttler?.state ?? "waiting";
-  setText(byId("state-text"), stateText(throttler, lost));
-  const text = troubleText(throttler, lostSince, Date.now() / 1000);
-  const trouble = byId("trouble");
-  trouble.hidden = text === null;
+  const faults = lost === null && throttler?.state === "up" ? latest?.faults ?? [] : [];
+  state.dataset.state = lost !== null ? "lost" : faults.length > 0 ? "faulty" : throttler?.state ?? "waiting";
+  setText(byId("state-text"), stateText(throttler, lost, faults.length));
+  const text = troubleText(throttler, lost);
+  byId("trouble").hidden = text === null;
   overview.age(text !== null);
-  setText(trouble, text ?? "");
+  setText(byId("trouble-text"), text ?? "");
+  // Beside the alert, not in it: it would be read out each second.
+  const since = lost?.since ?? throttler?.since ?? 0;
+  setText(byId("trouble-age"), text === null ? "" : `(${age(now() - since)})`);
+  byId("faults").hidden = faults.length === 0;
+  setText(byId("faults"), faultsText(faults));
 }
 
 /** @param {import("./types.mjs").Moment} moment */
 function take(moment) {
-  const wasGone = lostSince > 0 || hasRested || throttler === null;
+  const wasGone = lost !== null || hasRested || throttler === null;
+  heard(moment.time);
   throttler = moment.throttler;
-  lostSince = 0;
+  lost = null;
   hasRested = false;
-  drawState();
   if (wasGone) {
     overview.load();
     if (shown === "events") events.load();
@@ -84,6 +90,7 @@ function take(moment) {
   overview.push(moment);
   if (changesCaps(latest, moment)) for (const page of [connections, connection, policy]) page.changed();
   latest = moment.now ?? latest;
+  drawState();
   if (moment.more_events && shown === "events") events.load();
   else events.push(moment.events);
   byId("logout").hidden = !moment.login;
@@ -104,10 +111,10 @@ function take(moment) {
   }
 }
 
-/** @param {import("./types.mjs").Overview} now */
-function choices(now) {
-  const paths = [...new Set(now.paths.map(each => each.path).filter(path => path !== null))];
-  const rules = [...new Set([...now.rule_names, ...now.rules.map(each => each.rule)])];
+/** @param {import("./types.mjs").Overview} newest */
+function choices(newest) {
+  const paths = [...new Set(newest.paths.map(each => each.path).filter(path => path !== null))];
+  const rules = [...new Set([...newest.rule_names, ...newest.rules.map(each => each.rule)])];
   for (const [id, names] of /** @type {[string, string[]][]} */ ([
     ["filter-path", paths], ["filter-rule", rules], ["events-rule", rules],
   ])) {
@@ -117,13 +124,14 @@ function choices(now) {
   }
 }
 
-function lose() {
-  if (lostSince === 0) lostSince = Date.now() / 1000;
+/** @param {"gone"|"full"} why */
+function lose(why) {
+  lost = {since: lost?.since ?? now(), why};
   drawState();
 }
 
 function rest() {
-  lostSince = 0;
+  lost = null;
   hasRested = true;
 }
 

@@ -7,17 +7,23 @@ import {colourNumber, meet} from "./colours.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
 import {clock, counted, lastTime, rate} from "./format.mjs";
 import {answered, show} from "./happenings.mjs";
+import {AROUND, eventsNote, noEvents, noRates} from "./held.mjs";
 import {Series, pathName} from "./series.mjs";
+import {now} from "./server_time.mjs";
+import {eventsBetween} from "./view.mjs";
 import {capText, momentText, notDrawn} from "./words.mjs";
 
 /** @typedef {import("./types.mjs").Moment} Moment */
 /** @typedef {import("./types.mjs").Overview} Overview */
+/** @typedef {{time: number, state: "asked"|"failed"|"known", why: string, series: Series, since: number|null}} Kept */
 
+/** Seconds for which the console keeps a value for each. */
 const FINE = 600;
 const NEARBY = 7;
-const AROUND = 15;
+const MOST_AROUND = 100;
 const TABLE_ROWS = 20;
-const COARSE_RELOAD = 10_000;
+/** Milliseconds: who holds an arrow key down asks when they let go. */
+const SETTLING = 80;
 
 export class OverviewPage {
   #series = new Series(FINE, 1);
@@ -28,11 +34,19 @@ export class OverviewPage {
   #pointed = null;
   /** @type {import("./types.mjs").Happening[]} the newest first */
   #latest = [];
-  /** @type {import("./types.mjs").Happening[]|null} those around the time that is held */
-  #around = null;
+  /** @type {import("./held.mjs").Nearby} those around the time that is held */
+  #around = {state: "asked"};
+  /** @type {Kept|null} numbers of a time that is held and not in the graph any more */
+  #kept = null;
+  /** @type {Overview|null} what the stream said last */
+  #now = null;
+  #asking = 0;
   #graph = byId("graph");
   #chart = new Chart(this.#graph, index => this.#point(index), index => this.#hold(this.#series.times[index]));
+  /** When the history was asked for, in steps of the series. */
   #loaded = 0;
+  /** @type {number|null} when the first value is of that the console keeps */
+  #since = null;
   #visible = false;
   #isStale = false;
 
@@ -48,7 +62,7 @@ export class OverviewPage {
     }
     byId("goto").addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
-      const time = lastTime(byId("goto-time").value, Date.now() / 1000);
+      const time = lastTime(byId("goto-time").value, now());
       if (time !== null) this.#goTo(time);
     });
     byId("to-now").addEventListener("click", () => {
@@ -69,15 +83,15 @@ export class OverviewPage {
   async load() {
     const wanted = this.#series;
     const before = this.#latest;
+    this.#loaded = Math.floor(now() / wanted.step);
     try {
-      const now = Math.ceil(Date.now() / 1000) + 5;
-      const columns = await get("history", {step: wanted.step, from: now - wanted.span - 10});
+      const columns = await get("history", {step: wanted.step, span: wanted.span + 10});
       const events = await get("events", {limit: NEARBY});
       if (wanted !== this.#series) return;
       meet(columns.paths.map((/** @type {{path: string|null}} */ each) => each.path));
       wanted.load(columns);
+      this.#since = columns.since;
       this.#latest = answered(events.events, this.#latest, before, NEARBY);
-      this.#loaded = Date.now();
     } catch {
       // The feed says so already; the next moment begins the graph anew.
     }
@@ -89,11 +103,21 @@ export class OverviewPage {
     this.#latest = [...moment.events].reverse().concat(this.#latest).slice(0, NEARBY);
     if (moment.now !== null) {
       meet(moment.now.paths.map(each => each.path));
-      if (this.#series.step === 1) this.#series.push(moment.now);
-      else if (Date.now() - this.#loaded > COARSE_RELOAD) this.load();
+      this.#now = moment.now;
+      this.#series.push(moment.now);
+      // Here a slot of ten seconds has what was last; the console has its mean.
+      if (this.#series.step > 1 && Math.floor(moment.now.time / this.#series.step) > this.#loaded) this.load();
       this.#tiles(moment.now);
     }
+    if (this.#kept?.state === "failed") this.#kept = null;
+    if (this.#held !== null && this.#isAroundGrowing(this.#held, moment)) this.#askAround(this.#held);
     this.draw();
+  }
+
+  /** @param {number} held @param {Moment} moment @returns {boolean} whether events around *held* may have come since they were asked for */
+  #isAroundGrowing(held, {events, more_events}) {
+    if (this.#around.state === "failed") return true;
+    return this.#around.state === "known" && this.#around.answer.time < held + AROUND + 2 && (events.length > 0 || more_events);
   }
 
   /** @param {boolean} isStale whether what is shown is not what is now */
@@ -134,7 +158,8 @@ export class OverviewPage {
 
   /** @param {number} time */
   async #goTo(time) {
-    const wanted = Date.now() / 1000 - time > this.#series.span - 5 ? 3600 : this.#series.span;
+    const ago = now() - time + 5;
+    const wanted = ago <= this.#series.span ? this.#series.span : ago <= FINE ? FINE : 3600;
     const input = /** @type {HTMLInputElement} */ (document.querySelector(`input[name=range][value="${wanted}"]`));
     input.checked = true;
     await this.#show(wanted);
@@ -150,24 +175,64 @@ export class OverviewPage {
   }
 
   /** @param {number|undefined} time */
-  async #hold(time) {
+  #hold(time) {
     if (time === undefined) return;
     this.#held = time;
-    this.#around = null;
+    this.#around = {state: "asked"};
+    this.#kept = null;
     this.draw();
+    clearTimeout(this.#asking);
+    this.#asking = setTimeout(() => this.#askAround(time), SETTLING);
+  }
+
+  /** @param {number} time that is held */
+  async #askAround(time) {
     try {
-      const events = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, limit: 100});
+      const answer = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, near: time, limit: MOST_AROUND});
       if (this.#held !== time) return;
-      this.#around = events.events.reverse();
-    } catch {
-      this.#around = [];
+      this.#around = {state: "known", answer};
+    } catch (error) {
+      // What was known before is still true.
+      if (this.#held !== time || this.#around.state === "known") return;
+      this.#around = {state: "failed", why: /** @type {Error} */ (error).message};
     }
     this.#moment();
   }
 
+  /** Take the numbers of a time that has left the graph. @param {number} time that is held */
+  async #keep(time) {
+    const step = now() - time < FINE - 20 ? 1 : 10;
+    /** @type {Kept} */
+    const kept = {time, state: "asked", why: "", series: new Series(60 * step, step), since: null};
+    this.#kept = kept;
+    try {
+      const columns = await get("history", {step, from: Math.max(0, time - step), to: time});
+      kept.series.load(columns);
+      kept.since = columns.since;
+      kept.state = "known";
+    } catch (error) {
+      kept.state = "failed";
+      kept.why = /** @type {Error} */ (error).message;
+    }
+    if (this.#held === time) this.#moment();
+  }
+
+  /** What is known of the time that is held. @param {number} time @returns {{paths: import("./series.mjs").AtTime[], none: string}} */
+  #then(time) {
+    const from = (/** @type {Series} */ series) => series.covers(time) ? series.at(series.indexOf(time), this.#direction) : null;
+    const paths = from(this.#series);
+    if (paths !== null) return {paths, none: noRates(this.#since ?? this.#series.times[0], time)};
+    if (this.#kept?.time !== time) this.#keep(time);
+    const kept = this.#kept;
+    if (kept === null || kept.state === "asked") return {paths: [], none: "The console is asked …"};
+    if (kept.state === "failed") return {paths: [], none: `It cannot be had: ${kept.why}.`};
+    return {paths: from(kept.series) ?? [], none: noRates(kept.since, time)};
+  }
+
   #release() {
+    clearTimeout(this.#asking);
     this.#held = null;
-    this.#around = null;
+    this.#kept = null;
     this.#pointed = null;
     this.draw();
   }
@@ -194,13 +259,12 @@ export class OverviewPage {
 
   #moment() {
     const {times} = this.#series;
-    const index = this.#held !== null ? this.#series.indexOf(this.#held) : this.#pointed ?? times.length - 1;
     const isNow = this.#held === null && this.#pointed === null;
-    const time = this.#held ?? times[index] ?? 0;
-    const kept = times.length > 0 && time >= times[0] - this.#series.step && time <= Number(times.at(-1)) + 30;
-    const paths = kept ? this.#series.at(index, this.#direction) : [];
-    const now = this.#isStale ? `Last known: ${clock(time)}` : "Now";
-    setText(byId("title-moment"), isNow ? now : `At ${clock(time)}`);
+    const time = this.#held ?? (this.#pointed !== null ? times[this.#pointed] : this.#now?.time ?? times.at(-1)) ?? 0;
+    const {paths, none} = this.#held !== null ? this.#then(this.#held)
+      : {paths: isNow ? this.#current() : this.#series.at(Number(this.#pointed), this.#direction), none: "Nothing is known yet."};
+    const title = this.#isStale ? `Last known: ${clock(time)}` : "Now";
+    setText(byId("title-moment"), isNow ? title : `At ${clock(time)}`);
     byId("to-now").hidden = this.#held === null;
     const body = byId("moment").tBodies[0];
     keyed(body, paths, each => String(each.path), each => momentRow(each), (row, each) => {
@@ -209,26 +273,40 @@ export class OverviewPage {
       fill(row, [each.rate === null ? "unknown" : rate(each.rate), caps || "none"]);
       row.cells[2].className = caps ? "capped" : "none";
     });
-    const empty = paths.length === 0;
     body.querySelector(":scope > .empty")?.remove();
-    if (empty) {
-      const text = times.length === 0 ? "Nothing is known yet." : "Nothing is kept of this time.";
-      body.append(make("tr", {class: "empty"}, make("td", {colspan: "3"}, text)));
-    }
-    setText(byId("title-nearby"), this.#held === null ? "Latest events" : `Events around ${clock(time)}`);
-    const none = this.#held === null ? "Nothing happened yet." : `Nothing happened within ${AROUND} s of it.`;
-    show(byId("nearby"), this.#held === null ? this.#latest : this.#around ?? [], Date.now() / 1000, none);
+    if (paths.length === 0) body.append(make("tr", {class: "empty"}, make("td", {colspan: "3"}, none)));
+    this.#nearby();
     const graph = this.#graph;
     graph.setAttribute("aria-valuemin", String(times[0] ?? 0));
     graph.setAttribute("aria-valuemax", String(times.at(-1) ?? 0));
-    graph.setAttribute("aria-valuenow", String(time));
+    graph.setAttribute("aria-valuenow", String(Math.min(time, times.at(-1) ?? time)));
     // While nobody holds a time it would be read out each second.
     if (this.#held !== null || !graph.matches(":focus")) graph.setAttribute("aria-valuetext", momentText(time, paths));
   }
 
+  /** @returns {import("./series.mjs").AtTime[]} what the stream said last; before it, what the history has */
+  #current() {
+    return this.#now !== null ? this.#series.now(this.#now, this.#direction)
+      : this.#series.at(this.#series.times.length - 1, this.#direction);
+  }
+
+  /** The latest events, or those around the time that is held. */
+  #nearby() {
+    const held = this.#held, nearby = this.#around;
+    setText(byId("title-nearby"), held === null ? "Latest events" : `Events around ${clock(held)}`);
+    const note = held === null ? "" : eventsNote(nearby, held);
+    byId("nearby-note").hidden = note === "";
+    setText(byId("nearby-note"), note);
+    const all = byId("nearby-all");
+    all.hidden = held === null || nearby.state !== "known" || !nearby.answer.more;
+    if (held !== null) all.href = eventsBetween(held - AROUND, held + AROUND);
+    const around = nearby.state === "known" ? [...nearby.answer.events].reverse() : [];
+    const none = this.#since === null ? "Nothing is known yet." : "Nothing happened that is kept.";
+    show(byId("nearby"), held === null ? this.#latest : around, now(), held === null ? none : noEvents(nearby, held));
+  }
+
   #legend() {
-    const index = this.#series.times.length - 1;
-    keyed(byId("legend"), this.#series.at(index, this.#direction), each => String(each.path),
+    keyed(byId("legend"), this.#current(), each => String(each.path),
       each => make("li", {}, make("span", {class: `swatch c${colourNumber(each.path)}`, "aria-hidden": "true"}),
         make("strong", {}, pathName(each.path)), make("span", {class: "legend-rate"}), make("span", {class: "legend-cap"})),
       (item, each) => {
@@ -237,35 +315,39 @@ export class OverviewPage {
       });
   }
 
+  /** The graph as a table: a time that is there stays there, until it has left the graph. */
   #table() {
     if (!byId("as-table").open) return;
-    const {times} = this.#series;
+    const {times, step} = this.#series;
     const lines = this.#series.lines(this.#direction);
-    const every = Math.max(1, Math.ceil(times.length / TABLE_ROWS));
-    const rows = [];
-    for (let index = times.length - 1; index >= 0; index -= every) rows.push(index);
-    const head = make("tr", {}, make("th", {scope: "col"}, "Time"),
-      ...lines.map(each => make("th", {scope: "col", class: "number"}, pathName(each.path))));
-    const body = rows.map(index => {
-      const cells = this.#series.at(index, this.#direction).map(each => make("td", {class: "number"},
-        `${each.rate === null ? "unknown" : rate(each.rate)}${each.caps.map(cap => `, cap ${capText(cap)}`).join("")}`));
-      return make("tr", {}, make("th", {scope: "row"}, clock(times[index])), ...cells);
-    });
-    byId("graph-table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+    const table = byId("graph-table");
+    const columns = JSON.stringify(lines.map(each => each.key));
+    if (table.dataset.columns !== columns) {
+      table.dataset.columns = columns;
+      const head = make("tr", {}, make("th", {scope: "col"}, "Time"),
+        ...lines.map(each => make("th", {scope: "col", class: "number"}, pathName(each.path))));
+      table.replaceChildren(make("thead", {}, head), make("tbody"));
+    }
+    const apart = step * Math.max(1, Math.ceil(times.length / TABLE_ROWS));
+    const rows = times.filter(time => time % apart === 0).reverse();
+    keyed(table.tBodies[0], rows, String,
+      time => make("tr", {}, make("th", {scope: "row"}, clock(time)), ...lines.map(() => make("td", {class: "number"}))),
+      (row, time) => fill(row, this.#series.at(this.#series.indexOf(time), this.#direction).map(each =>
+        `${each.rate === null ? "unknown" : rate(each.rate)}${each.caps.map(cap => `, cap ${capText(cap)}`).join("")}`)));
   }
 
-  /** @param {Overview} now */
-  #tiles(now) {
+  /** @param {Overview} overview */
+  #tiles(overview) {
     const sum = (/** @type {string} */ direction) =>
-      now.paths.filter(each => each.direction === direction).reduce((all, each) => all + each.rate, 0);
-    const coming = now.landing > 0 ? `, ${now.landing} coming` : "";
+      overview.paths.filter(each => each.direction === direction).reduce((all, each) => all + each.rate, 0);
+    const coming = overview.landing > 0 ? `, ${overview.landing} coming` : "";
     facts(byId("tiles"), [
       ["Down", rate(sum("down"))],
       ["Up", rate(sum("up"))],
-      ["Connections", now.connections.toLocaleString("en")],
-      ["Subflows", (now.subflows.active ?? 0).toLocaleString("en")],
-      ["Clients", now.clients.toLocaleString("en")],
-      ["Capped", `${now.capped.toLocaleString("en")}${coming}`],
+      ["Connections", overview.connections.toLocaleString("en")],
+      ["Subflows", (overview.subflows.active ?? 0).toLocaleString("en")],
+      ["Clients", overview.clients.toLocaleString("en")],
+      ["Capped", `${overview.capped.toLocaleString("en")}${coming}`],
     ]);
   }
 }

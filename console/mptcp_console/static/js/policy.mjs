@@ -4,6 +4,7 @@
 import {Repeated, get, post} from "./api.mjs";
 import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
 import {age, counted, moment, percent, size} from "./format.mjs";
+import {healthFacts} from "./health.mjs";
 import {pathLabel} from "./overview.mjs";
 import {between, guaranteed} from "./words.mjs";
 
@@ -72,7 +73,9 @@ function draw(answer) {
     (row, /** @type {Rule} */ each) => {
       const coming = each.landing > 0 ? `, ${each.landing} coming` : "";
       const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${coming}`;
-      fill(row, [pathLabel(each.path), each.direction, `${between(each.lowest_ceil, each.ceil)}${guaranteed(each.rate, each.lowest_ceil ?? each.ceil)}`,
+      // On a phone there is no room for a column of directions.
+      const path = make("span", {}, pathLabel(each.path), make("span", {class: "narrow"}, ` ${each.direction}`));
+      fill(row, [path, each.direction, `${between(each.lowest_ceil, each.ceil)}${guaranteed(each.rate, each.lowest_ceil ?? each.ceil)}`,
         shared(each), subflows, size(each.bytes)]);
     });
   body.querySelector(":scope > .empty")?.remove();
@@ -86,13 +89,7 @@ function draw(answer) {
   keyed(budgets, shown, (/** @type {Budget} */ each) => `${each.name} ${each.client ?? ""}`, budget, updateBudget(now));
   budgets.querySelector(":scope > .empty")?.remove();
   if (shown.length === 0) budgets.append(make("li", {class: "empty"}, "The policy has no budget."));
-  const late = answer.loop?.late;
-  facts(byId("health"), [
-    ["Version", `${answer.version ?? "–"}, process ${answer.pid ?? "–"}`],
-    ["Connections relaxed by the guard", `${answer.guard?.relaxed ?? 0} now; ${counted(answer.guard?.interventions ?? 0, "intervention")}`],
-    ["Longest pause of its loop", answer.loop?.longest === undefined ? "–" : `${(answer.loop.longest * 1000).toFixed(0)} ms`],
-    ["Pauses above 50 ms", late === undefined ? "–" : String(late)],
-  ]);
+  facts(byId("health"), healthFacts(answer));
 }
 
 /** Who has a class of its own, and how many have. @param {Rule} each */
@@ -165,7 +162,7 @@ function answerOf(answer) {
   const titles = ["Connection", "Client's end", "Path", "Now", "Then"];
   const rows = changes.map((/** @type {any} */ each) => make("tr", {},
     make("th", {scope: "row"}, make("a", {href: `#connection/${each.token}`}, each.token)), make("td", {}, each.remote),
-    make("td", {}, pathLabel(each.path)), make("td", {}, each.now), make("td", {title: each.why}, each.then)));
+    make("td", {}, pathLabel(each.path)), make("td", {}, each.now), make("td", {}, each.then, make("p", {class: "why-text"}, each.why))));
   const table = make("table", {},
     make("caption", {}, `${counted(answer.changed, "subflow")} would be treated otherwise${
       answer.changed > changes.length ? `; the first ${changes.length}` : ""}`),

@@ -122,11 +122,16 @@ export class Series {
     return found.sort((a, b) => a.key.localeCompare(b.key));
   }
 
-  /** @param {number} time @returns {number} the index of the value that is nearest; -1 where there is none */
+  /** @param {number} time @returns {number} the index of the value that is of that time, or nearest to it; -1 where there is none */
   indexOf(time) {
     if (this.times.length === 0) return -1;
-    const index = Math.round((time - this.times[0]) / this.step);
+    const index = Math.floor((time - this.times[0]) / this.step);
     return Math.min(Math.max(index, 0), this.times.length - 1);
+  }
+
+  /** @param {number} time @returns {boolean} whether there is a value of it; the latest holds until the next comes */
+  covers(time) {
+    return this.times.length > 0 && time >= this.times[0] && time <= Number(this.times.at(-1)) + this.step + LONGEST_PAUSE;
   }
 
   /** @param {number} index @param {string} direction @returns {AtTime[]} what each path carried then, and its caps */
@@ -136,6 +141,20 @@ export class Series {
       .filter(cap => cap !== null);
     return this.lines(direction).map(line => ({
       path: line.path, rate: line.values[index] ?? null, caps: capsOf(line.path),
+    }));
+  }
+
+  /**
+   * What each path carries now, and its caps, of the paths that are shown. The last value here may be a mean of ten seconds.
+   * @param {Overview} overview @param {string} direction @returns {AtTime[]}
+   */
+  now(overview, direction) {
+    const rates = new Map(overview.paths.filter(each => each.direction === direction).map(each => [each.path, each.rate]));
+    const paths = new Set([...this.lines(direction).map(each => each.path), ...rates.keys()]);
+    const rules = overview.rules.filter(each => each.direction === direction);
+    return [...paths].sort((a, b) => pathName(a).localeCompare(pathName(b))).map(path => ({
+      path, rate: rates.get(path) ?? null,
+      caps: rules.flatMap(each => each.path === path && each.ceil !== null ? [capOf(each, each.ceil)] : []),
     }));
   }
 }
@@ -178,10 +197,19 @@ const MOST_PATHS = 16;
 export function drawn(series, direction) {
   const lines = series.lines(direction), caps = series.caps(direction);
   const byPresence = [...caps.filter(each => each.latest !== null), ...caps.filter(each => each.latest === null)];
+  const shown = {lines: lines.slice(0, MOST_PATHS), caps: byPresence.slice(0, MOST_CAPS)};
+  const top = ceiling(shown.lines, shown.caps);
   return {
-    lines: lines.slice(0, MOST_PATHS), caps: byPresence.slice(0, MOST_CAPS),
+    ...shown, top, highCaps: shown.caps.filter(each => highest([each]) > top).length,
     morePaths: Math.max(0, lines.length - MOST_PATHS), moreCaps: Math.max(0, caps.length - MOST_CAPS),
   };
+}
+
+/** @param {{values: (number|null)[]}[]} all @returns {number} */
+function highest(all) {
+  let most = 0;
+  for (const {values} of all) for (const value of values) if (value !== null && value > most) most = value;
+  return most;
 }
 
 /**
@@ -189,11 +217,6 @@ export function drawn(series, direction) {
  * @param {Line[]} lines @param {CapLine[]} caps
  */
 export function ceiling(lines, caps) {
-  const highest = (/** @type {{values: (number|null)[]}[]} */ all) => {
-    let most = 0;
-    for (const {values} of all) for (const value of values) if (value !== null && value > most) most = value;
-    return most;
-  };
   const carried = highest(lines);
   const near = caps.map(each => ({values: each.values.map(value => value !== null && value <= 4 * carried ? value : null)}));
   return Math.max(carried, highest(near), 1e5) * 1.08;

@@ -8,17 +8,17 @@
  *   shared_classes?: number, bytes: number}} Rule
  * @typedef {{time: number, version: string, pid: number, connections: number, subflows: Record<string, number>,
  *   clients: number, capped: number, landing: number, relaxed: number, paths: PathRate[], rules: Rule[],
- *   more_rules: number, rule_names: string[], dry_run: boolean, refused_reload: {time: number, errors: string[]}|null}} Overview
+ *   more_rules: number, rule_names: string[], dry_run: boolean, faults: string[], refused_reload: {time: number, errors: string[]}|null}} Overview
  * @typedef {{serial: number, time: number, kind?: string, token?: string, client?: string, remote?: string,
  *   path?: string, rule?: string, direction?: string, text: string}} Happening
- * @typedef {{tick: number, login: boolean, throttler: Throttler, now: Overview|null, events: Happening[], more_events: boolean}} Moment
+ * @typedef {{tick: number, time: number, login: boolean, throttler: Throttler, now: Overview|null, events: Happening[], more_events: boolean}} Moment
  *
  * @typedef {{path: string|null, direction: string, rate: (number|null)[]}} PathColumn
  * @typedef {{policy: string, rule: string, path: string|null, direction: string, share: string,
  *   cap: (number|null)[], lowest?: (number|null)[], guaranteed?: (number|null)[], total?: (number|null)[],
  *   shared?: (number|null)[], capped?: (number|null)[]}} RuleColumn
  * @typedef {{first: number, step: number, length: number, paths: PathColumn[], rules: RuleColumn[],
- *   refused: number}} Columns
+ *   time: number, since: number|null, refused: number}} Columns
  *
  * @typedef {{rule: string, kind: "throttle"|"budget"|"steer", matched: boolean, failed: string|null, until: number|null}} Tried
  * @typedef {{stage: string, what: string, since: number|null}} Stage

@@ -1,7 +1,7 @@
 /**
  * Sentences: for the screen reader, for the state of things, for caps. Pure.
  */
-import {age, cap, clock, counted, hour, rate} from "./format.mjs";
+import {cap, clock, counted, hour, rate} from "./format.mjs";
 import {pathName} from "./series.mjs";
 
 /** @typedef {import("./series.mjs").AtTime} AtTime */
@@ -13,6 +13,11 @@ export function capText(each) {
   const most = `${between(each.lowest, each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
   const all = each.total > each.cap ? `, ${cap(each.total)} in all` : "";
   return `${most}${guaranteed(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
+}
+
+/** What is written at a cap in the graph, the longest that there is room for. @param {import("./series.mjs").Cap} each @returns {string[]} */
+export function capLabels(each) {
+  return [`cap ${capText(each)}`, `cap ${between(each.lowest, each.cap)}`, cap(each.total)];
 }
 
 /** What classes let through that are not all alike. @param {number|null|undefined} lowest @param {number|null} highest */
@@ -36,33 +41,49 @@ export function momentText(time, paths) {
   return `${clock(time)}: ${parts.join(", ")}`;
 }
 
-/** @param {{morePaths: number, moreCaps: number}} more @returns {string} what the graph has no room for; most often nothing */
-export function notDrawn({morePaths, moreCaps}) {
+/** What is not drawn, and why. @param {{morePaths: number, moreCaps: number, highCaps: number}} more @returns {string} most often nothing */
+export function notDrawn({morePaths, moreCaps, highCaps}) {
   const parts = [];
   if (morePaths > 0) parts.push(counted(morePaths, "more path"));
   if (moreCaps > 0) parts.push(counted(moreCaps, "more cap"));
+  if (highCaps > 0) parts.push(`${counted(highCaps, "cap")} far above all rates`);
   return parts.length === 0 ? "" : `Not drawn: ${parts.join(", ")}. The table has them.`;
 }
 
 /**
- * What keeps the page from being true now; null where nothing does.
- * @param {import("./types.mjs").Throttler|null} throttler @param {number} lostSince 0 while the console answers
- * @param {number} now
+ * Why the page has nothing new from the console; null while it has.
+ * @typedef {{since: number, why: "gone"|"full"}|null} Lost
  */
-export function troubleText(throttler, lostSince, now) {
-  if (lostSince > 0) {
-    return `The console does not answer since ${clock(lostSince)}; it is tried again. What is shown is from then.`;
+
+/**
+ * What keeps the page from being true now; null where nothing does. It is read out when it changes, so that nothing in it
+ * grows with time.
+ * @param {import("./types.mjs").Throttler|null} throttler @param {Lost} lost
+ */
+export function troubleText(throttler, lost) {
+  if (lost?.why === "full") {
+    return `The console keeps as many pages up to date as it can, and this one is one too many since ${clock(lost.since)}: `
+      + "close others. It is tried again every five seconds. What is shown is from then.";
+  }
+  if (lost !== null) {
+    return `The console does not answer since ${clock(lost.since)}; it is tried again. What is shown is from then.`;
   }
   if (throttler === null || throttler.state === "up") return null;
   const text = throttler.text.charAt(0).toUpperCase() + throttler.text.slice(1);
-  return `${text}. Since ${clock(throttler.since)} (${age(now - throttler.since)}); it is asked again every second. `
+  return `${text}. Since ${clock(throttler.since)}; it is asked again every second. `
     + "The proxy serves all the same, and caps that are in the kernel stay.";
 }
 
-/** @param {import("./types.mjs").Throttler|null} throttler @param {boolean} lost */
-export function stateText(throttler, lost) {
-  if (lost) return "console lost";
+/** What is wrong with a throttler that answers. @param {string[]} faults @returns {string} most often nothing */
+export function faultsText(faults) {
+  return faults.length === 0 ? "" : `${faults.join(". ")}.`;
+}
+
+/** @param {import("./types.mjs").Throttler|null} throttler @param {Lost} lost @param {number} faults of a throttler that answers */
+export function stateText(throttler, lost, faults = 0) {
+  if (lost !== null) return lost.why === "full" ? "console full" : "console lost";
   if (throttler === null) return "connecting";
+  if (throttler.state === "up" && faults > 0) return `live, ${counted(faults, "fault")}`;
   return {up: "live", down: "throttler down", silent: "throttler hangs", refused: "not allowed", odd: "not understood"}[
     throttler.state];
 }
@@ -119,4 +140,9 @@ export function verdict(subflow, dryRun = false) {
   if (parts.length > 0 && dryRun) return {text: `${parts.join("; ")} (dry run)`, kind: "none"};
   if (parts.length > 0) return {text: parts.join("; "), kind: subflow.landing || subflow.upload?.landing ? "landing" : "capped"};
   return {text: subflow.backup ? "backup" : "none", kind: "none"};
+}
+
+/** Why a subflow is capped or not, in each direction that has a reason. @param {import("./types.mjs").Subflow} subflow @returns {string} */
+export function reasonsText({reason, upload}) {
+  return upload?.reason ? `${reason}. Upload: ${upload.reason}` : reason;
 }

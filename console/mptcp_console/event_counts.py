@@ -1,0 +1,77 @@
+"""How many events of each kind there were within each ten seconds of the last hour: the same room, however many come.
+
+Where events come fast, they themselves are kept for minutes; their numbers last the hour.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Final
+
+from mptcp_console.history import COARSE_SLOTS, COARSE_STEP
+
+MOST_KINDS: Final = 20
+"""The throttler has eleven, the console one; 1.4 KB each."""
+OTHERS: Final = "other"
+"""What further kinds are counted as."""
+_NEVER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What happened from second *first* to second *last*, by kind: the time that was asked for, in whole slots."""
+
+    first: int
+    last: int
+    kinds: dict[str, int]
+
+
+class EventCounts:
+    """Counts by kind, in a ring of slots."""
+
+    def __init__(self) -> None:
+        self._held = array("q", [_NEVER]) * COARSE_SLOTS
+        """Which slot each place of the ring has the counts of."""
+        self._kinds: dict[str, array[int]] = {}
+        self._newest = _NEVER
+
+    def add(self, time: float, kind: str) -> None:
+        """Count an event; one that is older than what is kept is left out."""
+        slot = int(time) // COARSE_STEP
+        place = slot % COARSE_SLOTS
+        if slot < self._held[place]:
+            return
+        if slot > self._held[place]:
+            self._empty(place, slot)
+        self._newest = max(self._newest, slot)
+        if kind not in self._kinds and len(self._kinds) >= MOST_KINDS - 1:
+            kind = OTHERS
+        if kind not in self._kinds:
+            self._kinds[kind] = array("Q", [0]) * COARSE_SLOTS
+        self._kinds[kind][place] += 1
+
+    def forget_after(self, time: float) -> None:
+        """Let go of what is later than *time*: of a clock that was set back."""
+        slot = int(time) // COARSE_STEP
+        if self._newest <= slot:
+            return
+        for place, held in enumerate(self._held):
+            if held > slot:
+                self._empty(place, _NEVER)
+        self._newest = slot
+
+    def between(self, first: float, last: float) -> Counted:
+        """Return what happened from *first* to *last*, of an hour at the most."""
+        end = int(last) // COARSE_STEP
+        begin = max(int(first) // COARSE_STEP, end - COARSE_SLOTS + 1)
+        places = [slot % COARSE_SLOTS for slot in range(begin, end + 1) if self._held[slot % COARSE_SLOTS] == slot]
+        sums = {kind: sum(counts[place] for place in places) for kind, counts in self._kinds.items()}
+        return Counted(
+            begin * COARSE_STEP, (end + 1) * COARSE_STEP, {kind: count for kind, count in sums.items() if count}
+        )
+
+    def _empty(self, place: int, slot: int) -> None:
+        self._held[place] = slot
+        for counts in self._kinds.values():
+            counts[place] = 0

@@ -1,0 +1,71 @@
+"""What is wrong with a throttler that answers: sentences for the page, from its own figures. Pure.
+
+Some things last, and its summary says so. Others are counts that grow: of these is said what came within a minute.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from mptcp_common.units import counted
+
+RECENT: Final = 60.0
+"""Seconds for which a loss is told of."""
+_SEGMENTS, _EVENTS, _REFUSALS = "segments", "events", "refusals"
+
+
+class Health:
+    """From one summary to the next."""
+
+    def __init__(self) -> None:
+        self._pid: object = None
+        self._counts: deque[tuple[float, dict[str, int]]] = deque()
+        """Times and counts of the last minute, and one from before it."""
+
+    def take(self, summary: Mapping[str, Any]) -> list[str]:
+        """Return what is wrong as of *summary*, a sentence each without its full stop; nothing where all is well."""
+        now, counts = float(summary["time"]), _losses(summary)
+        if summary.get("pid") != self._pid or (self._counts and now < self._counts[-1][0]):
+            self._pid = summary.get("pid")
+            self._counts.clear()
+        self._counts.append((now, counts))
+        while len(self._counts) > 1 and self._counts[1][0] <= now - RECENT:
+            self._counts.popleft()
+        before = self._counts[0][1]
+        grown = {name: count - before[name] for name, count in counts.items() if count > before[name]}
+        return [*_lasting(summary), *_recent(grown)]
+
+
+def _lasting(summary: Mapping[str, Any]) -> Iterator[str]:
+    # .get: a throttler from before these
+    for interface, there in (summary.get("captures") or {}).items():
+        if not there:
+            yield f"Nothing is captured on {interface}, which is down or gone; capturing goes on when it is back"
+    if error := summary.get("ledger_error"):
+        yield (
+            f"What budgets count cannot be written ({error}); caps hold, it is written later, "
+            "and until then no policy with budgets is reloaded"
+        )
+
+
+def _recent(grown: Mapping[str, int]) -> Iterator[str]:
+    if count := grown.get(_SEGMENTS):
+        yield f"{counted(count, 'segment')} lost by the capture within a minute; a list of all sockets makes it good"
+    if count := grown.get(_EVENTS):
+        times = counted(count, "time")
+        yield f"Events of the path manager lost, {times} within a minute; a list of all sockets makes it good"
+    if count := grown.get(_REFUSALS):
+        yield f"{counted(count, 'change')} refused by the kernel within a minute; the throttler tries again"
+
+
+def _losses(summary: Mapping[str, Any]) -> dict[str, int]:
+    counters = summary.get("counters") or {}
+    observers = counters.get("observers") or {}
+    reconcilers = [counters.get(name) or {} for name in ("reconciler", "upload_reconciler")]
+    return {
+        _SEGMENTS: int(observers.get("segments_dropped", 0)),
+        _EVENTS: int(observers.get("kernel_events_lost", 0)),
+        _REFUSALS: sum(int(each.get("failures", 0)) for each in reconcilers),
+    }

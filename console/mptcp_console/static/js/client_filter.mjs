@@ -1,0 +1,15 @@
+/**
+ * The field for a client's address, on two pages.
+ */
+import {addressHint, addressOf} from "./addresses.mjs";
+import {setText} from "./dom.mjs";
+
+/**
+ * The client that is asked for; nothing while what stands in *field* is no whole address, which *hint* says then.
+ * @param {HTMLInputElement} field @param {Element} hint @returns {string}
+ */
+export function clientIn(field, hint) {
+  const {kind, address} = addressOf(field.value);
+  setText(hint, addressHint(kind));
+  return address;
+}

@@ -1,0 +1,43 @@
+import assert from "node:assert/strict";
+import {readFileSync} from "node:fs";
+import test from "node:test";
+import {colourNumber, meet} from "../../../console/mptcp_console/static/js/colours.mjs";
+
+const CSS = readFileSync(new URL("../../../console/mptcp_console/static/console.css", import.meta.url), "utf8");
+/** The blocks of light, of dark by the button, and of dark by the system. */
+const THEMES = CSS.split(/color-scheme: (?:light|dark);/).slice(1, 4).map(block => block.slice(0, block.indexOf("}")));
+
+/** @param {string} theme @param {string} name */
+function colourOf(theme, name) {
+  return new RegExp(`--${name}: (#[0-9a-f]{6});`).exec(theme)?.[1] ?? "";
+}
+
+/** By WCAG 2.2. @param {string} colour */
+function luminance(colour) {
+  const [red, green, blue] = [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16) / 255)
+    .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+test("sixteen paths and what belongs to none have a colour each", () => {
+  const paths = Array.from({length: 16}, (_, number) => `path-${String(number).padStart(2, "0")}`);
+  meet([...paths, null]);
+  assert.equal(new Set([...paths, null].map(colourNumber)).size, 17);
+  assert.deepEqual(paths.slice(0, 3).map(colourNumber), [1, 2, 3]);
+  assert.equal(colourNumber(null), 8);
+});
+
+test("every colour is there in light and dark, no two are the same, and text in it can be read", () => {
+  assert.equal(THEMES.length, 3);
+  assert.equal(THEMES[1].replaceAll(/\s+/g, " "), THEMES[2].replaceAll(/\s+/g, " "));
+  for (const theme of THEMES) {
+    const surface = luminance(colourOf(theme, "surface"));
+    const colours = Array.from({length: 17}, (_, index) => colourOf(theme, `series-${index + 1}`));
+    assert.equal(new Set(colours).size, 17);
+    for (const colour of colours) {
+      const [high, low] = [luminance(colour), surface].sort((a, b) => b - a);
+      assert.ok((high + 0.05) / (low + 0.05) >= 4.5, `${colour} on its surface`);
+    }
+  }
+  for (let number = 1; number <= 17; number += 1) assert.ok(CSS.includes(`.c${number} { background: var(--series-${number}); }`), `.c${number}`);
+});

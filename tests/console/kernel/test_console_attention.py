@@ -1,0 +1,249 @@
+"""In Chromium: what somebody reads or has selected stays, trouble is told once, who looks away asks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import ProxyHandler, build_opener
+
+import pytest
+from browser import Browser, browser
+from console_site import Console, console
+from fake_throttler import FakeThrottler, World
+from reserved_port import reserved_port
+from selenium.webdriver.common.keys import Keys
+
+from mptcp_console.watch import MOST_WATCHERS
+
+pytestmark = pytest.mark.kernel
+TOKEN = "4f037d87"
+SHOW = """\
+Object.defineProperty(document, 'hidden', {configurable: true, get: () => arguments[0]});
+document.dispatchEvent(new Event('visibilitychange'));
+"""
+TELL = """\
+const told = document.querySelector(arguments[0]);
+window.told = [];
+new MutationObserver(() => window.told.push(told.textContent))
+  .observe(told, {subtree: true, childList: true, characterData: true});
+"""
+
+
+@dataclass
+class Site:
+    world: World
+    throttler: FakeThrottler
+    console: Console
+    browser: Browser
+
+    def open(self, page: str) -> None:
+        self.browser.open(f"{self.console.url}/#{page}")
+        self.browser.until_text("#state-text", "live")
+
+    def asked(self, query: str) -> int:
+        return sum(each["query"] == query for each in list(self.world.asked))
+
+    def write(self, field: str, text: str) -> None:
+        """Write into a field as somebody does who pauses then."""
+        self.browser.run(
+            "const field = document.querySelector(arguments[0]); field.value = arguments[1];"
+            "field.dispatchEvent(new Event('input', {bubbles: true}))",
+            field, text,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
+    require("chromium", "chromedriver")  # type: ignore[operator]
+    directory: Path = tmp_path_factory.mktemp("console")
+    world = World()
+    with ExitStack() as stack:
+        throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
+        running = stack.enter_context(console(directory, throttler.path, reserved_port()))
+        yield Site(world, throttler, running, stack.enter_context(browser(directory)))
+
+
+@pytest.fixture(autouse=True)
+def _on_a_desktop(site: Site) -> None:
+    site.browser.show_as("desktop", "light")
+
+
+@pytest.mark.parametrize("upside_down", [True, False])
+def test_a_row_that_changes_its_place_keeps_focus_and_selection(site: Site, upside_down: bool) -> None:
+    """Defect: it was inserted anew, which took the focus off it."""
+    site.world.upside_down = not upside_down
+    first = "document.querySelector('#connections tbody a').textContent"
+    links = "[...document.querySelectorAll('#connections tbody a')].map(each => each.textContent)"
+    try:
+        site.open("connections")
+        site.browser.until(lambda: len(site.browser.run(f"return {links}")) == 3, "three connections")
+        before = site.browser.run(f"return {links}")
+        site.browser.run(
+            "window.lost = 0; const links = [...document.querySelectorAll('#connections tbody a')];"
+            "links[0].addEventListener('blur', () => { window.lost += 1; }); links[0].focus();"
+            "getSelection().selectAllChildren(links[1].closest('tr').querySelector('.client'))"
+        )
+        selected = site.browser.run("return getSelection().toString()")
+        assert selected.startswith("10.77.1.")
+        site.world.upside_down = upside_down
+        site.browser.until(lambda: site.browser.run(f"return {first}") != before[0], "another comes first")
+        assert site.browser.run(f"return {links}") == before[::-1]
+        assert site.browser.run("return [document.activeElement.textContent, window.lost]") == [before[0], 0]
+        assert site.browser.run("return getSelection().toString()") == selected
+    finally:
+        site.world.upside_down = False
+
+
+def test_reasons_can_be_had_by_keyboard_and_touch(site: Site) -> None:
+    """Defect: they stood in tooltips, which need a mouse."""
+    site.open("connections")
+    site.browser.until_text("#connections", TOKEN)
+    summary = site.browser.find(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .subflow .why summary")
+    reason = site.browser.find(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .subflow .why p")
+    assert not reason.is_displayed()
+    summary.send_keys(Keys.ENTER)
+    site.browser.until(reason.is_displayed, "the reason is shown")
+    assert reason.text.startswith("rule spare-ethernet caps path ethernet at 5 Mbit/s")
+    asked = site.asked("connections")
+    site.browser.until(lambda: site.asked("connections") >= asked + 2, "the table is renewed")
+    assert reason.is_displayed()
+    assert site.browser.faults() == []
+    site.open("what-if")
+    site.browser.find("#what-if-text").send_keys("version: 1\nrules: []")
+    site.browser.find("#what-if button").click()
+    site.browser.until_text("#what-if-result", "rule new caps path wifi at 1 Mbit/s")
+    assert site.browser.run("return document.querySelectorAll('[title]').length") == 0
+
+
+def test_on_a_phone_the_two_directions_of_a_cap_can_be_told_apart(site: Site) -> None:
+    site.browser.show_as("phone", "light")
+    site.open("policy")
+    site.browser.until_text("#rules", "spare-ethernet")
+    assert site.browser.find("#rules tbody td:nth-child(2)").text.split() == ["ethernet", "down"]
+    site.open(f"connection/{TOKEN}")
+    site.browser.until_text("#explained", "Subflow since")
+    site.browser.until_text("#explained", "Carried1.00 MB")
+
+
+def test_a_card_is_changed_and_not_made_anew(site: Site) -> None:
+    site.open(f"connection/{TOKEN}")
+    site.browser.until_text("#explained .reason", "rule spare-ethernet caps")
+    site.browser.run("getSelection().selectAllChildren(document.querySelector('#explained .reason'))")
+    asked = site.asked("explain")
+    site.world.sent["ethernet"] += 1000
+    site.browser.until(lambda: site.asked("explain") >= asked + 2, "it is asked for again")
+    assert str(site.browser.run("return getSelection().toString()")).startswith("rule spare-ethernet caps")
+
+
+def test_an_address_that_is_not_whole_is_no_failure(site: Site) -> None:
+    """Defect: a pause after the half of an address was answered with an error."""
+    site.open("connections")
+    site.browser.until_text("#connections-count", "3 connections")
+    site.write("#filter-client", "10.77")
+    site.browser.until_text("#filter-client-hint", "The address is not whole yet: all clients are shown.")
+    asked = site.asked("connections")
+    site.browser.until(lambda: site.asked("connections") > asked, "the table is renewed")
+    assert site.browser.text("#connections-message") == ""
+    assert site.browser.text("#connections-count") == "3 connections"
+    site.write("#filter-client", "10.77.1.2")
+    site.browser.until_text("#connections-count", "1 connection")
+    assert site.browser.text("#filter-client-hint") == ""
+
+
+def test_an_address_is_the_same_however_it_is_written(site: Site) -> None:
+    """Defect: live events were compared by the text of the address."""
+    site.open("events")
+    site.write("#events-client", "FD77:0::1")
+    site.browser.until_text("#events", "Nothing happened that is kept.")
+    site.world.tell("applied", "of another", client="fd77::2")
+    site.world.tell("applied", "of the same", client="fd77::1")
+    site.browser.until_text("#events", "of the same")
+    assert "of another" not in site.browser.text("#events")
+
+
+def test_who_looks_away_asks_nothing_and_who_looks_again_asks_at_once(site: Site) -> None:
+    site.open("connections")
+    site.browser.until_text("#connections", TOKEN)
+    site.browser.run(SHOW, True)
+    try:
+        asked = site.asked("connections")
+        summaries = site.asked("summary")
+        # While nobody looks the console itself asks every five seconds; the table would be asked for every two.
+        site.browser.until(lambda: site.asked("summary") >= summaries + 4, "time passes")
+        assert site.asked("connections") <= asked + 1
+        asked = site.asked("connections")
+    finally:
+        site.browser.run(SHOW, False)
+    site.browser.until(lambda: site.asked("connections") > asked, "it is asked for")
+    site.browser.until_text("#state-text", "live")
+
+
+def test_what_is_wrong_with_a_throttler_that_answers_is_told(site: Site) -> None:
+    """Defect: with an interface that nobody captured on, the page said that all is live."""
+    site.open("live")
+    assert not site.browser.find("#faults").is_displayed()
+    site.world.captures, site.world.ledger_error = False, "ledger l: disk full"
+    try:
+        site.browser.until_text("#faults", "Nothing is captured on wan0, which is down or gone")
+        site.browser.until_text("#faults", "What budgets count cannot be written (ledger l: disk full)")
+        assert site.browser.find("#faults").is_displayed()
+        assert site.browser.text("#state-text") == "live, 2 faults"
+        assert site.browser.text("#title-moment") == "Now"
+        assert site.browser.faults() == []
+        site.open("policy")
+        site.browser.until_text("#health", "Captures onnot on wan0")
+        site.browser.until_text("#health", "cannot be written: ledger l: disk full")
+    finally:
+        site.world.captures, site.world.ledger_error = True, None
+    site.browser.until(lambda: not site.browser.find("#faults").is_displayed(), "nothing is wrong any more")
+    site.browser.until_text("#health", "Captures onwan0")
+    site.world.dropped += 5
+    site.browser.until_text("#faults", "5 segments lost by the capture")
+
+
+def test_trouble_is_read_out_once(site: Site) -> None:
+    """Defect: its age was in it, so that it was read out each second."""
+    site.open("live")
+    site.browser.run(TELL, "[role=alert]")
+    site.throttler.stop()
+    try:
+        site.browser.until_text("#trouble", "The throttler does not run")
+        # What is asked for while it stops may be answered in part, and is then told of first.
+        ages: set[str] = set()
+
+        def grows() -> bool:
+            ages.add(site.browser.text("#trouble-age"))
+            return len(ages) > 3
+
+        site.browser.until(grows, "its age grows")
+        told = site.browser.run("return window.told")
+        assert len(told) == len(set(told)) <= 2
+    finally:
+        site.throttler.start()
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")
+
+
+@contextmanager
+def viewers(site: Site, count: int) -> Iterator[None]:
+    """Have *count* others look."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            opener = build_opener(ProxyHandler({}))
+            stack.enter_context(opener.open(f"{site.console.url}/api/live", timeout=60))
+        yield
+
+
+def test_a_console_that_is_full_says_so_and_lets_in_when_it_is_not(site: Site) -> None:
+    """Defect: one page too many said by turns that the console does not answer, and nothing."""
+    site.browser.open("about:blank")
+    free = {"watching": 0, "most": MOST_WATCHERS}
+    site.browser.until(lambda: site.console.get("/api/viewers") == free, "nobody looks")
+    with viewers(site, MOST_WATCHERS):
+        site.browser.open(f"{site.console.url}/#live")
+        site.browser.until_text("#state-text", "console full")
+        site.browser.run(TELL, "#trouble")
+        site.browser.until(lambda: len(site.browser.run("return window.told")) > 7, "it is tried again")
+        assert [each for each in site.browser.run("return window.told") if "as many pages" not in each] == []
+    site.browser.until_text("#state-text", "live")

@@ -1,0 +1,215 @@
+"""A time that is held: what is said of it is true, whatever is known of it; and now is now. In Chromium."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from browser import Browser, browser
+from console_site import Console, console
+from fake_throttler import FakeThrottler, World
+from reserved_port import reserved_port
+from selenium.webdriver.common.keys import Keys
+
+pytestmark = pytest.mark.kernel
+FAST_CLOCK = "const real = Date.now.bind(Date); Date.now = () => real() + 3600e3;"
+REFUSE = """\
+const real = window.fetch;
+window.fetch = (what, ...more) =>
+  String(what).includes(arguments[0]) ? Promise.reject(new Error()) : real(what, ...more);
+"""
+RECORD_LABELS = """\
+const real = CanvasRenderingContext2D.prototype.fillText;
+window.labels = [];
+CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
+  if (text.startsWith('cap ')) window.labels.push([text, this.measureText(text).width < this.canvas.width * 0.9]);
+  return real.call(this, text, ...more);
+};
+"""
+
+
+@dataclass
+class Site:
+    world: World
+    console: Console
+    browser: Browser
+
+    def open(self, page: str = "live") -> None:
+        self.browser.open(f"{self.console.url}/#{page}")
+        self.browser.until_text("#state-text", "live")
+        self.browser.until_text("#legend", "wifi")
+
+    def go_to(self, at: float) -> None:
+        self.browser.run(
+            "const field = document.querySelector('#goto-time'); field.value = arguments[0];"
+            "document.querySelector('#goto').requestSubmit()",
+            time.strftime("%H:%M:%S", time.localtime(at)),
+        )
+
+    def choose(self, seconds: int) -> None:
+        self.browser.run(f"document.querySelector('[name=range][value=\"{seconds}\"]').click()")
+
+    def bound(self, name: str) -> float:
+        return float(self.browser.find("#graph").get_attribute(f"aria-value{name}") or 0)
+
+
+def carry(world: World, stop: threading.Event) -> None:
+    while not stop.wait(0.5):
+        world.carry(300_000, 1_500_000)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
+    require("chromium", "chromedriver")  # type: ignore[operator]
+    directory: Path = tmp_path_factory.mktemp("console")
+    world = World(counted=time.time())
+    stop = threading.Event()
+    with ExitStack() as stack:
+        throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
+        running = stack.enter_context(console(directory, throttler.path, reserved_port()))
+        threading.Thread(target=carry, args=(world, stop), daemon=True).start()
+        stack.callback(stop.set)
+        yield Site(world, running, stack.enter_context(browser(directory)))
+
+
+def test_the_graph_as_a_table_keeps_its_rows(site: Site) -> None:
+    """Defect: all of it was made anew each second, so that nobody could select or read on."""
+    site.open()
+    site.choose(3600)
+    site.browser.find("#as-table summary").click()
+    first = "document.querySelector('#graph-table tbody tr')"
+    site.browser.until(lambda: site.browser.run(f"return {first} !== null"), "a row")
+    site.browser.run(f"window.row = {first}; getSelection().selectAllChildren(window.row)")
+    selected = site.browser.run("return getSelection().toString()")
+    site.browser.until(lambda: site.browser.run(f"return {first} !== window.row"), "a row has come")
+    assert site.browser.run("return window.row.isConnected")
+    assert site.browser.run("return getSelection().toString()").split()[0] == selected.split()[0]
+
+
+def test_now_is_what_the_stream_says_in_an_hours_view_too(site: Site) -> None:
+    """Defect: it was of the history, which was asked for every ten seconds."""
+    site.open()
+    site.choose(3600)
+    site.browser.until_text("#legend", "cap 5 Mbit/s")
+    site.browser.run(REFUSE, "history")
+    try:
+        site.world.capped = False
+        site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
+        site.browser.until_text("#moment tbody", "none")
+        assert site.browser.text("#title-moment") == "Now"
+    finally:
+        site.world.capped = True
+    site.browser.until_text("#legend", "cap 5 Mbit/s")
+
+
+def test_of_many_events_the_nearest_are_shown_and_where_the_others_are(site: Site) -> None:
+    """Defect: those were shown that came last, fifteen seconds later, without a hint that there were others."""
+    at = int(time.time()) - 5
+    for number in range(600):
+        site.world.tell("applied", f"event {number}", time=at - 15 + number / 20)
+    site.open()
+    site.go_to(at)
+    site.browser.until_text("#nearby-note", "Shown are the 100 nearest")
+    assert "applied" in site.browser.text("#nearby-note")
+    assert site.browser.faults() == []
+    numbers = site.browser.run(
+        "return [...document.querySelectorAll('#nearby .what')].map(each => Number(each.textContent.split(' ')[1]))"
+    )
+    assert numbers == sorted(numbers, reverse=True)
+    assert min(numbers) >= 245
+    assert max(numbers) <= 355
+    site.browser.find("#nearby-all").click()
+    site.browser.until_text("#events-count", "the newest 300")
+    assert site.browser.run("return document.querySelector('#events-from').value") == time.strftime(
+        "%H:%M:%S", time.localtime(at - 15)
+    )
+
+
+def test_a_request_that_fails_is_not_told_as_that_nothing_happened(site: Site) -> None:
+    site.open()
+    site.browser.run(REFUSE, "near=")
+    site.go_to(time.time() - 2)
+    site.browser.until_text("#nearby", "What happened then cannot be had: the console does not answer.")
+    assert "Nothing happened" not in site.browser.text("#nearby")
+
+
+def test_what_happens_meanwhile_around_a_time_that_is_held_is_shown(site: Site) -> None:
+    site.open()
+    site.go_to(time.time())
+    site.browser.until_text("#title-nearby", "Events around")
+    site.world.tell("guard", "caps relaxed meanwhile")
+    site.browser.until_text("#nearby", "caps relaxed meanwhile")
+
+
+def test_of_a_time_before_the_console_began_it_is_said_that_nothing_is_kept(site: Site) -> None:
+    site.open()
+    begun = float(site.console.get("/api/history")["since"])
+    site.go_to(begun - 1200)
+    site.browser.until_text("#moment tbody", "Nothing is kept of this time: what the console keeps begins at")
+    site.browser.find("#to-now").click()
+    site.browser.until_text("#moment tbody", "Mbit/s")
+
+
+def test_caps_that_no_graph_shows_are_told(site: Site) -> None:
+    site.open()
+    site.world.ceil = 10_000_000_000
+    try:
+        site.browser.until_text("#not-drawn", "1 cap far above all rates. The table has them.")
+    finally:
+        site.world.ceil = 5_000_000
+
+
+def test_the_label_of_a_cap_fits_on_a_phone(site: Site) -> None:
+    site.world.shared_classes = 1
+    try:
+        site.browser.show_as("phone", "light")
+        site.open()
+        site.browser.until_text("#legend", "shared with other paths")
+        site.browser.run(RECORD_LABELS)
+        labels = site.browser.until(lambda: site.browser.run("return window.labels"), "a label is drawn")
+        assert [text for text, fits in labels if not fits] == []
+        site.browser.show_as("desktop", "light")
+        site.browser.until(
+            lambda: any("shared" in text for text, _ in site.browser.run("return window.labels")),
+            "there is room for all",
+        )
+    finally:
+        site.world.shared_classes = 0
+        site.browser.show_as("desktop", "light")
+
+
+def test_a_browser_whose_clock_is_fast_shows_the_same(site: Site) -> None:
+    """Defect: the history was asked for by the browser's clock, and there was none an hour later."""
+    since = float(site.console.get("/api/history")["first"])
+    added = site.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FAST_CLOCK})
+    try:
+        site.open()
+        site.browser.until(lambda: site.bound("min") <= since + 1, "all that is kept is shown")
+        at = time.time() - 2
+        site.world.tell("guard", "caps relaxed by a fast clock", time=at)
+        site.go_to(at)
+        site.browser.until_text("#nearby", "caps relaxed by a fast clock")
+    finally:
+        site.browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+
+def test_a_time_that_has_left_the_graph_is_still_told(site: Site) -> None:
+    """Defect: ten seconds after a time near the edge was held, nothing was said to be kept of it. The last test: the
+    throttler's clock is set forward."""
+    site.open()
+    site.choose(120)
+    site.browser.until(lambda: site.bound("max") - site.bound("min") > 3, "some seconds are known")
+    site.browser.find("#graph").send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    site.browser.until_text("#title-moment", "At ")
+    site.browser.until_text("#moment tbody", "Mbit/s")
+    held = site.bound("now")
+    site.world.clock = lambda: time.time() + 180
+    site.browser.until(lambda: site.bound("min") > held, "it has left the graph")
+    site.browser.until_text("#moment tbody", "Mbit/s")
+    assert "Nothing is kept" not in site.browser.text("#moment tbody")
+    assert site.bound("now") == held

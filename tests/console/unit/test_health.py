@@ -1,0 +1,81 @@
+"""What is wrong with a throttler that answers is said, and nothing where all is well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_throttler import World
+
+from mptcp_console.health import RECENT, Health
+from mptcp_console.overviews import whole
+
+NOW = 1_795_000_000.0
+REAL = json.loads((Path(__file__).parents[1] / "answers" / "summary.json").read_text())
+
+
+def summary(time: float = NOW, pid: int = 1, **more: Any) -> dict[str, Any]:
+    return World(pid=pid, clock=lambda: time).answer({"query": "summary"}) | more
+
+
+def counters(dropped: int = 0, lost: int = 0, refused: int = 0, up: int | None = None) -> dict[str, Any]:
+    return {
+        "observers": {"segments_dropped": dropped, "kernel_events_lost": lost},
+        "reconciler": {"failures": refused},
+        "upload_reconciler": None if up is None else {"failures": up},
+    }
+
+
+def test_where_all_is_well_nothing_is_said() -> None:
+    assert Health().take(summary()) == []
+    assert Health().take(summary() | {"captures": None, "ledger_error": None, "counters": None}) == []
+
+
+def test_what_lasts_is_said_as_long_as_it_does() -> None:
+    """Defect: an interface that nobody captured on and a ledger that could not be written were on no page."""
+    health = Health()
+    wrong = {"captures": {"wan0": False, "wan1": True}, "ledger_error": "ledger l: disk full"}
+    for second in (0, 600):
+        captured, written = health.take(summary(NOW + second, **wrong))
+        assert captured.startswith("Nothing is captured on wan0,")
+        assert written.startswith("What budgets count cannot be written (ledger l: disk full); caps hold")
+    assert health.take(summary(NOW + 601)) == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ({"dropped": 1}, "1 segment lost by the capture within a minute"),
+        ({"lost": 2}, "Events of the path manager lost, 2 times within a minute"),
+        ({"refused": 3}, "3 changes refused by the kernel within a minute"),
+        ({"refused": 1, "up": 2}, "3 changes refused by the kernel"),
+    ],
+)
+def test_what_is_lost_is_said_for_a_minute(lost: dict[str, int], words: str) -> None:
+    health = Health()
+    assert health.take(summary(counters=counters())) == []
+    for second in (1.0, 30.0, RECENT):
+        (said,) = health.take(summary(NOW + second, counters=counters(**lost)))
+        assert said.startswith(words)
+    assert health.take(summary(NOW + RECENT + 2, counters=counters(**lost))) == []
+
+
+def test_what_was_lost_before_somebody_looked_is_not_said_to_be_new() -> None:
+    health = Health()
+    assert health.take(summary(counters=counters(1000, 1000, 1000))) == []
+    assert health.take(summary(NOW + 1, pid=2, counters=counters(2000, 0, 0))) == []
+    assert health.take(summary(NOW - 3600, pid=2, counters=counters(3000, 0, 0))) == []
+
+
+def test_the_real_throttlers_answer_is_understood() -> None:
+    assert [each.partition(" (")[0] for each in Health().take(REAL)] == [
+        "Nothing is captured on wan1, which is down or gone; capturing goes on when it is back",
+        "What budgets count cannot be written",
+    ]
+    shown = whole(REAL)
+    assert shown["captures"] == {"wan0": True, "wan1": False}
+    assert shown["bpf"] == {"pacing": True, "counting": False}
+    assert shown["ledger_error"] == "ledger l: disk full"
+    assert shown["effect"] == REAL["effect"]

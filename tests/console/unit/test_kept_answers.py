@@ -1,0 +1,66 @@
+"""What the console answers from its own memory: the numbers and events of a time, and whether one more may look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_throttler import until
+from starlette.testclient import TestClient
+from test_application import Site
+
+from mptcp_console.watch import MOST_WATCHERS
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[TestClient]:
+    with site.client() as client:
+        yield client
+
+
+def test_of_a_time_the_nearest_events_come_with_how_many_there_were(site: Site) -> None:
+    at = site.world.clock() - 100
+    for number in range(40):
+        site.world.tell("applied" if number % 2 else "lifted", str(number), time=at + number)
+    site.now = at + 100
+    with site.client() as client:
+        client.portal.call(until, lambda: site.watch.happenings.serial >= 40)  # type: ignore[union-attr]
+        around = {"from": at + 5, "to": at + 35}
+        answer = client.get("/api/events", params=around | {"near": at + 20, "limit": 3}).json()
+        assert [each["text"] for each in answer["events"]] == ["19", "20", "21"]
+        assert answer["more"]
+        assert answer["time"] == site.now
+        counted = answer["counted"]
+        assert counted["from"] <= at + 5
+        assert counted["to"] > at + 35
+        assert 30 <= sum(counted["kinds"].values()) <= 40
+        assert answer["since"] == counted["since"]
+        assert "counted" not in client.get("/api/events", params={"from": at}).json()
+
+
+def test_how_long_ago_is_asked_for_by_our_clock(site: Site) -> None:
+    """Defect: a browser whose clock was an hour fast was given no history."""
+    with site.client() as client:
+        client.portal.call(until, lambda: site.watch.tracks.now is not None)  # type: ignore[union-attr]
+        site.now = site.world.clock()
+        found = client.get("/api/history", params={"span": 60}).json()
+        assert site.now - 60 <= found["first"] + found["length"] <= site.now + 1
+        assert found["time"] == site.now
+        assert found["since"] == found["first"]
+
+
+def test_who_is_refused_a_stream_is_told_that_there_is_no_room(site: Site, client: TestClient) -> None:
+    """Defect: the 65th page was told again and again that the console does not answer."""
+    assert client.get("/api/viewers").json() == {"watching": 0, "most": MOST_WATCHERS}
+    site.watch.watchers = MOST_WATCHERS
+    try:
+        assert client.get("/api/live").status_code == 503
+        assert client.get("/api/viewers").json() == {"watching": MOST_WATCHERS, "most": MOST_WATCHERS}
+    finally:
+        site.watch.watchers = 0
