@@ -310,6 +310,10 @@ class OwnBudget(Part):
 
 class ClientAnswer(Answer):
     multipath: bool
+    since: Moment | None
+    """When the connection began."""
+    time_zone: str
+    """Of the policy, by whose clock budgets begin anew."""
     subflows: list[OwnSubflow]
     budgets: list[OwnBudget]
     """Those that meter this connection."""
