@@ -58,6 +58,7 @@ class Console:
             Route("/api/policy", self._answer(self._policy)),
             Route("/api/connections", self._answer(self._connections)),
             Route("/api/explain", self._answer(self._explain)),
+            Route("/api/policy_text", self._answer(self._policy_text)),
             Route("/api/what_if", self._answer(self._what_if), methods=["POST"]),
             Mount("/static", _Static(directory=STATIC)),
             *mounted,
@@ -144,6 +145,9 @@ class Console:
 
     async def _explain(self, request: Request) -> Response:
         return await self._asked(questions.explain(request.query_params))
+
+    async def _policy_text(self, _: Request) -> Response:
+        return await self._asked(questions.POLICY_TEXT)
 
     async def _what_if(self, request: Request) -> Response:
         try:

@@ -18,6 +18,8 @@ LONGEST_SPAN: Final = 2 * SPAN
 """Seconds: as much as is kept, and what a page asks for beyond it."""
 LONGEST_POLICY: Final = 48 * 1024
 """Characters: the throttler reads a line of 64 KiB, in which newlines take two each."""
+POLICY_TEXT: Final = {"query": "policy"}
+"""The question for the text of the policy in force."""
 _TOKEN: Final = re.compile(r"[0-9a-f]{8}")
 _WORD: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -59,7 +61,7 @@ def explain(given: Mapping[str, str]) -> dict[str, object]:
 
 
 def what_if(document: object) -> dict[str, object]:
-    """Return the question what another policy would cap."""
+    """Return the question what another policy would cap, and what else it would change."""
     policy = document.get("policy") if isinstance(document, dict) else None
     if not isinstance(policy, str) or not policy.strip():
         raise Wrong('policy: is required; send {"policy": "TEXT"}')

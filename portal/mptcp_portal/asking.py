@@ -1,13 +1,16 @@
-"""Questions to the throttler, so few that it does not notice: one at a time, a pause between two, and a short queue.
+"""Questions to the throttler, so few that it does not notice: one at a time, a pause between two, and short queues.
 
-Each costs the daemon a fork. Clients ask every few seconds for as long as the page is open, and there may be many.
+Each costs the daemon a fork. Check pages ask every few seconds for as long as they are open, and there may be many;
+operating systems ask for their volume once, when they join a network, and all at once where an access point comes back.
+So each kind has a queue of its own length, and each client address one place in it: however many connections a client
+has, others get their turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,34 @@ from mptcp_portal.check_report import Throttler
 
 PAUSE_SECONDS = 0.5
 """Between two questions."""
-WAITING = 6
-"""How many may wait for their turn: three seconds."""
+MOST_PAGES = 6
+"""Check pages that may wait for their turn: three seconds."""
+MOST_SYSTEMS = 20
+"""Operating systems that may: ten seconds, after which Android's gives up."""
 KEPT_SECONDS = 1.0
 """How long an answer holds for who asks the same again."""
 _PATIENCE = 3.0
 _MOST_KEPT = 256
 
 Answer = tuple[Throttler, dict[str, Any]]
+
+
+class _Queue:
+    """Who waits, by address."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: set[str] = set()
+
+    async def wait(self, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return what *work* does, unless *address* has a place already, or there is none."""
+        if address in self._waiting or len(self._waiting) >= self._most:
+            return Throttler.BUSY, {}
+        self._waiting.add(address)
+        try:
+            return await work()
+        finally:
+            self._waiting.discard(address)
 
 
 class Asker:
@@ -33,29 +56,64 @@ class Asker:
         self._path = path
         self._pause = pause
         self._turn = asyncio.Lock()
-        self._waiting = 0
         self._last = -pause
+        self._pages, self._systems = _Queue(MOST_PAGES), _Queue(MOST_SYSTEMS)
         self._kept: dict[str, tuple[float, Answer]] = {}
+        self._under_way: dict[str, asyncio.Task[Answer]] = {}
 
-    async def ask(self, request: Mapping[str, object]) -> Answer:
-        """Return what became of *request*, and the answer where there is one."""
-        key = repr(sorted(request.items()))
+    async def client(self, endpoint: str, token: int | None) -> Answer:
+        """Return what became of the question, and what the owner of *endpoint* may see, where there is an answer.
+
+        *token*: of the same connection, by the kernel. Where the subflow from *endpoint* has ended while the
+        connection goes on over others, the throttler knows the connection by them alone.
+        """
+
+        async def ask() -> Answer:
+            return await self._client(endpoint, token)
+
+        return await self._once(f"client {endpoint}", self._pages, endpoint.rpartition(":")[0], ask)
+
+    async def budgets_of(self, address: str) -> Answer:
+        """Return the same of the volumes that the client at *address* uses up; it need not have a connection."""
+
+        async def ask() -> Answer:
+            return await self._in_turn({"query": "budgets", "client": address})
+
+        return await self._once(f"budgets {address}", self._systems, address, ask)
+
+    async def _once(self, key: str, queue: _Queue, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return what *work* answers, or has just answered or will answer to somebody else who asked for *key*."""
         if (kept := self._kept.get(key)) and time.monotonic() - kept[0] < KEPT_SECONDS:
             return kept[1]
-        if self._waiting >= WAITING:
-            return Throttler.BUSY, {}
-        self._waiting += 1
-        try:
-            async with self._turn:
-                await asyncio.sleep(self._last + self._pause - time.monotonic())
-                answer = await self._now(request)
-                self._last = time.monotonic()
-        finally:
-            self._waiting -= 1
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        self._kept[key] = self._last, answer
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = asyncio.ensure_future(queue.wait(address, work))
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        # Who goes away takes nobody's answer with them.
+        answer = await asyncio.shield(task)
+        if answer[0] is not Throttler.BUSY:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = time.monotonic(), answer
         return answer
+
+    async def _client(self, endpoint: str, token: int | None) -> Answer:
+        status, answer = await self._in_turn({"query": "client", "endpoint": endpoint})
+        if token is None or status is not Throttler.ANSWERED or answer.get("multipath"):
+            return status, answer
+        _, found = await self._in_turn({"query": "connections", "token": f"{token:08x}", "limit": 1})
+        for other in _remotes(found):
+            if other != endpoint:
+                return await self._in_turn({"query": "client", "endpoint": other})
+        return Throttler.ANSWERED, answer
+
+    async def _in_turn(self, request: Mapping[str, object]) -> Answer:
+        async with self._turn:
+            await asyncio.sleep(self._last + self._pause - time.monotonic())
+            try:
+                return await self._now(request)
+            finally:
+                self._last = time.monotonic()
 
     async def _now(self, request: Mapping[str, object]) -> Answer:
         try:
@@ -67,25 +125,6 @@ class Asker:
         if "error" in answer or "schema" not in answer:
             return Throttler.ABSENT, {}
         return Throttler.ANSWERED, answer
-
-    async def client(self, endpoint: str, token: int | None) -> Answer:
-        """Return what the owner of *endpoint* may see.
-
-        *token*: of the same connection, by the kernel. Where the subflow from *endpoint* has ended while the
-        connection goes on over others, the throttler knows the connection by them alone.
-        """
-        status, answer = await self.ask({"query": "client", "endpoint": endpoint})
-        if token is None or status is not Throttler.ANSWERED or answer.get("multipath"):
-            return status, answer
-        status, found = await self.ask({"query": "connections", "token": f"{token:08x}", "limit": 1})
-        for other in _remotes(found):
-            if other != endpoint:
-                return await self.ask({"query": "client", "endpoint": other})
-        return Throttler.ANSWERED, answer
-
-    async def budgets_of(self, address: str) -> Answer:
-        """Return the volumes that the client at *address* uses up; it need not have a connection."""
-        return await self.ask({"query": "budgets", "client": address})
 
 
 def _remotes(found: Mapping[str, Any]) -> list[str]:

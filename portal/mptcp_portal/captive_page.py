@@ -3,7 +3,8 @@
 The client is known by the address it asks from, or, behind a server that does HTTPS, by what that server says in
 X-Forwarded-For. ``bytes-remaining`` is the least that is left until the next step of any budget that counts what this
 address carries, whether or not it has a connection yet. It is left out where there is no such budget, and where the
-throttler does not run.
+throttler does not run. Where too many ask at once nobody can say, and who asks is told to come again: an answer without
+the volume would be taken for one of a client that has none.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from mptcp_portal.asking import Asker
+from mptcp_portal.asking import MOST_SYSTEMS, PAUSE_SECONDS, Asker
+from mptcp_portal.check_report import Throttler
 from mptcp_portal.netlink import Address, plain
 from mptcp_portal.pages import SecureHeaders
 from mptcp_portal.settings import Captive, Network
 
 MEDIA_TYPE = "application/captive+json"
+_AGAIN = str(round(MOST_SYSTEMS * PAUSE_SECONDS))
+"""Seconds after which those have their answer who wait now."""
 
 
 def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network]) -> Address | None:
@@ -57,10 +61,12 @@ def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
         client = client_address(peer, request.headers.getlist("x-forwarded-for"), captive.behind)
         if client is None:
             return JSONResponse({"error": "it is not known who asks"}, 403)
+        status, found = await asker.budgets_of(str(client))
+        if status is Throttler.BUSY:
+            return JSONResponse({"error": "too many ask at the moment"}, 503, headers={"retry-after": _AGAIN})
         said: dict[str, Any] = {"captive": False}
         if captive.user_portal_url is not None:
             said["user-portal-url"] = captive.user_portal_url
-        _, found = await asker.budgets_of(str(client))
         left = [_until_next_step(each) for each in found.get("budgets", ())]
         if left:
             said["bytes-remaining"] = min(left)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mptcp_common.units import approximate_size, counted, format_rate
 
@@ -83,6 +84,16 @@ class Budget:
     title: str = ""
     """The name, with what tells it from others of the same name."""
 
+    @property
+    def low(self) -> int:
+        """Of how little that is left the bar is that of an end near."""
+        return self.volume // 10
+
+    @property
+    def getting_low(self) -> int:
+        """Of how little it is no longer that of plenty."""
+        return self.volume // 4
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -105,11 +116,13 @@ class Report:
             "headline": self.headline,
             "lines": list(self.lines),
             "subflows": [asdict(each) | {"limit": limit(each), "carried": carried(each)} for each in self.subflows],
-            "budgets": [asdict(each) for each in self.budgets],
+            "budgets": [asdict(each) | {"low": each.low, "getting_low": each.getting_low} for each in self.budgets],
         }
 
 
 _UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
+YOUNG_SECONDS: Final = 10.0
+"""For which further paths of a connection may well be on their way."""
 _NO_CAPS: Final = {
     Throttler.ABSENT: "The proxy's throttler does not run: names of paths, limits and volumes are not known.",
     Throttler.BUSY: "Too many ask at the moment: names of paths, limits and volumes come with the next look.",
@@ -131,7 +144,7 @@ def report(
 def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Throttler) -> Report:
     subflows = tuple(_subflow(each) for each in known.get("subflows", ()))
     budgets = _titled([_budget(each) for each in known.get("budgets", ())], subflows)
-    volumes = [_volume(each) for each in budgets]
+    volumes = [_volume(each, known.get("time_zone")) for each in budgets]
     if kernel is not None:
         multipath: bool | None = kernel.multipath
     elif known:
@@ -145,9 +158,9 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
         return Report(Transport.TCP, "Plain TCP over one path", (_WHY_PLAIN, *volumes), throttler, budgets=budgets)
     if not subflows:
         number = max(1, kernel.subflows) if kernel is not None else 1
-        headline = f"Multipath TCP with {counted(number, 'subflow')} so far"
+        headline = _multipath(number, known)
         return Report(Transport.MULTIPATH, headline, _without_names(number, throttler, volumes), throttler, (), budgets)
-    headline = f"Multipath TCP with {counted(len(subflows), 'subflow')} so far: {_and([e.name for e in subflows])}"
+    headline = f"{_multipath(len(subflows), known)}: {_and([each.name for each in subflows])}"
     lines = (*(line for each in subflows for line in _caps(each)), *volumes)
     if len(subflows) == 1:
         lines = (_ONE_PATH, *lines)
@@ -168,6 +181,18 @@ _ONE_PATH: Final = (
     "Further paths join a moment after the first. If it stays at one, your other network is switched off, or your "
     "system does not use it."
 )
+
+
+def _multipath(number: int, known: Mapping[str, Any]) -> str:
+    """Return the headline."""
+    return f"Multipath TCP with {counted(number, 'subflow')}{' so far' if _is_young(number, known) else ''}"
+
+
+def _is_young(number: int, known: Mapping[str, Any]) -> bool:
+    if "since" not in known:  # nobody says how old it is: one path alone may be the first of several
+        return number == 1
+    # One that the throttler does not know yet has just begun.
+    return known["since"] is None or known["time"] - known["since"] < YOUNG_SECONDS
 
 
 def _without_names(number: int, throttler: Throttler, volumes: list[str]) -> tuple[str, ...]:
@@ -198,8 +223,8 @@ def _titled(budgets: list[Budget], subflows: tuple[Subflow, ...]) -> tuple[Budge
     )
 
 
-def _volume(budget: Budget) -> str:
-    date = _date(budget.until) if budget.until is not None else ""
+def _volume(budget: Budget, zone: str | None) -> str:
+    date = _date(budget.until, zone) if budget.until is not None else ""
     shared = ", shared with others" if budget.shared else ""
     if budget.left <= 0:
         anew = f"; it begins anew on {date}" if date else ""
@@ -235,9 +260,21 @@ def _amount(size: int, scale: int) -> str:
     return f"{_number(size, factor)} {name}"
 
 
-def _date(seconds: float) -> str:
-    when = datetime.fromtimestamp(seconds).astimezone()
-    return f"{when.day} {when:%B, %H:%M}"
+def _date(seconds: float, zone: str | None) -> str:
+    """Return ``1 December, 00:00 (Europe/Athens)``: by the clock of the policy, whose period ends then.
+
+    A phone's clock may be another, and so may this host's, which is told by its offset where the policy's is not known.
+    """
+    found = None if zone is None else _zone(zone)
+    when = datetime.fromtimestamp(seconds, found).astimezone(found)
+    return f"{when.day} {when:%B, %H:%M} ({f'UTC{when:%z}' if found is None else zone})"
+
+
+def _zone(name: str) -> ZoneInfo | None:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
 
 
 def limit(subflow: Subflow) -> str:

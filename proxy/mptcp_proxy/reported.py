@@ -42,6 +42,7 @@ class Reported:
         """When the next sign of life is due, by the monotonic clock; None: nobody waits for one."""
         self._is_ready = False
         self._serving = ""
+        self._parents = ""
         self._write()
 
     def give_sign_of_life(self) -> None:
@@ -64,6 +65,13 @@ class Reported:
         self._is_ready = self._is_ready or bool(first)
         _tell(*([READY] if first else []), self._status())
 
+    def parents(self, summary: str) -> None:
+        """Say which parents of a relay answer."""
+        if summary != self._parents:
+            self._parents = summary
+            if self._is_ready:
+                _tell(self._status())
+
     def reload_begins(self) -> None:
         _tell(*reloading())
 
@@ -75,7 +83,8 @@ class Reported:
 
     def _status(self) -> str:
         refused = self._outcome.refused
-        return status(f"{self._serving}{f'; RELOAD REFUSED: {refused}' if refused else ''}")
+        parts = (self._serving, self._parents, f"RELOAD REFUSED: {refused}" if refused else "")
+        return status("; ".join(filter(None, parts)))
 
     def _write(self) -> None:
         try:

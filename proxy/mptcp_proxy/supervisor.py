@@ -43,6 +43,7 @@ from .noted import NotedSignals
 from .offspring import adopt_orphans, end_all_children, raise_descriptor_limit, reap
 from .own_addresses import Lingering, Network, local_prefixes, reachable, watch
 from .parents import Follower
+from .parents_alive import ParentsWatch
 from .pending_signals import STOP, PendingSignals
 from .places import Places, Role
 from .problem import Problem
@@ -181,6 +182,7 @@ class _Supervisor:
         """What Squid was started with, and has until it ends."""
         self._option = option
         self._follower = Follower(places) if role is Role.RELAY else None
+        self._parents = ParentsWatch() if role is Role.RELAY else None
         self._listeners_due: float | None = time.monotonic()
         """When the listeners are looked at next; None: they were found as they should be, or that was said."""
         self._listeners_deadline = time.monotonic() + _LISTENERS_PATIENCE
@@ -206,6 +208,8 @@ class _Supervisor:
             adopt_orphans()
             if self._follower is not None:
                 self._follower.start(self._checked.parents)
+            if self._parents is not None:
+                self._parents.start(self._checked.listeners)
             # A terminal sends its Ctrl-C to all of a session; Squid is to have it from here, once.
             process = subprocess.Popen(
                 self._command(), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
@@ -287,6 +291,8 @@ class _Supervisor:
         self._checked = checked
         if self._follower is not None:
             self._follower.follow(checked.parents)
+        if self._parents is not None:
+            self._parents.follow(checked.listeners)
         self._pending.add(signal.SIGHUP)
         for note in checked.notes:
             say(note)
@@ -308,6 +314,8 @@ class _Supervisor:
             self._update_addresses()
         if self._listeners_due is not None and now >= self._listeners_due:
             self._look_at_listeners(process.pid)
+        if self._parents is not None:
+            self._reported.parents(self._parents.summary)
         if now >= self._logs_due:
             self._logs_due = now + _LOG_INTERVAL
             reap(process.pid)

@@ -18,6 +18,11 @@ from typing import Any, Self
 
 RULE = {"policy": "policy", "rule": "spare-ethernet", "path": "ethernet", "direction": "down", "share": "path"}
 WORDS = [{"rule": "spare-ethernet", "conditions": ["path ethernet"], "does": ["cap of 5 Mbit/s"]}]
+PATHS = [
+    {"path": "ethernet", "conditions": ["interface wan0", "clients 10.77.1.0/24, fd77:1::/64"]},
+    {"path": "wifi", "conditions": ["clients 10.77.2.0/24"]},
+]
+TEXT = "version: 1\n# of the office\nrules: []\n"
 REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
 
 
@@ -84,6 +89,7 @@ class World:
             "connections": self._connections,
             "explain": self._explain,
             "events": self._events,
+            "policy": self._policy,
             "what_if": self._what_if,
         }
         found = answers.get(request.get("query", ""))
@@ -174,6 +180,7 @@ class World:
                 "since": self.clock() - 600,
                 "dry_run": self.dry_run,
                 "rules": [each["rule"] for each in self.words],
+                "paths_in_words": PATHS,
                 "rules_in_words": self.words,
             },
             "last_event": len(self.events),
@@ -321,12 +328,33 @@ class World:
                 "remote": first["subflows"][1]["remote"],
                 "path": "wifi",
                 "now": "not capped",
-                "direction": "down",
+                "direction": direction,
                 "then": "capped at 1 Mbit/s by rule new",
                 "why": "rule new caps path wifi at 1 Mbit/s: 2 subflows active",
             }
+            for direction in ("down", "up")
         ]
-        return {"errors": [], "changes": changes, "changed": 1, "capped_now": self.count, "capped_then": 2 * self.count}
+        words = "capped at 5 Mbit/s by rule spare-ethernet"
+        stays = changes[0] | {"remote": first["subflows"][0]["remote"], "path": "ethernet", "now": words, "then": words}
+        return {
+            "errors": [],
+            "changes": changes,
+            "changed": 2,
+            "stay_capped": [stays],
+            "stay_capped_count": self.count,
+            "capped_now": 0 if self.dry_run else self.count,
+            "capped_then": 2 * self.count,
+            "dry_run_now": self.dry_run,
+            "dry_run_then": False,
+        }
+
+    def _policy(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "file": "/etc/mptcp-throttler/policy.yaml",
+            "since": self.clock() - 600,
+            "dry_run": self.dry_run,
+            "text": TEXT,
+        }
 
 
 class FakeThrottler:

@@ -18,8 +18,8 @@ def of_clients(
     def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
         head = {"schema": 1, "time": 1.0, "version": "0", "pid": 1}
         if request["query"] == "client":
-            plain: Mapping[str, Any] = {"multipath": False, "subflows": [], "budgets": []}
-            return head | dict(known.get(request["endpoint"], plain))
+            plain: Mapping[str, Any] = {"multipath": False, "since": None, "subflows": [], "budgets": []}
+            return head | {"since": -100.0, "time_zone": "UTC"} | dict(known.get(request["endpoint"], plain))
         if request["query"] == "budgets":
             return head | {"budgets": list(volumes.get(request["client"], ()))}
         if request["query"] == "connections":

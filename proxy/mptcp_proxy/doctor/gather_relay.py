@@ -18,6 +18,7 @@ from mptcp_common.reasons import reason
 from .. import given_up, shim
 from ..configuration.check import Checked, check
 from ..parents import goals
+from ..parents_alive import ADVICE, states_now
 from ..places import Places, Role
 from ..squid import installed
 from ..towards import towards_now
@@ -89,6 +90,7 @@ def _uplinks_and_parents(checked: Checked, places: Places) -> Iterator[Finding]:
         wanted = [goal for each in found.values() for goal in each]
         listed = reading.text(str(places.parents)).split()
         yield from relay.running(listed, wanted, _unloaded(own), towards_now(wanted))
+        yield relay.alive(*states_now(checked.listeners), ADVICE)
 
 
 def _json(*command: str) -> list[dict[str, Any]]:

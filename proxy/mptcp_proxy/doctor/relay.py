@@ -234,6 +234,27 @@ def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Tow
         yield ok(check, f"{counted(now.all, 'connection')} to parents{several}, none by plain TCP")
 
 
+def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:
+    """Check which parents Squid takes for dead. *states*: by their names; *error*: why Squid does not tell."""
+    check = "parents, to Squid"
+    if not states:
+        return warn(
+            check,
+            f"Squid does not tell which it takes for dead: {error or 'its page names none'}",
+            "one that is dead is found to be back by a request, which is refused or handed to another",
+            advice,
+        )
+    dead = [name for name, up in states.items() if not up]
+    if dead:
+        return warn(
+            check,
+            f"taken for dead: {', '.join(dead)}; tried every few seconds",
+            "no request is handed to it" if len(dead) < len(states) else "every request is refused",
+            "see the lines about parents and uplinks",
+        )
+    return ok(check, f"{counted(len(states), 'parent')}, none taken for dead")
+
+
 def gateways(default_routes: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the gateway of each interface, by ``ip -j route show default``."""
     return {route["dev"]: route.get("gateway", "") for route in default_routes if "dev" in route}

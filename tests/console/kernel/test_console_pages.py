@@ -293,17 +293,6 @@ def test_light_and_dark_are_chosen_and_kept(site: Site) -> None:
     site.browser.run("localStorage.clear()")
 
 
-def test_a_policy_is_tried(site: Site) -> None:
-    site.open("what-if")
-    site.browser.find("#what-if-text").send_keys("version: 1")
-    site.browser.find("#what-if button").click()
-    site.browser.until_text("#what-if-result", "it would be refused:policy:1: rules: is required")
-    site.browser.find("#what-if-text").send_keys("\nrules: []")
-    site.browser.find("#what-if button").click()
-    site.browser.until_text("#what-if-result", "capped at 1 Mbit/s")
-    assert "Capped subflows: 3 now, 6 with this policy." in site.browser.text("#what-if-result")
-
-
 def test_names_from_the_throttler_never_become_markup(site: Site) -> None:
     site.world.tell("fault", "<img src=x onerror=\"document.title='broken into'\"> &amp; <b>bold</b>")
     site.open("live")

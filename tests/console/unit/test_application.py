@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_throttler import FakeThrottler, World, until
+from fake_throttler import TEXT, FakeThrottler, World, until
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
@@ -263,6 +263,12 @@ def test_a_policy_is_tried_and_nothing_applied(site: Site, client: TestClient) -
     answer = client.post("/api/what_if", json={"policy": text}).json()
     assert (answer["capped_now"], answer["capped_then"]) == (3, 6)
     assert site.world.asked[-1] == {"query": "what_if", "policy": text}
+
+
+def test_the_text_of_the_policy_in_force_is_there_to_begin_with(site: Site, client: TestClient) -> None:
+    answer = client.get("/api/policy_text").json()
+    assert (answer["text"], answer["file"]) == (TEXT, "/etc/mptcp-throttler/policy.yaml")
+    assert site.world.asked[-1] == {"query": "policy"}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ POLICY = "version: 1\nrules: []\n"
         {"query": "connections", "sort": "rate", "limit": 2},
         {"query": "explain", "token": "4f037d87"},
         {"query": "events", "after": 0},
+        {"query": "policy"},
         {"query": "what_if", "policy": POLICY},
         {"query": "what_if", "policy": "version: 1\n"},
     ],

@@ -88,10 +88,12 @@ def test_paths_come_and_go(portal: PortalSite, family: int) -> None:
             with connection(portal, family) as one:
                 one.get(CHECK)
                 found = one.until(lambda said: len(said["subflows"]) == 1, "one path is seen")
-                assert found["headline"] == "Multipath TCP with 1 subflow so far: Wi-Fi"
+                # "so far" is said of a connection that has just begun, which on a busy machine is long ago by now.
+                assert found["headline"].replace(" so far", "") == "Multipath TCP with 1 subflow: Wi-Fi"
                 client.run(["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"])
                 found = one.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
-                assert found["headline"] == "Multipath TCP with 2 subflows so far: Wi-Fi and LTE"
+                assert found["headline"].replace(" so far", "") == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
+                found = one.until(lambda said: " so far" not in said["headline"], "it is an older connection")
                 assert [each["address"] for each in found["subflows"]][1] == address
                 assert found["lines"] == ["None of them is limited now."]
                 client.run(["ip", "mptcp", "endpoint", "delete", "id", number])

@@ -40,7 +40,7 @@ def test_behind_a_relay_the_page_shows_the_relays_connection(
         for _ in range(5):
             said = phone.look("MPTCP-Client: 10.77.8.2 3128")
             assert (said["transport"], said["throttler"]) == ("multipath", "absent")
-            assert said["headline"] == "Multipath TCP with 2 subflows so far"
+            assert said["headline"] == "Multipath TCP with 2 subflows"
             assert "Another proxy, a relay for instance" in said["lines"][0]
         with site.throttled(LTE_CAPPED):
             said = phone.until(lambda said: any(each["capped"] for each in said["subflows"]), "the relay's cap is said")

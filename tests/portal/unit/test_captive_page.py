@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -11,8 +13,9 @@ import pytest
 from answering_socket import answering
 from portal_throttler import MONTH, of_clients
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 
-from mptcp_portal.asking import Asker
+from mptcp_portal.asking import MOST_SYSTEMS, Asker
 from mptcp_portal.captive_page import captive_app, client_address
 from mptcp_portal.settings import load_settings
 
@@ -61,6 +64,45 @@ def test_by_its_own_certificate_the_address_is_the_connections(throttler: Path) 
 def test_who_stands_in_front_must_be_the_one(throttler: Path) -> None:
     assert ask(throttler, "10.0.0.9", **{"X-Forwarded-For": "10.0.0.7"}).status_code == 403
     assert ask(throttler, "127.0.0.1").status_code == 403
+
+
+async def ask_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str, str], Any]:
+    """Ask *app* without a thread and a loop of its own; return status, headers and document."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/captive-portal", "query_string": b"", "headers": [],
+        "client": (client, 1), "server": ("10.0.0.1", 3182), "scheme": "https", "http_version": "1.1", "root_path": "",
+    }  # fmt: skip
+    await app(scope, receive, send)
+    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], headers, json.loads(b"".join(each.get("body", b"") for each in sent[1:]))
+
+
+def test_where_too_many_ask_at_once_nobody_is_told_that_there_is_no_volume(tmp_path: Path) -> None:
+    """Defect: of twenty phones that came back at once, some were told nothing of their volume, as if they had none."""
+    clients = [f"10.0.1.{number}" for number in range(MOST_SYSTEMS + 5)]
+    captive = load_settings("captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}", "portal.yaml").captive
+    assert captive is not None
+
+    async def all_at_once() -> list[tuple[int, dict[str, str], Any]]:
+        app = captive_app(captive, Asker(tmp_path / "s", pause=0.001))
+        return await asyncio.gather(*(ask_within_loop(app, each) for each in clients))
+
+    with answering(tmp_path / "s", of_clients({}, dict.fromkeys(clients, OWN))):
+        answers = asyncio.run(all_at_once())
+    for status, headers, found in answers:
+        if status == 200:
+            assert found == {"captive": False, "bytes-remaining": 7}
+        else:
+            assert (status, headers["retry-after"]) == (503, "10")
+    assert [status for status, _, _ in answers].count(200) == MOST_SYSTEMS
 
 
 def test_addresses_of_clients() -> None:

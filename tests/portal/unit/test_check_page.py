@@ -16,7 +16,7 @@ from portal_throttler import LTE, MONTH, WIFI, of_clients
 from starlette.testclient import TestClient
 
 from mptcp_portal import own_connection
-from mptcp_portal.asking import WAITING, Asker
+from mptcp_portal.asking import MOST_PAGES, MOST_SYSTEMS, Asker
 from mptcp_portal.check_page import check_app
 from mptcp_portal.check_report import KernelView, Throttler
 from mptcp_portal.netlink import Address
@@ -52,7 +52,7 @@ def test_a_client_gets_its_own_connection(throttler: Path) -> None:
     with served(throttler) as client:
         page = client.get("/", headers={"MPTCP-Client": MINE})
         assert page.status_code == 200
-        assert "Multipath TCP with 2 subflows so far: Wi-Fi and LTE" in page.text
+        assert "Multipath TCP with 2 subflows: Wi-Fi and LTE" in page.text
         assert "LTE is held to 5 Mbit/s by rule evening." in page.text
         assert "month: 1.2 of 5 GB left." in page.text
         assert "secret" not in page.text
@@ -151,7 +151,7 @@ def test_behind_a_relay_a_second_subflow_is_waited_for_but_not_for_long(monkeypa
 
 def test_without_a_throttler_the_page_says_what_the_kernel_knows(tmp_path: Path) -> None:
     with served(tmp_path / "nobody.sock") as client:
-        assert "Multipath TCP with 2 subflows so far" in client.get("/", headers={"MPTCP-Client": MINE}).text
+        assert "Multipath TCP with 2 subflows" in client.get("/", headers={"MPTCP-Client": MINE}).text
         page = client.get("/", headers={"MPTCP-Client": "10.77.9.9 4"}).text
         assert "Plain TCP over one path" in page
         assert "What speaks Multipath TCP" in page
@@ -236,23 +236,78 @@ def test_a_connection_whose_first_subflow_is_gone_is_found_by_its_token(tmp_path
 def test_a_crowd_does_not_become_a_crowd_of_questions(tmp_path: Path) -> None:
     async def crowd() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0.01)
-        answers = await asyncio.gather(
-            *(asker.ask({"query": "client", "endpoint": f"10.0.0.{n}:1"}) for n in range(50))
-        )
+        answers = await asyncio.gather(*(asker.client(f"10.0.0.{n}:1", None) for n in range(50)))
         return [status for status, _ in answers]
 
     with answering(tmp_path / "s", of_clients({})) as asked:
         answers = asyncio.run(crowd())
-    assert len(asked) == answers.count(Throttler.ANSWERED) == WAITING
-    assert answers.count(Throttler.BUSY) == 50 - WAITING
+    assert len(asked) == answers.count(Throttler.ANSWERED) == MOST_PAGES
+    assert answers.count(Throttler.BUSY) == 50 - MOST_PAGES
+
+
+def test_a_client_with_many_connections_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Defect: one with six connections had all places, and all others were told that too many ask."""
+
+    async def both() -> tuple[list[Throttler], list[Throttler]]:
+        asker = Asker(tmp_path / "s", pause=0.01)
+        many = [asker.client(f"10.0.0.9:{n}", None) for n in range(1, 30)]
+        others = [asker.client(f"10.0.0.{n}:1", None) for n in range(1, MOST_PAGES)]
+        statuses = [status for status, _ in await asyncio.gather(*many, *others)]
+        return statuses[: len(many)], statuses[len(many) :]
+
+    with answering(tmp_path / "s", of_clients({})):
+        many, others = asyncio.run(both())
+    assert set(others) == {Throttler.ANSWERED}
+    assert many.count(Throttler.ANSWERED) == 1
+
+
+def test_pages_leave_room_for_systems_that_ask_for_their_volume(tmp_path: Path) -> None:
+    async def both() -> list[Throttler]:
+        asker = Asker(tmp_path / "s", pause=0.001)
+        pages = [asker.client(f"10.0.0.{n}:1", None) for n in range(50)]
+        answers = await asyncio.gather(*pages, *(asker.budgets_of(f"10.0.0.{n}") for n in range(MOST_SYSTEMS)))
+        return [status for status, _ in answers[len(pages) :]]
+
+    with answering(tmp_path / "s", of_clients({})):
+        assert asyncio.run(both()) == [Throttler.ANSWERED] * MOST_SYSTEMS
 
 
 def test_who_asks_the_same_again_at_once_is_not_a_question(tmp_path: Path) -> None:
-    async def twice() -> None:
+    async def twice() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0)
-        for _ in range(2):
-            await asker.ask({"query": "client", "endpoint": "10.0.0.1:1"})
+        together = await asyncio.gather(*(asker.client("10.0.0.1:1", None) for _ in range(2)))
+        return [status for status, _ in (*together, await asker.client("10.0.0.1:1", None))]
 
     with answering(tmp_path / "s", of_clients({})) as asked:
-        asyncio.run(twice())
+        assert asyncio.run(twice()) == [Throttler.ANSWERED] * 3
     assert len(asked) == 1
+
+
+def test_who_goes_away_takes_nobodys_answer_along(tmp_path: Path) -> None:
+    async def one_goes() -> Throttler:
+        asker = Asker(tmp_path / "s", pause=0)
+        first = asyncio.ensure_future(asker.client("10.0.0.1:1", None))
+        second = asyncio.ensure_future(asker.client("10.0.0.1:1", None))
+        await asyncio.sleep(0)
+        first.cancel()
+        return (await second)[0]
+
+    with answering(tmp_path / "s", of_clients({})):
+        assert asyncio.run(one_goes()) is Throttler.ANSWERED
+
+
+def test_the_bar_of_a_volume_has_its_levels(throttler: Path) -> None:
+    """Defect: it was green until nothing was left."""
+    with served(throttler) as client:
+        page = client.get("/", headers={"MPTCP-Client": MINE}).text
+        (found,) = client.get("/check.json", headers={"MPTCP-Client": MINE}).json()["budgets"]
+    levels = 'low="500000000" high="1250000000" optimum="5000000000" value="1200000000"'
+    assert f'<meter min="0" max="5000000000" {levels}>' in page
+    assert (found["low"], found["getting_low"], found["volume"]) == (5 * 10**8, 125 * 10**7, 5 * 10**9)
+
+
+def test_the_headline_alone_is_read_out_by_itself(throttler: Path) -> None:
+    """Defect: all lines were, and of a download every three seconds how much is left."""
+    with served(throttler) as client:
+        page = client.get("/", headers={"MPTCP-Client": MINE}).text
+    assert re.findall(r"<(\w+)[^>]*aria-live", page) == ["h1"]

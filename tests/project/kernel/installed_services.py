@@ -126,7 +126,7 @@ def capped_client(site: Site) -> Iterator[Connection]:
         limits = {each["path"]: each["limit"] for each in said["subflows"]}
         assert limits == {"ethernet": "5 Mbit/s", "wifi": "none"}, said
         page = client.get(CHECK)[2].decode()
-        assert "Multipath TCP with 2 subflows so far" in page, page
+        assert "Multipath TCP with 2 subflows" in page, page
         assert "ethernet is held to 5 Mbit/s by rule spare-ethernet." in page, page
         yield client
 

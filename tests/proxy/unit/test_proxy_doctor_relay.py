@@ -27,6 +27,19 @@ def is_as(finding: Finding, status: Status, *words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("states", "error", "status", "words"),
+    [
+        ({"one": True}, "", OK, "1 parent, none"),
+        ({"one": True, "two": False}, "", WARN, "taken for dead: two"),
+        ({}, "403 Forbidden", WARN, "403 Forbidden"),
+        ({}, "", WARN, "names none"),
+    ],
+)
+def test_which_parents_squid_takes_for_dead(states: dict[str, bool], error: str, status: Status, words: str) -> None:
+    is_as(relay.alive(states, error, "write it"), status, words)
+
+
+@pytest.mark.parametrize(
     ("subflows", "status", "words"),
     [
         (8, OK, "8 additional subflows"),

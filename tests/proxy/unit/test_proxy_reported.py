@@ -53,6 +53,18 @@ def told(manager: socket.socket) -> list[str]:
             return lines
 
 
+def test_which_parents_answer_is_in_the_status(places: Places, manager: socket.socket) -> None:
+    reported = Reported(places)
+    reported.parents("all parents answer")
+    assert told(manager) == []
+    reported.listeners([3128], [], [])
+    assert told(manager)[-1] == "STATUS=serving: port 3128 by Multipath TCP; all parents answer"
+    reported.parents("all parents answer")
+    assert told(manager) == []
+    reported.parents("DOES NOT ANSWER: one")
+    assert told(manager) == ["STATUS=serving: port 3128 by Multipath TCP; DOES NOT ANSWER: one"]
+
+
 def test_it_is_ready_once_squid_listens(places: Places, manager: socket.socket) -> None:
     reported = Reported(places)
     reported.listeners([3128], [], [3128])

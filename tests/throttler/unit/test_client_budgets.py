@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,20 @@ async def test_an_address_has_its_own_volume_and_not_that_of_its_other_path(tmp_
         # As one connection both are its owner's.
         found = scene.ask(query="client", endpoint=f"{WIFI}:40000")["budgets"]
         assert {each["client"] for each in found} == {WIFI, LTE}
+
+
+@scenario
+async def test_the_owner_is_told_how_old_the_connection_is_and_by_which_clock_volumes_end(tmp_path: Path) -> None:
+    """Defect: when a volume begins anew was said by the clock of the host, whatever zone the policy has."""
+    kernel = FakeKernel()
+    begun = time.time()
+    kernel.sockets.connect(7, WIFI, LTE)
+    async with running(tmp_path, OF_EACH + "time_zone: Europe/Athens\n", kernel) as scene:
+        found = scene.ask(query="client", endpoint=f"{WIFI}:40000")
+        assert found["time_zone"] == "Europe/Athens"
+        assert begun - 1 <= found["since"] <= found["time"]
+        nobody = scene.ask(query="client", endpoint=f"{WIFI}:9")
+        assert (nobody["since"], nobody["time_zone"]) == (None, "Europe/Athens")
 
 
 @scenario

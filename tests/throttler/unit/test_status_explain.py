@@ -1,4 +1,4 @@
-"""What the status socket answers to ``explain`` and ``what_if``: the whole daemon against a kernel of fakes."""
+"""What the status socket answers to ``explain``: the whole daemon against a kernel of fakes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scen
 from test_status_answers import LTE, WIFI, listed, sampled
 from test_status_events import VOLUME
 
-from mptcp_common import status_client
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.stages.degradation import Candidate, Relaxation
 from mptcp_throttler.stages.guard import Relaxed
 from mptcp_throttler.telemetry.event_ring import MAX_EVENTS
 from mptcp_throttler.views.explanation import explanation
-from mptcp_throttler.views.what_if import MAX_CHANGES
 
 
 def explained(scene: Scene, **request: object) -> list[dict[str, Any]]:
@@ -282,61 +280,3 @@ async def test_in_a_dry_run_nothing_is_in_force(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED + "dry_run: true\n", kernel) as scene:
         wifi = explained(scene, token="7")[0]
         assert (wifi["verdict"], wifi["cap_state"]) == ("capped at 5 Mbit/s (dry run)", "none")
-
-
-async def asked(tmp_path: Path, policy: str) -> dict[str, Any]:
-    """Ask in a child: the answer is made by deciding anew, in a copy of the daemon."""
-    return await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": policy}, 60.0)
-
-
-@scenario
-async def test_another_policy_is_tried_without_being_taken(tmp_path: Path) -> None:
-    kernel = FakeKernel()
-    kernel.sockets.connect(7, WIFI, LTE)
-    async with running(tmp_path, CAPPED, kernel) as scene:
-        found = await asked(tmp_path, CAPPED)
-        assert (found["changes"], found["changed"], found["capped_now"], found["capped_then"]) == ([], 0, 1, 1)
-        found = await asked(tmp_path, CAPPED.replace("[a]", "[b]").replace("cap-a", "cap-b"))
-        assert [(each["remote"], each["path"], each["now"], each["then"]) for each in found["changes"]] == [
-            ("10.1.0.1:40000", "a", "capped at 5 Mbit/s by rule cap-a", "not capped"),
-            ("10.2.0.1:40000", "b", "not capped", "capped at 5 Mbit/s by rule cap-b"),
-        ]
-        assert found["errors"] == []
-        assert (await asked(tmp_path, UNCAPPED))["capped_then"] == 0
-        assert (await asked(tmp_path, BOTH_WAYS))["capped_then"] == 2
-        assert scene.status()["policy"]["rules"] == ["cap-a"]
-        assert explained(scene, token="7")[0]["verdict"] == "capped at 5 Mbit/s"
-
-
-@scenario
-async def test_budgets_that_are_used_up_count_for_another_policy(tmp_path: Path) -> None:
-    kernel = FakeKernel()
-    kernel.sockets.connect(7, WIFI, LTE)
-    async with running(tmp_path, VOLUME, kernel) as scene:
-        await sampled(scene)
-        kernel.sockets.carry(four_tuple(LTE), 1_200_000)
-        await sampled(scene)
-        assert (await asked(tmp_path, VOLUME))["changed"] == 0
-        (change,) = (await asked(tmp_path, VOLUME.replace("after: 1 MB", "after: 2 MB")))["changes"]
-        assert (change["now"], change["then"]) == ("capped at 1 Mbit/s by rule volume", "not capped")
-
-
-@scenario
-async def test_a_policy_with_mistakes_is_told_them_all(tmp_path: Path) -> None:
-    async with running(tmp_path, CAPPED):
-        found = await asked(tmp_path, PATHS + "rules: [{name: x, paths: [c], throttle: {rate: 5}}]\n")
-        assert len(found["errors"]) == 2
-        assert all(each.startswith("policy:5: rules[0].") for each in found["errors"])
-        assert "changes" not in found
-
-
-@scenario
-async def test_only_so_many_changes_are_listed(tmp_path: Path) -> None:
-    kernel = FakeKernel()
-    count = MAX_CHANGES + 10
-    for number in range(count):
-        host = f"{number >> 8}.{number & 255}"
-        kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
-    async with running(tmp_path, UNCAPPED, kernel):
-        found = await asked(tmp_path, CAPPED)
-        assert (len(found["changes"]), found["changed"]) == (MAX_CHANGES, count)

@@ -70,7 +70,7 @@ def check_policy(text: str, source: str, interfaces: Collection[str] | None = No
     )
     if section is None or errors:
         return CheckedPolicy(None, errors)
-    policy = _policy(section)
+    policy = _policy(section, text)
     warnings = [*_unused_budgets(section, document), *_of_rules(composition.warnings(policy), document)]
     found = [*composition.notes(policy), *composition.per_interface(policy, interfaces)]
     notes = _of_rules(found, document, Severity.NOTE)
@@ -85,7 +85,7 @@ def load_policy(text: str, source: str) -> Policy:
     return checked.policy
 
 
-def _policy(section: PolicySection) -> Policy:
+def _policy(section: PolicySection, text: str) -> Policy:
     budgets = {name: budget_of(name, True, each) for name, each in section.budgets.items()}
     return Policy(
         paths=tuple(_path(name, path) for name, path in section.paths.items()),
@@ -94,6 +94,7 @@ def _policy(section: PolicySection) -> Policy:
         dry_run=section.dry_run,
         guard=Guard(**section.guard.model_dump()),
         anticipate=section.anticipate,
+        text=text,
     )
 
 

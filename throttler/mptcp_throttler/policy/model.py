@@ -6,7 +6,7 @@ Rates are integer bits per second, bursts integer bytes.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import time
 from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
@@ -246,6 +246,8 @@ class Policy:
     guard: Guard = Guard()
     anticipate: bool = True
     """A young connection is decided as if its second subflow stood (``policy.anticipation``)."""
+    text: str = field(default="", compare=False, repr=False)
+    """What it was made of, for who wants to change it: the file may be another by now."""
 
     @property
     def budgets(self) -> tuple[Budget, ...]:

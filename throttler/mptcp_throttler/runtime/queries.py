@@ -44,7 +44,7 @@ from mptcp_throttler.views.explain import explain
 from mptcp_throttler.views.known import Known, Sockets
 from mptcp_throttler.views.own_client import own_client
 from mptcp_throttler.views.requests import SCHEMA, Request, RequestError, parse_request
-from mptcp_throttler.views.rule_words import rules_in_words
+from mptcp_throttler.views.rule_words import paths_in_words, rules_in_words
 from mptcp_throttler.views.summary import Counted, summary
 from mptcp_throttler.views.what_if import Decided, what_if
 
@@ -105,6 +105,7 @@ class Queries:
             "summary": lambda _: self._object(self._summary()),
             "connections": lambda request: self._with_head(connections(self._known, request)),
             "explain": lambda request: self._object(self._explain(request)),
+            "policy": lambda _: self._object(self._policy() | {"text": parts.decisions.policy.text}),
             "what_if": lambda request: self._object(self._what_if(request.arguments["policy"])),
             "events": lambda request: self._with_head(events(self._events, parts.tracker.connections, request)),
             "client": lambda request: self._object(
@@ -216,14 +217,21 @@ class Queries:
             "ledger_error": parts.budgets.trouble,
             "captures": parts.observers.capturing(),
             "bpf": {"pacing": parts.paced, "counting": parts.counted},
-            "policy": {
-                "file": str(parts.settings.policy),
-                "since": parts.reloads.since or parts.started,
-                "dry_run": policy.dry_run,
+            "policy": self._policy()
+            | {
                 "rules": [rule.name for rule in policy.rules],
+                "paths_in_words": paths_in_words(policy),
                 "rules_in_words": rules_in_words(policy),
             },
             "last_event": self._events.last,
+        }
+
+    def _policy(self) -> dict[str, Any]:
+        parts = self._parts
+        return {
+            "file": str(parts.settings.policy),
+            "since": parts.reloads.since or parts.started,
+            "dry_run": parts.decisions.policy.dry_run,
         }
 
     def _explain(self, request: Request) -> dict[str, Any]:
@@ -244,6 +252,7 @@ class Queries:
             policy, _ = accept_policy(text, "policy", self._parts.settings)
         except DocumentError as error:
             return {"errors": [str(problem) for problem in error.problems]}
+        dry_run_now = decisions.policy.dry_run
         decisions.set_policy(policy)
 
         def decided() -> Iterator[Decided]:
@@ -251,7 +260,12 @@ class Queries:
                 *_, verdicts = decisions.steps(connection, now)
                 yield connection, self._known.verdicts.get(token, ()), verdicts
 
-        return {"errors": []} | what_if(decided())
+        return {"errors": []} | what_if(
+            decided(),
+            dry_run_now=dry_run_now,
+            dry_run_then=policy.dry_run,
+            flags_can_be_set=self._parts.path_manager.in_force,
+        )
 
     def _budgets_of(self, clients: Collection[str]) -> list[dict[str, Any]]:
         return budgets_of(self._parts.decisions.policy, self._parts.budget_stage.accounts(), self._now, clients)

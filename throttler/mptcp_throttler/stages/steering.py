@@ -177,7 +177,7 @@ class SteeringStage:
         """Return *verdicts* with the caps that balance loads, and the reasons of all that are steered."""
         del now
         token = connection.token
-        rule, path_of = _steered(verdicts)
+        rule, path_of = steered(verdicts)
         if rule is None or rule.steer is None:
             self.forget(token)
             return verdicts
@@ -297,7 +297,7 @@ class SteeringStage:
         return self._flags.release_all()
 
 
-def _steered(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[FourTuple, str]]:
+def steered(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[FourTuple, str]]:
     """Return the rule that steers a connection, None without, and the paths of the subflows that it steers among.
 
     Where several rules steer one connection, the first says how: data cannot follow two modes at once.

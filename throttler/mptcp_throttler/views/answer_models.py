@@ -310,6 +310,10 @@ class OwnBudget(Part):
 
 class ClientAnswer(Answer):
     multipath: bool
+    since: Moment | None
+    """When the connection began."""
+    time_zone: str
+    """Of the policy, by whose clock budgets begin anew."""
     subflows: list[OwnSubflow]
     budgets: list[OwnBudget]
     """Those that meter this connection."""
@@ -320,12 +324,23 @@ class BudgetsAnswer(Answer):
     """Those that have metered the address in the present period, meter it now, or would."""
 
 
+class PolicyAnswer(Answer):
+    file: str
+    since: Moment
+    """When it was taken."""
+    dry_run: bool
+    text: str
+    """What was taken, comments included; the file may be another by now."""
+
+
 class Change(Part):
     token: Token
     remote: Endpoint
     path: str | None
+    """On which it would be; where the other policy has no rule for its direction, on which it is."""
     direction: DirectionName
     now: str
+    """Its cap, its steering, and where it changes, its budget; `(dry run)` where that is not done."""
     then: str
     why: str | None
     """The reason that the subflow would have."""
@@ -335,7 +350,13 @@ class WhatIfAnswer(Answer):
     errors: list[str]
     """Why it is no policy, one line each; then there is nothing else."""
     changes: list[Change] | None = None
-    """At most 200."""
+    """Subflows with another cap, steering or budget, or for which a dry run would begin or end; at most 200."""
     changed: Count | None = None
+    stay_capped: list[Change] | None = None
+    """Those that would be capped, and treated in all as they are; at most 200."""
+    stay_capped_count: Count | None = None
     capped_now: Count | None = None
+    """Each direction of a subflow counts; none in a dry run."""
     capped_then: Count | None = None
+    dry_run_now: bool | None = None
+    dry_run_then: bool | None = None

@@ -26,8 +26,9 @@ def own_client(
 ) -> dict[str, Any]:
     """Return the answer. *budgets* returns the accounts of some addresses, and those that all share."""
     connection = connection_with(known, endpoint)
+    time_zone = str(known.policy.time_zone)
     if connection is None:
-        return {"multipath": False, "subflows": [], "budgets": []}
+        return {"multipath": False, "since": None, "time_zone": time_zone, "subflows": [], "budgets": []}
     verdicts = known.verdicts.get(connection.token, ())
     down, up = by_direction(verdicts)
     active = [each for each in connection.subflows if each.state is SubflowState.ACTIVE]
@@ -63,6 +64,8 @@ def own_client(
     addresses = {text for text in texts if text is not None}
     return {
         "multipath": True,
+        "since": connection.since,
+        "time_zone": time_zone,
         "subflows": subflows,
         "budgets": [own_budget(each) for each in budgets(addresses) if each["name"] in metered],
     }

@@ -159,6 +159,7 @@ QUERIES: Final[Mapping[str, Mapping[str, _Check]]] = {
     },
     "client": {"endpoint": _endpoint},
     "budgets": {"client": _address},
+    "policy": {},
     "what_if": {"policy": _text(LARGEST_REQUEST)},
 }
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {

@@ -1,22 +1,59 @@
-"""Each rule of a policy in words: when and for whom it holds, and what it does: a cap, a budget, steering, exemptions.
+"""Paths and rules of a policy in words: what is on a path; when and for whom a rule holds, and what it does: a cap, a
+budget, steering, exemptions.
 
-Nothing of a rule is left out that changes what it does to a subflow, but of many clients four are named. Pure.
+Nothing is left out that changes what is done to a subflow, but of many clients four are named. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from mptcp_common.units import approximate_size, counted
 from mptcp_throttler.policy.evaluate import cap_text
-from mptcp_throttler.policy.model import Budget, Direction, Kind, Onset, Period, Policy, Rule, Steer, Throttle
+from mptcp_throttler.policy.model import (
+    Budget,
+    Direction,
+    Kind,
+    Network,
+    Onset,
+    PathMatch,
+    Period,
+    Policy,
+    Rule,
+    Steer,
+    Throttle,
+)
 from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT, hours_text
 
 MOST_PREFIXES: Final = 4
 """Of clients that are named; of more, how many."""
 _EXEMPT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
 _COUNTED: Final = {Direction.DOWN: "downloads", Direction.UP: "uploads"}
+
+
+def paths_in_words(policy: Policy) -> list[dict[str, Any]]:
+    """Return for each path, in order, its name as ``path`` and its ``conditions``, in words."""
+    return [{"path": each.name, "conditions": list(_on_path(each))} for each in policy.paths]
+
+
+def _on_path(path: PathMatch) -> Iterator[str]:
+    if path.interfaces is not None:
+        yield f"interface {' or '.join(sorted(path.interfaces))}"
+    if path.clients is not None:
+        yield _clients(path.clients)
+    if path.remote_ids is not None:
+        yield f"client's address ID {' or '.join(map(str, sorted(path.remote_ids)))}"
+    if path.initial is not None:
+        yield "the initial subflow" if path.initial else "joined subflows"
+    if path.backup is not None:
+        yield "backup subflows" if path.backup else "subflows that are not backup"
+
+
+def _clients(prefixes: Sequence[Network]) -> str:
+    named = ", ".join(str(each) for each in prefixes[:MOST_PREFIXES])
+    more = len(prefixes) - MOST_PREFIXES
+    return f"clients {named}{f' and {more} more' if more > 0 else ''}"
 
 
 def rules_in_words(policy: Policy) -> list[dict[str, Any]]:
@@ -33,9 +70,7 @@ def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
     if rule.directions != {Direction.DOWN}:
         yield "uploads" if rule.directions == {Direction.UP} else "downloads and uploads"
     if rule.clients is not None:
-        named = ", ".join(str(each) for each in rule.clients[:MOST_PREFIXES])
-        more = len(rule.clients) - MOST_PREFIXES
-        yield f"clients {named}{f' and {more} more' if more > 0 else ''}"
+        yield _clients(rule.clients)
     if rule.min_subflows is not None:
         yield f"at least {counted(rule.min_subflows, 'active subflow')}"
     if rule.max_subflows is not None:
@@ -48,9 +83,9 @@ def _does(rule: Rule) -> Iterator[str]:
     if rule.throttle is not None:
         last = "" if rule.lift_last else ", on the last usable subflow too"
         guard = "" if rule.guard else ", never relaxed by the guard"
-        yield f"cap of {_cap(rule.throttle)}{last}{guard}{_from_the_second(rule, Kind.THROTTLE)}"
+        yield f"cap of {cap_in_words(rule.throttle)}{last}{guard}{_from_the_second(rule, Kind.THROTTLE)}"
     if rule.budget is not None:
-        yield _budget(rule.budget) + (", relaxed by the guard" if rule.budget_guard else "")
+        yield budget_in_words(rule.budget) + (", relaxed by the guard" if rule.budget_guard else "")
     if rule.steer is not None:
         yield _steering(rule.steer) + _from_the_second(rule, Kind.STEER)
     for kind in Kind:
@@ -63,15 +98,17 @@ def _from_the_second(rule: Rule, kind: Kind) -> str:
     return ", from the second active subflow on" if rule.min_subflows is None and rule.least(kind) > 1 else ""
 
 
-def _cap(throttle: Throttle) -> str:
+def cap_in_words(throttle: Throttle) -> str:
+    """Return ``5 Mbit/s per client, up to 8 Mbit/s, at once``."""
     burst = "" if throttle.burst is None else f", burst of {approximate_size(throttle.burst)}"
     onset = ", at once" if throttle.onset is Onset.AT_ONCE else ""
     return f"{cap_text(throttle)}{burst}{onset}"
 
 
-def _budget(budget: Budget) -> str:
+def budget_in_words(budget: Budget) -> str:
+    """Return ``budget monthly, by month for each client: after 5.00 GB 512 kbit/s``."""
     steps = (
-        f"after {approximate_size(step.after)} {'no cap' if step.throttle is None else _cap(step.throttle)}"
+        f"after {approximate_size(step.after)} {'no cap' if step.throttle is None else cap_in_words(step.throttle)}"
         for step in budget.steps
     )
     whose = "each client" if budget.per_client else "all clients together"

@@ -32,6 +32,7 @@ ANSWERS: Final[dict[str, type[models.Answer]]] = {
     "events": models.EventsAnswer,
     "client": models.ClientAnswer,
     "budgets": models.BudgetsAnswer,
+    "policy": models.PolicyAnswer,
     "what_if": models.WhatIfAnswer,
 }
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
@@ -60,6 +61,7 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     },
     "client": {"endpoint": (str, Field(description="The client's end of any subflow: `ADDR:PORT`, `[ADDR]:PORT`."))},
     "budgets": {"client": (str, Field(description="An address: `192.0.2.1`, `2001:db8::1`."))},
+    "policy": {},
     "what_if": {"policy": (str, Field(description="The text of a policy file."))},
 }
 

@@ -162,12 +162,22 @@ class RuleWords(Part):
     """Its cap, its budget, its steering, and from what it exempts."""
 
 
+class PathWords(Part):
+    """One path for people."""
+
+    path: str
+    conditions: list[str]
+    """All of them hold for a subflow on it; none: every subflow."""
+
+
 class SummaryPolicy(Part):
     file: str
     since: Moment
     """When it was taken."""
     dry_run: bool
     rules: list[str]
+    paths_in_words: list[PathWords]
+    """In the policy's order."""
     rules_in_words: list[RuleWords]
     """In the same order."""
 

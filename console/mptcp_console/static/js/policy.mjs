@@ -10,6 +10,11 @@ import {between, guaranteed} from "./words.mjs";
 
 /** @typedef {import("./types.mjs").Rule} Rule */
 /** @typedef {{rule: string, conditions: string[], does: string[]}} RuleWords */
+/** @typedef {{path: string, conditions: string[]}} PathWords */
+/**
+ * One subflow in the answer to what_if.
+ * @typedef {{token: string, remote: string, path: string|null, direction: string, now: string, then: string, why: string|null}} Treated
+ */
 /** @typedef {{name: string, client: string|null, used: number, volume: number, until: number|null, accounts?: number, used_up?: number}} Budget */
 
 const SECONDS = 3;
@@ -52,6 +57,14 @@ function draw(answer) {
     ["Rules", String(policy?.rules?.length ?? 0)],
     ["Reloads", answer.reloads ? `${answer.reloads.accepted} taken, ${answer.reloads.refused} refused` : "–"],
   ]);
+  const paths = byId("path-words");
+  keyed(paths, policy?.paths_in_words ?? [], (/** @type {PathWords} */ each) => each.path,
+    (/** @type {PathWords} */ each) => make("li", {}, make("strong", {}, each.path), make("span")),
+    (item, /** @type {PathWords} */ each) => {
+      setText(item.children[1], ` ${each.conditions.length > 0 ? each.conditions.join("; ") : "every subflow"}`);
+    });
+  paths.querySelector(":scope > .empty")?.remove();
+  if (paths.children.length === 0) paths.append(make("li", {class: "empty"}, "The policy names no path."));
   /** @type {string[]} */
   const order = policy?.rules ?? [];
   const words = byId("rule-words");
@@ -128,11 +141,27 @@ export class WhatIfPage {
       event.preventDefault();
       this.#ask();
     });
+    byId("what-if-start").addEventListener("click", () => this.#start());
+  }
+
+  /** Put the text of the policy in force there. */
+  async #start() {
+    const text = byId("what-if-text");
+    const result = byId("what-if-result");
+    if (text.value.trim() !== "" && !confirm("Replace what is written there?")) return;
+    try {
+      const policy = await get("policy_text");
+      text.value = policy.text;
+      const since = `${moment(policy.since, policy.time)} (${age(policy.time - policy.since)})`;
+      result.replaceChildren(make("p", {class: "message"}, `This is in force since ${since}, of ${policy.file}.`));
+    } catch (error) {
+      result.replaceChildren(make("p", {class: "message"}, `No answer: ${/** @type {Error} */ (error).message}.`));
+    }
   }
 
   async #ask() {
     const result = byId("what-if-result");
-    const button = byId("what-if").querySelector("button");
+    const button = byId("what-if").querySelector("button.primary");
     const policy = byId("what-if-text").value;
     if (policy.trim() === "") {
       result.replaceChildren(make("p", {class: "message"}, "Paste a policy first."));
@@ -156,16 +185,39 @@ function answerOf(answer) {
       make("ul", {class: "errors"}, ...answer.errors.map((/** @type {string} */ each) => make("li", {}, each)))];
   }
   const changes = answer.changes ?? [];
-  const head = make("p", {class: "verdict"}, "Capped subflows: ", make("strong", {}, String(answer.capped_now)), " now, ",
-    make("strong", {}, String(answer.capped_then)), " with this policy.");
-  if (changes.length === 0) return [head, make("p", {}, "No subflow that is there now would be treated otherwise.")];
-  const titles = ["Connection", "Client's end", "Path", "Now", "Then"];
-  const rows = changes.map((/** @type {any} */ each) => make("tr", {},
-    make("th", {scope: "row"}, make("a", {href: `#connection/${each.token}`}, each.token)), make("td", {}, each.remote),
-    make("td", {}, pathLabel(each.path)), make("td", {}, each.now), make("td", {}, each.then, make("p", {class: "why-text"}, each.why))));
+  const dry = (/** @type {boolean|undefined} */ run) => run ? " (dry run)" : "";
+  const head = make("p", {class: "verdict"}, "Capped subflows: ", make("strong", {}, String(answer.capped_now)),
+    ` now${dry(answer.dry_run_now)}, `, make("strong", {}, String(answer.capped_then)),
+    ` with this policy${dry(answer.dry_run_then)}.`);
+  const stay = treated("What stays capped", answer.stay_capped ?? [], answer.stay_capped_count ?? 0,
+    "would be capped and treated as now", ["Cap"], each => [reasoned(each)]);
+  if (changes.length === 0) return [head, make("p", {}, "No subflow that is there now would be treated otherwise."), ...stay];
+  return [head, ...treated("What would change", changes, answer.changed, "would be treated otherwise", ["Now", "Then"],
+    each => [make("td", {}, each.now), reasoned(each)]), ...stay];
+}
+
+/**
+ * A cell with what a policy would make of a subflow, and why.
+ * @param {Treated} each
+ */
+function reasoned(each) {
+  return make("td", {}, each.then, ...(each.why ? [make("p", {class: "why-text"}, each.why)] : []));
+}
+
+/**
+ * A table of subflows; none where there are none.
+ * @param {string} label @param {Treated[]} rows @param {number} number of which these are the first
+ * @param {string} what is said of them @param {string[]} titles @param {(each: Treated) => Node[]} cells
+ * @returns {Node[]}
+ */
+function treated(label, rows, number, what, titles, cells) {
+  if (rows.length === 0) return [];
   const table = make("table", {},
-    make("caption", {}, `${counted(answer.changed, "subflow")} would be treated otherwise${
-      answer.changed > changes.length ? `; the first ${changes.length}` : ""}`),
-    make("thead", {}, make("tr", {}, ...titles.map(title => make("th", {scope: "col"}, title)))), make("tbody", {}, ...rows));
-  return [head, make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "What would change"}, table)];
+    make("caption", {}, `${counted(number, "subflow")} ${what}${number > rows.length ? `; the first ${rows.length}` : ""}`),
+    make("thead", {}, make("tr", {}, ...["Connection", "Client's end", "Path", "Direction", ...titles].map(
+      title => make("th", {scope: "col"}, title)))),
+    make("tbody", {}, ...rows.map(each => make("tr", {},
+      make("th", {scope: "row"}, make("a", {href: `#connection/${each.token}`}, each.token)), make("td", {}, each.remote),
+      make("td", {}, pathLabel(each.path)), make("td", {}, each.direction), ...cells(each)))));
+  return [make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": label}, table)];
 }

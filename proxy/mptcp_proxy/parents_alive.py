@@ -1,0 +1,191 @@
+"""Which parents of a relay answer, as Squid says; and by being asked, Squid tries those that do not.
+
+Squid finds by requests that a parent is dead. That it is back Squid finds by trying it, at most once a second, whenever
+something looks whether the parent is up (neighborUp and peerProbeConnect in src/neighbors.cc): a client's request,
+which has been handed elsewhere by the time that the trial has succeeded, or its cache manager's page of parents. So the
+page is asked for every few seconds. While all parents are up that costs no packet on any uplink; one that is dead is
+tried by Squid itself, the way that requests go: through the preload library, from the address that its rules say.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from mptcp_common.journal import WARNING
+from mptcp_common.reasons import reason
+
+from .configuration.listeners import Listener
+from .reported import say
+
+INTERVAL, LATER_INTERVAL = 5.0, 30.0
+"""Seconds between two questions, and where nothing has changed for LONG while a parent was dead: trials of one that
+does not answer come to 4 MB a day at the former pace."""
+LONG = 300.0
+_PATIENCE = 5.0
+"""Seconds for each step of an answer."""
+_PAGE = "/squid-internal-mgr/server_list"
+_MOST_BYTES = 1 << 20
+_NOT_FOR_US = ("accel", "intercept", "transparent", "tproxy", "require-proxy-header")
+_PARENT = re.compile(r"^Parent +: (?P<name>\S+)$.*?^Status +: (?P<status>\w+)", re.MULTILINE | re.DOTALL)
+ADVICE = 'squid.conf needs "http_access allow localhost manager" first, and a port that is open on 127.0.0.1'
+
+
+class Refused(Exception):
+    """Squid does not tell; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where Squid is asked."""
+
+    host: str
+    port: int
+
+
+def where(listeners: Iterable[Listener]) -> Where | None:
+    """Return where to ask, on loopback where that is possible; None without any listener that takes such a question."""
+    found = [
+        Where(_loopback(each.host), each.port)
+        for each in listeners
+        if each.statement.directive == "http_port" and not any(option in _NOT_FOR_US for option in each.options)
+    ]
+    return next((each for each in found if _is_loopback(each.host)), found[0] if found else None)
+
+
+def _loopback(host: str) -> str:
+    """Return the address by which a listener at *host* is reached from here."""
+    bare = host.strip("[]")
+    try:
+        address = ip_address(bare)
+    except ValueError:
+        return bare or "127.0.0.1"
+    if not address.is_unspecified:
+        return bare
+    return "127.0.0.1" if address.version == 4 else "::1"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def ask(place: Where) -> str:
+    """Return Squid's page of parents. Raises OSError where it does not answer, Refused where it does not tell."""
+    connection = http.client.HTTPConnection(place.host, place.port, timeout=_PATIENCE)
+    try:
+        connection.request("GET", _PAGE, headers={"Connection": "close"})
+        answer = connection.getresponse()
+        text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
+    except http.client.HTTPException as error:
+        raise Refused(str(error) or type(error).__name__) from None
+    finally:
+        connection.close()
+    if answer.status != http.client.OK:
+        raise Refused(f"{answer.status} {answer.reason}")
+    return text
+
+
+def read_parents(text: str) -> dict[str, bool]:
+    """Return of each parent, by the name that squid.conf gives it, whether it is up for every worker."""
+    found: dict[str, bool] = {}
+    for match in _PARENT.finditer(text):
+        found[match["name"]] = found.get(match["name"], True) and match["status"] == "Up"
+    return found
+
+
+def summary(states: Mapping[str, bool]) -> str:
+    """Return it in a few words; nothing where nothing is known."""
+    if not states:
+        return ""
+    dead = [name for name, up in states.items() if not up]
+    if not dead:
+        return "all parents answer" if len(states) > 1 else "the parent answers"
+    return f"DOES NOT ANSWER: {', '.join(dead)}" + (f" (of {len(states)} parents)" if len(states) > 1 else "")
+
+
+class ParentsWatch:
+    """Asks, and says what changes, in a thread that ends with the process."""
+
+    def __init__(self, question: Callable[[Where], str] = ask, clock: Callable[[], float] = time.monotonic) -> None:
+        self._question = question
+        self._clock = clock
+        self._changed = clock()
+        self._where: Where | None = None
+        self._states: dict[str, bool] = {}
+        self._refused = ""
+        self.summary = ""
+        """Of the last answer. Another thread reads it."""
+
+    def start(self, listeners: Iterable[Listener]) -> None:
+        self.follow(listeners)
+        threading.Thread(target=self._run, name="parents-alive", daemon=True).start()
+
+    def follow(self, listeners: Iterable[Listener]) -> None:
+        """From now on Squid has these."""
+        self._where = where(listeners)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(self.pause)
+            self.look()
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next question."""
+        waits = not all(self._states.values()) and self._clock() - self._changed >= LONG
+        return LATER_INTERVAL if waits else INTERVAL
+
+    def look(self) -> None:
+        """Ask once."""
+        if self._where is None:
+            self._say_refusal("no port of its takes the question")
+            return
+        try:
+            states = read_parents(self._question(self._where))
+        except OSError:
+            return  # it starts, ends or reads its file anew; a Squid that is gone is its supervisor's business
+        except Refused as error:
+            self._say_refusal(str(error))
+            return
+        self._refused = ""
+        for name, up in states.items():
+            if self._states.get(name, True) != up:
+                if up:
+                    say(f"parent {name} answers again")
+                else:
+                    say(f"parent {name} does not answer; it is tried every {INTERVAL:g} s", WARNING)
+        if states != self._states:
+            self._changed = self._clock()
+        self._states = states
+        self.summary = summary(states)
+
+    def _say_refusal(self, why: str) -> None:
+        self._states, self.summary = {}, ""
+        if why != self._refused:
+            self._refused = why
+            say(
+                f"Squid does not tell which parents answer ({why}): one that is dead is found to be back by a request,"
+                f" which is refused or handed to another; {ADVICE}",
+                WARNING,
+            )
+
+
+def states_now(listeners: Iterable[Listener]) -> tuple[dict[str, bool], str]:
+    """Ask once, for a person; return what is known, and why nothing is."""
+    place = where(listeners)
+    if place is None:
+        return {}, "no port of its takes the question"
+    try:
+        return read_parents(ask(place)), ""
+    except OSError as error:
+        return {}, reason(error)
+    except Refused as error:
+        return {}, str(error)

@@ -1,0 +1,82 @@
+"""A relay's parents that die and come back: who is told, and that no request is lost by a parent's being back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from proxying import tcp_listeners
+from relaying import Chain, chain
+from test_proxy_relay import DEAD, dropped, get
+
+from mptcp_lab.testbed import RELAY, Testbed
+from mptcp_lab.testbed.services import start_proxy, wait_until
+from mptcp_proxy.process import pid_in
+
+pytestmark = pytest.mark.kernel
+DIED, BACK = "parent {} does not answer", "parent {} answers again"
+
+
+@pytest.fixture(autouse=True)
+def _needs(require: Callable[..., None]) -> None:
+    require("squid", "apache2", "curl", "gcc", "openssl", "nftables")
+
+
+def until_said(relayed: Chain, text: str, parent: str) -> None:
+    wait_until(lambda: text.format(parent) in relayed.relay.process.output(), text.format(parent), timeout=90)
+
+
+def refused(relayed: Chain) -> bool:
+    return get(relayed)[0] == 503 and get(relayed, https=True)[0] in (503, DEAD)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_parent_that_comes_back_is_used_by_the_first_request(
+    make_testbed: Callable[..., Testbed], workers: int
+) -> None:
+    """Defect: who asked first after a parent was back was refused by it, for Squid tried the parent by that request."""
+    testbed = make_testbed(RELAY)
+    relayed = chain(testbed, more=f"workers {workers}\n")
+    proxy = testbed["proxy"]
+    assert get(relayed) == (200, True)
+    relayed.parents[0].process.kill_tree()
+    # Of several workers each finds out for itself.
+    wait_until(
+        lambda: refused(relayed) and DIED.format("proxy") in relayed.relay.process.output(), "it is dead", timeout=120
+    )
+    assert relayed.doctor()["parents, to Squid"]["status"] == "warn"
+
+    wait_until(lambda: not tcp_listeners(proxy), "its port is free", timeout=60)
+    wait_until(lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "it is gone", timeout=60)
+    before = proxy.mib()["MPTcpExtMPCapableSYNRX"]
+    start_proxy(proxy)
+    until_said(relayed, BACK, "proxy")
+    assert proxy.mib()["MPTcpExtMPCapableSYNRX"] > before, "it is tried as it is used"
+    for https in (False, True) * workers:
+        assert get(relayed, https=https) == (200, True)
+    assert relayed.doctor()["parents, to Squid"]["status"] == "ok"
+    assert "server_list" not in (relayed.relay.logs / "access.log").read_text()
+
+
+def test_a_parent_that_was_silent_is_preferred_again_without_a_request(make_testbed: Callable[..., Testbed]) -> None:
+    """Defect: the request that had it tried was still handed to the other parent."""
+    testbed = make_testbed(RELAY)
+    relayed = chain(testbed, ("proxy", "proxy2"))
+    assert get(relayed) == (200, True)
+    with dropped(testbed["core"], "proxy"):
+        # Two that wait for it, then it counts as dead.
+        assert [get(relayed) for _ in range(2)] == [(200, True)] * 2
+        until_said(relayed, DIED, "proxy")
+    until_said(relayed, BACK, "proxy")
+    relayed.wait_for_served(1, 2)
+    assert get(relayed) == (200, True)
+    relayed.wait_for_served(2, 2)
+
+
+def test_where_squid_does_not_tell_that_is_said_and_all_else_works(make_testbed: Callable[..., Testbed]) -> None:
+    testbed = make_testbed(RELAY)
+    relayed = chain(testbed, statements=["http_access deny manager"])
+    until_said(relayed, "Squid does not tell which parents answer (403 Forbidden)", "")
+    assert get(relayed) == (200, True)
+    found = relayed.doctor()["parents, to Squid"]
+    assert (found["status"], "403" in found["text"]) == ("warn", True)

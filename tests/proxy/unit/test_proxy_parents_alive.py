@@ -1,0 +1,172 @@
+"""Which parents answer: Squid's page of them read, what is said of a change, and where the question goes."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from mptcp_proxy.configuration.listeners import listeners
+from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.parents_alive import ParentsWatch, Refused, Where, ask, read_parents, states_now, summary, where
+
+PAGE = """\
+
+Parent     : by-dsl
+Host       : 192.0.2.1/3128/0
+Flags      : no-query no-digest connect-timeout=3 connect-fail-limit=2
+Address[0] : 192.0.2.1
+Status     : Up
+FETCHES    : 3
+OPEN CONNS : 0
+AVG RTT    : 0 msec
+IGNORED    :        0   0%
+keep-alive ratio: 0%
+
+Parent     : by-lte
+Host       : 192.0.2.1/3128/0
+Flags      : no-query no-digest connect-timeout=3 connect-fail-limit=2
+Address[0] : 192.0.2.1
+Status     : Down
+FETCHES    : 0
+Last failed connect() at: 24/Nov/2026:06:00:00 +0000
+keep-alive ratio: 0%
+"""
+"""Of Squid 5.7."""
+UP_AGAIN = PAGE.replace("Down", "Up")
+UP, DOWN = {"by-dsl": True, "by-lte": True}, {"by-dsl": True, "by-lte": False}
+
+
+def test_the_page_is_read() -> None:
+    assert read_parents(PAGE) == DOWN
+    assert read_parents(PAGE.replace("Down", "Up")) == UP
+    assert read_parents("There are no neighbors installed.\n") == {}
+
+
+def test_with_several_workers_a_parent_is_up_where_all_say_so() -> None:
+    page = f"by kid1 {{\n{PAGE}}} by kid1\n\nby kid2 {{\n{PAGE.replace('Down', 'Up')}}} by kid2\n"
+    assert read_parents(page) == DOWN
+
+
+def test_in_a_few_words() -> None:
+    assert summary({}) == ""
+    assert summary({"one": True}) == "the parent answers"
+    assert summary({"one": False}) == "DOES NOT ANSWER: one"
+    assert summary(UP) == "all parents answer"
+    assert summary(DOWN) == "DOES NOT ANSWER: by-lte (of 2 parents)"
+
+
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        (["http_port 3128"], Where("127.0.0.1", 3128)),
+        (["http_port 0.0.0.0:3128 tcpkeepalive=60,15,60"], Where("127.0.0.1", 3128)),
+        (["http_port [::]:3128"], Where("::1", 3128)),
+        (["http_port 192.168.1.2:3128", "http_port [::1]:3129"], Where("::1", 3129)),
+        (["http_port 192.168.1.2:3128"], Where("192.168.1.2", 3128)),
+        (["http_port 3129 intercept", "http_port localhost:3128"], Where("localhost", 3128)),
+        (["https_port 3129 tls-cert=x", "http_port 3130 tproxy", "http_port 3131 accel"], None),
+    ],
+)
+def test_where_squid_is_asked(ports: list[str], expected: Where | None) -> None:
+    lines = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(ports, 1))
+    assert where(listeners(statements(lines, "mptcprelay"))) == expected
+
+
+@contextmanager
+def squid(status: int, page: str) -> Iterator[tuple[Where, list[str]]]:
+    asked: list[str] = []
+
+    class Manager(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Manager) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield Where("127.0.0.1", server.server_port), asked
+        server.shutdown()
+
+
+def test_the_cache_manager_is_asked() -> None:
+    with squid(200, PAGE) as (place, asked):
+        assert ask(place) == PAGE
+    assert asked == ["/squid-internal-mgr/server_list"]
+    with squid(403, "no") as (place, _), pytest.raises(Refused, match="403 Forbidden"):
+        ask(place)
+    with pytest.raises(ConnectionRefusedError):
+        ask(place)
+
+
+def lines(port: int) -> tuple[PhysicalLine, ...]:
+    return (PhysicalLine("relay.conf", 1, f"http_port 127.0.0.1:{port}"),)
+
+
+def test_a_person_is_told_once() -> None:
+    with squid(200, PAGE) as (place, _):
+        assert states_now(listeners(statements(lines(place.port), "x"))) == (DOWN, "")
+    with squid(403, "no") as (place, _):
+        assert states_now(listeners(statements(lines(place.port), "x"))) == ({}, "403 Forbidden")
+    assert states_now(listeners(statements(lines(place.port), "x"))) == ({}, "Connection refused")
+    assert states_now([]) == ({}, "no port of its takes the question")
+
+
+def test_a_change_is_said_once_and_is_in_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: list[dict[str, bool] | Exception] = [
+        UP, UP, DOWN, DOWN, OSError("it reads its file anew"), DOWN, UP, *[Refused("403 Forbidden")] * 2,
+    ]  # fmt: skip
+    told = []
+
+    def question(_: Where) -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return "".join(f"Parent     : {name}\nStatus     : {'Up' if up else 'Down'}\n" for name, up in answer.items())
+
+    watch = ParentsWatch(question)
+    watch.follow(listeners(statements(lines(3128), "x")))
+    while answers:
+        watch.look()
+        found = capsys.readouterr()
+        told.append((watch.summary, found.out + found.err))
+    summaries = [each for each, _ in told]
+    assert summaries[:2] == ["all parents answer"] * 2
+    assert summaries[2:6] == ["DOES NOT ANSWER: by-lte (of 2 parents)"] * 4
+    assert summaries[6:] == ["all parents answer", "", ""]
+    said = [text for _, text in told]
+    assert "parent by-lte does not answer; it is tried every 5 s" in said[2]
+    assert "parent by-lte answers again" in said[6]
+    assert "403 Forbidden" in said[7]
+    assert "http_access allow localhost manager" in said[7]
+    assert [bool(text) for text in said] == [False, False, True, False, False, False, True, True, False]
+
+
+def test_what_is_dead_for_long_is_tried_less_often() -> None:
+    now, page = 1000.0, PAGE
+    watch = ParentsWatch(lambda _: page, lambda: now)
+    watch.follow(listeners(statements(lines(3128), "x")))
+    pauses = []
+    for seconds, text in ((0, PAGE), (299, PAGE), (1, PAGE), (5, PAGE.replace("Up", "Down")), (400, UP_AGAIN)):
+        now, page = now + seconds, text
+        watch.look()
+        pauses.append(watch.pause)
+    assert pauses == [5.0, 5.0, 30.0, 5.0, 5.0]
+    now += 400
+    assert watch.pause == 5.0, "none is dead"
+
+
+def test_where_no_port_takes_the_question_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = ParentsWatch(lambda _: pytest.fail("nobody can be asked"))
+    watch.look()
+    watch.look()
+    found = capsys.readouterr()
+    assert (found.out + found.err).count("Squid does not tell which parents answer") == 1
