@@ -16,9 +16,11 @@ from ..own_addresses import render as render_addresses
 from ..places import SHARED_MEMORY, Places, Role, service_name_problem
 from ..problem import Problem, errors
 from ..squid import Squid
-from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problems
+from .access import OVERRIDE, as_warnings, open_proxy_problems
 from .by_version import suited
 from .complaints import complaints
+from .doubts import doubts, nested_branches
+from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
 from .parents import Parent, parent_problems, parents
 from .source import PhysicalLine, Statement, is_command, last, read, render, statements, written
@@ -65,7 +67,7 @@ def check(
 ) -> Checked:
     """Read *path* with its includes and find all that is wrong with it in *role*.
 
-    *allow_open*: whom it serves is as the operator wants it, and worth a warning only.
+    *allow_open*: whom it serves, and what cannot be judged of that, is as the operator wants it: worth a warning only.
     """
     if problem := service_name_problem(service_name):
         return Checked((), (), "", Workers(), (problem,))
@@ -83,6 +85,7 @@ def check(
     problems = [
         *unreadable,
         *_own_problems(said, found, str(path), places, user, role, allow_open),
+        *nested_branches(everything),
         *for_squid.problems,
     ]
     if squid is None:
@@ -158,7 +161,7 @@ def _own_problems(
     yield from listener_problems(found, file, states_a_port(said), by_mptcp=role is Role.PROXY)
     if role is Role.RELAY:
         yield from parent_problems(said, file)
-    access = [*_command_problems(said), *open_proxy_problems(said)]
+    access = [*_command_problems(said), *doubts(said), *open_proxy_problems(said)]
     yield from as_warnings(access) if allow_open else access
     yield from exposure_problems(said, str(places.own_addresses), connects=role is Role.PROXY)
     yield from _half_closed_problems(said)
