@@ -93,7 +93,8 @@ def check(
     else:
         with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
             ask = _ask(squid, places, Path(directory))
-            problems.extend(complaints(_without_commands(for_squid.lines, everything), service_name, ask))
+            without = _without_commands(for_squid.lines, everything)
+            problems.extend(complaints(without, service_name, ask, allow_open=allow_open))
     workers = wanted(said, role, processors(), shared_memory(service_name))
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
     return Checked(
