@@ -15,7 +15,7 @@ strangers who are believed are let in by any rule for anybody.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..problem import Problem
 from .access_lists import AccessLists, access_rules, names_of
@@ -29,38 +29,52 @@ _MOST = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 116)}
 """The most public addresses of which clients may come: sixteen /8, one /12. No operator has as many."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Whom the rules of one directive allow."""
+
+    allowed: Addresses
+    rule: Statement | None = None
+    """By which they are too many."""
+    share: str = ""
+    """How many, then."""
+    by_the_last: bool = False
+    """Whether as the opposite of what that rule, the last one, says."""
+
+
 def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     """Yield the rules by which too many are served, if there are any, one of each kind."""
     lists = AccessLists(statements)
-    if found := _too_many_allowed(statements, "http_access", lists):
-        rule, served, by_the_last = found
+    served = _allowed(statements, "http_access", lists)
+    if served.rule is not None:
         why = (
-            f"it would serve {served}: Squid answers what no rule matches with the opposite of the last rule, which is"
-            " this one"
-            if by_the_last
-            else f'it would serve {served}: no name in it, without "!", keeps strangers out'
+            "Squid answers what no rule matches with the opposite of the last rule, which is this one"
+            if served.by_the_last
+            else 'no name in it, without "!", keeps strangers out'
         )
-        yield _open(rule, why, _REMEDY)
-    if _counts_forwarded(statements) and (found := _too_many_allowed(statements, "follow_x_forwarded_for", lists)):
-        rule, served, _ = found
-        yield _open(
-            rule,
-            f"{served} would be believed what X-Forwarded-For says of their address",
-            f"{rule.directive} allow for your own proxies, or acl_uses_indirect_client off; as it is: {OVERRIDE}",
-        )
-    if _takes_proxy_header(statements) and (found := _too_many_allowed(statements, "proxy_protocol_access", lists)):
-        rule, served, _ = found
-        yield _open(
-            rule,
-            f"{served} would be believed what the PROXY protocol says of their address",
-            f"{rule.directive} allow for your own load balancers; as it is: {OVERRIDE}",
-        )
+        yield _open(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
+    if not served.allowed:
+        return  # whoever one claims to be
+    for directive, source, remedy, matters in (
+        (
+            "follow_x_forwarded_for",
+            "X-Forwarded-For",
+            "your own proxies, or acl_uses_indirect_client off",
+            _counts_forwarded(statements),
+        ),
+        ("proxy_protocol_access", "the PROXY protocol", "your own load balancers", _takes_proxy_header(statements)),
+    ):
+        believed = _allowed(statements, directive, lists) if matters else _Verdict(NOBODY)
+        if believed.rule is not None:
+            yield _open(
+                believed.rule,
+                f"{believed.share} would be believed what {source} says of their address",
+                f"{directive} allow for {remedy}; as it is: {OVERRIDE}",
+            )
 
 
-def _too_many_allowed(
-    statements: Sequence[Statement], directive: str, lists: AccessLists
-) -> tuple[Statement, str, bool] | None:
-    """Return the rule of *directive* by which too many are allowed, how many, whether as the last's opposite."""
+def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists) -> _Verdict:
+    """Return whom the rules of *directive* may allow."""
     rules = list(access_rules(statements, directive))
     undecided, allowed = EVERYBODY, NOBODY
     for rule in rules:
@@ -70,12 +84,14 @@ def _too_many_allowed(
                 undecided -= Addresses.common(match.certain for match in matches)
             continue
         allowed |= undecided & Addresses.common(match.possible for match in matches)
-        if served := _too_many(allowed):
-            return rule, served, False
+        if share := _too_many(allowed):
+            return _Verdict(allowed, rule, share)
     last = next((rule for rule in reversed(rules) if rule.words[1] == "deny" or rule.applies), None)
-    if last is not None and last.words[1] == "deny" and (served := _too_many(allowed | undecided)):
-        return last, served, True
-    return None
+    if last is not None and last.words[1] == "deny":
+        allowed |= undecided
+        if share := _too_many(allowed):
+            return _Verdict(allowed, last, share, by_the_last=True)
+    return _Verdict(allowed)
 
 
 def _counts_forwarded(statements: Sequence[Statement]) -> bool:

@@ -245,6 +245,13 @@ CLOSED: list[list[str]] = [
     ["follow_x_forwarded_for allow localhost", "follow_x_forwarded_for deny all", *ONLY_OWN],
     ["acl_uses_indirect_client off", "follow_x_forwarded_for allow all", *ONLY_OWN],
     ["http_port 3128", "proxy_protocol_access allow all", *ONLY_OWN],
+    ["follow_x_forwarded_for allow all", "http_access deny all"],
+    [
+        "acl users proxy_auth REQUIRED",
+        "follow_x_forwarded_for allow all",
+        "http_access allow users",
+        "http_access deny all",
+    ],
     ["http_port 3128 require-proxy-header", "proxy_protocol_access allow own", *ONLY_OWN],
     ["if true", "if false", "http_access allow all", "endif", "endif", "http_access deny all"],
     ["if 010 = 10", "http_access allow all", "endif", "http_access deny all"],
