@@ -34,6 +34,14 @@ _STRANGERS = (
 )
 """Names of clients that nobody means by a pattern for some of them. "none" has a client without a name (PTR)."""
 
+_OF_THE_REQUEST = frozenset(
+    """
+%DST %PROTO %PORT %PATH %METHOD %URI %MYADDR %MYPORT
+%rm %ru %rp %rd %rs %rP %>rm %>ru %>rp %>rd %>rs %>rP %la %lp %>la %>lp
+%ts %tl %tg %DATA %ACL %%
+""".split()  # noqa: SIM905
+)
+"""What an external helper may be told that says nothing of the client (external_acl_type)."""
 _EVERYBODYS = frozenset(("", "none", "com", "net", "org", "info", "biz", "edu", "gov", "arpa"))
 
 
@@ -95,11 +103,15 @@ class AccessLists:
             "manager": [Line("manager", (), True)],
             "connect": [Line("method", ("CONNECT",), True)],
         }
+        self._not_told: set[str] = set()
+        """The external helpers that are told nothing of the client."""
         for statement in statements:
             match statement.words:
                 case ("acl", name, kind, *words):
                     line = Line(kind, tuple(words), statement.applies is True)
                     self._lines.setdefault(ascii_lower(name), []).append(line)
+                case ("external_acl_type", name, *words) if {w for w in words if w.startswith("%")} <= _OF_THE_REQUEST:
+                    self._not_told.add(name)
         self._found: dict[str, Match] = {}
         self._targets: dict[str, Match] = {}
 
@@ -136,6 +148,8 @@ class AccessLists:
         if line.kind in ("srcdomain", "srcdom_regex"):
             means_all = _any_domain if line.kind == "srcdomain" else _any_name
             return _UNRELATED if any(means_all(value.text) for value in line.values) else _NO_STRANGER
+        if line.kind == "external" and self._not_told.intersection(line.words[:1]):
+            return _UNRELATED
         return _NO_STRANGER if line.kind in _SAY_WHO else _UNRELATED
 
     def destinations(self, name: str, by_name: bool) -> Addresses:
