@@ -23,7 +23,7 @@ from .doubts import doubts, nested_branches
 from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
 from .parents import Parent, parent_problems, parents
-from .source import PhysicalLine, Statement, is_command, last, read, render, statements, written
+from .source import LONGEST, PhysicalLine, Statement, is_command, last, read, render, statements, written
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
 
 NO_SQUID = Problem("Squid is not installed: apt install squid")
@@ -86,6 +86,7 @@ def check(
         *unreadable,
         *_own_problems(said, found, str(path), places, user, role, allow_open),
         *nested_branches(everything),
+        *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
         *for_squid.problems,
     ]
     if squid is None:
@@ -188,6 +189,15 @@ def _command_problems(said: Sequence[Statement]) -> Iterator[Problem]:
                 statement.number,
                 allowed=f"names of files; as it is: {OVERRIDE}",
             )
+
+
+def _long_problems(lines: Sequence[PhysicalLine]) -> Iterator[Problem]:
+    """Yield the lines that are too long as Squid is given them, with all that is added."""
+    for line in lines:
+        size = len(line.text.encode("utf-8", "surrogateescape"))
+        if size > LONGEST:
+            text = f"{line.text[:40]}...: with what mptcp-proxy adds it is a line of {size} bytes, two for Squid"
+            yield Problem(text, line.file, line.number, allowed=f"{LONGEST} bytes")
 
 
 def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:

@@ -13,14 +13,12 @@ from ..problem import Problem
 from .access import OVERRIDE
 from .address_values import FORMS, address_value
 from .list_values import list_values, passed_over, without_flags
-from .source import LONGEST, Statement
+from .source import Statement
 
 _RULES = ("http_access", "follow_x_forwarded_for", "proxy_protocol_access")
 _ADDRESSES = ("src", "dst", "localip", "myip")
 _LONGEST_NAME = 61
 """Bytes of a list's name: of one with 63 Squid keeps 62, which may be another list's name; it refuses longer ones."""
-_ROOM = 64
-"""Bytes that mptcp-proxy may add to a port statement."""
 _MOST_REMARKS = 5
 """Of one list: what is wrong with five values is wrong with all."""
 
@@ -31,7 +29,6 @@ def doubts(statements: Sequence[Statement]) -> Iterator[Problem]:
         yield from _strange_characters(statement)
         yield from _macros(statement)
         yield from _quoted_values(statement)
-        yield from _long(statement)
         match statement.words:
             case ("acl", name, kind, *words):
                 yield from _name(statement, name)
@@ -74,13 +71,6 @@ def _quoted_values(statement: Statement) -> Iterator[Problem]:
     if statement.directive == "configuration_includes_quoted_values" and statement.words[1:] != ("off",):
         text = f"{' '.join(statement.words)}: words in quotation marks would no longer be names of files"
         yield _problem(statement, text, "off")
-
-
-def _long(statement: Statement) -> Iterator[Problem]:
-    size = len(statement.text.encode("utf-8", "surrogateescape"))
-    if statement.directive.endswith("_port") and size > LONGEST - _ROOM:
-        text = f"{statement.directive}: a statement of {size} bytes, to which mptcp-proxy cannot add anything"
-        yield Problem(text, statement.file, statement.number, allowed=f"{LONGEST - _ROOM} bytes")
 
 
 def _name(statement: Statement, name: str) -> Iterator[Problem]:

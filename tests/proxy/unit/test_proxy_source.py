@@ -298,3 +298,11 @@ def test_logs_whose_full_disk_would_end_squid_are_warned_of(tmp_path: Path, text
 def test_the_advice_on_a_full_disk_drops_no_format_and_no_acl(tmp_path: Path, text: str, advised: str) -> None:
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [each.allowed for each in checked.problems if "disk is full" in each.text] == [advised]
+
+
+def test_a_port_statement_leaves_room_for_what_is_added(tmp_path: Path) -> None:
+    """Its lines become one, and get options."""
+    for length, problems in ((4000, 0), (4090, 1)):
+        main = write(tmp_path, main=f"http_port \\\n3128 {'x' * length} \\\n{'y' * length}\n")
+        checked = check(main, "n", None)
+        assert len([each for each in checked.problems if "two for Squid" in each.text]) == problems
