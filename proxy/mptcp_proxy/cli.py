@@ -88,7 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     for command in (run, check, doctor):
         command.add_argument("--config", type=Path, metavar="FILE", help=f"squid.conf ({files}, by the role)")
         command.add_argument(
-            OVERRIDE, action="store_true", dest="allow_open", help="warn only, where the rules would serve anybody"
+            OVERRIDE,
+            action="store_true",
+            dest="allow_open",
+            help="warn only, where the rules would serve anybody or cannot be judged",
         )
     run.add_argument(
         "--congestion-control",

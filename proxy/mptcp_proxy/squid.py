@@ -29,7 +29,7 @@ class Squid:
             [self.path, "-n", service_name, "-f", str(configuration), "-k", "parse"],
             capture_output=True,
             text=True,
-            errors="replace",
+            errors="surrogateescape",
             timeout=60,
             check=False,
         ).stderr

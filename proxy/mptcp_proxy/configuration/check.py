@@ -16,12 +16,14 @@ from ..own_addresses import render as render_addresses
 from ..places import SHARED_MEMORY, Places, Role, service_name_problem
 from ..problem import Problem, errors
 from ..squid import Squid
-from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problems
+from .access import OVERRIDE, as_warnings, open_proxy_problems
 from .by_version import suited
 from .complaints import complaints
+from .doubts import doubts, nested_branches
+from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
 from .parents import Parent, parent_problems, parents
-from .source import PhysicalLine, Statement, is_command, last, read, render, statements, written
+from .source import LONGEST, PhysicalLine, Statement, is_command, last, read, render, statements, written
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
 
 NO_SQUID = Problem("Squid is not installed: apt install squid")
@@ -65,7 +67,7 @@ def check(
 ) -> Checked:
     """Read *path* with its includes and find all that is wrong with it in *role*.
 
-    *allow_open*: whom it serves is as the operator wants it, and worth a warning only.
+    *allow_open*: whom it serves, and what cannot be judged of that, is as the operator wants it: worth a warning only.
     """
     if problem := service_name_problem(service_name):
         return Checked((), (), "", Workers(), (problem,))
@@ -83,6 +85,8 @@ def check(
     problems = [
         *unreadable,
         *_own_problems(said, found, str(path), places, user, role, allow_open),
+        *nested_branches(everything),
+        *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
         *for_squid.problems,
     ]
     if squid is None:
@@ -90,7 +94,8 @@ def check(
     else:
         with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
             ask = _ask(squid, places, Path(directory))
-            problems.extend(complaints(_without_commands(for_squid.lines, everything), service_name, ask))
+            without = _without_commands(for_squid.lines, everything)
+            problems.extend(complaints(without, service_name, ask, allow_open=allow_open))
     workers = wanted(said, role, processors(), shared_memory(service_name))
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
     return Checked(
@@ -158,7 +163,7 @@ def _own_problems(
     yield from listener_problems(found, file, states_a_port(said), by_mptcp=role is Role.PROXY)
     if role is Role.RELAY:
         yield from parent_problems(said, file)
-    access = [*_command_problems(said), *open_proxy_problems(said)]
+    access = [*_command_problems(said), *doubts(said), *open_proxy_problems(said)]
     yield from as_warnings(access) if allow_open else access
     yield from exposure_problems(said, str(places.own_addresses), connects=role is Role.PROXY)
     yield from _half_closed_problems(said)
@@ -184,6 +189,15 @@ def _command_problems(said: Sequence[Statement]) -> Iterator[Problem]:
                 statement.number,
                 allowed=f"names of files; as it is: {OVERRIDE}",
             )
+
+
+def _long_problems(lines: Sequence[PhysicalLine]) -> Iterator[Problem]:
+    """Yield the lines that are too long as Squid is given them, with all that is added."""
+    for line in lines:
+        size = len(line.text.encode("utf-8", "surrogateescape"))
+        if size > LONGEST:
+            text = f"{line.text[:40]}...: with what mptcp-proxy adds it is a line of {size} bytes, two for Squid"
+            yield Problem(text, line.file, line.number, allowed=f"{LONGEST} bytes")
 
 
 def _half_closed_problems(said: Sequence[Statement]) -> Iterator[Problem]:

@@ -15,7 +15,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from ..problem import Problem
-from .source import PhysicalLine, Statement, statements
+from .access import OVERRIDE, as_warnings
+from .sequence import differences
+from .source import PhysicalLine, Statement, written
 
 Parse = Callable[[Sequence[PhysicalLine]], str]
 """Gives the lines to Squid and returns what it prints."""
@@ -53,6 +55,7 @@ _HINTS = {
     "max_filedescriptors": "a whole number",
     "visible_hostname": "a name",
 }
+_READ_ALIKE = f"what both read alike; as it is: {OVERRIDE}"
 _TIMES = "a number and seconds, minutes, hours or days"
 _KNOWN = frozenset(
     """
@@ -67,14 +70,23 @@ reply_header_access httpd_suppress_version_string email_err_data cache_peer neve
 )
 
 
-def complaints(lines: Sequence[PhysicalLine], service_name: str, parse: Parse) -> Iterator[Problem]:
-    """Yield all that Squid finds wrong in *lines*."""
+def complaints(
+    lines: Sequence[PhysicalLine], service_name: str, parse: Parse, *, allow_open: bool = False
+) -> Iterator[Problem]:
+    """Yield all that Squid finds wrong in *lines*, and where it reads something else in them than ``written`` does.
+
+    *allow_open*: the latter is worth a warning only.
+    """
     left = list(lines)
     said: set[Problem] = set()
     removed_acls: set[str] = set()
     for _ in range(MOST_ROUNDS):
-        following = list(statements(left, service_name))
-        problems, fatal = interpret(parse(left), following, removed_acls)
+        following = list(written(left, service_name))
+        output = parse(left)
+        problems, fatal = interpret(output, following, removed_acls)
+        if fatal is None:
+            found = differences([_STAMP.sub("", line) for line in output.split("\n")], following, _READ_ALIKE)
+            problems.extend(as_warnings(found) if allow_open else found)
         yield from (problem for problem in problems if problem not in said)
         said.update(problems)
         if fatal is None:
@@ -94,7 +106,8 @@ def interpret(
     remarks: list[str] = []
     current: Statement | None = None
     position = 0
-    for line in output.splitlines():
+    # Nothing else ends a line: what a statement has of odd characters is in the output, too.
+    for line in output.split("\n"):
         text = _STAMP.sub("", line)
         if announced := _PROCESSING.match(text):
             problems.extend(_problems(current, remarks, removed_acls))

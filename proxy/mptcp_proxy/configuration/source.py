@@ -2,11 +2,15 @@
 
 Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
 
+* a line ends at its first NUL or carriage return; one of 8191 bytes or more is several for Squid, which is refused;
 * a line whose first character is '#' and an empty line say nothing, also in the middle of a continued line;
 * a line that ends in a backslash goes on in the next one, whose leading blanks are dropped;
 * ``${service_name}`` is replaced; ``${process_name}`` and ``${process_number}`` differ from process to process and
-  are left to Squid, as are ``if``, ``else`` and ``endif``;
-* ``include`` takes names and wildcards, at most 16 deep, and stands for the lines of these files.
+  are left to Squid;
+* of several ``if`` within each other the innermost one alone decides, whatever the outer ones say;
+* words are apart by blanks and tabs. Before the first and behind the last one, and behind ``if`` and ``include``, there
+  may be other white space of C's (isspace(3)). What else Python takes for white space is none;
+* ``include`` takes names and wildcards, at most 16 deep, and stands for the lines of these files. It has no comment.
 
 Why one sequence: Squid is given a copy in which the includes are resolved. What was checked is then what is in
 force, whatever happens to the files meanwhile, and a worker that Squid has to start again reads the same.
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +28,15 @@ from pathlib import Path
 from ..problem import Problem
 
 MAX_DEPTH = 16
+LONGEST = 8190
+"""Bytes that a line may have: Squid reads pieces of BUFSIZ - 1 bytes, the line's end among them (fgets(3))."""
+SPACE = " \t\n\v\f\r"
+"""White space in C's own locale."""
+_WORD = re.compile(r"[^ \t\n\r]+")
+_BRANCH = re.compile(rf"(if|else|endif)(?:[{SPACE}]+(.*))?", re.DOTALL)
+_INCLUDE = re.compile(rf"include[{SPACE}](.*)", re.DOTALL)
+_INTEGER = re.compile(rf"[{SPACE}]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_MOST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,7 @@ class Statement:
     def words(self) -> tuple[str, ...]:
         """Its words; a word that begins with '#' begins a comment."""
         words: list[str] = []
-        for word in self.text.split():
+        for word in _WORD.findall(self.text):
             if word.startswith("#"):
                 break
             words.append(word)
@@ -66,6 +80,18 @@ class Statement:
     @property
     def directive(self) -> str:
         return self.words[0] if self.words else ""
+
+    @property
+    def included(self) -> tuple[str, ...]:
+        """What an ``include`` names; empty for any other statement."""
+        found = _INCLUDE.fullmatch(self.text)
+        return tuple(re.split(f"[{SPACE}]+", found[1].strip(SPACE))) if found else ()
+
+    @property
+    def branch(self) -> tuple[str, str] | None:
+        """``if``, ``else`` or ``endif`` and what follows it; None for any other statement."""
+        found = _BRANCH.fullmatch(self.text)
+        return (found[1], found[2] or "") if found else None
 
 
 def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
@@ -84,7 +110,7 @@ def written(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statem
     text, first = "", 0
     branches: list[bool | None] = []
     for index, line in enumerate(lines):
-        stripped = line.text.lstrip()
+        stripped = _seen(line.text).lstrip(SPACE)
         if not stripped or stripped.startswith("#"):
             continue
         if not text:
@@ -93,22 +119,19 @@ def written(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statem
         if text.endswith("\\"):
             text = text[:-1]
             continue
-        whole = text.rstrip().replace("${service_name}", service_name)
+        whole = text.rstrip(SPACE).replace("${service_name}", service_name)
         text = ""
         if not whole:
             continue
-        yield Statement(whole, line.file, line.number, first, index, _all_of(branches))
-        keyword, *condition = whole.split(maxsplit=1)
-        if keyword == "if":
-            branches.append(_truth(condition[0] if condition else ""))
-        elif keyword == "else" and branches:
-            branches[-1] = None if branches[-1] is None else not branches[-1]
-        elif keyword == "endif" and branches:
-            branches.pop()
-
-
-def _all_of(branches: Sequence[bool | None]) -> bool | None:
-    return False if False in branches else None if None in branches else True
+        statement = Statement(whole, line.file, line.number, first, index, branches[-1] if branches else True)
+        yield statement
+        match statement.branch:
+            case ("if", condition):
+                branches.append(_truth(condition))
+            case ("else", _) if branches:
+                branches[-1] = None if branches[-1] is None else not branches[-1]
+            case ("endif", _) if branches:
+                branches.pop()
 
 
 def _truth(condition: str) -> bool | None:
@@ -116,10 +139,19 @@ def _truth(condition: str) -> bool | None:
     if condition in ("true", "false"):
         return condition == "true"
     left, equals, right = condition.partition("=")
-    try:
-        return int(left) == int(right) if equals else None
-    except ValueError:
+    one, other = _integer(left.rstrip(SPACE)), _integer(right)
+    return one == other if equals and one is not None and other is not None else None
+
+
+def _integer(text: str) -> int | None:
+    """Return the number as strtol(3) reads it with base 0: decimal, octal or hexadecimal, and no larger than a long."""
+    found = _INTEGER.fullmatch(text)
+    if found is None:
         return None
+    sign, digits = found.groups()
+    octal = digits.startswith("0") and digits.isdigit()
+    number = int(digits, 8 if octal else 0)
+    return max(-number, -_MOST - 1) if sign == "-" else min(number, _MOST)
 
 
 def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...]]:
@@ -138,37 +170,41 @@ def _resolve(
     """
     within = (*within, os.path.realpath(path))
     try:
-        text = Path(path).read_bytes().decode("utf-8", "surrogateescape")
+        raw = Path(path).read_bytes().split(b"\n")
     except OSError as error:
         problems.append(_unreadable(path, error, place))
         return
-    lines = [PhysicalLine(path, number, _seen(line)) for number, line in enumerate(text.split("\n"), 1)]
-    nulls = (number for number, line in enumerate(text.split("\n"), 1) if "\0" in line)
-    problems.extend(Problem("a NUL byte: Squid would not see what follows it", path, number) for number in nulls)
+    texts = [each.decode("utf-8", "surrogateescape") for each in raw]
+    lines = [PhysicalLine(path, number, _seen(text)) for number, text in enumerate(texts, 1)]
+    problems.extend(_cut_problems(path, raw))
     if lines and not lines[-1].text:
         lines.pop()
+    if place is not None:
+        problems.extend(_branch_problems(lines, service_name))
     position = 0
     for statement in written(lines, service_name):
-        if statement.directive != "include" or len(statement.words) < 2:
+        # In a branch that is never taken Squid does not look for the file.
+        if not statement.included or statement.applies is False or is_command(statement):
             continue
         include = lines[statement.last]
         included: list[PhysicalLine] = []
-        found: list[Problem] = []
         if len(within) > MAX_DEPTH:
-            found.append(Problem(f"includes more than {MAX_DEPTH} deep", include.file, include.number))
+            problems.append(Problem(f"includes more than {MAX_DEPTH} deep", include.file, include.number))
         else:
-            for name in _included_files(statement, found):
+            for name in _included_files(statement, problems):
                 # Read all the same, one that does so twice would be read 2 to the 16th time.
                 if os.path.realpath(name) in within:
-                    found.append(
+                    problems.append(
                         Problem(f"include {name}: the file would include itself", include.file, include.number)
                     )
                 else:
-                    included.extend(_resolve(name, service_name, within, include, found))
-        # In an "if" Squid itself decides whether the file is needed at all.
-        if (found and statement.conditional) or is_command(statement):
-            continue
-        problems.extend(found)
+                    included.extend(_resolve(name, service_name, within, include, problems))
+        if statement.conditional and any(each.branch for each in written(included, service_name)):
+            text = (
+                f"{' '.join(statement.words)}: the file has an if, and would be in one: of two within each other Squid"
+                " looks at the inner one alone"
+            )
+            problems.append(Problem(text, include.file, include.number, allowed="an include outside of any if"))
         yield from lines[position : statement.first]
         yield PhysicalLine(include.file, include.number, "")
         yield from included
@@ -180,17 +216,52 @@ def _resolve(
 
 def _seen(line: str) -> str:
     """Return what Squid sees of a line."""
-    return line.partition("\0")[0].rstrip("\r")
+    return line.partition("\0")[0].partition("\r")[0]
+
+
+def _cut_problems(path: str, raw: Sequence[bytes]) -> Iterator[Problem]:
+    """Yield the lines of which Squid would see less, or more, than who reads the file."""
+    for number, line in enumerate(raw, 1):
+        if b"\0" in line:
+            yield Problem("a NUL byte: Squid would not see what follows it", path, number)
+        elif line.partition(b"\r")[2].strip():
+            yield Problem("a carriage return: Squid would not see what follows it", path, number)
+        if len(line) > LONGEST:
+            text = (
+                f"a line of {len(line)} bytes: Squid would take what is behind the first {LONGEST + 1} for another line"
+            )
+            yield Problem(
+                text, path, number, allowed=f"{LONGEST} bytes; a long statement on several lines, by \\ at the end"
+            )
+
+
+def _branch_problems(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Problem]:
+    """Yield what would begin or end an ``if`` of the file that includes this one: for Squid each file has its own."""
+    begun: list[Statement] = []
+    for statement in written(lines, service_name):
+        match statement.branch:
+            case ("if", _):
+                begun.append(statement)
+            case (keyword, _) if not begun:
+                yield Problem(f"{keyword}: there is no if before it in this file", statement.file, statement.number)
+            case ("endif", _):
+                begun.pop()
+    for statement in begun:
+        yield Problem(f"{statement.text}: there is no endif in this file", statement.file, statement.number)
 
 
 def is_command(statement: Statement) -> bool:
     """Say whether an ``include`` takes what a program prints."""
-    return statement.directive == "include" and len(statement.words) > 1 and statement.words[1][0] in "!|"
+    return any(each.lstrip("\"'")[:1] in ("!", "|") for each in statement.included)
 
 
 def _included_files(statement: Statement, problems: list[Problem]) -> Iterator[str]:
-    for word in statement.words[1:]:
+    for word in statement.included:
         pattern = word.strip('"')
+        if "${process_" in pattern:
+            text = f"include {pattern}: what the workers read would differ, and not be checked"
+            problems.append(Problem(text, statement.file, statement.number, allowed="one name for all processes"))
+            continue
         names = sorted(glob.glob(pattern))
         if not names:
             problems.append(
@@ -212,7 +283,7 @@ def _unreadable(path: str, error: OSError, place: PhysicalLine | None) -> Proble
 
 
 def _ends_unfinished(lines: Sequence[PhysicalLine]) -> bool:
-    said = [line.text for line in lines if line.text.strip() and not line.text.lstrip().startswith("#")]
+    said = [text for line in lines if (text := line.text.lstrip(SPACE)) and not text.startswith("#")]
     return bool(said) and said[-1].endswith("\\")
 
 

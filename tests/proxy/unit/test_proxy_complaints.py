@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from mptcp_proxy.configuration.complaints import MOST_ROUNDS, complaints
-from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.configuration.source import PhysicalLine, written
 from mptcp_proxy.problem import Problem
 
 STAMP = "2026/11/21 00:14:50| "
@@ -19,7 +19,7 @@ def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
         printed = ["Startup: Initialized Authentication.", "Processing Configuration File: /tmp/x (depth 0)"]
-        for statement in statements(lines, "n"):
+        for statement in written(lines, "n"):
             printed.append(f"Processing: {statement.text}")
             for beginning, said in remarks.items():
                 if statement.text.startswith(beginning):
@@ -139,6 +139,72 @@ def test_what_is_fatal_after_the_last_line_is_about_the_file() -> None:
 def test_a_good_file_and_squids_usual_talk() -> None:
     end = ["Initializing https:// proxy context", "  Finished.  Wrote 0 entries.", "CPU Usage: 0.017 seconds", ""]
     assert found(squid({}, end=end), "via on") == []
+
+
+def test_statements_in_branches_that_are_never_taken_keep_the_places() -> None:
+    parse = squid({"via maybe": ["ERROR: bad", BUNGLED]})
+    problems = found(parse, "if false", "workers 2", "endif", "workers 2", "via maybe")
+    assert [(problem.line, problem.text) for problem in problems] == [(5, "via maybe: bad")]
+
+
+def added(text: str, at: int = -1) -> Squid:
+    """A Squid that announces what it reads, and *text* among it."""
+
+    def parse(lines: Sequence[PhysicalLine]) -> str:
+        printed = squid({})(lines).split("\n")
+        return "\n".join([*printed[:at], STAMP + text, *printed[at:]])
+
+    return parse
+
+
+@pytest.mark.parametrize(
+    ("parse", "texts", "told"),
+    [
+        (
+            added("Processing: http_access allow all"),
+            ["via on", "http_access deny all"],
+            'squid.conf:2: Squid reads "http_access allow all" here, this check "http_access deny all": what was',
+        ),
+        (
+            lambda lines: squid({})(lines) + f"\n{STAMP}Processing: http_access allow all",
+            ["via on"],
+            'squid.conf:1: Squid reads "http_access allow all" here, this check nothing: what was checked',
+        ),
+        (
+            lambda lines: squid({})(lines[:1]),
+            ["via on", "http_access deny all"],
+            'squid.conf:2: Squid reads nothing here, this check "http_access deny all": what was checked',
+        ),
+        (
+            added("Processing Configuration File: /etc/other.conf (depth 1)"),
+            ["via on"],
+            "squid.conf: Squid reads the file /etc/other.conf, which this check has not read",
+        ),
+        (lambda _: "", ["via on"], 'squid.conf:1: Squid reads nothing here, this check "via on"'),
+    ],
+)
+def test_what_squid_reads_otherwise_is_refused(parse: Squid, texts: list[str], told: str) -> None:
+    (problem,) = found(parse, *texts)
+    assert str(problem).startswith(told)
+    assert "--allow-open-proxy" in problem.allowed
+    assert not problem.warning
+    lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
+    assert [each.warning for each in complaints(lines, "n", parse, allow_open=True)] == [True]
+
+
+def test_the_process_that_parses_is_none_of_the_workers() -> None:
+    def parse(lines: Sequence[PhysicalLine]) -> str:
+        return squid({})(lines).replace("${process_number}", "0").replace("${process_name}", "squid")
+
+    assert found(parse, "cache_dir rock /x/${process_number} 100", "if ${process_number} = 1", "endif") == []
+
+
+def test_what_squid_ends_at_without_a_line_is_told_once() -> None:
+    def parse(lines: Sequence[PhysicalLine]) -> str:
+        return squid({}, end=["FATAL: String is not a integer number: 'x'"])(lines[:2])
+
+    (problem,) = found(parse, "via on", "if x = 1", "endif")
+    assert problem.text == "String is not a integer number: 'x'"
 
 
 def test_it_ends_although_squid_never_likes_anything() -> None:

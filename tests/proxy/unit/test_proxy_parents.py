@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from mptcp_proxy import parents as followed
 from mptcp_proxy import shim
-from mptcp_proxy.configuration.access import exposure_problems, open_proxy_problems
+from mptcp_proxy.configuration.access import open_proxy_problems
+from mptcp_proxy.configuration.exposure import exposure_problems
 from mptcp_proxy.configuration.listeners import listener_problems, listeners
 from mptcp_proxy.configuration.parents import Parent, parent_problems, parents
 from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements

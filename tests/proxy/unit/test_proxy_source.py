@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_proxy.configuration.check import check
+from mptcp_proxy.configuration.doubts import nested_branches
 from mptcp_proxy.configuration.source import MAX_DEPTH, PhysicalLine, read, render, statements, written
 
 
@@ -48,6 +49,15 @@ def test_a_comment_at_the_end_is_not_words() -> None:
         ("${process_number} = 1", None, None),
         ("x = 1", None, None),
         ("", None, None),
+        ("010 = 8", True, False),
+        ("0x1F = 31", True, False),
+        ("-1 = - 1", None, None),
+        ("1=1", True, False),
+        ("08 = 8", None, None),
+        ("1_0 = 10", None, None),
+        ("\u0661 = 1", None, None),
+        ("99999999999999999999 = 9223372036854775807", True, False),
+        ("1 = 1 # one", None, None),
     ],
 )
 def test_what_an_if_says_of_its_branches(condition: str, then: bool | None, otherwise: bool | None) -> None:
@@ -59,7 +69,7 @@ def test_what_an_if_says_of_its_branches(condition: str, then: bool | None, othe
     assert [statement.conditional for statement in said] == [False, then is not True, otherwise is not True, False]
 
 
-def test_an_if_within_another_applies_only_where_both_do() -> None:
+def test_of_two_ifs_within_each_other_squid_looks_at_the_inner_one_alone() -> None:
     texts = [
         "if 1 = 1",
         "if ${process_number} = 1",
@@ -73,6 +83,10 @@ def test_an_if_within_another_applies_only_where_both_do() -> None:
     ]
     lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
     assert [s.applies for s in written(lines, "n") if s.directive == "via"] == [None, False, True]
+    texts = ["if false", "if true", "via on", "endif", "via off", "else", "if false", "via on", "endif", "endif"]
+    lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
+    assert [s.applies for s in written(lines, "n") if s.directive == "via"] == [True, False, False]
+    assert [problem.line for problem in nested_branches(list(written(lines, "n")))] == [2]
 
 
 NEVER = """http_port 3128
@@ -146,11 +160,27 @@ def test_bytes_that_are_not_utf_8_survive(tmp_path: Path) -> None:
         ("include DIR", ("main.conf", 1), "cannot read it: Is a directory"),
         ("include DIR/main.conf", ("main.conf", 1), "main.conf: the file would include itself"),
         ("via on\nworkers 2\0http_access", ("main.conf", 2), "a NUL byte"),
+        ("via on\nworkers 2\rhttp_access\r", ("main.conf", 2), "a carriage return"),
+        (
+            f"# {'x' * 8189}http_access allow all",
+            ("main.conf", 1),
+            "bytes: Squid would take what is behind the first 8191",
+        ),
+        (f"via on\n#{'x' * 8190}", ("main.conf", 2), "a line of 8191 bytes"),
+        (f"#{chr(233) * 4095}", ("main.conf", 1), "a line of 8191 bytes"),
+        ("if ${process_number} = 1\ninclude /nonexistent/x.conf\nendif", ("main.conf", 2), "there is no such file"),
+        ("if ${process_number} = 1\ninclude DIR/nul.conf\nendif", ("nul.conf", 1), "a NUL byte"),
+        ("if ${process_number} = 1\ninclude DIR/if.conf\nendif", ("main.conf", 2), "if.conf: the file has an if"),
+        ("include DIR/else.conf", ("else.conf", 2), "else: there is no if before it in this file"),
+        ("if 1 = 1\ninclude DIR/open.conf\nendif", ("open.conf", 1), "if 1 = 2: there is no endif in this file"),
+        ("include DIR/${process_number}.conf", ("main.conf", 1), "${process_number}.conf: what the workers read would"),
+        ("include #DIR/x.conf", ("main.conf", 1), "/x.conf: there is no such file"),
         ("via on \\\n", ("main.conf", 1), "ends in the middle of a continued line"),
     ],
 )
 def test_problems_name_the_place(tmp_path: Path, text: str, place: tuple[str, int], words: str) -> None:
-    _, problems = read(write(tmp_path, main=text), "n")
+    branches = {"if": "if 1 = 1\nvia on\nendif\n", "else": "via on\nelse\n", "open": "if 1 = 2\nvia on\n"}
+    _, problems = read(write(tmp_path, main=text, nul="# \0", **branches), "n")
     (problem,) = problems
     assert (Path(problem.file).name, problem.line) == place
     assert words in str(problem)
@@ -180,13 +210,43 @@ def test_a_file_that_includes_itself_several_times_is_read_once(tmp_path: Path) 
     assert [each.line for each in problems] == [1, 2, 3]
 
 
-def test_an_include_that_squid_may_not_need_is_left_to_squid(tmp_path: Path) -> None:
-    main = write(
-        tmp_path, main="if ${process_number} = 9\ninclude /nonexistent/x.conf\nendif\ninclude |/bin/generate\n"
-    )
+def test_an_include_that_squid_does_not_need_is_left_to_squid(tmp_path: Path) -> None:
+    main = write(tmp_path, main="if false\ninclude /nonexistent/x.conf\nendif\ninclude |/bin/generate\n")
     lines, problems = read(main, "n")
     assert problems == ()
     assert [line.text for line in lines if "include" in line.text] == ["include /nonexistent/x.conf", "include |/bin/generate"]  # fmt: skip  # noqa: E501
+
+
+def test_a_line_has_8190_bytes_and_an_end(tmp_path: Path) -> None:
+    main = tmp_path / "main.conf"
+    main.write_bytes(b"#" + b"x" * 8189 + b"\r\nvia on\r\n")
+    lines, problems = read(main, "n")
+    assert [problem.line for problem in problems] == [1]
+    main.write_bytes(b"#" + b"x" * 8188 + b"\r\nvia on\r\n")
+    lines, problems = read(main, "n")
+    assert problems == ()
+    assert [statement.text for statement in written(lines, "n")] == ["via on"]
+
+
+def test_an_include_in_an_if_that_holds_in_some_processes_stands_for_its_lines(tmp_path: Path) -> None:
+    main = write(
+        tmp_path, main="if ${process_number} = 1\ninclude DIR/one.conf\nendif\n", one="http_access allow all\n"
+    )
+    lines, problems = read(main, "n")
+    assert problems == ()
+    assert [(s.text, s.applies) for s in statements(lines, "n") if s.directive == "http_access"] == [
+        ("http_access allow all", None)
+    ]
+
+
+def test_words_are_apart_by_blanks_and_tabs_alone() -> None:
+    lines = [PhysicalLine("f", 1, "\v\facl \ta\u00a0b\x1cc\vd  src\t all \f")]
+    (statement,) = written(lines, "n")
+    assert statement.words == ("acl", "a\u00a0b\x1cc\vd", "src", "all")
+    assert [s.text for s in written([PhysicalLine("f", 1, "\u00a0# via on")], "n")] == ["\u00a0# via on"]
+    # White space behind these is C's, as Squid looks for them by itself.
+    lines = [PhysicalLine("f", n, text) for n, text in enumerate(["if\vfalse", "via on", "endif", "if\u00a0false"], 1)]
+    assert [s.applies for s in written(lines, "n")] == [True, False, False, True]
 
 
 def test_a_missing_file() -> None:
@@ -238,3 +298,11 @@ def test_logs_whose_full_disk_would_end_squid_are_warned_of(tmp_path: Path, text
 def test_the_advice_on_a_full_disk_drops_no_format_and_no_acl(tmp_path: Path, text: str, advised: str) -> None:
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [each.allowed for each in checked.problems if "disk is full" in each.text] == [advised]
+
+
+def test_a_port_statement_leaves_room_for_what_is_added(tmp_path: Path) -> None:
+    """Its lines become one, and get options."""
+    for length, problems in ((4000, 0), (4090, 1)):
+        main = write(tmp_path, main=f"http_port \\\n3128 {'x' * length} \\\n{'y' * length}\n")
+        checked = check(main, "n", None)
+        assert len([each for each in checked.problems if "two for Squid" in each.text]) == problems

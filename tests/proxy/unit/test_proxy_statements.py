@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.configuration.access import exposure_problems, open_proxy_problems
+from mptcp_proxy.configuration.access import open_proxy_problems
 from mptcp_proxy.configuration.listeners import listener_problems, listeners, states_a_port
 from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
 from mptcp_proxy.problem import Problem
@@ -86,6 +86,7 @@ def test_no_port() -> None:
     assert port_problems("http_port abc") == []
 
 
+ONLY_OWN = ["acl own src 10.0.0.0/8", "http_access allow own", "http_access deny all"]
 OPEN = [
     ["http_access allow all"],
     ["http_access deny bad", "http_access allow all", "http_access deny all"],
@@ -141,6 +142,65 @@ OPEN = [
     ["acl odd src 10.0.0.0/255.0.255.0", "http_access allow odd", "http_access deny all"],
     # All but a few.
     ["acl few src 203.0.113.0/24", "http_access deny few", "http_access allow all"],
+    # Of a mask with zeros before ones Squid takes the first ones; of none it makes a mask of ones.
+    ["acl odd src 10.0.0.0/0.255.255.255", "http_access allow odd", "http_access deny all"],
+    # What is behind an address that fits is passed over.
+    ["acl odd src 0.0.0.0/1,128.0.0.0/1", "http_access allow odd", "http_access deny all"],
+    ["acl odd src 0.0.0.0/1x", "http_access allow odd", "http_access deny all"],
+    ["acl odd src 1.0.0.0-223.255.255.255x", "http_access allow odd", "http_access deny all"],
+    # Short, octal and hexadecimal addresses, and names that cannot be masked.
+    ["acl odd src 0/1 128.0/1", "http_access allow odd", "http_access deny all"],
+    ["acl odd src 001.0.0.0/1", "http_access allow odd", "http_access deny all"],
+    ["acl odd src 0x0/1", "http_access allow odd", "http_access deny all"],
+    ["acl odd src localhost/1", "http_access allow odd", "http_access deny all"],
+    # Masked by the wrong end: everybody.
+    ["acl odd src ::ffff:10.0.0.0/104", "http_access allow odd", "http_access deny all"],
+    # A number that wraps: 128.0.0.0. A letter, behind which the mask before goes on: /3. An IPv4 address in IPv6.
+    ["acl odd src 0.0.0.0/2147483648", "http_access allow odd", "http_access deny all"],
+    ["acl odd src 10.0.0.0/13 2000::/+", "http_access allow odd", "http_access deny all"],
+    ["acl odd src 12-ff00::", "http_access allow odd", "http_access deny all"],
+    # Whom Squid believes what it is told of the client's address.
+    ["follow_x_forwarded_for allow all", *ONLY_OWN],
+    ["follow_x_forwarded_for deny own", "acl_uses_indirect_client on", *ONLY_OWN],
+    ["acl_uses_indirect_client off", "acl_uses_indirect_client on", "follow_x_forwarded_for allow all", *ONLY_OWN],
+    [
+        "if ${process_number} = 1",
+        "acl_uses_indirect_client off",
+        "endif",
+        "follow_x_forwarded_for allow all",
+        *ONLY_OWN,
+    ],
+    ["http_port 3128 require-proxy-header", "proxy_protocol_access allow all", *ONLY_OWN],
+    # Of several "if" within each other the inner one alone counts.
+    ["if false", "if true", "http_access allow all", "endif", "endif", "http_access deny all"],
+    ["if false", "if false", "else", "http_access allow all", "endif", "endif", "http_access deny all"],
+    # Numbers as in C.
+    ["if 010 = 8", "http_access allow all", "endif", "http_access deny all"],
+    ["if 0x10 = 16", "http_access allow all", "endif", "http_access deny all"],
+    ["if 99999999999999999999 = 9223372036854775807", "http_access allow all", "endif", "http_access deny all"],
+    # Squid cuts at the first carriage return.
+    ["http_access allow all\r!all", "http_access deny all"],
+    # A blank of Unicode is none of Squid's: of these lists one is everybody's.
+    ["acl a\u00a0b src all", "acl a src 10.0.0.0/8", "http_access allow a\u00a0b"],
+    # A value that overlaps one before it is left out: here the whole one, there all but 192.0.2.1.
+    ["acl few src 192.0.2.1 all", "http_access deny few", "http_access allow all"],
+    ["acl few src 192.0.2.1 0.0.0.0/1 128.0.0.0/1 ::/1 8000::/1", "http_access deny few", "http_access allow all"],
+    # Letters that are the same for Python, and not for C; values for which the case of letters counts.
+    ["acl k src 10.0.0.0/8", "acl \u212a src all", "http_access allow \u212a"],
+    ["acl every src ALL", "http_access deny every", "http_access allow all"],
+    # The client runs its own identd, and its own name server.
+    ["acl users ident REQUIRED", "http_access allow users", "http_access deny all"],
+    ["acl users ident_regex .", "http_access deny !users", "http_access allow all"],
+    # This helper is told what is asked for, and not by whom.
+    ["external_acl_type where ttl=60 %DST /bin/helper", "acl ok external where", "http_access allow ok"],
+    ["acl named srcdom_regex .", "http_access allow named", "http_access deny all"],
+    ["acl named srcdomain .com .net .org", "http_access allow named", "http_access deny all"],
+    # A length of 0 is one address, whatever it looks like; so is this word, for Squid 5 and 6.
+    ["acl v6 src ::/0", "acl v4 src 10.0.0.0/0", "http_access deny v4", "http_access deny v6", "http_access allow all"],
+    ["acl v6 src ipv6", "acl v4 src ipv4", "http_access deny v4", "http_access deny v6", "http_access allow all"],
+    # A file that is not there ends the statement: no name, no rule, and no value behind it.
+    ['http_access deny "/nonexistent/names"', "http_access allow all"],
+    ['acl every src "/nonexistent/clients" all', "http_access deny every", "http_access allow all"],
 ]
 CLOSED: list[list[str]] = [
     [],
@@ -175,7 +235,40 @@ CLOSED: list[list[str]] = [
         "http_access deny all",
     ],
     ["acl host src client.example", "http_access allow host", "http_access deny all"],
-    ["acl v6 src ipv6", "acl v4 src ipv4", "http_access deny v4", "http_access deny v6", "http_access allow all"],
+    # Squid ends at this one, and says so.
+    ["acl own src 10.0.0.0/33", "http_access allow own", "http_access deny all"],
+    ["acl own src 10.0.0.0/255.0.0.0 192.168.0.0/255.255.0.0", "http_access allow own", "http_access deny all"],
+    ["acl own src 10.0.0.0/8, 192.168.0.0/16", "http_access allow own", "http_access deny all"],
+    ["acl own src -- 10.0.0.0/8", "http_access allow own", "http_access deny all"],
+    ["acl us srcdom_regex -i \\.example\\.com$", "http_access allow us", "http_access deny all"],
+    [
+        "external_acl_type who ttl=60 %SRC %DST /bin/helper",
+        "acl ok external who",
+        "http_access allow ok",
+        "http_access deny all",
+    ],
+    [
+        "external_acl_type who %>{Authorization} /bin/helper",
+        "acl ok external who",
+        "http_access allow ok",
+        "http_access deny all",
+    ],
+    ["acl us srcdomain .office.example.com", "http_access allow us", "http_access deny all"],
+    ["acl parts src 0.0.0.0/1 128.0.0.0/1 ::/1 8000::/1", "http_access deny !parts", "http_access allow !all"],
+    ["follow_x_forwarded_for allow localhost", "follow_x_forwarded_for deny all", *ONLY_OWN],
+    ["acl_uses_indirect_client off", "follow_x_forwarded_for allow all", *ONLY_OWN],
+    ["http_port 3128", "proxy_protocol_access allow all", *ONLY_OWN],
+    ["follow_x_forwarded_for allow all", "http_access deny all"],
+    [
+        "acl users proxy_auth REQUIRED",
+        "follow_x_forwarded_for allow all",
+        "http_access allow users",
+        "http_access deny all",
+    ],
+    ["http_port 3128 require-proxy-header", "proxy_protocol_access allow own", *ONLY_OWN],
+    ["if true", "if false", "http_access allow all", "endif", "endif", "http_access deny all"],
+    ["if 010 = 10", "http_access allow all", "endif", "http_access deny all"],
+    ["if 1_0 = 10", "endif", "http_access deny all"],
 ]
 
 
@@ -202,74 +295,46 @@ def test_a_list_in_a_file_is_read(tmp_path: Path) -> None:
     assert list(open_proxy_problems(parse(*rules))) == []
 
 
-SHIPPED = ["acl clients src 10.0.0.0/8", "http_access allow localhost manager", "http_access deny manager"]
-TO_LOOPBACK = ["acl lo dst 127.0.0.0/8 ::1/128", "http_access deny lo"]
-TO_LINK_LOCAL = ["acl ll dst 169.254.0.0/16 fe80::/10", "http_access deny ll"]
-TO_OWN = ['acl own dst "/run/x/own-addresses"', "http_access deny own"]
-TUNNELS = ["acl tls port 443", "http_access deny CONNECT !tls"]
-TO_NAT64 = ["acl nat64 dst 64:ff9b::7f00:0/104 64:ff9b::a9fe:0/112", "http_access deny nat64"]
-PARTS = {
-    "loopback": TO_LOOPBACK,
-    "link-local": TO_LINK_LOCAL,
-    "NAT64": TO_NAT64,
-    "own addresses": TO_OWN,
-    "CONNECT": TUNNELS,
-}
-LET_IN = ["http_access allow clients", "http_access deny all"]
+@pytest.mark.parametrize("word", ["'{}'", '"{}', "'{}", "\"{}'", '"{}"x'])
+def test_a_file_is_read_whatever_mark_it_is_named_by(tmp_path: Path, word: str) -> None:
+    names = tmp_path / "clients"
+    names.write_text("0.0.0.0/1\n")
+    rules = (f"acl odd src {word.format(names)}", "http_access allow odd", "http_access deny all")
+    assert list(open_proxy_problems(parse(*rules)))
 
 
-def exposed(*texts: str) -> list[str]:
-    problems = list(exposure_problems(parse(*texts), "/run/x/own-addresses"))
-    assert all(problem.warning for problem in problems)
-    return [problem.text for problem in problems]
+@pytest.mark.parametrize(
+    ("listed", "behind"),
+    [
+        # Words behind the file are passed over.
+        ("0.0.0.0/1\n128.0.0.0/1\n", " ::/1 8000::/1"),
+        # Of each line the first value counts.
+        ("0.0.0.0/1 128.0.0.0/1\n::/1 8000::/1\n", ""),
+        # What is behind 2047 bytes of a line is another value.
+        (f"# {'x' * 2045}10.0.0.0/8\n", ""),
+    ],
+)
+def test_what_a_file_does_not_say_denies_nobody(tmp_path: Path, listed: str, behind: str) -> None:
+    names = tmp_path / "strangers"
+    names.write_text(listed)
+    rules = (f'acl strangers src "{names}"{behind}', "http_access deny strangers", "http_access allow all")
+    assert list(open_proxy_problems(parse(*rules)))
 
 
-def test_a_configuration_with_all_protections_has_no_warning() -> None:
-    assert exposed(*SHIPPED, *(line for part in PARTS.values() for line in part), *LET_IN) == []
-    assert exposed("http_access allow localhost", "http_access deny all") == []
-    by_squid = ["http_access deny to_localhost", "http_access deny to_linklocal"]
-    assert exposed(*SHIPPED, *by_squid, *TO_NAT64, *TO_OWN, *TUNNELS, *LET_IN) == []
+def test_what_is_behind_a_comment_of_2047_bytes_lets_in(tmp_path: Path) -> None:
+    names = tmp_path / "clients"
+    rules = (f'acl clients src "{names}"', "http_access allow clients", "http_access deny all")
+    for comment, found in ((f"#{'x' * 2046}", 1), (f"#{'x' * 2000}", 0)):
+        names.write_text(f"{comment}0.0.0.0/1\n")
+        assert len(list(open_proxy_problems(parse(*rules)))) == found
 
 
-@pytest.mark.parametrize("missing", PARTS)
-def test_each_missing_protection_is_a_warning(missing: str) -> None:
-    others = [line for name, part in PARTS.items() if name != missing for line in part]
-    (text,) = exposed(*SHIPPED, *others, *LET_IN)
-    assert missing in text
-    # A rule behind the one that lets clients in protects nothing.
-    (text,) = exposed(*SHIPPED, *others, *LET_IN, *PARTS[missing])
-    assert missing in text
-    # Neither does one that holds in some processes, or for some requests.
-    conditional = ["if ${process_number} = 1", *PARTS[missing], "endif"]
-    (text,) = exposed(*SHIPPED, *others, *conditional, *LET_IN)
-    assert missing in text
-    assert not any(other in text for other in PARTS if other != missing)
-
-
-TO_A_PEER = ["acl page dstdomain page.internal", "http_access allow page clients"]
-
-
-def test_what_goes_to_a_peer_alone_exposes_nothing_of_this_host() -> None:
-    protected = [line for part in PARTS.values() for line in part]
-    elsewhere = [*SHIPPED, *TO_A_PEER, *protected, *LET_IN]
-    assert exposed(*elsewhere, "never_direct allow page") == []
-    assert exposed(*elsewhere, "never_direct allow PAGE") == []
-    for more in (
-        [],
-        ["never_direct allow other"],
-        ["never_direct allow page other"],  # of which some go directly
-        ["never_direct deny clients", "never_direct allow page"],
-        ["never_direct allow page", "always_direct allow clients"],
-        ["if ${process_number} = 1", "never_direct allow page", "endif"],
-    ):
-        (text,) = exposed(*elsewhere, *more)
-        assert "loopback" in text, more
-
-
-def test_half_of_the_loopback_addresses_is_not_enough() -> None:
-    half = ["acl lo dst 127.0.0.0/9 ::1/128", "http_access deny lo"]
-    (text,) = exposed(*SHIPPED, *half, *TO_LINK_LOCAL, *TO_NAT64, *TO_OWN, *TUNNELS, *LET_IN)
-    assert "loopback" in text
+def test_names_of_lists_may_be_in_a_file(tmp_path: Path) -> None:
+    names = tmp_path / "names"
+    names.write_text("all\n")
+    assert list(open_proxy_problems(parse(f'http_access allow "{names}"', "http_access deny all")))
+    assert list(open_proxy_problems(parse(f'acl any any-of "{names}"', "http_access allow any")))
+    assert not list(open_proxy_problems(parse(f'http_access deny "{names}"', "http_access allow all")))
 
 
 def test_lists_of_lists_are_looked_at_once_each() -> None:

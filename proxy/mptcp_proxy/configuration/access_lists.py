@@ -1,0 +1,238 @@
+"""What the names in access rules stand for: which clients each ``acl`` may match, and which it matches in any case.
+
+Rules (Squid's directive reference, "acl"; src/acl): several lines of one name match what any of them does. Names are
+the same in any letter case of ASCII, words are not. Squid 5 and 6 leave out of a list a value that overlaps one before
+it, so that only what stands apart is certain. What depends on an "if" that differs from process to process may be in
+force or not: it is possible and not certain.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from .address_values import AddressValue, address_value
+from .addresses import EVERYBODY, NOBODY, Addresses
+from .list_values import Value, list_values, listed_file, without_flags
+from .source import Statement
+
+_SAY_WHO = frozenset(
+    """
+src_as arp eui64 proxy_auth proxy_auth_regex ext_user ext_user_regex user_cert ca_cert external
+""".split()  # noqa: SIM905  many quotation marks less
+)
+"""Who the client is other than by address, by something that no stranger has. An identd (ident) is the client's own."""
+_STRANGERS = (
+    "none",
+    "host-1-2-3-4.strangers.com",
+    "c-203-0-113-9.isp.strangers.net",
+    "static.stranger.org",
+    "a.b.xy.de",
+)
+"""Names of clients that nobody means by a pattern for some of them. "none" has a client without a name (PTR)."""
+
+_OF_THE_REQUEST = frozenset(
+    """
+%DST %PROTO %PORT %PATH %METHOD %URI %MYADDR %MYPORT
+%rm %ru %rp %rd %rs %rP %>rm %>ru %>rp %>rd %>rs %>rP %la %lp %>la %>lp
+%ts %tl %tg %DATA %ACL %%
+""".split()  # noqa: SIM905
+)
+"""What an external helper may be told that says nothing of the client (external_acl_type)."""
+_EVERYBODYS = frozenset(("", "none", "com", "net", "org", "info", "biz", "edu", "gov", "arpa"))
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The clients that a name may match, and those that it matches whatever they ask for."""
+
+    possible: Addresses
+    certain: Addresses
+
+
+_UNRELATED = Match(EVERYBODY, NOBODY)
+"""A name that does not look at the client."""
+_NO_STRANGER = Match(NOBODY, NOBODY)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a list."""
+
+    kind: str
+    words: tuple[str, ...]
+    in_force: bool
+    """Whether it is for certain."""
+
+    @cached_property
+    def values(self) -> list[Value]:
+        """What it has behind its flags; a file is read once."""
+        return list(list_values(without_flags(self.words)))
+
+
+def ascii_lower(text: str) -> str:
+    """Return *text* as strcasecmp(3) compares it."""
+    return "".join(each.lower() if each.isascii() else each for each in text)
+
+
+def access_rules(statements: Iterable[Statement], directive: str) -> Iterator[Statement]:
+    """Yield the rules of *directive* that say what is allowed and what denied. One without a name Squid leaves out."""
+    for statement in statements:
+        words = statement.words
+        if statement.directive == directive and words[1:2] in (("allow",), ("deny",)) and names_of(statement):
+            yield statement
+
+
+def names_of(rule: Statement) -> list[str]:
+    """Return the names in *rule*, with a list in a file in its place."""
+    return [value.text for value in list_values(rule.words[2:])]
+
+
+class AccessLists:
+    """The lists of a configuration, by name."""
+
+    def __init__(self, statements: Iterable[Statement]) -> None:
+        self._lines: dict[str, list[Line]] = {
+            "all": [Line("src", ("all",), True)],
+            "localhost": [Line("src", ("127.0.0.1", "::1"), True)],
+            "to_localhost": [Line("dst", ("127.0.0.0/8", "0.0.0.0/32", "::1/128", "::/128"), True)],
+            "to_linklocal": [Line("dst", ("169.254.0.0/16", "fe80::/10"), True)],
+            "manager": [Line("manager", (), True)],
+            "connect": [Line("method", ("CONNECT",), True)],
+        }
+        self._not_told: set[str] = set()
+        """The external helpers that are told nothing of the client."""
+        for statement in statements:
+            match statement.words:
+                case ("acl", name, kind, *words):
+                    line = Line(kind, tuple(words), statement.applies is True)
+                    self._lines.setdefault(ascii_lower(name), []).append(line)
+                case ("external_acl_type", name, *words) if {w for w in words if w.startswith("%")} <= _OF_THE_REQUEST:
+                    self._not_told.add(name)
+        self._found: dict[str, Match] = {}
+        self._targets: dict[str, Match] = {}
+
+    def lines(self, name: str) -> Sequence[Line]:
+        """Return the lines of the list *name*; none, where there is no such list, which Squid refuses."""
+        return self._lines.get(ascii_lower(name), ())
+
+    def match(self, name: str) -> Match:
+        """Return which clients *name*, of a rule, matches."""
+        name = ascii_lower(name)
+        if name.startswith("!"):
+            if name[1:] not in self._lines:
+                return _NO_STRANGER
+            inner = self.match(name[1:])
+            return Match(EVERYBODY - inner.certain, EVERYBODY - inner.possible)
+        if name not in self._lines:
+            return _NO_STRANGER
+        if name not in self._found:
+            self._found[name] = _NO_STRANGER  # for a list that names itself
+            lines = self._lines[name]
+            by_address = addresses_of(line for line in lines if line.kind == "src")
+            others = [(self._line(line), line.in_force) for line in lines if line.kind != "src"]
+            self._found[name] = Match(
+                Addresses.union([by_address.possible, *(match.possible for match, _ in others)]),
+                Addresses.union([by_address.certain, *(match.certain for match, in_force in others if in_force)]),
+            )
+        return self._found[name]
+
+    def _line(self, line: Line) -> Match:
+        if line.kind in ("any-of", "all-of"):
+            parts = [self.match(value.text) for value in line.values]
+            join = Addresses.union if line.kind == "any-of" else Addresses.common
+            return Match(join(part.possible for part in parts), join(part.certain for part in parts))
+        if line.kind in ("srcdomain", "srcdom_regex"):
+            means_all = _any_domain if line.kind == "srcdomain" else _any_name
+            return _UNRELATED if any(means_all(value.text) for value in line.values) else _NO_STRANGER
+        if line.kind == "external" and self._not_told.intersection(line.words[:1]):
+            return _UNRELATED
+        return _NO_STRANGER if line.kind in _SAY_WHO else _UNRELATED
+
+    def destinations(self, name: str, by_name: bool) -> Addresses:
+        """Return the addresses to which *name* matches every request; *by_name*: also those for a name of theirs."""
+        lines = self.lines(name)
+        if not by_name or not any("-n" in line.words for line in lines):
+            return self.targets(name).certain
+        return addresses_of(line for line in lines if line.kind == "dst" and "-n" not in line.words).certain
+
+    def targets(self, name: str) -> Match:
+        """Return the addresses to which *name* matches requests, those to names among them or not."""
+        name = ascii_lower(name)
+        if name not in self._targets:
+            self._targets[name] = addresses_of(line for line in self.lines(name) if line.kind == "dst")
+        return self._targets[name]
+
+    def reads(self, name: str, file: str, by_name: bool) -> bool:
+        """Say whether *name* has destinations from *file*; *by_name* as above."""
+        return any(
+            line.in_force and next((f for word in line.words if (f := listed_file(word)) is not None), None) == file
+            for line in self.lines(name)
+            if line.kind == "dst" and not (by_name and "-n" in line.words)
+        )
+
+
+def _any_domain(value: str) -> bool:
+    """Say whether a domain is that of strangers, too: a country's or such, or the word for clients without a name."""
+    name = ascii_lower(value.strip("."))
+    return name in _EVERYBODYS or (len(name) == 2 and name.isalpha())
+
+
+def _any_name(pattern: str) -> bool:
+    """Say whether a regular expression for names of clients matches strangers, as far as Python's reads it alike."""
+    try:
+        return any(re.search(pattern, name, re.IGNORECASE) for name in _STRANGERS)
+    except (re.error, RecursionError, OverflowError):
+        return True
+
+
+def addresses_of(lines: Iterable[Line]) -> Match:
+    """Return what the addresses of *lines*, all of one list, match together."""
+    possible: list[Addresses] = []
+    certain = _Apart()
+    doubtful = NOBODY
+    """What may be in the list already, and keep what comes after it out."""
+    for line in lines:
+        values = [address_value(value.text) for value in line.values]
+        possible.extend(value.possible for value in values)
+        if not line.in_force:
+            doubtful |= Addresses.union(value.possible for value in values)
+            continue
+        for value in values:
+            doubtful |= certain.take(value, doubtful)
+    return Match(Addresses.union(possible), Addresses(certain.ranges))
+
+
+class _Apart:
+    """Ranges of addresses that do not overlap, in order."""
+
+    def __init__(self) -> None:
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        return Addresses.union([Addresses(tuple(zip(self._lows, self._highs, strict=True)))]).ranges
+
+    def take(self, value: AddressValue, doubtful: Addresses) -> Addresses:
+        """Add what is certain of *value*; return what of it may have been added without being certain."""
+        clear = not doubtful or not value.possible & doubtful
+        if self._overlaps(value.certain):
+            return NOBODY if clear and value.certain == value.possible else value.possible
+        if not clear:
+            return value.possible
+        for low, high in value.certain.ranges:
+            at = bisect_right(self._lows, low)
+            self._lows.insert(at, low)
+            self._highs.insert(at, high)
+        return value.possible - value.certain if value.certain != value.possible else NOBODY
+
+    def _overlaps(self, addresses: Addresses) -> bool:
+        for low, high in addresses.ranges:
+            at = bisect_right(self._lows, high) - 1
+            if at >= 0 and self._highs[at] >= low:
+                return True
+        return False

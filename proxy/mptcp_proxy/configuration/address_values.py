@@ -1,0 +1,172 @@
+"""What one value of an ``acl ... src`` or ``dst`` stands for, by Squid's own grammar. Pure.
+
+Rules (Squid 5.7 and 6.13, src/acl/Ip.cc, FactoryParse and DecodeMask; src/ip/Address.cc):
+
+* the forms are tried one after the other, by what a value begins with (sscanf(3)). What is behind a form that fits is
+  passed over: of ``10.0.0.0/8,192.168.0.0/16`` the first half counts;
+* an IPv4 address may be short, octal or hexadecimal, as for inet_aton(3): ``0/1`` is half of all there are;
+* a mask is a length, or an address of which the ones before its first zero count;
+* of a length of 0 Squid makes a mask of ones: the address alone. Only five spellings, and "all", mean everybody;
+* what fits no form but has a slash is masked by the wrong end: ``::ffff:10.0.0.0/104`` is everybody.
+
+What is certain is what such a value matches in every version, what is possible in any of them. Where a form is not
+understood, everybody is possible and nobody certain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_network
+
+from .addresses import EVERYBODY, IPV4, NOBODY, Addresses
+from .source import SPACE
+
+FORMS = "ADDRESS, ADDRESS/LENGTH or FIRST-LAST, apart by blanks, as 10.0.0.0/8 and fd00::/8"
+_UNSPECIFIED = 0xFFFF << 32
+"""0.0.0.0, as all IPv4 addresses are written here."""
+_LONGEST = 255
+"""Characters of each part; Squid does not look whether there is room for more."""
+_ALL = ("all", "0/0", "0.0.0.0/0", "0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255", "0.0.0.0-0.0.0.0/0")
+"""What means both families, in spite of what it says."""
+_UNICAST = Addresses.of("1000::/4", "2000::/3", "4000::/2", "8000::/2", "c000::/3", "e000::/4", "fc00::/7", "fe80::/10")
+"""What 5 and 6 make of "ipv6"."""
+_V4_BLOCK = re.compile(r"([0-9.]+)(?:-([0-9.]+))?(?:/([0-9.]+))?(.*)", re.DOTALL)
+_V6_BLOCK = re.compile(r"([0-9A-Fa-f:]+)(?:-([0-9A-Fa-f:]+))?(?:/([0-9]+))?(.*)", re.DOTALL)
+_PART = re.compile(r"0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*")
+_NETMASK = re.compile(r"(?:0|[1-9][0-9]{0,2})(?:\.(?:0|[1-9][0-9]{0,2})){3}")
+_ADDRESS_LIKE = re.compile(r"[0-9A-Fa-f]*[.:][0-9A-Fa-f.:]*(?:[-/].*)?")
+_FIRST_WORD = re.compile(rf"([^{SPACE}]*)(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressValue:
+    """What a value matches."""
+
+    possible: Addresses
+    certain: Addresses
+    remark: str = ""
+    """Why it is not understood, or what of it Squid passes over; empty where it is as it seems."""
+
+
+def address_value(text: str) -> AddressValue:
+    """Return what the value *text* matches; the addresses of a host's name are taken for nobody's."""
+    if text in _ALL:
+        return _exactly(EVERYBODY)
+    if text == "ipv4":  # 5 and 6 make a length of 0 of it
+        return AddressValue(IPV4.all, NOBODY)
+    if text == "ipv6":
+        return AddressValue(EVERYBODY - IPV4.all, _UNICAST)
+    for form, parse, longest in ((_V4_BLOCK, _ipv4, 32), (_V6_BLOCK, _ipv6, 128)):
+        found = form.match(text)
+        if found and (found[2] or found[3] or (found[4].startswith("/") and len(found[4]) > 1)):
+            return _block(found, parse, longest)
+    first, behind = _word(text)
+    if "/" in text:
+        return _unknown("Squid would not take it for an address and a length")
+    return _exactly(_single(first), _passed_over(behind))
+
+
+def _exactly(addresses: Addresses, remark: str = "") -> AddressValue:
+    return AddressValue(addresses, addresses, remark)
+
+
+def _unknown(remark: str) -> AddressValue:
+    return AddressValue(EVERYBODY, NOBODY, remark)
+
+
+def _word(text: str) -> tuple[str, str]:
+    found = _FIRST_WORD.match(text)
+    return (found[1], found[2]) if found else (text, "")
+
+
+def _passed_over(behind: str) -> str:
+    """Return what to say of what stands *behind* a value: nothing of punctuation, of a comment and of words."""
+    words = behind.split()
+    if behind[:1] in SPACE:
+        words = [word for word in words if _ADDRESS_LIKE.fullmatch(word)]
+    if behind.startswith("#") or not any(each.isalnum() for word in words for each in word):
+        return ""
+    return f"Squid passes over {' '.join(words)!r}"
+
+
+def _block(found: re.Match[str], parse: Callable[[str], int | None], longest: int) -> AddressValue:
+    """Return what a prefix or range is: first, last address and mask as *found*, of a family of so many bits."""
+    if max(len(part or "") for part in found.groups()[:3]) > _LONGEST:
+        return _unknown("longer than Squid has room for")
+    first, last = parse(found[1]), parse(found[2]) if found[2] else 0
+    length, behind = longest, found[4]
+    if found[3] is None and behind.startswith("/"):
+        # With one letter for a mask, it is left out; that of IPv6 goes on in what a value before has left.
+        if longest == 128 and found[2] is None:
+            return _unknown("no length behind the slash")
+    elif found[3] is not None:
+        stated = _length(found[3], longest)
+        if isinstance(stated, str):
+            return _unknown(stated)
+        if stated > longest:
+            return _exactly(NOBODY)  # Squid ends at it, and says so
+        length = stated
+    if first is None or last is None:
+        return _unknown("no address")
+    return _between(first, last, length, longest, _passed_over(behind))
+
+
+def _between(first: int, last: int, length: int, longest: int, remark: str) -> AddressValue:
+    offset = _UNSPECIFIED if longest == 32 else 0
+    whole = (1 << longest) - 1
+    if length == 0:
+        return AddressValue(IPV4.all if longest == 32 else EVERYBODY, NOBODY, remark)
+    rest = whole >> length
+    first, last = first & ~rest, last & ~rest
+    alone = Addresses(((offset + first, offset + (first | rest)),))
+    if last in (0, _UNSPECIFIED):
+        # Squid takes the unspecified address, of either family, for none.
+        return _exactly(alone, remark)
+    if last < first:
+        return AddressValue(alone, NOBODY, remark or "it ends before it begins")
+    return _exactly(Addresses(((offset + first, offset + (last | rest)),)), remark)
+
+
+def _length(text: str, longest: int) -> int | str:
+    """Return how many bits a mask has, or why it is none that Squid takes as it is meant."""
+    if text.isdigit() and int(text) <= 128:
+        return int(text)
+    if longest == 32 and _NETMASK.fullmatch(text) and all(int(part) <= 255 for part in text.split(".")):
+        mask = int(IPv4Address(text))
+        ones = f"{mask:032b}".partition("0")[0]
+        if mask == int(ip_network(f"0.0.0.0/{len(ones)}").netmask):
+            return len(ones)
+        return f"no netmask: Squid takes its first ones for the length, here {len(ones)}"
+    return "no mask"
+
+
+def _ipv4(text: str) -> int | None:
+    """Return an IPv4 address as inet_aton(3) reads it: of up to four parts the last has all bytes that are left."""
+    parts = text.split(".")
+    if len(parts) > 4 or not all(_PART.fullmatch(part) for part in parts):
+        return None
+    numbers = [int(part, 8 if part.startswith("0") and part.isdigit() else 0) for part in parts]
+    room = 5 - len(parts)
+    if any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 1 << 8 * room:
+        return None
+    value = 0
+    for number in numbers[:-1]:
+        value = value << 8 | number
+    return value << 8 * room | numbers[-1]
+
+
+def _ipv6(text: str) -> int | None:
+    try:
+        return int(IPv6Address(text))
+    except ValueError:
+        return None
+
+
+def _single(text: str) -> Addresses:
+    if (number := _ipv4(text)) is not None:
+        number += _UNSPECIFIED
+    elif (number := _ipv6(text.partition("%")[0])) is None:
+        return NOBODY
+    return Addresses(((number, number),))

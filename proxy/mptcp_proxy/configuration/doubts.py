@@ -1,0 +1,93 @@
+"""What of a configuration cannot be judged, or is not what it seems: refused, unless the operator says it is meant.
+
+The rules for clients are decided by meaning (access.py), which holds for what Squid and these modules read alike. What
+differs from process to process, or by another way of reading, is named here. Pure, but for lists in files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from ..problem import Problem
+from .access import OVERRIDE
+from .address_values import FORMS, address_value
+from .list_values import list_values, passed_over, without_flags
+from .source import Statement
+
+_RULES = ("http_access", "follow_x_forwarded_for", "proxy_protocol_access")
+_ADDRESSES = ("src", "dst", "localip", "myip")
+_LONGEST_NAME = 61
+"""Bytes of a list's name: of one with 63 Squid keeps 62, which may be another list's name; it refuses longer ones."""
+_MOST_REMARKS = 5
+"""Of one list: what is wrong with five values is wrong with all."""
+
+
+def doubts(statements: Sequence[Statement]) -> Iterator[Problem]:
+    """Yield what cannot be judged of *statements*, which are those that may be in force."""
+    for statement in statements:
+        yield from _strange_characters(statement)
+        yield from _macros(statement)
+        yield from _quoted_values(statement)
+        match statement.words:
+            case ("acl", name, kind, *words):
+                yield from _name(statement, name)
+                if kind in _ADDRESSES:
+                    yield from _addresses(statement, without_flags(words))
+
+
+def nested_branches(everything: Sequence[Statement]) -> Iterator[Problem]:
+    """Yield a warning for each ``if`` within another of *everything* that is written."""
+    for statement in everything:
+        if statement.branch and statement.branch[0] == "if" and statement.applies is not True:
+            text = f"{statement.text}: within another if: Squid looks at this one alone, whatever the outer one says"
+            yield Problem(text, statement.file, statement.number, warning=True)
+
+
+def _problem(statement: Statement, text: str, allowed: str) -> Problem:
+    return Problem(text, statement.file, statement.number, allowed=f"{allowed}; as it is: {OVERRIDE}")
+
+
+def _strange_characters(statement: Statement) -> Iterator[Problem]:
+    """Yield that there are characters which a reader does not see, or takes for blanks that they are not for Squid."""
+    for word in statement.words:
+        for character in word:
+            # Bytes that are no UTF-8 are nobody's blank.
+            if not character.isprintable() and not "\udc80" <= character <= "\udcff":
+                text = f"{' '.join(statement.words)}: a character that is not seen, U+{ord(character):04X}"
+                yield _problem(statement, text, "characters that print; blanks and tabs between words")
+                return
+
+
+def _macros(statement: Statement) -> Iterator[Problem]:
+    judged = statement.directive == "acl" or statement.directive in _RULES
+    macros = [word for word in statement.words if "${process_" in word]
+    if macros and (judged or macros[0] == statement.words[0]):
+        text = f"{' '.join(statement.words)}: {macros[0]} differs from process to process, and with it whom it lets in"
+        yield _problem(statement, text, "names and values that are the same for all")
+
+
+def _quoted_values(statement: Statement) -> Iterator[Problem]:
+    if statement.directive == "configuration_includes_quoted_values" and statement.words[1:] != ("off",):
+        text = f"{' '.join(statement.words)}: words in quotation marks would no longer be names of files"
+        yield _problem(statement, text, "off")
+
+
+def _name(statement: Statement, name: str) -> Iterator[Problem]:
+    if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
+        text = f"acl {name}: a name so long that Squid cuts it off, and may take it for another list's"
+        yield _problem(statement, text, f"{_LONGEST_NAME} bytes")
+
+
+def _addresses(statement: Statement, words: Sequence[str]) -> Iterator[Problem]:
+    what = " ".join(statement.words[:3])
+    if behind := passed_over(words):
+        yield _problem(
+            statement,
+            f"{what}: Squid passes over {' '.join(behind)!r}, behind a file",
+            "a line of its own for the file",
+        )
+    values = ((value, remark) for value in list_values(words) if (remark := address_value(value.text).remark))
+    for value, remark in islice(values, _MOST_REMARKS):
+        file, number = (value.file, value.number) if value.file else (statement.file, statement.number)
+        yield Problem(f"{what} {value.text}: {remark}", file, number, allowed=f"{FORMS}; as it is: {OVERRIDE}")

@@ -1,0 +1,198 @@
+"""What of this host could clients reach, and what could they do to others, that is not meant for them?
+
+Decided by meaning: for each of a few requests that should be denied, the rules of "http_access" are gone through in
+their order. A name in a rule holds for such a request always, never, or perhaps. A rule that denies counts where all of
+its names hold, one that allows where none fails; who comes from this host itself is let in on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..problem import Problem
+from .access_lists import AccessLists, Line, access_rules, ascii_lower, names_of
+from .addresses import EVERYBODY, NOBODY, Addresses
+from .source import Statement
+
+_LOOPBACK = Addresses.of("127.0.0.0/8", "::1/128")
+_LINK_LOCAL = Addresses.of("169.254.0.0/16", "fe80::/10")
+_TRANSLATED = Addresses.of("64:ff9b::7f00:0/104", "64:ff9b::a9fe:0/112")
+"""The former two's IPv4 addresses, as NAT64 has them (RFC 6052, 2.1)."""
+_OTHER_SERVICES = (22, 25, 6379)
+"""Ports that stand for services other than the web: remote shells, mail, and a database on a high port."""
+Holds = bool | None
+"""Whether something is so always, never, or (None) perhaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is asked for, as far as it matters."""
+
+    to: Addresses | None = None
+    """To any of these addresses."""
+    to_file: str = ""
+    """To any address that this file has."""
+    tunnel: int | None = None
+    """CONNECT to this port."""
+    manager: bool = False
+    """For one of Squid's own status pages."""
+
+
+def exposure_problems(
+    statements: Sequence[Statement], own_addresses: str, *, connects: bool = True
+) -> Iterator[Problem]:
+    """Yield a warning that names the protections that are missing before the first rule that lets clients in.
+
+    *own_addresses* is the file in which the running proxy has this host's addresses. *connects*: Squid looks names up
+    and connects to what they stand for, so that a "dst -n", which knows addresses alone, is no protection.
+    """
+    rules = _Rules(statements, connects)
+    first_tunnel = next((port for port in _OTHER_SERVICES if rules.lets_in(_Request(tunnel=port))), None)
+    requests = {
+        "loopback addresses": _Request(to=_LOOPBACK),
+        "link-local addresses": _Request(to=_LINK_LOCAL),
+        "127.0.0.0/8 and 169.254.0.0/16 behind NAT64 (64:ff9b::/96)": _Request(to=_TRANSLATED),
+        f'this host\'s own addresses ("{own_addresses}")': _Request(to_file=own_addresses),
+        f"CONNECT to ports such as {first_tunnel}": _Request(tunnel=first_tunnel or _OTHER_SERVICES[0]),
+        "Squid's own status pages (manager)": _Request(manager=True),
+    }
+    missing: dict[Statement, list[str]] = {}
+    for what, request in requests.items():
+        if (rule := rules.lets_in(request)) is not None:
+            missing.setdefault(rule, []).append(what)
+    for rule, parts in missing.items():
+        yield Problem(
+            f"{' '.join(rule.words)}: no rule before this one denies {', '.join(parts)}: clients reach services"
+            " that are not meant for them",
+            rule.file,
+            rule.number,
+            allowed="the rules of the shipped conf/squid.conf",
+            warning=True,
+        )
+
+
+class _Rules:
+    def __init__(self, statements: Sequence[Statement], connects: bool) -> None:
+        self._lists = AccessLists(statements)
+        self._rules = [(rule, names_of(rule)) for rule in access_rules(statements, "http_access")]
+        self._elsewhere = _never_direct(statements)
+        self._by_name = connects
+
+    def lets_in(self, request: _Request) -> Statement | None:
+        """Return the first rule by which clients on other hosts may have *request* answered, if there is one."""
+        asked = _Asked(self._lists, self._elsewhere, self._by_name, request)
+        for rule, names in self._rules:
+            if rule.words[1] == "allow":
+                if not any(asked.holds(name) is False for name in names):
+                    return rule
+            elif rule.applies is True:
+                denied = Addresses.common(asked.denied(name) for name in names)
+                if request.to is None and denied:
+                    return None
+                if request.to is not None and denied:
+                    request = replace(request, to=request.to - denied)
+                    if not request.to:
+                        return None
+                    asked = _Asked(self._lists, self._elsewhere, self._by_name, request)
+        return None
+
+
+class _Asked:
+    """Which names hold for one request."""
+
+    def __init__(self, lists: AccessLists, elsewhere: frozenset[str], by_name: bool, request: _Request) -> None:
+        self._lists = lists
+        self._elsewhere = elsewhere
+        self._by_name = by_name
+        self._request = request
+        self._found: dict[str, Holds] = {}
+
+    def denied(self, name: str) -> Addresses:
+        """Return to which addresses *name*, of a rule that denies, matches the request in any case.
+
+        Where the request is to no particular address: everybody for yes.
+        """
+        if self.holds(name) is True:
+            return EVERYBODY
+        known = self._request.to is not None and not name.startswith("!")
+        return self._lists.destinations(name, self._by_name) if known else NOBODY
+
+    def holds(self, name: str) -> Holds:
+        if name.startswith("!"):
+            inner = self.holds(name[1:])
+            return None if inner is None else not inner
+        name = ascii_lower(name)
+        if name not in self._found:
+            self._found[name] = None  # for a list that names itself
+            self._found[name] = self._name(name)
+        return self._found[name]
+
+    def _name(self, name: str) -> Holds:
+        if name in self._elsewhere:
+            return False
+        clients = self._lists.match(name)
+        if clients.possible and not clients.possible - _LOOPBACK:
+            return False
+        request, lines = self._request, self._lists.lines(name)
+        if clients.certain == EVERYBODY or (
+            request.to_file and self._lists.reads(name, request.to_file, self._by_name)
+        ):
+            return True
+        if all(line.kind == "dst" for line in lines):
+            return self._destinations(name, lines)
+        found = [self._line(line) for line in lines]
+        if any(holds is True and line.in_force for holds, line in zip(found, lines, strict=True)):
+            return True
+        return False if all(holds is False for holds in found) else None
+
+    def _destinations(self, name: str, lines: Sequence[Line]) -> Holds:
+        to = self._request.to
+        if not (EVERYBODY if to is None else to) - self._lists.destinations(name, self._by_name):
+            return True
+        return False if lines and to is not None and not self._lists.targets(name).possible & to else None
+
+    def _line(self, line: Line) -> Holds:
+        request, values = self._request, [value.text for value in line.values]
+        match line.kind:
+            case "manager":
+                return request.manager
+            case "method" if request.tunnel is not None:
+                return "CONNECT" in values
+            case "port" if request.tunnel is not None:
+                return _has_port(values, request.tunnel)
+            case "any-of" | "all-of":
+                parts = [self.holds(value) for value in values]
+                decisive = line.kind == "any-of"
+                if decisive in parts:
+                    return decisive
+                return None if None in parts else not decisive
+        return None
+
+
+def _has_port(values: Sequence[str], port: int) -> Holds:
+    found = False
+    for value in values:
+        first, _, last = value.partition("-")
+        if not (first.isascii() and first.isdigit() and (not last or (last.isascii() and last.isdigit()))):
+            return None
+        found = found or int(first) <= port <= int(last or first)
+    return found
+
+
+def _never_direct(statements: Sequence[Statement]) -> frozenset[str]:
+    """Return the names of requests that Squid gives to its peers alone, wherever they seem to be for.
+
+    "always_direct" comes before "never_direct", in which the first rule decides.
+    """
+    found = set()
+    for statement in statements:
+        words = tuple(ascii_lower(word) for word in statement.words)
+        if words[:2] == ("always_direct", "allow"):
+            return frozenset()
+        if words[:1] == ("never_direct",):
+            if words[1:2] != ("allow",):
+                break
+            if len(words) == 3 and statement.applies is True:
+                found.add(words[2])
+    return frozenset(found)

@@ -1,0 +1,78 @@
+"""The values of a statement that may have them in a file, as Squid takes them (ConfigParser::strtokFile).
+
+Rules (Squid 5.7 and 6.13, src/ConfigParser.cc; src/acl/Options.cc):
+
+* a word that begins with a quotation mark, single or double, names a file, up to the next mark of either kind;
+* each line of the file is one value, up to a word that begins with '#'. A line is read in pieces of 2047 bytes;
+* the file ends the statement: words behind it are passed over. So does one that cannot be opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PIECE = 2047
+"""CONFIG_LINE_LIMIT, less the NUL behind it."""
+_BLANKS = " \t\n\r"
+_VALUE = re.compile(r"[^ \t\n\r]+(?:[ \t\n\r]+[^ \t\n\r#][^ \t\n\r]*)*")
+_MARKS = ('"', "'")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value, and where it stands, if that is a file of its own."""
+
+    text: str
+    file: str = ""
+    number: int = 0
+
+
+def list_values(words: Sequence[str]) -> Iterator[Value]:
+    """Yield the values that *words*, without flags, stand for."""
+    for word in words:
+        if (file := listed_file(word)) is None:
+            yield Value(word)
+            continue
+        try:
+            text = Path(file).read_bytes() if file else b""
+        except (OSError, ValueError):
+            return  # one that cannot be read is Squid's to complain about
+        yield from _of_file(text, file)
+        return
+
+
+def listed_file(word: str) -> str | None:
+    """Return the name of the file that *word* names; None where it is a value itself."""
+    return re.split("[\"']", word[1:], maxsplit=1)[0] if word.startswith(_MARKS) else None
+
+
+def passed_over(words: Sequence[str]) -> tuple[str, ...]:
+    """Return those of *words* that stand behind a file."""
+    at = next((n for n, word in enumerate(words) if word.startswith(_MARKS)), len(words))
+    return tuple(words[at + 1 :])
+
+
+def without_flags(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of an ``acl`` behind its type, less flags before them ("-n") and what may end these ("--")."""
+    for at, word in enumerate(words):
+        if word == "--":
+            return tuple(words[at + 1 :])
+        if not word.startswith(("-", "+")):
+            return tuple(words[at:])
+    return ()
+
+
+def _of_file(text: bytes, file: str) -> Iterator[Value]:
+    for number, line in enumerate(_lines(text), 1):
+        for begin in range(0, len(line), _PIECE):
+            seen = line[begin : begin + _PIECE].partition(b"\0")[0].decode("utf-8", "surrogateescape").lstrip(_BLANKS)
+            if (found := _VALUE.match(seen)) and not seen.startswith("#"):
+                yield Value(found[0], file, number)
+
+
+def _lines(text: bytes) -> Iterator[bytes]:
+    """Yield the lines with their ends: what ends one counts for the length of a piece."""
+    return (each + b"\n" for each in text.split(b"\n"))

@@ -1,0 +1,58 @@
+"""Compares what ``squid -k parse`` reads with what these modules take the same lines for. Pure.
+
+The last word on all that nobody thought of: Squid announces each statement with "Processing:", as it has joined its
+lines and replaced its macros, whether the ``if`` around it holds or not (parse of 5.7 and 6.13, src/cache_cf.cc), and
+each file that it opens, too. Where the two differ, what was checked is not what is in force.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from ..problem import Problem
+from .source import Statement
+
+_FILE = re.compile(r"Processing Configuration File: (?P<name>.*) \(depth (?P<depth>\d+)\)")
+_PROCESSING = re.compile(r"Processing: (?P<text>.*)", re.DOTALL)
+_FATAL = re.compile(r"FATAL: ")
+_SHOWN = 100
+_FIRST_PROCESS = {"${process_name}": "squid", "${process_number}": "0"}
+"""What the process that parses puts in their place: it is none of the workers."""
+
+
+def differences(said: Sequence[str], everything: Sequence[Statement], allowed: str = "") -> Iterator[Problem]:
+    """Yield where the lines *said* by Squid, without their times, first announce something else than *everything*."""
+    announced = [found["text"] for line in said if (found := _PROCESSING.match(line))]
+    for line in said:
+        if (opened := _FILE.match(line)) and opened["depth"] != "0":
+            text = f"Squid reads the file {opened['name']}, which this check has not read"
+            yield Problem(text, everything[0].file if everything else "", allowed=allowed)
+            return
+    for index, (theirs, ours) in enumerate(zip_longest(announced, everything)):
+        if ours is not None and theirs == _as_announced(ours.text):
+            continue
+        if theirs is None and any(_FATAL.match(line) for line in said):
+            return  # it came no further, and says why
+        place = ours or everything[index - 1] if everything else None
+        yield Problem(
+            f"Squid reads {_shown(theirs)} here, this check {_shown(ours.text if ours else None)}: what was checked"
+            " would not be what is in force",
+            place.file if place else "",
+            place.number if place else None,
+            allowed=allowed,
+        )
+        return
+
+
+def _as_announced(text: str) -> str:
+    for macro, value in _FIRST_PROCESS.items():
+        text = text.replace(macro, value)
+    return text
+
+
+def _shown(text: str | None) -> str:
+    if text is None:
+        return "nothing"
+    return f'"{text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."}"'

@@ -1,0 +1,240 @@
+"""Generated configurations, read by Squid and by us: it takes no statement, and no address, that we do not believe in.
+
+``squid -k parse`` announces each statement. Of a directive that it does not know (``zzz1``) it says so where it comes
+to act on it, which tells whether a branch is taken. It warns of a value of a list that has another one in it, which
+tells what an address in a list stands for (5.7 and 6.13; later ones join them without a word).
+
+Nothing generated has the name of a host, which would be looked up, or of a program.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy.configuration.address_values import address_value
+from mptcp_proxy.configuration.sequence import differences
+from mptcp_proxy.configuration.source import Statement, read, render, written
+from mptcp_proxy.squid import Squid, installed
+
+SEED = 8684
+CONFIGURATIONS = 150
+"""A parse takes some 25 ms."""
+VALUES = 250
+BATCH = 10
+SERVICE = "fuzz"
+_STAMP = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: kid\d+)?\| ?")
+
+
+@pytest.fixture(scope="module")
+def squid() -> Squid:
+    found = installed()
+    if found is None:
+        pytest.skip("Squid is not installed")
+    return found
+
+
+def said(squid: Squid, path: Path) -> list[str]:
+    """Return what Squid says of a file, without times."""
+    return [_STAMP.sub("", line) for line in squid.parse(path, SERVICE).split("\n")]
+
+
+def acted_on(lines: Sequence[str]) -> list[str]:
+    """Return the directives without meaning that Squid would have acted on."""
+    return [found[1] for line in lines if (found := re.search(r"unrecognized: '(zzz\d+)", line))]
+
+
+# ---- Statements ----------------------------------------------------------------------------------------------------
+
+_BLANKS = [" "] * 12 + ["\t", "  ", "\v", "\f", "\u00a0", "\x1c", "\x85", "\u2003", "\u200b"]
+_CONDITIONS = """
+true false 1=1 1=2 010=8 010=10 0x10=16 -1=-1 +1=1 0=-0 99999999999999999999=9223372036854775807 1=01
+${process_number}=0 ${process_number}=1 0${process_number}=0
+""".split()  # noqa: SIM905
+_WRONG = "08=8 1_0=10 0b1=1 \u0661=1 =0 1 true=true ${service_name}=1".split()  # noqa: SIM905
+"""Squid ends at these."""
+_COMMENTS = ["", "# zzz", "line 7", 'line 7 "/x"']
+_ENDS = ["\n"] * 20 + ["\r\n", "\\\n", " \\\n", "\\ \n", "\\\r\n", " \n", "\v\n", "\r!all\n", "\0x\n", "\n\\\n", "\n\n"]
+
+
+def configuration(rng: random.Random, parts: Sequence[Path]) -> str:
+    """Return statements that mean nothing, with branches, comments, continued and long lines."""
+    text, depth = [], 0
+    for number in range(rng.randrange(4, 16)):
+        blank = rng.choice(_BLANKS)
+        match rng.randrange(18):
+            case 0 | 1 | 2 if depth < 3:
+                condition = rng.choice(_CONDITIONS if rng.random() < 0.95 else _WRONG)
+                text.append(f"if{blank}{condition.replace('=', rng.choice(['=', ' = ', '= ', ' =']))}")
+                depth += 1
+            case 3 | 4 if depth:
+                text.append(f"else{rng.choice(['', blank, f'{blank}x'])}")
+            case 5 | 6 if depth:
+                text.append(f"endif{rng.choice(['', blank])}")
+                depth -= 1
+            case 7:
+                text.append(f"{rng.choice(['', blank])}#{rng.choice(_COMMENTS)}")
+            case 8 if parts:
+                text.append(f"include{blank}{rng.choice(parts)}")
+            case 9:
+                text.append(f"#{'x' * rng.choice([100, 8100, 8183, 8184, 8185, 8191, 16380])}zzz{number}")
+            case _:
+                text.append(
+                    f"{rng.choice(['', blank])}zzz{number}{rng.choice(['', blank, f'{blank}# x', f' a{blank}b'])}"
+                )
+        text.append(rng.choice(_ENDS))
+    return "".join([*text, "\n", "endif\n" * depth])
+
+
+def believed(statements: Sequence[Statement]) -> Iterator[tuple[str, bool | None]]:
+    """Yield the directives without meaning, and whether Squid takes them; None where that is for it to say."""
+    for statement in statements:
+        if found := re.match(r"zzz\d+", statement.text):
+            yield found[0], statement.applies
+
+
+def agrees(lines: list[str], statements: Sequence[Statement]) -> None:
+    """Compare what Squid *lines* says with what the statements are taken for."""
+    assert not list(differences(lines, statements))
+    # What is fatal to Squid ends the file before its end.
+    come_to = sum(line.startswith("Processing: ") for line in lines)
+    taken = acted_on(lines)
+    for name, applies in believed(statements[:come_to]):
+        if applies is not None:
+            assert (name in taken) == applies, name
+    assert set(taken) <= {name for name, _ in believed(statements)}
+
+
+def test_squid_reads_the_statements_that_we_read(squid: Squid, tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    path, copy, parts = tmp_path / "squid.conf", tmp_path / "copy.conf", [tmp_path / f"part{n}.conf" for n in (1, 2)]
+    compared = refused = 0
+    for _ in range(CONFIGURATIONS):
+        for part in parts:
+            part.write_text(
+                "".join(f"zzz{rng.randrange(100, 200)}\n" for _ in range(2)) + rng.choice(["", "if 1=2\nendif\n"])
+            )
+        with_parts = rng.random() < 0.4
+        text = configuration(rng, parts if with_parts else [])
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        lines, problems = read(path, SERVICE)
+        if any("bytes: Squid would take" in problem.text for problem in problems):
+            refused += 1
+            continue
+        if problems and with_parts:
+            refused += 1
+            continue
+        copy.write_bytes(render(lines))
+        try:
+            printed = said(squid, copy)
+            agrees(printed, list(written(lines, SERVICE)))
+            # What is put in the places of includes is what Squid would read there itself, and no other branch of it.
+            original = said(squid, path)
+            assert acted_on(original) == acted_on(printed)
+            if not with_parts:
+                agrees(original, list(written(lines, SERVICE)))
+        except AssertionError as error:
+            error.add_note(f"input: {text!r}\nsquid: {said(squid, copy)!r}")
+            raise
+        compared += 1
+    assert compared > CONFIGURATIONS / 3
+    assert refused > 5
+
+
+# ---- Addresses -----------------------------------------------------------------------------------------------------
+
+_PROBES = """
+0.0.0.1 8.8.8.8 9.255.255.255 10.0.0.1 10.200.0.1 127.0.0.1 128.0.0.1 192.168.1.1 223.1.2.3 255.255.255.254
+::2 1fff::1 2000::1 2a00::1 3fff::1 fd00::1 ffff::1
+""".split()  # noqa: SIM905
+_V4 = """
+0 0.0.0.0 10 10.0.0.0 10.1 010.0.0.0 0x0a000000 128 128.0 128.0.0.0 192.168.0.0 255.255.255.255 1.2.3.4.5 256.0.0.0
+1..2 08.0.0.0 3232235777 4294967296
+""".split()  # noqa: SIM905
+_V6 = ":: 2000:: 2a00:: fd00:: ff:: ::ffff:0:0 ::ffff:10.0.0.0 fe80::1%1 1 face 2000:::1".split()  # noqa: SIM905
+_MASKS = [
+    " 3",
+    "",
+    *"""
+0 1 3 8 08 31 32 33 96 104 128 129 2147483648 255.0.0.0 255.0.255.0 0.255.255.255 255 255.0 0.0.0.0 255.255.255.255
++3 -1 x 8x 8, 8. 8/8 0x8 1e1
+""".split(),  # noqa: SIM905
+]
+_MASKED = ["0.0.0.0", "10.0.0.0", "128.0.0.0", "2000::", "::ffff:10.0.0.0"]
+_TAILS = ["", "", "", "", ",128.0.0.0/1", "x", "-", "/", ",", "#x", ";", ":", "-9", " 8.0.0.0/5", "\v1"]
+
+
+def value(rng: random.Random) -> str:
+    """Return something like an address and a mask, or a range."""
+    first, last, mask = rng.choice(_V4 + _V6), rng.choice(_V4 + _V6), rng.choice(_MASKS)
+    form = rng.choice([f"{first}/{mask}", f"{first}/{mask}", f"{first}-{last}", f"{first}-{last}/{mask}"])
+    text = form + rng.choice(_TAILS)
+    if rng.random() < 0.2:
+        at = rng.randrange(len(text) + 1)
+        text = text[:at] + rng.choice(string.hexdigits + ".:/-,x%+") + text[at + rng.randrange(2) :]
+    return text
+
+
+def looked_up(text: str) -> bool:
+    """Say whether Squid may ask a name server for it: it fits neither a range nor has two sides of a slash."""
+    return not re.match(r"[^/\s]+/[^\s]|[0-9.]+-[0-9.]|[0-9A-Fa-f:]+-[0-9A-Fa-f:]", text)
+
+
+def in_squid(squid: Squid, directory: Path, texts: Sequence[str]) -> list[set[str] | None]:
+    """Return for each value those of the probes that Squid has in it; None where it refuses the value.
+
+    Each is the only line of a file, which may have blanks in it.
+    """
+    path = directory / "squid.conf"
+    names = [directory / f"v{number}" for number in range(len(texts))]
+    for name, text in zip(names, texts, strict=True):
+        name.write_text(f"{text}\n")
+    found: list[set[str] | None] = []
+    while len(found) < len(texts):
+        begin = len(found)
+        found.append(set())
+        rules = (
+            f'acl a{number}x{probe} src {_PROBES[probe]} "{names[number]}"\n'
+            for number in range(begin, len(texts))
+            for probe in range(len(_PROBES))
+        )
+        path.write_text("".join(rules))
+        probe = ""
+        for line in said(squid, path):
+            if announced := re.match(r"Processing: acl a(\d+)x\d+ src (\S+)", line):
+                probe = announced[2]
+                found.extend(set() for _ in range(len(found), int(announced[1]) + 1))
+            elif "is a subnetwork of" in line and found[-1] is not None:
+                found[-1].add(probe)
+            elif "FATAL: Bungled" in line:
+                found[-1] = None
+    return found
+
+
+def test_squid_takes_no_address_that_we_do_not_believe_in(squid: Squid, tmp_path: Path) -> None:
+    if not re.match(r"[56]\.", squid.version):
+        pytest.skip(f"Squid {squid.version} does not tell what is in a list")
+    rng = random.Random(SEED)
+    forms = [f"{address}/{mask}" for address in _MASKED for mask in _MASKS]
+    texts = [text for text in (*forms, *(value(rng) for _ in range(VALUES))) if not looked_up(text)]
+    probes = {probe: address_value(probe).certain for probe in _PROBES}
+    taken = 0
+    for begin in range(0, len(texts), BATCH):
+        batch = texts[begin : begin + BATCH]
+        for text, found in zip(batch, in_squid(squid, tmp_path, batch), strict=True):
+            ours = address_value(text)
+            assert not ours.certain - ours.possible, text
+            if found is None:
+                continue
+            taken += 1
+            for probe, alone in probes.items():
+                if probe in found:
+                    assert alone & ours.possible, (text, probe)
+                else:
+                    assert not alone & ours.certain, (text, probe)
+    assert taken > len(texts) / 4

@@ -1,0 +1,76 @@
+"""What of a configuration cannot be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy.configuration.doubts import doubts
+from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
+
+
+def parse(*texts: str) -> Sequence[Statement]:
+    return list(statements([PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)], "n"))
+
+
+LONG = "n" * 62
+DOUBTFUL = [
+    ["acl c src 10.0.0.0/0.255.255.255"],
+    ["acl c src 10.0.0.0/255.0.255.0"],
+    ["acl c src 10.0.0.0/8,192.168.0.0/16"],
+    ["acl c src localhost/8"],
+    ["acl c src ::ffff:10.0.0.0/104"],
+    ["acl c src 10.0.0.0/8x"],
+    ["acl c dst 127.0.0.0/0.255.255.255"],
+    ["acl c src 10.1.0.0-10.0.0.0"],
+    ["acl c src fd00::/8/8"],
+    ['acl c src "/nonexistent/clients" 10.0.0.0/8'],
+    # A name that is another one in some processes, or for Squid, which keeps 62 bytes.
+    ["acl a${process_number} src all"],
+    ["http_access allow a${process_number}"],
+    ['acl a src "/etc/clients-${process_name}"'],
+    ["${process_name}_access allow all"],
+    [f"acl {LONG}x src all"],
+    ["configuration_includes_quoted_values on"],
+    ["configuration_includes_quoted_values ${process_number}"],
+    ["acl a\u00a0b src all"],
+    ["http_access\u00a0allow all"],
+    ["http_access\vallow all"],
+    ["acl a\u200b src all"],
+    ["acl a\x1bb src all"],
+]
+CLEAR = [
+    ["acl c src 10.0.0.0/8 192.168.0.0/255.255.0.0 10.0.0.0-10.0.0.255 fd00::/8 host.example ::1 all"],
+    ["acl c src 10.0.0.0/8, 192.168.0.0/16;"],
+    ["acl c dst -n 10.0.0.0/8"],
+    ["acl n" + "n" * 60 + " src 10.0.0.0/8"],
+    ["configuration_includes_quoted_values off"],
+    ["cache_dir rock /cache/${process_number} 100", "access_log stdio:/var/log/${process_name}.log"],
+    ["acl a src 10.0.0.0/8 # caf\u00e9 \u00a0 \u200b ${process_number}"],
+    ["visible_hostname caf\u00e9", "visible_hostname caf\udce9"],
+    ["acl a\tsrc  \t10.0.0.0/8"],
+]
+
+
+@pytest.mark.parametrize("texts", DOUBTFUL)
+def test_what_cannot_be_judged_is_named_with_its_line(texts: list[str]) -> None:
+    (problem,) = doubts(parse(*texts))
+    assert (problem.file, problem.line, problem.warning) == ("squid.conf", 1, False)
+    assert "as it is: --allow-open-proxy" in problem.allowed
+    assert str(problem).isprintable()
+
+
+@pytest.mark.parametrize("texts", CLEAR)
+def test_what_is_clear_is_not_remarked_on(texts: list[str]) -> None:
+    assert list(doubts(parse(*texts))) == []
+
+
+def test_a_value_in_a_file_is_named_by_the_place_there(tmp_path: Path) -> None:
+    names = tmp_path / "clients"
+    names.write_text("# ours\n10.0.0.0/8 Berlin, ground floor\n172.16.0.0/0.15.255.255\n10.1.0.0/16 10.2.0.0/16\n")
+    problems = list(doubts(parse(f'acl c src "{names}"')))
+    assert [(problem.file, problem.line) for problem in problems] == [(str(names), 3), (str(names), 4)]
+    names.write_text("10.0.0.0/8x\n" * 1000)
+    assert len(list(doubts(parse(f'acl c src "{names}"')))) == 5
