@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from mptcp_common.units import approximate_size, counted
 
@@ -57,15 +59,19 @@ def unread_uploads(connections: int, workers: int, sizes: tuple[int, int, int], 
     return warn(_UPLOADS, text, why, "   ".join(remedies))
 
 
-def new_connections(listed: str) -> Finding:
+def new_connections(listed: str | None, file: Path) -> Finding:
     """*listed*: what ``nft list table`` prints of the table that bounds them, nothing where it is not loaded.
 
-    No fault: behind one address there may be many people, and others may bound them by other means.
+    None where that is not known. *file*: what loads it.
     """
+    if listed is None:
+        return warn(_OPENED, "whether they are bounded is not known", "only root may see it", "sudo mptcp-proxy doctor")
     if listed.strip():
         return ok(_OPENED, f"bounded for each client by the nftables table {TABLE}")
-    return ok(
+    return warn(
         _OPENED,
-        f"the nftables table {TABLE} is not loaded: unless something else bounds them, a client opens as many"
-        " in a second as it can (conf/nftables/limit-new-connections.nft)",
+        f"the nftables table {TABLE} is not loaded",
+        "unless something else bounds them, a client opens as many in a second as it can, and others wait",
+        f"nft -f {shlex.quote(str(file))}   # until the next boot; its head says how it lasts, and what many people"
+        " behind one address need",
     )

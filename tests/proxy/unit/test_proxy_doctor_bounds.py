@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from doctor_findings import is_complete
 
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.doctor import bounds
+from mptcp_proxy.doctor import bounds, gather
 from mptcp_proxy.doctor.model import Status
 
 OK, WARN = Status.OK, Status.WARN
@@ -53,9 +55,24 @@ def test_how_many_connections_a_client_has_is_what_squid_conf_says_or_any_number
     assert bounds.connections_of_one_client(list(statements(lines, "mptcpproxy"))) == number
 
 
-def test_new_connections_that_nothing_bounds_are_told_and_no_fault() -> None:
-    loaded, not_loaded = bounds.new_connections("table inet x {\n}\n"), bounds.new_connections("")
-    assert (loaded.status, not_loaded.status) == (OK, OK)
+def test_new_connections_that_nothing_bounds_are_a_warning_with_what_bounds_them() -> None:
+    """Defect: it said "ok"."""
+    loaded, not_loaded, unknown = (
+        bounds.new_connections(listed, Path("/x y/limit.nft")) for listed in ("table inet x {\n}\n", "", None)
+    )
+    assert (loaded.status, not_loaded.status, unknown.status) == (OK, WARN, WARN)
     assert loaded.text.startswith("bounded")
     assert "is not loaded" in not_loaded.text
-    assert "limit-new-connections.nft" in not_loaded.text
+    assert not_loaded.remedy.startswith("nft -f '/x y/limit.nft'   # ")
+    assert "not known" in unknown.text
+    assert all(map(is_complete, (loaded, not_loaded, unknown)))
+
+
+def test_what_bounds_them_is_where_the_doctor_says() -> None:
+    packaged, checkout = gather._BOUNDS
+    assert checkout.is_file()
+    rules = (Path(__file__).parents[3] / "debian/rules").read_text()
+    assert packaged.parents[2] == Path("/usr/share/doc/mptcp-steering-proxy")
+    assert "DOC = $(TREE)/usr/share/doc/$(NAME)\n" in rules
+    assert "-t $(DOC)/examples/" in rules
+    assert checkout.parent.name == packaged.parent.name == "nftables"
