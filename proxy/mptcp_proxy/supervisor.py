@@ -18,6 +18,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -125,6 +126,8 @@ def run(
         hint = "; the proxy is to be started by root" if isinstance(error, PermissionError) else ""
         say(f"cannot start: {reason(error)}{hint}", ERROR)
         return FAILED
+    # Lists may be long, and are where Squid reads them.
+    checked = replace(checked, lists=())
     environment = _environment(library, places, role, congestion_control)
     supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
     return supervisor.serve(environment)

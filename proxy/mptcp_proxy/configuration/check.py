@@ -6,7 +6,7 @@ import os
 import pwd
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problem
 from .by_version import suited
 from .complaints import complaints
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
+from .lists import CopiedList, WithLists, renamed, with_copies
 from .parents import Parent, parent_problems, parents
 from .source import PhysicalLine, Statement, is_command, last, read, render, statements, written
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
@@ -32,7 +33,7 @@ class Checked:
     """A configuration that was read and looked through."""
 
     lines: tuple[PhysicalLine, ...]
-    """Without what they say of workers."""
+    """Without what they say of workers, and with copies of lists in place of these."""
     listeners: tuple[Listener, ...]
     effective_user: str
     workers: Workers
@@ -41,6 +42,8 @@ class Checked:
     """What this version of Squid is not told, because it does so in any case."""
     parents: tuple[Parent, ...] = ()
     """Of a relay; a proxy's are reached by plain TCP, as origins are."""
+    lists: tuple[CopiedList, ...] = ()
+    """What the copies that the lines name are to have in them."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -74,29 +77,43 @@ def check(
     if not lines:
         nothing = unreadable or (Problem("the configuration is empty", str(path)),)
         return Checked((), (), "", Workers(), nothing)
-    everything = list(written(lines, service_name))
-    said = list(statements(lines, service_name))
+    taken = with_copies(lines, service_name, places.lists, (str(places.own_addresses),))
+    everything = list(written(taken.lines, service_name))
+    said = list(statements(taken.lines, service_name))
     found = tuple(listeners(said))
     stated_user = last(said, "cache_effective_user")
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
-    for_squid = suited(lines, everything, squid.version if squid else "")
-    problems = [
-        *unreadable,
-        *_own_problems(said, found, str(path), places, user, role, allow_open),
-        *for_squid.problems,
-    ]
-    if squid is None:
-        problems.append(NO_SQUID)
-    else:
-        with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
-            ask = _ask(squid, places, Path(directory))
+    for_squid = suited(taken.lines, everything, squid.version if squid else "")
+    with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
+        trial = taken.put(Path(directory))
+        on_trial = [replace(each, text=renamed(each.text, trial)) for each in said]
+        problems = [
+            *unreadable,
+            *taken.problems,
+            *_own_problems(on_trial, found, str(path), places, user, role, allow_open),
+            *for_squid.problems,
+        ]
+        if squid is None:
+            problems.append(NO_SQUID)
+        else:
+            ask = _ask(squid, places, Path(directory), trial)
             problems.extend(complaints(_without_commands(for_squid.lines, everything), service_name, ask))
+    problems = _as_written(problems, taken, trial)
     workers = wanted(said, role, processors(), shared_memory(service_name))
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
     return Checked(
         without_workers(for_squid.lines, everything), found, user, workers, _in_order(problems, lines), for_squid.notes,
-        ancestors,
+        ancestors, taken.lists,
     )  # fmt: skip
+
+
+def _as_written(problems: Iterable[Problem], taken: WithLists, trial: Mapping[str, str]) -> list[Problem]:
+    """Return *problems* with the names that the operator gave to lists."""
+    copies = {there: copy for copy, there in trial.items()}
+    return [
+        taken.as_written(replace(each, text=renamed(each.text, copies), file=renamed(each.file, copies)))
+        for each in problems
+    ]
 
 
 def processors() -> int:
@@ -125,8 +142,13 @@ def shared_memory(service_name: str, directory: Path = SHARED_MEMORY) -> int:
     return there.f_bavail * there.f_frsize + own
 
 
-def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[PhysicalLine]], str]:
-    """Return a function that gives lines to Squid, with this host's addresses where the running proxy has them."""
+def _ask(
+    squid: Squid, places: Places, directory: Path, trial: Mapping[str, str]
+) -> Callable[[Sequence[PhysicalLine]], str]:
+    """Return a function that gives lines to Squid, with this host's addresses where the running proxy has them.
+
+    *trial*: where copies of lists are for the time being, by their names in the lines.
+    """
     addresses = directory / "own-addresses"
     addresses.write_text(render_addresses(local_prefixes()))
     configuration = directory / "squid.conf"
@@ -138,10 +160,12 @@ def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[Ph
             text = line.text
             for name in names:
                 text = text.replace(name, str(addresses))
+            text = renamed(text, trial)
             moved.append(replace(line, text=text))
         configuration.write_bytes(render(moved))
         # Squid repeats the statements it acts on; they must read as the operator wrote them.
-        return squid.parse(configuration, places.service_name).replace(str(addresses), names[0])
+        answer = squid.parse(configuration, places.service_name).replace(str(addresses), names[0])
+        return renamed(answer, {there: copy for copy, there in trial.items()})
 
     return ask
 

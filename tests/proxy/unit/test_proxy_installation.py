@@ -55,7 +55,7 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     assert places.listen_ports.read_text() == "3128,3129\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path.glob("*/*"))}
-    others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644}
+    others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644, "lists": 0o755}
     assert modes == {"squid.conf": 0o640, **others}
     # Squid takes it for a template, in which this begins a code.
     assert "%" not in places.check_page_missing.read_text()
