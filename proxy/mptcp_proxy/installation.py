@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterable
@@ -43,10 +44,16 @@ def _make(directory: Path, mode: int) -> None:
 
 
 def remove_what_workers_shared(places: Places) -> None:
-    """Remove what Squid, which has ended, leaves behind where its workers met; a killed one leaves all of it."""
+    """Remove what Squid, which does not run, leaves behind where its workers meet; a killed one leaves all of it.
+
+    So is what somebody else made by such a name, for Squid does not start where it is there.
+    """
     for directory, kind in ((WORKER_SOCKETS, "ipc"), (SHARED_MEMORY, "shm")):
         for path in directory.glob(f"{places.service_name}-*.{kind}"):
-            path.unlink(missing_ok=True)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def install(places: Places, checked: Checked, prefixes: Iterable[Network], workers: int, option: bool = False) -> None:

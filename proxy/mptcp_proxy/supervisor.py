@@ -115,6 +115,8 @@ def run(
         return FAILED
     try:
         make_directories(places, checked)
+        # What somebody else has put there under these names would keep Squid from starting.
+        remove_what_workers_shared(places)
         library = install_library(places, shim.library())
         prefixes = local_prefixes()
         option = by_option(squid, role)
@@ -123,7 +125,8 @@ def run(
         say(error, ERROR)
         return FAILED
     except _TROUBLE as error:
-        hint = "; the proxy is to be started by root" if isinstance(error, PermissionError) else ""
+        denied = isinstance(error, PermissionError) and os.geteuid() != 0
+        hint = "; the proxy is to be started by root" if denied else ""
         say(f"cannot start: {reason(error)}{hint}", ERROR)
         return FAILED
     # Lists may be long, and are where Squid reads them.

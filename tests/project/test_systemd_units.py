@@ -12,6 +12,7 @@ from unit_exposure import MOST, exposure
 
 from mptcp_common.exit_status import CONFIGURATION, USAGE
 from mptcp_common.trust import THROTTLER_USER
+from mptcp_proxy.places import SHARED_MEMORY
 
 UNITS = Path(__file__).parents[2] / "systemd"
 PROXY, RELAY, THROTTLER, CONSOLE, PORTAL = (
@@ -94,3 +95,28 @@ def test_the_portal_is_nobody_who_may_ask_the_throttler() -> None:
     assert values(PORTAL, "CapabilityBoundingSet") == values(PORTAL, "AmbientCapabilities") == [""]
     # Without netlink it could not tell Squid from other programs of the host.
     assert values(PORTAL, "RestrictAddressFamilies") == ["AF_UNIX AF_INET AF_INET6 AF_NETLINK"]
+
+
+@pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
+def test_nobody_else_can_put_a_file_where_the_workers_share_memory(unit: Path) -> None:
+    """Defect: a file of any user in the host's /dev/shm, by the name of one of Squid's, kept the unit from starting."""
+    (own,) = values(unit, "TemporaryFileSystem")
+    path, _, options = own.partition(":")
+    assert path == str(SHARED_MEMORY)
+    # "%" begins a specifier (systemd.unit(5)). The mode is for the user that Squid goes on as.
+    assert set(options.split(",")) == {"mode=1777", "size=50%%"}
+    # systemd mounts one thing at a place, and what is named there comes first.
+    assert str(SHARED_MEMORY) not in " ".join(values(unit, "ReadWritePaths")).split()
+    assert values(unit, "PrivateMounts") == ["yes"]
+
+
+@pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
+def test_systemd_understands_each_line(unit: Path, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("NOT TESTED: systemd-analyze is not installed")
+    # The programs are where the package has them.
+    copy = tmp_path / unit.name
+    copy.write_text(re.sub(r"^(Exec\w+)=.*$", r"\1=/bin/true", unit.read_text(), flags=re.MULTILINE))
+    command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (0, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from ..own_addresses import local_prefixes
 from ..own_addresses import render as render_addresses
 from ..places import SHARED_MEMORY, Places, Role, service_name_problem
 from ..problem import Problem, errors
+from ..process import pid_in
 from ..squid import Squid
 from .access import OVERRIDE, as_warnings, exposure_problems, open_proxy_problems
 from .by_version import suited
@@ -99,7 +101,7 @@ def check(
             ask = _ask(squid, places, Path(directory), trial)
             problems.extend(complaints(_without_commands(for_squid.lines, everything), service_name, ask))
     problems = _as_written(problems, taken, trial)
-    workers = wanted(said, role, processors(), shared_memory(service_name))
+    workers = wanted(said, role, processors(), _room(places, user))
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
     return Checked(
         without_workers(for_squid.lines, everything), found, user, workers, _in_order(problems, lines), for_squid.notes,
@@ -121,9 +123,17 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def shared_memory(service_name: str, directory: Path = SHARED_MEMORY) -> int:
-    """Return how many bytes the instance *service_name* may have in *directory*: those that are free, and those that it
-    has already. 0 where the directory is not there or read-only (shm_overview(7)).
+def shared_directory(places: Places) -> Path:
+    """Return where an instance has what its processes share: of one that runs as a service a directory of its own."""
+    running = pid_in(places.pid_file, "squid")
+    inside = Path(f"/proc/{running}/root{SHARED_MEMORY}")
+    return inside if running and os.access(inside, os.R_OK) else SHARED_MEMORY
+
+
+def shared_memory(service_name: str, directory: Path = SHARED_MEMORY, user: str = "") -> int:
+    """Return how many bytes the instance *service_name* may have in *directory*: those that are free, and those that
+    its Squid, which goes on as *user*, has already. 0 where there is no such directory or it is read-only
+    (shm_overview(7)).
 
     Where its file system has no limit (tmpfs(5), ``size=0``), there is room for anything.
     """
@@ -136,10 +146,20 @@ def shared_memory(service_name: str, directory: Path = SHARED_MEMORY) -> int:
     if not there.f_blocks:
         return sys.maxsize
     own = 0
+    owners = {0, os.geteuid()}
+    with suppress(KeyError):
+        owners.add(pwd.getpwnam(user).pw_uid)
     for path in directory.glob(f"{service_name}-*.shm"):
         with suppress(OSError):
-            own += 512 * path.stat().st_blocks
+            found = path.lstat()
+            # Anybody may make one by such a name, or a symbolic link to something large.
+            if stat.S_ISREG(found.st_mode) and found.st_uid in owners:
+                own += 512 * found.st_blocks
     return there.f_bavail * there.f_frsize + own
+
+
+def _room(places: Places, user: str) -> int:
+    return shared_memory(places.service_name, shared_directory(places), user)
 
 
 def _ask(
@@ -188,7 +208,7 @@ def _own_problems(
     yield from _half_closed_problems(said)
     yield from _full_disk_problems(said)
     yield from worker_problems(said, processors())
-    yield from room_problems(said, shared_memory(places.service_name))
+    yield from room_problems(said, _room(places, user))
     yield from _user_problems(said, user)
     yield from _directory_problems(said, places)
 
