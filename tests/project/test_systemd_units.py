@@ -13,6 +13,8 @@ from unit_exposure import MOST, exposure
 from mptcp_common.exit_status import CONFIGURATION, USAGE
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_proxy.places import SHARED_MEMORY
+from mptcp_proxy.serving import DESERTED
+from mptcp_proxy.supervisor import _REST
 
 UNITS = Path(__file__).parents[2] / "systemd"
 PROXY, RELAY, THROTTLER, CONSOLE, PORTAL = (
@@ -120,3 +122,12 @@ def test_systemd_understands_each_line(unit: Path, tmp_path: Path) -> None:
     command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (0, [])
+
+
+@pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
+def test_ends_of_what_had_served_are_too_seldom_for_the_limit_of_starts(unit: Path) -> None:
+    """Defect: who could end a worker again and again had the unit fail, and stay so, after some seconds of that."""
+    (burst,), (interval,), (pause,) = (
+        values(unit, key) for key in ("StartLimitBurst", "StartLimitIntervalSec", "RestartSec")
+    )
+    assert int(burst) * (min(DESERTED, _REST) + int(pause)) > int(interval)

@@ -19,9 +19,10 @@ from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 from ..configuration.check import Checked, check
 from ..configuration.source import statements
 from ..listening import listening_now
+from ..log_files import is_full
 from ..places import Places, Role
 from ..process import children, pid_in
-from ..reloads import ReloadError, read_outcome
+from ..reloads import Outcome, ReloadError, read_outcome
 from ..squid import installed
 from . import bounds, features, host, kernel, libraries, reading, throttler
 from .advisories import PACKAGES, advisories, packaged
@@ -95,18 +96,39 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
         places.service_name,
     )
     yield host.configuration(checked, file)
-    yield _last_reload(file, places, role)
-    yield from host.ports(checked, listening_now(), own_processes(places), os.geteuid() == 0, role)
+    outcome, unknown = _outcome(places)
+    yield host.last_reload(outcome, unknown, file, places.service_name, role)
+    yield from host.service(outcome, role)
+    yield from _room(places)
+    own, in_force = own_processes(places), _ports_in_force(places)
+    yield from host.ports(checked, listening_now(), own, os.geteuid() == 0, role, in_force)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))
 
 
-def _last_reload(file: str, places: Places, role: Role) -> Finding:
+def _outcome(places: Places) -> tuple[Outcome | None, str]:
+    """Return what the supervisor says; None where none runs, or with a reason why that is not known."""
     try:
-        outcome, unknown = read_outcome(places.reloads), ""
+        return read_outcome(places.reloads), ""
     except ReloadError as error:
-        outcome, unknown = None, str(error)
-    return host.last_reload(outcome, unknown, file, places.service_name, role)
+        return None, str(error)
+
+
+def _room(places: Places) -> Iterator[Finding]:
+    """Yield whether there is room where the proxy writes; directories are made at its start."""
+    lost = "requests are served without a line in the logs"
+    refused = "reloads are refused, and requests for new addresses of this host may pass"
+    for directory, what in ((places.logs, lost), (places.runtime, refused)):
+        try:
+            full = is_full(directory)
+        except OSError:
+            continue
+        yield host.room(directory, full, what, f"df {directory}; du -xsh {directory.parent}/*")
+
+
+def _ports_in_force(places: Places) -> frozenset[int]:
+    text = reading.text(str(places.listen_ports))
+    return frozenset(int(word) for word in text.strip().split(",") if word.isdigit())
 
 
 def own_processes(places: Places) -> frozenset[int]:

@@ -163,7 +163,12 @@ def test_what_is_stated_is_taken_out_and_the_number_put_first() -> None:
     ],
 )
 def test_each_of_several_workers_has_a_listener_of_its_own(given: list[str], wanted_lines: list[str]) -> None:
-    assert texts(with_workers(lines(*given), 2)) == ["workers 2", *wanted_lines]
+    # Squid's own time, in which a worker that failed again and again is not started, is an hour.
+    assert texts(with_workers(lines(*given), 2)) == [
+        "workers 2",
+        "hopeless_kid_revival_delay 10 seconds",
+        *wanted_lines,
+    ]
     assert texts(with_workers(lines(*given), 1)) == ["workers 1", *given]
 
 
@@ -172,7 +177,8 @@ def test_a_reload_keeps_the_number_that_squid_was_started_with(tmp_path: Path) -
     file.write_text("workers 1\nhttp_port 3128\n")
     checked = check(file, "n", None)
     assert checked.workers.count == 1
-    assert checked.rendered(3).decode() == "workers 3\n\nhttp_port 3128 worker-queues\n"
+    first = "workers 3\nhopeless_kid_revival_delay 10 seconds\n"
+    assert checked.rendered(3).decode() == f"{first}\nhttp_port 3128 worker-queues\n"
 
 
 def test_the_processors_are_those_that_it_may_use() -> None:
