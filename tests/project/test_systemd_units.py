@@ -131,3 +131,9 @@ def test_ends_of_what_had_served_are_too_seldom_for_the_limit_of_starts(unit: Pa
         values(unit, key) for key in ("StartLimitBurst", "StartLimitIntervalSec", "RestartSec")
     )
     assert int(burst) * (min(DESERTED, _REST) + int(pause)) > int(interval)
+
+
+@pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
+def test_no_limit_of_memory_ends_squid(unit: Path) -> None:
+    """The kernel counts what came in by Multipath TCP, and does not take it off again (docs/operator.md)."""
+    assert not re.search(r"^Memory(Max|High|Limit|SwapMax)=", unit.read_text(), re.MULTILINE)

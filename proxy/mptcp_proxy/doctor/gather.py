@@ -81,8 +81,12 @@ def _bounds(checked: Checked, file: str, places: Places) -> Iterator[Finding]:
     sizes = (reading.sysctl("net.ipv4.tcp_rmem") or "").split()
     if checked.lines and len(sizes) == 3:
         least, middle, largest = map(int, sizes)
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        yield bounds.unread_uploads(connections, checked.workers.count, (least, middle, largest), memory, file)
+        page = os.sysconf("SC_PAGE_SIZE")
+        memory, pages = os.sysconf("SC_PHYS_PAGES") * page, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
+        # Only the host's own network namespace has it.
+        all_tcp = int(pages[1]) * page if len(pages) == 3 else memory
+        count = checked.workers.count
+        yield bounds.unread_uploads(connections, count, (least, middle, largest), memory, all_tcp, file)
     listed = reading.output("nft", "list", "table", "inet", bounds.TABLE) if os.geteuid() == 0 else None
     yield bounds.new_connections(listed, next((path for path in _BOUNDS if path.exists()), _BOUNDS[0]))
 

@@ -30,13 +30,24 @@ RMEM = "sysctl -w 'net.ipv4.tcp_rmem=4096 131072 2097152'"
 def test_what_one_client_may_hold_is_compared_with_the_memory_here(
     connections: int, workers: int, largest: int, memory: int, words: str, remedies: tuple[str, ...]
 ) -> None:
-    finding = bounds.unread_uploads(connections, workers, (4096, 131072, largest), memory, "/etc/squid.conf")
+    finding = bounds.unread_uploads(connections, workers, (4096, 131072, largest), memory, memory, "/etc/squid.conf")
     assert finding.status is (WARN if remedies else OK)
     assert words in finding.text
     assert is_complete(finding)
     assert all(each in finding.remedy for each in remedies)
     assert ("tcp_rmem" in finding.remedy) == (RMEM in remedies)
     assert ("client_ip_max" in finding.remedy) == (remedies not in ((), (RMEM,)))
+
+
+def test_it_is_compared_with_what_all_tcp_of_the_host_may_have_too() -> None:
+    """Defect: 4.2 GB were "ok" on a host of 24 GB, whose kernel saves on every connection beyond 1.6 GB."""
+    sizes = (4096, 131072, 2097152)
+    assert bounds.unread_uploads(1000, 2, sizes, 24 * GB, 5 * GB, "f").status is OK
+    finding = bounds.unread_uploads(1000, 2, sizes, 24 * GB, 1_600_000_000, "f")
+    assert finding.status is WARN
+    assert finding.why.startswith("that is more than all TCP of this host has in plenty (tcp_mem), 1.60 GB")
+    assert "client_ip_max_connections 381," in finding.remedy
+    assert is_complete(finding)
 
 
 @pytest.mark.parametrize(
