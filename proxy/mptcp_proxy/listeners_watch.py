@@ -86,6 +86,11 @@ class ListenersWatch:
         self._tell(seen)
         return "; ".join(self._absent(seen))
 
+    def gone(self) -> None:
+        """Say that nobody listens any more, for Squid has ended."""
+        ports = tuple(sorted(self._ports))
+        self._reported.listeners(Picture(ports, missing=ports))
+
     def deserted(self, squid: int) -> bool:
         """Say whether no port has been served for so long that Squid is better started anew."""
         return self._judge.deserted(self._all_there(children(squid)), time.monotonic())

@@ -337,6 +337,7 @@ class _Supervisor:
 
         Started anew at once, it would do the same within seconds, and the unit would soon be one that has failed.
         """
+        self._listeners.gone()
         say(f"the end waits for {_REST:g} s, so that it is not started anew again and again")
         deadline = time.monotonic() + _REST
         while (left := deadline - time.monotonic()) > 0 and not self._signals:
