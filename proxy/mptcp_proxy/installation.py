@@ -1,4 +1,4 @@
-"""Puts a checked configuration where Squid reads it, with what belongs to it: two lists and a page.
+"""Puts a checked configuration where Squid reads it, with what belongs to it: lists and a page.
 
 Each file is replaced as a whole (rename(2)): Squid or the preload library reads the old one or the new one. None is
 replaced before all are written: of a reload that is refused, a worker that starts anew must not read a part.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,6 +19,7 @@ from typing import NamedTuple
 from . import shim
 from .check_page import MISSING
 from .configuration.check import Checked
+from .configuration.lists import CopiedList
 from .own_addresses import Network, render
 from .places import SHARED_MEMORY, WORKER_SOCKETS, Places
 
@@ -24,6 +27,7 @@ from .places import SHARED_MEMORY, WORKER_SOCKETS, Places
 def make_directories(places: Places, checked: Checked) -> None:
     """Make the directories that are not there. Squid's user owns those that it writes to as that user."""
     _make(places.runtime, 0o755)
+    _make(places.lists, 0o755)
     _make(places.logs, 0o750)
     _own(places.logs, checked.effective_user)
     if checked.workers.count > 1:
@@ -40,10 +44,16 @@ def _make(directory: Path, mode: int) -> None:
 
 
 def remove_what_workers_shared(places: Places) -> None:
-    """Remove what Squid, which has ended, leaves behind where its workers met; a killed one leaves all of it."""
+    """Remove what Squid, which does not run, leaves behind where its workers meet; a killed one leaves all of it.
+
+    So is what somebody else made by such a name, for Squid does not start where it is there.
+    """
     for directory, kind in ((WORKER_SOCKETS, "ipc"), (SHARED_MEMORY, "shm")):
         for path in directory.glob(f"{places.service_name}-*.{kind}"):
-            path.unlink(missing_ok=True)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def install(places: Places, checked: Checked, prefixes: Iterable[Network], workers: int, option: bool = False) -> None:
@@ -53,13 +63,48 @@ def install(places: Places, checked: Checked, prefixes: Iterable[Network], worke
     its own option.
     """
     ports = (",".join(map(str, checked.ports)) + "\n").encode()
+    group = _group(checked.effective_user)
+    configuration = checked.rendered(workers, option)
+    before = _content(places.configuration_in_force)
     write_all(
+        # First of all: Squid is not to read of a list that is not there yet.
+        *(
+            File(each.copy, each.content, 0o640, group)
+            for each in checked.lists
+            if each.content is not None and not _is_there(each, group)
+        ),
         # Passwords for cache peers and the like may be in it: for root and Squid's group only.
-        File(places.configuration_in_force, checked.rendered(workers, option), 0o640, _group(checked.effective_user)),
+        File(places.configuration_in_force, configuration, 0o640, group),
         File(places.listen_ports, ports, 0o644),
         File(places.check_page_missing, MISSING.encode(), 0o644),
         _own_addresses(places, prefixes),
     )
+    # A worker that is just starting may have read the configuration before this one.
+    _remove_lists(places.lists, before + configuration)
+
+
+def _is_there(wanted: CopiedList, group: int) -> bool:
+    """Say whether the copy is there: its name says what is in it, and it was put there whole."""
+    try:
+        found = wanted.copy.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o640 and group in (-1, found.st_gid)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _remove_lists(directory: Path, named: bytes) -> None:
+    """Remove what *named*, text of configurations, does not name."""
+    with suppress(OSError):
+        for path in list(directory.iterdir()):
+            if os.fsencode(path.name) not in named:
+                path.unlink()
 
 
 def install_own_addresses(places: Places, prefixes: Iterable[Network]) -> None:

@@ -47,32 +47,49 @@ def read_listening(text: str) -> Iterator[Listening]:
 
 
 def listening_now() -> tuple[Listening, ...]:
-    """Ask the kernel, by way of ss."""
+    """Ask the kernel, by way of ss; nothing where it does not answer."""
+    return tuple(read_listening(_asked("-Hltnpi") or ""))
+
+
+def listening_if_known() -> tuple[Listening, ...] | None:
+    """Ask as ``listening_now``; None where ss does not answer, which does not mean that nobody listens."""
+    text = _asked("-Hltnpi")
+    return None if text is None else tuple(read_listening(text))
+
+
+def identities(ports: Collection[int]) -> tuple[str, ...] | None:
+    """Return what tells the sockets that listen on *ports* from all others, ever; None where ss does not answer.
+
+    The kernel is asked for listening sockets alone, and nothing is looked for in /proc: with 20,000 sockets of one
+    process that looking took 1.5 to 2.4 s on a busy machine, and this 0.06 to 0.08, of which 0.03 to start a program.
+    """
+    text = _asked("-HOltne")
+    return None if text is None else tuple(sorted(read_identities(text, ports)))
+
+
+def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
+    """Read what ``ss -HOltne`` printed: of each socket its address, and the number that it has as long as it lives."""
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) < 4 or fields[0] != "LISTEN":
+            continue
+        port = fields[3].rpartition(":")[2]
+        if port.isdigit() and int(port) in ports:
+            yield " ".join((fields[3], *(field for field in fields[4:] if field.startswith(("ino:", "sk:")))))
+
+
+def _asked(options: str) -> str | None:
     try:
-        answer = subprocess.run(["ss", "-Hltnpi"], capture_output=True, text=True, timeout=30, check=False)
-    except OSError:
-        return ()
-    return tuple(read_listening(answer.stdout))
+        answer = subprocess.run(["ss", options], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout if answer.returncode == 0 else None
 
 
 def taken_by(host: str, port: int, sockets: Iterable[Listening]) -> Listening | None:
     """Return a socket that keeps *host*:*port* from being bound; an empty host means all addresses."""
     wanted = host.strip("[]").lower()
     return next((s for s in sockets if s.port == port and _collide(wanted, s.address.strip("[]").lower())), None)
-
-
-def plain_ports(
-    ports: Iterable[int], own: Collection[int], sockets: Iterable[Listening]
-) -> tuple[list[int], list[int]]:
-    """Return those of *ports* on which processes *own* listen by plain TCP, and those on which they do not listen.
-
-    Whose a socket is takes CAP_SYS_PTRACE to know, which the unit does not give. Nobody else's was there before Squid
-    was started; so one of nobody known is ours.
-    """
-    ours = [socket for socket in sockets if not socket.pids or any(pid in own for pid in socket.pids)]
-    there = {socket.port for socket in ours}
-    plain = {socket.port for socket in ours if not socket.mptcp}
-    return [port for port in ports if port in plain], [port for port in ports if port not in there]
 
 
 def _collide(wanted: str, bound: str) -> bool:

@@ -30,7 +30,8 @@ class Logs:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._full = False
+        self.full = False
+        """There was no room at the last look that could be had."""
         self._failure: str | None = None
 
     def look(self) -> bool:
@@ -51,12 +52,12 @@ class Logs:
         return grown
 
     def _say_whether_full(self, full: bool) -> None:
-        if full and not self._full:
+        if full and not self.full:
             what = "the disk of the logs is full; with on-error=drop requests are served without a line"
             say(f"{self._directory}: {what}", WARNING)
-        elif self._full and not full:
+        elif self.full and not full:
             say(f"{self._directory}: there is room again, requests are logged")
-        self._full = full
+        self.full = full
 
 
 def is_full(directory: Path) -> bool:

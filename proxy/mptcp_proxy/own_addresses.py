@@ -84,6 +84,30 @@ class Lingering(Generic[Item]):
         return frozenset(self._seen), min(gone) + self._seconds if gone else None
 
 
+class Spacing:
+    """How far apart things are kept that cost something each time: twice as far each time while they go on.
+
+    It begins anew after a rest of *forget*, or of twice the interval where that is longer. Pure: times are arguments,
+    in seconds.
+    """
+
+    def __init__(self, least: float, longest: float, forget: float) -> None:
+        self._least, self._longest, self._forget = least, longest, forget
+        self._last: float | None = None
+        self.interval = least
+        """What is kept free after the last one."""
+
+    def earliest(self, now: float) -> float:
+        """Return when the next one may be, *now* at the earliest."""
+        return now if self._last is None else max(now, self._last + self.interval)
+
+    def done(self, now: float) -> None:
+        """Note one."""
+        goes_on = self._last is not None and now - self._last < max(self._forget, 2 * self.interval)
+        self.interval = min(self._longest, 2 * self.interval) if goes_on else self._least
+        self._last = now
+
+
 def watch() -> socket.socket:
     """Return a socket that becomes readable when an address or a route comes or goes (rtnetlink(7))."""
     events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)

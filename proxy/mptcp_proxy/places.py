@@ -93,6 +93,11 @@ class Places:
         return self.runtime / "squid.conf"
 
     @property
+    def lists(self) -> Path:
+        """Copies of the lists that the configuration in force reads from files."""
+        return self.runtime / "lists"
+
+    @property
     def reloads(self) -> Path:
         """How the last reload ended, by the supervisor."""
         return self.runtime / "reloads.json"

@@ -47,6 +47,14 @@ def command(pid: int) -> bytes:
         return b""
 
 
+def run_nanoseconds(pid: int) -> int | None:
+    """Return for how long the process's first thread has had a processor; None where the kernel does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def catches(pid: int, signal_number: int) -> bool:
     """Whether the process has installed its own function for the signal, and will not die of it."""
     try:

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mptcp_common.reasons import reason
@@ -40,6 +40,10 @@ class Outcome:
     """Why the last one was; empty where it was not."""
     time: float = 0.0
     """When the last one was decided, seconds since the epoch."""
+    serving: str = ""
+    """How Squid listens, in words."""
+    troubles: tuple[str, ...] = ()
+    """What else is not as it should be, in words."""
 
     def text(self) -> str:
         return json.dumps(asdict(self)) + "\n"
@@ -49,6 +53,7 @@ def read_outcome(file: Path) -> Outcome | None:
     """Return what *file* says; None where no supervisor that is alive has written it. Raises ReloadError."""
     try:
         outcome = Outcome(**json.loads(file.read_text()))
+        outcome = replace(outcome, troubles=tuple(outcome.troubles))
     except PermissionError as error:
         raise ReloadError(f"{reason(error)}; root has a proxy reload") from error
     except (OSError, ValueError, TypeError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from mptcp_common import journal
@@ -15,6 +14,7 @@ from .installation import write
 from .places import Places, Role
 from .process import started
 from .reloads import Outcome
+from .serving import Picture
 
 _PLAIN = {
     Role.PROXY: "by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
@@ -43,6 +43,7 @@ class Reported:
         self._is_ready = False
         self._serving = ""
         self._parents = ""
+        self._troubles: dict[str, str] = {}
         self._write()
 
     def give_sign_of_life(self) -> None:
@@ -51,19 +52,34 @@ class Reported:
             self.due = time.monotonic() + self._interval
             _tell(WATCHDOG)
 
-    def listeners(self, ports: Sequence[int], plain: Sequence[int], missing: Sequence[int]) -> None:
-        """Say how Squid listens on *ports*. It is ready once it does on one of them."""
-        mptcp = [port for port in ports if port not in plain and port not in missing]
+    def listeners(self, seen: Picture) -> None:
+        """Say how Squid listens. It is ready once it does on one port."""
+        few = {port: f"{port} ({there} of {should} workers)" for port, there, should in seen.fewer}
+        mptcp = [port for port in seen.ports if port not in seen.plain and port not in seen.missing]
         texts = (
             (mptcp, "by Multipath TCP"),
-            (plain, self._plain),
-            (missing, "NOT AT ALL"),
+            (seen.plain, self._plain),
+            (seen.missing, "NOT AT ALL"),
         )
-        served = "; ".join(f"port{'s' * (len(on) > 1)} {', '.join(map(str, on))} {how}" for on, how in texts if on)
+        served = "; ".join(
+            f"port{'s' * (len(on) > 1)} {', '.join(few.get(port, str(port)) for port in on)} {how}"
+            for on, how in texts
+            if on
+        )
         self._serving = f"serving: {served}"
-        first = not self._is_ready and (mptcp or plain)
-        self._is_ready = self._is_ready or bool(first)
+        first = not self._is_ready and seen.served
+        self._is_ready = self._is_ready or seen.served
         _tell(*([READY] if first else []), self._status())
+        self._set_outcome(replace(self._outcome, serving=self._serving))
+
+    def trouble(self, about: str, text: str) -> bool:
+        """Show *text*, which may be empty, until there is another one *about* the same. Say whether it is new."""
+        if text == self._troubles.get(about, ""):
+            return False
+        self._troubles[about] = text
+        _tell(self._status())
+        self._set_outcome(replace(self._outcome, troubles=tuple(each for each in self._troubles.values() if each)))
+        return True
 
     def parents(self, summary: str) -> None:
         """Say which parents of a relay answer."""
@@ -77,14 +93,18 @@ class Reported:
 
     def reload_ends(self, refused: str = "") -> None:
         """A reload is done; *refused*: why the old settings are still in force."""
-        self._outcome = replace(self._outcome, count=self._outcome.count + 1, refused=refused, time=time.time())
-        self._write()
+        self._set_outcome(replace(self._outcome, count=self._outcome.count + 1, refused=refused, time=time.time()))
         _tell(*([READY] if self._is_ready else []), self._status())
 
     def _status(self) -> str:
         refused = self._outcome.refused
-        parts = (self._serving, self._parents, f"RELOAD REFUSED: {refused}" if refused else "")
-        return status("; ".join(filter(None, parts)))
+        refused = f"RELOAD REFUSED: {self._outcome.refused}" if self._outcome.refused else ""
+        return status("; ".join(filter(None, (self._serving, self._parents, *self._troubles.values(), refused))))
+
+    def _set_outcome(self, outcome: Outcome) -> None:
+        if outcome != self._outcome:
+            self._outcome = outcome
+            self._write()
 
     def _write(self) -> None:
         try:

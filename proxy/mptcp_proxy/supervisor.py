@@ -12,61 +12,49 @@ bad configuration ends with that of ``mptcp_common.exit_status``.
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-from pyroute2 import NetlinkError
 
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_common.journal import ERROR, WARNING
 from mptcp_common.reasons import reason
 
 from . import shim
+from .addresses_watch import TROUBLE, AddressesWatch
 from .configuration.check import Checked, check
 from .configuration.workers import not_by_reload
-from .installation import (
-    install,
-    install_library,
-    install_own_addresses,
-    make_directories,
-    remove_what_workers_shared,
-)
-from .listening import listening_now, plain_ports, taken_by
+from .installation import install, install_library, make_directories, remove_what_workers_shared
+from .listeners_watch import ListenersWatch, wanted
+from .listening import listening_now, taken_by
 from .log_files import Logs
 from .noted import NotedSignals
 from .offspring import adopt_orphans, end_all_children, raise_descriptor_limit, reap
-from .own_addresses import Lingering, Network, local_prefixes, reachable, watch
+from .own_addresses import Network, local_prefixes, watch
 from .parents import Follower
 from .parents_alive import ParentsWatch
 from .pending_signals import STOP, PendingSignals
 from .places import Places, Role
 from .problem import Problem
-from .process import children, pid_in
+from .process import pid_in
 from .reported import Reported, say
 from .squid import Squid, installed
 
 _LOG_INTERVAL = 10.0
 """Seconds between two looks at the logs, their sizes and their disk."""
-_SETTLE = 1.0
-"""Seconds from the first change of an address to the reload: changes come in groups, and IPv6 addresses late."""
-_LINGER = 10.0
-"""Seconds for which requests for an address that went are still refused."""
-_ADDRESSES_AGAIN = 1.0
-"""Seconds until the addresses are looked at again where that failed."""
 _STOPPED_WHILE_STARTING = (1, *(128 + number for number in STOP))
 """How Squid may end when it is told to while it or a worker is still starting: not a failure of what was asked for."""
-_LISTENERS_PATIENCE, _LISTENERS_INTERVAL = 30.0, 1.0
-"""Seconds in which Squid opens its ports after a start or a reload, and between two looks whether it has."""
+_REST = 15.0
+"""Seconds in which five starts and their failures take longer than a minute, systemd's limit in our units."""
 _READY_INTERVAL = 0.1
 """Seconds between two looks whether Squid is ready for a signal."""
-_TROUBLE = (OSError, subprocess.SubprocessError, NetlinkError)
-"""What the host may answer at any time: no space, no memory, no descriptor, no answer in time."""
 
 
 def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
@@ -102,7 +90,7 @@ def run(
     try:
         checked = look()
         problems = checked.problems if checked.errors else (*checked.problems, *obstacles(places, checked))
-    except _TROUBLE as error:
+    except TROUBLE as error:
         say(f"cannot check {configuration}: {reason(error)}", ERROR)
         return FAILED
     for problem in problems:
@@ -115,6 +103,8 @@ def run(
         return FAILED
     try:
         make_directories(places, checked)
+        # What somebody else has put there under these names would keep Squid from starting.
+        remove_what_workers_shared(places)
         library = install_library(places, shim.library())
         prefixes = local_prefixes()
         option = by_option(squid, role)
@@ -122,10 +112,13 @@ def run(
     except shim.ShimError as error:
         say(error, ERROR)
         return FAILED
-    except _TROUBLE as error:
-        hint = "; the proxy is to be started by root" if isinstance(error, PermissionError) else ""
+    except TROUBLE as error:
+        denied = isinstance(error, PermissionError) and os.geteuid() != 0
+        hint = "; the proxy is to be started by root" if denied else ""
         say(f"cannot start: {reason(error)}{hint}", ERROR)
         return FAILED
+    # Lists may be long, and are where Squid reads them.
+    checked = replace(checked, lists=())
     environment = _environment(library, places, role, congestion_control)
     supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
     return supervisor.serve(environment)
@@ -177,27 +170,24 @@ class _Supervisor:
         self._places = places
         self._squid = squid
         self._check = look
-        self._checked = checked
+        self._parents = checked.parents
+        self._listening_on = checked.listeners
         self._workers = checked.workers
         """What Squid was started with, and has until it ends."""
         self._option = option
         self._follower = Follower(places) if role is Role.RELAY else None
-        self._parents = ParentsWatch() if role is Role.RELAY else None
-        self._listeners_due: float | None = time.monotonic()
-        """When the listeners are looked at next; None: they were found as they should be, or that was said."""
-        self._listeners_deadline = time.monotonic() + _LISTENERS_PATIENCE
-        self._prefixes = prefixes
-        self._lingering: Lingering[Network] = Lingering(_LINGER)
-        self._lingering.wanted(prefixes, time.monotonic())
+        self._parents_watch = ParentsWatch() if role is Role.RELAY else None
         self._signals = signals
         self._reported = Reported(places, role)
+        self._listeners = ListenersWatch(
+            places, role, self._reported, checked.workers.processes, wanted(checked.listeners, checked.workers.count)
+        )
+        self._addresses = AddressesWatch(places, self._reported, prefixes)
         self._reloads = False
         """A reload was accepted, and Squid has yet to show that it listens after it."""
         self._pending = PendingSignals(checked.workers.processes)
-        # Once soon after the start, since an address may have changed before the first look for changes.
-        self._addresses_due: float | None = time.monotonic() + _SETTLE
-        self._addresses_failed = False
-        """That the last attempt failed has been said."""
+        self._deserted = False
+        """Squid ran, and clients came in nowhere."""
         self._logs = Logs(places.logs)
         self._logs_due = time.monotonic() + _LOG_INTERVAL
 
@@ -207,9 +197,9 @@ class _Supervisor:
             raise_descriptor_limit()
             adopt_orphans()
             if self._follower is not None:
-                self._follower.start(self._checked.parents)
-            if self._parents is not None:
-                self._parents.start(self._checked.listeners)
+                self._follower.start(self._parents)
+            if self._parents_watch is not None:
+                self._parents_watch.start(self._listening_on)
             # A terminal sends its Ctrl-C to all of a session; Squid is to have it from here, once.
             process = subprocess.Popen(
                 self._command(), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
@@ -221,14 +211,13 @@ class _Supervisor:
                 ended = os.pidfd_open(process.pid)
                 for each in (wakeup, addresses, ended):
                     selector.register(each, selectors.EVENT_READ)
-                while process.poll() is None:
+                while process.poll() is None and not self._deserted:
                     ready = {key.fileobj for key, _ in selector.select(self._patience())}
                     if wakeup in ready:
                         wakeup.recv(4096)
                     if addresses in ready:
                         _drain(addresses)
-                        soon = time.monotonic() + _SETTLE
-                        self._addresses_due = min(self._addresses_due or soon, soon)
+                        self._addresses.changed()
                     self._reported.give_sign_of_life()
                     self._act_on_signals()
                     self._act_on_time(process)
@@ -238,7 +227,7 @@ class _Supervisor:
                 # Whatever happened: a Squid without this process would hold the ports with nobody in charge.
                 end_all_children()
                 self._tidy()
-            return self._epilogue(process.returncode)
+            return FAILED if self._deserted else self._epilogue(process.returncode, wakeup)
 
     def _tidy(self) -> None:
         try:
@@ -257,7 +246,9 @@ class _Supervisor:
             return 0.0
         if self._pending:
             return _READY_INTERVAL
-        due = (self._logs_due, self._addresses_due, self._listeners_due, self._reported.due)
+        # One that is to stop closes its listeners first.
+        listeners_due = None if self._pending.stopping else self._listeners.due
+        due = (self._logs_due, self._addresses.due, listeners_due, self._reported.due)
         return max(0.0, min(each for each in due if each is not None) - time.monotonic())
 
     def _act_on_signals(self) -> None:
@@ -283,16 +274,16 @@ class _Supervisor:
             prefixes = local_prefixes()
             make_directories(self._places, checked)
             install(self._places, checked, prefixes, self._workers.count, self._option)
-        except _TROUBLE as error:
+        except TROUBLE as error:
             self._refuse_reload(reason(error))
             return
-        self._prefixes = prefixes
+        self._addresses.installed(prefixes)
+        self._listeners.expect_change(wanted(checked.listeners, self._workers.count))
         self._reloads = True
-        self._checked = checked
         if self._follower is not None:
             self._follower.follow(checked.parents)
-        if self._parents is not None:
-            self._parents.follow(checked.listeners)
+        if self._parents_watch is not None:
+            self._parents_watch.follow(checked.listeners)
         self._pending.add(signal.SIGHUP)
         for note in checked.notes:
             say(note)
@@ -309,60 +300,27 @@ class _Supervisor:
 
     def _act_on_time(self, process: subprocess.Popen[bytes]) -> None:
         now = time.monotonic()
-        if self._addresses_due is not None and now >= self._addresses_due:
-            self._addresses_due = None
-            self._update_addresses()
-        if self._listeners_due is not None and now >= self._listeners_due:
+        if self._addresses.look():
+            self._pending.add(signal.SIGHUP)
+        if not self._pending.stopping:
             self._look_at_listeners(process.pid)
-        if self._parents is not None:
-            self._reported.parents(self._parents.summary)
+        if self._parents_watch is not None:
+            self._reported.parents(self._parents_watch.summary)
         if now >= self._logs_due:
             self._logs_due = now + _LOG_INTERVAL
             reap(process.pid)
             if self._logs.look():
                 self._pending.add(signal.SIGUSR1)
+            self._reported.trouble("logs", f"the disk of {self._places.logs} is full" if self._logs.full else "")
 
     def _look_at_listeners(self, squid: int) -> None:
-        """Say where clients come in by plain TCP: a library that was not loaded says nothing itself."""
-        now = time.monotonic()
-        ports = self._checked.ports
-        plain, missing = plain_ports(ports, {squid, *children(squid)}, listening_now())
-        if missing and now < self._listeners_deadline:
-            self._listeners_due = now + _LISTENERS_INTERVAL
-            return
-        self._listeners_due = None
-        # Clients of a relay have one path to it; see conf/relay-squid.conf.
-        for port in plain if self._follower is None else ():
-            text = (
-                f"port {port} takes plain TCP, not Multipath TCP: clients have one path only; see: mptcp-proxy doctor"
-            )
-            say(text, WARNING)
-        why = self._places.logs / "cache.log"
-        absent = [f"Squid does not listen on port {port}; why is said in {why}" for port in missing]
-        for text in absent:
-            say(text, ERROR)
-        self._reported.listeners(ports, plain, missing)
-        if self._reloads and signal.SIGHUP not in self._pending:
+        absent = self._listeners.look(squid)
+        if absent is not None and self._reloads and signal.SIGHUP not in self._pending:
             self._reloads = False
-            self._reported.reload_ends("; ".join(absent))
-
-    def _update_addresses(self) -> None:
-        try:
-            prefixes, self._addresses_due = self._lingering.wanted(local_prefixes(), time.monotonic())
-            if reachable(prefixes) == reachable(self._prefixes):
-                self._addresses_failed = False
-                return
-            install_own_addresses(self._places, prefixes)
-        except _TROUBLE as error:
-            if not self._addresses_failed:
-                say(f"{reason(error)}; until it can be, requests for new addresses of this host may pass", WARNING)
-            self._addresses_failed = True
-            self._addresses_due = time.monotonic() + _ADDRESSES_AGAIN
-            return
-        self._addresses_failed = False
-        self._prefixes = prefixes
-        self._pending.add(signal.SIGHUP)
-        say("this host's addresses have changed, Squid reads them anew")
+            self._reported.reload_ends(absent)
+        if self._listeners.deserted(squid):
+            self._deserted = True
+            say("Squid runs, and has not listened on any port for long: it is ended, to be started anew", ERROR)
 
     def _deliver(self, process: subprocess.Popen[bytes]) -> None:
         """Send Squid what waits, once neither its first process nor a worker would die of it unprepared."""
@@ -370,17 +328,31 @@ class _Supervisor:
         for number in self._pending.due(process.pid, now):
             process.send_signal(number)
             if number == signal.SIGHUP:
-                self._listeners_due = now + _LISTENERS_INTERVAL
-                self._listeners_deadline = now + _LISTENERS_PATIENCE
+                self._listeners.expect_change()
 
-    def _epilogue(self, status: int) -> int:
+    def _epilogue(self, status: int, wakeup: socket.socket) -> int:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         status = 128 - status if status < 0 else status
         if self._pending.stopping:
             say(f"Squid has ended ({how})")
             return 0 if status in _STOPPED_WHILE_STARTING else status
         say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}", ERROR)
+        if status == FAILED and self._listeners.ever_served:
+            self._rest(wakeup)
         return status or FAILED
+
+    def _rest(self, wakeup: socket.socket) -> None:
+        """Wait before the end, unless told to stop: Squid has given up its only worker, that ended again and again.
+
+        Started anew at once, it would do the same within seconds, and the unit would soon be one that has failed.
+        """
+        self._listeners.gone()
+        say(f"the end waits for {_REST:g} s, so that it is not started anew again and again")
+        deadline = time.monotonic() + _REST
+        while (left := deadline - time.monotonic()) > 0 and not self._signals:
+            self._reported.give_sign_of_life()
+            if select.select([wakeup], [], [], left)[0]:
+                wakeup.recv(4096)
 
 
 def _wakeup() -> socket.socket:

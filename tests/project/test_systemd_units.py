@@ -12,6 +12,9 @@ from unit_exposure import MOST, exposure
 
 from mptcp_common.exit_status import CONFIGURATION, USAGE
 from mptcp_common.trust import THROTTLER_USER
+from mptcp_proxy.places import SHARED_MEMORY
+from mptcp_proxy.serving import DESERTED
+from mptcp_proxy.supervisor import _REST
 
 UNITS = Path(__file__).parents[2] / "systemd"
 PROXY, RELAY, THROTTLER, CONSOLE, PORTAL = (
@@ -109,3 +112,43 @@ def test_the_portal_is_nobody_who_may_ask_the_throttler() -> None:
     assert values(PORTAL, "CapabilityBoundingSet") == values(PORTAL, "AmbientCapabilities") == [""]
     # Without netlink it could not tell Squid from other programs of the host.
     assert values(PORTAL, "RestrictAddressFamilies") == ["AF_UNIX AF_INET AF_INET6 AF_NETLINK"]
+
+
+@pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
+def test_nobody_else_can_put_a_file_where_the_workers_share_memory(unit: Path) -> None:
+    """Defect: a file of any user in the host's /dev/shm, by the name of one of Squid's, kept the unit from starting."""
+    (own,) = values(unit, "TemporaryFileSystem")
+    path, _, options = own.partition(":")
+    assert path == str(SHARED_MEMORY)
+    # "%" begins a specifier (systemd.unit(5)). The mode is for the user that Squid goes on as.
+    assert set(options.split(",")) == {"mode=1777", "size=50%%"}
+    # systemd mounts one thing at a place, and what is named there comes first.
+    assert str(SHARED_MEMORY) not in " ".join(values(unit, "ReadWritePaths")).split()
+    assert values(unit, "PrivateMounts") == ["yes"]
+
+
+@pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
+def test_systemd_understands_each_line(unit: Path, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("NOT TESTED: systemd-analyze is not installed")
+    # The programs are where the package has them.
+    copy = tmp_path / unit.name
+    copy.write_text(re.sub(r"^(Exec\w+)=.*$", r"\1=/bin/true", unit.read_text(), flags=re.MULTILINE))
+    command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (0, [])
+
+
+@pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
+def test_ends_of_what_had_served_are_too_seldom_for_the_limit_of_starts(unit: Path) -> None:
+    """Defect: who could end a worker again and again had the unit fail, and stay so, after some seconds of that."""
+    (burst,), (interval,), (pause,) = (
+        values(unit, key) for key in ("StartLimitBurst", "StartLimitIntervalSec", "RestartSec")
+    )
+    assert int(burst) * (min(DESERTED, _REST) + int(pause)) > int(interval)
+
+
+@pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
+def test_no_limit_of_memory_ends_squid(unit: Path) -> None:
+    """The kernel counts what came in by Multipath TCP, and does not take it off again (docs/operator.md)."""
+    assert not re.search(r"^Memory(Max|High|Limit|SwapMax)=", unit.read_text(), re.MULTILINE)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from ..own_addresses import local_prefixes
 from ..own_addresses import render as render_addresses
 from ..places import SHARED_MEMORY, Places, Role, service_name_problem
 from ..problem import Problem, errors
+from ..process import pid_in
 from ..squid import Squid
 from .access import OVERRIDE, as_warnings, open_proxy_problems
 from .by_version import suited
@@ -22,6 +24,7 @@ from .complaints import complaints
 from .doubts import doubts, nested_branches
 from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
+from .lists import CopiedList, WithLists, renamed, with_copies
 from .parents import Parent, parent_problems, parents
 from .source import LONGEST, PhysicalLine, Statement, is_command, last, read, render, statements, written
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
@@ -34,7 +37,7 @@ class Checked:
     """A configuration that was read and looked through."""
 
     lines: tuple[PhysicalLine, ...]
-    """Without what they say of workers."""
+    """Without what they say of workers, and with copies of lists in place of these."""
     listeners: tuple[Listener, ...]
     effective_user: str
     workers: Workers
@@ -43,6 +46,8 @@ class Checked:
     """What this version of Squid is not told, because it does so in any case."""
     parents: tuple[Parent, ...] = ()
     """Of a relay; a proxy's are reached by plain TCP, as origins are."""
+    lists: tuple[CopiedList, ...] = ()
+    """What the copies that the lines name are to have in them."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -76,32 +81,46 @@ def check(
     if not lines:
         nothing = unreadable or (Problem("the configuration is empty", str(path)),)
         return Checked((), (), "", Workers(), nothing)
-    everything = list(written(lines, service_name))
-    said = list(statements(lines, service_name))
+    taken = with_copies(lines, service_name, places.lists, (str(places.own_addresses),))
+    everything = list(written(taken.lines, service_name))
+    said = list(statements(taken.lines, service_name))
     found = tuple(listeners(said))
     stated_user = last(said, "cache_effective_user")
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
-    for_squid = suited(lines, everything, squid.version if squid else "")
-    problems = [
-        *unreadable,
-        *_own_problems(said, found, str(path), places, user, role, allow_open),
-        *nested_branches(everything),
-        *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
-        *for_squid.problems,
-    ]
-    if squid is None:
-        problems.append(NO_SQUID)
-    else:
-        with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
-            ask = _ask(squid, places, Path(directory))
+    for_squid = suited(taken.lines, everything, squid.version if squid else "")
+    with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
+        trial = taken.put(Path(directory))
+        on_trial = [replace(each, text=renamed(each.text, trial)) for each in said]
+        problems = [
+            *unreadable,
+            *taken.problems,
+            *_own_problems(on_trial, found, str(path), places, user, role, allow_open),
+            *nested_branches(everything),
+            *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
+            *for_squid.problems,
+        ]
+        if squid is None:
+            problems.append(NO_SQUID)
+        else:
+            ask = _ask(squid, places, Path(directory), trial)
             without = _without_commands(for_squid.lines, everything)
             problems.extend(complaints(without, service_name, ask, allow_open=allow_open))
-    workers = wanted(said, role, processors(), shared_memory(service_name))
+    problems = _as_written(problems, taken, trial)
+    workers = wanted(said, role, processors(), _room(places, user))
     ancestors = tuple(parents(said)) if role is Role.RELAY else ()
     return Checked(
         without_workers(for_squid.lines, everything), found, user, workers, _in_order(problems, lines), for_squid.notes,
-        ancestors,
+        ancestors, taken.lists,
     )  # fmt: skip
+
+
+def _as_written(problems: Iterable[Problem], taken: WithLists, trial: Mapping[str, str]) -> list[Problem]:
+    """Return *problems* with the names that the operator gave to lists."""
+    copies = {there: copy for copy, there in trial.items()}
+    return [
+        taken.as_written(replace(each, text=renamed(each.text, copies), file=renamed(each.file, copies)))
+        for each in problems
+    ]
 
 
 def processors() -> int:
@@ -109,9 +128,17 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def shared_memory(service_name: str, directory: Path = SHARED_MEMORY) -> int:
-    """Return how many bytes the instance *service_name* may have in *directory*: those that are free, and those that it
-    has already. 0 where the directory is not there or read-only (shm_overview(7)).
+def shared_directory(places: Places) -> Path:
+    """Return where an instance has what its processes share: of one that runs as a service a directory of its own."""
+    running = pid_in(places.pid_file, "squid")
+    inside = Path(f"/proc/{running}/root{SHARED_MEMORY}")
+    return inside if running and os.access(inside, os.R_OK) else SHARED_MEMORY
+
+
+def shared_memory(service_name: str, directory: Path = SHARED_MEMORY, user: str = "") -> int:
+    """Return how many bytes the instance *service_name* may have in *directory*: those that are free, and those that
+    its Squid, which goes on as *user*, has already. 0 where there is no such directory or it is read-only
+    (shm_overview(7)).
 
     Where its file system has no limit (tmpfs(5), ``size=0``), there is room for anything.
     """
@@ -124,14 +151,29 @@ def shared_memory(service_name: str, directory: Path = SHARED_MEMORY) -> int:
     if not there.f_blocks:
         return sys.maxsize
     own = 0
+    owners = {0, os.geteuid()}
+    with suppress(KeyError):
+        owners.add(pwd.getpwnam(user).pw_uid)
     for path in directory.glob(f"{service_name}-*.shm"):
         with suppress(OSError):
-            own += 512 * path.stat().st_blocks
+            found = path.lstat()
+            # Anybody may make one by such a name, or a symbolic link to something large.
+            if stat.S_ISREG(found.st_mode) and found.st_uid in owners:
+                own += 512 * found.st_blocks
     return there.f_bavail * there.f_frsize + own
 
 
-def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[PhysicalLine]], str]:
-    """Return a function that gives lines to Squid, with this host's addresses where the running proxy has them."""
+def _room(places: Places, user: str) -> int:
+    return shared_memory(places.service_name, shared_directory(places), user)
+
+
+def _ask(
+    squid: Squid, places: Places, directory: Path, trial: Mapping[str, str]
+) -> Callable[[Sequence[PhysicalLine]], str]:
+    """Return a function that gives lines to Squid, with this host's addresses where the running proxy has them.
+
+    *trial*: where copies of lists are for the time being, by their names in the lines.
+    """
     addresses = directory / "own-addresses"
     addresses.write_text(render_addresses(local_prefixes()))
     configuration = directory / "squid.conf"
@@ -143,10 +185,12 @@ def _ask(squid: Squid, places: Places, directory: Path) -> Callable[[Sequence[Ph
             text = line.text
             for name in names:
                 text = text.replace(name, str(addresses))
+            text = renamed(text, trial)
             moved.append(replace(line, text=text))
         configuration.write_bytes(render(moved))
         # Squid repeats the statements it acts on; they must read as the operator wrote them.
-        return squid.parse(configuration, places.service_name).replace(str(addresses), names[0])
+        answer = squid.parse(configuration, places.service_name).replace(str(addresses), names[0])
+        return renamed(answer, {there: copy for copy, there in trial.items()})
 
     return ask
 
@@ -169,7 +213,7 @@ def _own_problems(
     yield from _half_closed_problems(said)
     yield from _full_disk_problems(said)
     yield from worker_problems(said, processors())
-    yield from room_problems(said, shared_memory(places.service_name))
+    yield from room_problems(said, _room(places, user))
     yield from _user_problems(said, user)
     yield from _directory_problems(said, places)
 

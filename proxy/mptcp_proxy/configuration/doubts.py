@@ -28,7 +28,6 @@ def doubts(statements: Sequence[Statement]) -> Iterator[Problem]:
     for statement in statements:
         yield from _strange_characters(statement)
         yield from _macros(statement)
-        yield from _quoted_values(statement)
         match statement.words:
             case ("acl", name, kind, *words):
                 yield from _name(statement, name)
@@ -65,12 +64,6 @@ def _macros(statement: Statement) -> Iterator[Problem]:
     if macros and (judged or macros[0] == statement.words[0]):
         text = f"{' '.join(statement.words)}: {macros[0]} differs from process to process, and with it whom it lets in"
         yield _problem(statement, text, "names and values that are the same for all")
-
-
-def _quoted_values(statement: Statement) -> Iterator[Problem]:
-    if statement.directive == "configuration_includes_quoted_values" and statement.words[1:] != ("off",):
-        text = f"{' '.join(statement.words)}: words in quotation marks would no longer be names of files"
-        yield _problem(statement, text, "off")
 
 
 def _name(statement: Statement, name: str) -> Iterator[Problem]:

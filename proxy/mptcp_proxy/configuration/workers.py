@@ -18,6 +18,8 @@ from .source import PhysicalLine, Statement, last
 
 DIRECTIVE = "workers"
 _QUEUES = "worker-queues"
+_REVIVAL = "hopeless_kid_revival_delay 10 seconds"
+"""A worker that ended five times, each within ten seconds, is started no more for so long; by itself for an hour."""
 MOST = 128
 """Each takes some 20 MB at the least; a larger number is a mistake."""
 LEAST_SHARED = 8_000_000
@@ -209,9 +211,13 @@ def with_workers(lines: Sequence[PhysicalLine], count: int) -> tuple[PhysicalLin
     Each binds a socket of its own (SO_REUSEPORT). Otherwise Squid's coordinator binds one for all and keeps it until it
     ends: a port that was taken out of the file stayed open after the reload, with nobody to accept what the kernel lets
     in, and changed options had no effect.
+
+    Where the only worker is given up Squid ends, and is started anew from outside. Of several a coordinator would go on
+    alone, for an hour. What *lines* say of that counts: it comes later.
     """
     # At the beginning: the last line may go on in what follows it.
-    return (PhysicalLine("", 0, f"{DIRECTIVE} {count}"), *(with_option(lines, _QUEUES) if count > 1 else lines))
+    first = PhysicalLine("", 0, f"{DIRECTIVE} {count}")
+    return (first, PhysicalLine("", 0, _REVIVAL), *with_option(lines, _QUEUES)) if count > 1 else (first, *lines)
 
 
 def _number(statement: Statement) -> int | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from mptcp_common.units import approximate_size, counted
 
@@ -30,14 +32,17 @@ def connections_of_one_client(said: Sequence[Statement]) -> int:
     return min(int(stated.words[1]), DESCRIPTORS)
 
 
-def unread_uploads(connections: int, workers: int, sizes: tuple[int, int, int], memory: int, file: str) -> Finding:
-    """Compare what uploads of one client may hold with the host's *memory*, bytes.
+def unread_uploads(
+    connections: int, workers: int, sizes: tuple[int, int, int], memory: int, all_tcp: int, file: str
+) -> Finding:
+    """Compare what uploads of one client may hold with the host's *memory*, and with what all its TCP may have.
 
     *connections*: of one address with each worker, by squid.conf, *file*; *sizes*: net.ipv4.tcp_rmem (tcp(7)). A
-    connection's buffer grows to the third of these though nobody reads it.
+    connection's buffer grows to the third of these though nobody reads it. *all_tcp*: bytes, the second value of
+    net.ipv4.tcp_mem. Beyond it the kernel saves on every connection of the host.
     """
     least, middle, largest = sizes
-    bound = memory // SHARE
+    bound = min(memory // SHARE, all_tcp)
     held = connections * workers * largest
     with_whom = "the worker" if workers == 1 else f"each of {workers} workers"
     text = (
@@ -53,19 +58,24 @@ def unread_uploads(connections: int, workers: int, sizes: tuple[int, int, int], 
     if connections * workers * smaller > bound:
         fewer = max(1, bound // (workers * smaller))
         remedies.append(f"# in {file}: {_DIRECTIVE} {fewer}, maxconn of too_many below it; then: mptcp-proxy reload")
-    why = f"that is more than a quarter of the memory here, {approximate_size(bound)}; trusted clients may have it"
+    of_what = "a quarter of the memory here" if bound < all_tcp else "all TCP of this host has in plenty (tcp_mem)"
+    why = f"that is more than {of_what}, {approximate_size(bound)}: others wait then; trusted clients may have it"
     return warn(_UPLOADS, text, why, "   ".join(remedies))
 
 
-def new_connections(listed: str) -> Finding:
+def new_connections(listed: str | None, file: Path) -> Finding:
     """*listed*: what ``nft list table`` prints of the table that bounds them, nothing where it is not loaded.
 
-    No fault: behind one address there may be many people, and others may bound them by other means.
+    None where that is not known. *file*: what loads it.
     """
+    if listed is None:
+        return warn(_OPENED, "whether they are bounded is not known", "only root may see it", "sudo mptcp-proxy doctor")
     if listed.strip():
         return ok(_OPENED, f"bounded for each client by the nftables table {TABLE}")
-    return ok(
+    return warn(
         _OPENED,
-        f"the nftables table {TABLE} is not loaded: unless something else bounds them, a client opens as many"
-        " in a second as it can (conf/nftables/limit-new-connections.nft)",
+        f"the nftables table {TABLE} is not loaded",
+        "unless something else bounds them, a client opens as many in a second as it can, and others wait",
+        f"nft -f {shlex.quote(str(file))}   # until the next boot; its head says how it lasts, and what many people"
+        " behind one address need",
     )

@@ -19,13 +19,21 @@ from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 from ..configuration.check import Checked, check
 from ..configuration.source import statements
 from ..listening import listening_now
+from ..log_files import is_full
 from ..places import Places, Role
 from ..process import children, pid_in
-from ..reloads import ReloadError, read_outcome
+from ..reloads import Outcome, ReloadError, read_outcome
 from ..squid import installed
 from . import bounds, features, host, kernel, libraries, reading, throttler
 from .advisories import PACKAGES, advisories, packaged
 from .model import Finding
+
+_NFTABLES = "nftables/limit-new-connections.nft"
+_BOUNDS = (
+    Path("/usr/share/doc/mptcp-steering-proxy/examples", _NFTABLES),
+    Path(__file__).resolve().parents[3] / "conf" / _NFTABLES,
+)
+"""What bounds new connections: where the package has it, and a checkout."""
 
 
 def examine_host(configuration: Path, places: Places, allow_open: bool, throttler_settings: Path) -> Iterator[Finding]:
@@ -73,9 +81,14 @@ def _bounds(checked: Checked, file: str, places: Places) -> Iterator[Finding]:
     sizes = (reading.sysctl("net.ipv4.tcp_rmem") or "").split()
     if checked.lines and len(sizes) == 3:
         least, middle, largest = map(int, sizes)
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        yield bounds.unread_uploads(connections, checked.workers.count, (least, middle, largest), memory, file)
-    yield bounds.new_connections(reading.output("nft", "list", "table", "inet", bounds.TABLE))
+        page = os.sysconf("SC_PAGE_SIZE")
+        memory, pages = os.sysconf("SC_PHYS_PAGES") * page, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
+        # Only the host's own network namespace has it.
+        all_tcp = int(pages[1]) * page if len(pages) == 3 else memory
+        count = checked.workers.count
+        yield bounds.unread_uploads(connections, count, (least, middle, largest), memory, all_tcp, file)
+    listed = reading.output("nft", "list", "table", "inet", bounds.TABLE) if os.geteuid() == 0 else None
+    yield bounds.new_connections(listed, next((path for path in _BOUNDS if path.exists()), _BOUNDS[0]))
 
 
 def instance(checked: Checked, file: str, places: Places, role: Role, library: str) -> Iterator[Finding]:
@@ -87,18 +100,39 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
         places.service_name,
     )
     yield host.configuration(checked, file)
-    yield _last_reload(file, places, role)
-    yield from host.ports(checked, listening_now(), own_processes(places), os.geteuid() == 0, role)
+    outcome, unknown = _outcome(places)
+    yield host.last_reload(outcome, unknown, file, places.service_name, role)
+    yield from host.service(outcome, role)
+    yield from _room(places)
+    own, in_force = own_processes(places), _ports_in_force(places)
+    yield from host.ports(checked, listening_now(), own, os.geteuid() == 0, role, in_force)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))
 
 
-def _last_reload(file: str, places: Places, role: Role) -> Finding:
+def _outcome(places: Places) -> tuple[Outcome | None, str]:
+    """Return what the supervisor says; None where none runs, or with a reason why that is not known."""
     try:
-        outcome, unknown = read_outcome(places.reloads), ""
+        return read_outcome(places.reloads), ""
     except ReloadError as error:
-        outcome, unknown = None, str(error)
-    return host.last_reload(outcome, unknown, file, places.service_name, role)
+        return None, str(error)
+
+
+def _room(places: Places) -> Iterator[Finding]:
+    """Yield whether there is room where the proxy writes; directories are made at its start."""
+    lost = "requests are served without a line in the logs"
+    refused = "reloads are refused, and requests for new addresses of this host may pass"
+    for directory, what in ((places.logs, lost), (places.runtime, refused)):
+        try:
+            full = is_full(directory)
+        except OSError:
+            continue
+        yield host.room(directory, full, what, f"df {directory}; du -xsh {directory.parent}/*")
+
+
+def _ports_in_force(places: Places) -> frozenset[int]:
+    text = reading.text(str(places.listen_ports))
+    return frozenset(int(word) for word in text.strip().split(",") if word.isdigit())
 
 
 def own_processes(places: Places) -> frozenset[int]:

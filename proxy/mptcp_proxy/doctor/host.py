@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
+from pathlib import Path
 
 from ..configuration.check import NO_SQUID, Checked
 from ..listening import Listening, taken_by
@@ -15,7 +16,7 @@ from .model import Finding, fail, ok, warn
 
 _OLDEST_TRIED = 5
 _DESCRIPTORS = 16384
-_RELOAD = "last reload"
+_RELOAD, _SERVICE = "last reload", "the running service"
 
 
 def squid(found: Squid | None) -> Finding:
@@ -70,6 +71,26 @@ def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: 
     )
 
 
+def service(outcome: Outcome | None, role: Role) -> Iterator[Finding]:
+    """Yield what this instance's supervisor says of itself, where one runs and may be asked."""
+    if outcome is None:
+        return
+    if outcome.troubles:
+        unit = f"mptcp-{role.value}"
+        why = "part of the clients may wait, or of what is to be kept is lost"
+        yield warn(_SERVICE, "; ".join(outcome.troubles), why, f"journalctl -u {unit} -p warning")
+    else:
+        yield ok(_SERVICE, outcome.serving or "Squid does not listen yet")
+
+
+def room(directory: Path, is_full: bool, what: str, remedy: str) -> Finding:
+    """Say whether there is room in *directory*; *what* comes of it where there is none."""
+    check = f"room in {directory}"
+    if is_full:
+        return warn(check, "its file system is full", what, remedy)
+    return ok(check, "there is some")
+
+
 def apparmor(profiles: str, local: str, library: str, service_name: str) -> Finding:
     """*profiles*: /sys/kernel/security/apparmor/profiles; *local*: /etc/apparmor.d/local/usr.sbin.squid."""
     enforced = re.search(r"^(?:/usr/sbin/)?squid \(enforce\)$", profiles, re.MULTILINE)
@@ -94,9 +115,14 @@ def apparmor(profiles: str, local: str, library: str, service_name: str) -> Find
 
 
 def ports(
-    checked: Checked, sockets: Iterable[Listening], own: frozenset[int], root: bool, role: Role = Role.PROXY
+    checked: Checked,
+    sockets: Iterable[Listening],
+    own: frozenset[int],
+    root: bool,
+    role: Role = Role.PROXY,
+    in_force: Collection[int] = (),
 ) -> Iterator[Finding]:
-    """*own*: processes of the proxy that runs already."""
+    """*own*: processes of the proxy that runs already, which is to listen on the ports *in_force*."""
     known = tuple(sockets)
     for listener in checked.listeners:
         name = f"port {listener.port}"
@@ -119,6 +145,15 @@ def ports(
                 f"{owner} listens on it",
                 "the proxy cannot have it as well",
                 f"{command}   # or another http_port in line {listener.statement.number} of {listener.statement.file}",
+            )
+        elif own and listener.port in in_force:
+            unit = f"mptcp-{role.value}"
+            yield fail(
+                name,
+                f"the {role.value} runs, and nobody listens on it",
+                "clients are refused",
+                f"journalctl -u {unit} -p warning; tail /var/log/mptcp{role.value}/cache.log   # says why;"
+                f" then: systemctl restart {unit}",
             )
         elif listener.port < 1024 and not root:
             yield warn(name, "free, but below 1024", "only root may listen on it", "start the proxy by root")

@@ -45,8 +45,11 @@ def mptcp_error() -> int | None:
 
 def library() -> tuple[str, str]:
     """Return the preload library and why there is none. It is not built here: a doctor only looks."""
-    packaged = os.environ.get(shim.PACKAGED)
-    library = Path(packaged) if packaged else shim.DEFAULT_LIBRARY
+    try:
+        packaged = shim.packaged()
+    except shim.ShimError as error:
+        return str(shim.DEFAULT_LIBRARY), str(error)
+    library = packaged or shim.DEFAULT_LIBRARY
     if not library.is_file():
         return str(library), f"{library} is not built"
     if not packaged and not shim.is_current(library):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -31,12 +32,50 @@ class ShimError(Exception):
 
 def library() -> Path:
     """Return the library, built if it is missing or older than its sources."""
-    packaged = os.environ.get(PACKAGED)
-    if not packaged:
-        return build(DEFAULT_LIBRARY)
-    if not Path(packaged).is_file():
-        raise ShimError(f"{PACKAGED}={packaged}: there is no such file")
-    return Path(packaged).absolute()
+    return packaged() or build(DEFAULT_LIBRARY)
+
+
+def packaged() -> Path | None:
+    """Return the library that the environment names; None where it names none.
+
+    Root loads it into its Squid, so it must be nobody else's. Raises ShimError.
+    """
+    named = os.environ.get(PACKAGED)
+    if not named:
+        return None
+    path = Path(named)
+    if not path.is_file():
+        raise ShimError(f"{PACKAGED}={named}: there is no such file")
+    if why := _distrust(path):
+        raise ShimError(f"{PACKAGED}={named}: {why}")
+    return path
+
+
+def _distrust(file: Path) -> str:
+    """Return why root is not to run *file*; empty where only root, or whoever asks, can have put it there."""
+    if not file.is_absolute():
+        return "not an absolute name: it would mean another file in another directory"
+    real = file.resolve()
+    for path in dict.fromkeys((real, *real.parents, *file.parents)):
+        found = path.stat()
+        # In a directory as /tmp nobody replaces what is not his own.
+        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not (path != real and found.st_mode & stat.S_ISVTX)
+        if found.st_uid not in (0, os.geteuid()):
+            return f"{path} belongs to user {found.st_uid}; it must belong to root"
+        if others:
+            return f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
+
+
+def _compiler() -> str:
+    """Return the compiler's absolute name. Raises ShimError."""
+    named = os.environ.get("CC", "cc")
+    found = shutil.which(named)
+    if found is None:
+        raise ShimError(f"there is no C compiler {named}: apt install gcc libc6-dev")
+    if why := _distrust(Path(found)):
+        raise ShimError(f"the C compiler {found}: {why}")
+    return found
 
 
 def is_current(target: Path) -> bool:
@@ -53,9 +92,10 @@ def build(target: Path) -> Path:
     target = target.absolute()
     if is_current(target):
         return target
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise ShimError(f"{target} must be built and there is no C compiler: apt install gcc libc6-dev")
+    try:
+        compiler = _compiler()
+    except ShimError as error:
+        raise ShimError(f"{target} must be built, and {error}") from error
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Built beside the target and renamed, so that a Squid which starts meanwhile never loads half a library.

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.services import start_origin, start_proxy
+from mptcp_lab.testbed.services import start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
 
@@ -34,3 +34,25 @@ def test_a_flapping_address_has_squid_reconfigured_once(testbed: Testbed) -> Non
         time.sleep(1.2)
     assert got == 3
     assert proxy.process.output().count(TOLD) == 1
+
+
+def test_other_addresses_each_second_have_squid_reconfigured_ever_more_seldom(testbed: Testbed) -> None:
+    """Defect: each of them had it reconfigured, and clients refused for a moment, once a second."""
+    node = testbed["proxy"]
+    proxy = start_proxy(node)
+    numbers = iter(range(1, 250))
+    seldom = "this host's addresses change again and again"
+
+    def another() -> bool:
+        address = f"192.0.2.{next(numbers)}/32"
+        node.run(["ip", "addr", "add", address, "dev", "lo"])
+        time.sleep(1.2)  # longer than changes are taken together
+        node.run(["ip", "addr", "del", address, "dev", "lo"])
+        return seldom in proxy.process.output()
+
+    wait_until(another, "it is said", timeout=240, process=proxy.process)
+    for _ in range(5):
+        another()
+    output = proxy.process.output()
+    # After 2, 4 and 8 seconds; then it is said, once, and Squid told every 16, 32, 60 seconds.
+    assert (output.count(TOLD), output.count(seldom)) == (3, 1)

@@ -290,6 +290,8 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
             wait_until((disk / "access.log").exists, "a new log", timeout=GENEROUS)
             clients.goes_on()
             assert kids(proxy) == before
+            full = ["the disk of /var/log/mptcpproxy is full"]
+            assert json.loads((proxy.state / "reloads.json").read_text())["troubles"] == full
             filling.unlink()
             freed = len(clients.ended())
             wait_until(lambda: logged(clients.ended()[freed:]) > 100, "requests are logged", timeout=GENEROUS)

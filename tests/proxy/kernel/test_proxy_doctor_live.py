@@ -13,7 +13,6 @@ from proxying import fetch
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, LiveNode, Testbed
 from mptcp_lab.testbed.services import (
-    REPOSITORY,
     program,
     start_origin,
     start_proxy,
@@ -108,8 +107,9 @@ def test_what_one_client_may_take_is_told(testbed: Testbed, require: Callable[..
     with node.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
         assert doctor(node)[1]["memory for one client"]["status"] == "ok"
     assert code == 0
+    assert findings["new connections"]["status"] == "warn"
     assert "is not loaded" in findings["new connections"]["text"]
-    node.run(["nft", "-f", str(REPOSITORY / "conf/nftables/limit-new-connections.nft")])
+    correct(node, findings["new connections"])
     assert doctor(node)[1]["new connections"]["text"].startswith("bounded")
 
 

@@ -293,8 +293,9 @@ FAILING_SUPERVISION = """
 import sys
 from mptcp_proxy import supervisor
 from mptcp_proxy.cli import main
+from mptcp_proxy.process import children
 def fail(self, process):
-    if supervisor.children(process.pid):
+    if children(process.pid):
         raise MemoryError("in the middle of it")
 supervisor._Supervisor._act_on_time = fail
 sys.exit(main(sys.argv[1:]))

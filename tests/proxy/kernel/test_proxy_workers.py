@@ -18,8 +18,8 @@ from proxying import (
     workers,
 )
 
-from mptcp_lab.testbed import LiveNode, Testbed
-from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, start_origin, start_proxy, wait_until
+from mptcp_lab.testbed import TMPFS, LiveNode, Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, program, start_origin, start_proxy, wait_until
 from mptcp_proxy.process import children
 
 pytestmark = pytest.mark.kernel
@@ -147,6 +147,24 @@ def test_of_a_squid_that_was_killed_nothing_stays_but_what_is_anothers(
         for place in places:
             os.close(place)
     assert started.process.stop(60) != 0
+
+
+def test_what_another_user_has_put_there_keeps_it_from_starting_no_more(
+    testbed: Testbed, require: Callable[..., None]
+) -> None:
+    """Defect: Squid ended at each start, since it could make no file of the name and might not remove this one."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    config = configuration(node, "workers 2")
+    mounts: dict[str, str | Path] = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
+    for target in ("/run/mptcpproxy", "/var/log/mptcpproxy"):
+        mounts[target] = node.directory / target[1:4]
+        Path(mounts[target]).mkdir()
+    put = "cd /dev/shm && touch mptcpproxy-cf__metadata.shm && mkdir mptcpproxy-x.shm && chown nobody mptcpproxy-*"
+    argv = [program("mptcp-proxy"), "run", "--config", str(config)]
+    process = node.popen(["sh", "-ec", f'{put}; exec "$0" "$@"', *argv], name="early", mounts=mounts)
+    wait_until(lambda: len(listening(node)) == 2, "both listen", process=process)
+    assert process.stop(60) == 0
 
 
 def with_two_workers(node: LiveNode) -> Proxy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +321,39 @@ def test_ports(texts: list[str], own: frozenset[int], root: bool, expected: list
     findings = list(host.ports(checked(*texts), sockets, own, root))
     assert [(finding.status, finding.text) for finding in findings] == expected
     assert all(map(is_complete, findings))
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_port_on_which_nobody_listens_though_the_proxy_runs(role: Role) -> None:
+    """Defect: it was said to be free, and ok, whatever had become of Squid's workers."""
+    (finding,) = host.ports(checked("http_port 3128"), [], frozenset({7}), True, role, frozenset({3128}))
+    assert finding.status is FAIL
+    assert finding.text == f"the {role.value} runs, and nobody listens on it"
+    assert f"systemctl restart mptcp-{role.value}" in finding.remedy
+    assert is_complete(finding)
+    # It was written into the file after the last reload; or nothing runs.
+    (finding,) = host.ports(checked("http_port 3129"), [], frozenset({7}), True, role, frozenset({3128}))
+    assert (finding.status, finding.text) == (OK, "free")
+    (finding,) = host.ports(checked("http_port 3128"), [], frozenset(), True, role, frozenset({3128}))
+    assert (finding.status, finding.text) == (OK, "free")
+
+
+def test_what_the_running_service_says_of_itself() -> None:
+    assert list(host.service(None, Role.PROXY)) == []
+    serving = Outcome(1, 1, 0, serving="serving: port 3128 by Multipath TCP")
+    (finding,) = host.service(serving, Role.PROXY)
+    assert (finding.status, finding.text) == (OK, "serving: port 3128 by Multipath TCP")
+    (finding,) = host.service(replace(serving, troubles=("the disk is full", "x")), Role.RELAY)
+    assert (finding.status, finding.text) == (WARN, "the disk is full; x")
+    assert "mptcp-relay" in finding.remedy
+    assert is_complete(finding)
+
+
+def test_room_for_logs_and_lists() -> None:
+    there, not_there = (host.room(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True))
+    assert (there.status, not_there.status) == (OK, WARN)
+    assert not_there.check == "room in /run/n"
+    assert is_complete(not_there)
 
 
 def test_configuration() -> None:

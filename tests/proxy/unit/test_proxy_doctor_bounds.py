@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from doctor_findings import is_complete
 
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.doctor import bounds
+from mptcp_proxy.doctor import bounds, gather
 from mptcp_proxy.doctor.model import Status
 
 OK, WARN = Status.OK, Status.WARN
@@ -28,13 +30,24 @@ RMEM = "sysctl -w 'net.ipv4.tcp_rmem=4096 131072 2097152'"
 def test_what_one_client_may_hold_is_compared_with_the_memory_here(
     connections: int, workers: int, largest: int, memory: int, words: str, remedies: tuple[str, ...]
 ) -> None:
-    finding = bounds.unread_uploads(connections, workers, (4096, 131072, largest), memory, "/etc/squid.conf")
+    finding = bounds.unread_uploads(connections, workers, (4096, 131072, largest), memory, memory, "/etc/squid.conf")
     assert finding.status is (WARN if remedies else OK)
     assert words in finding.text
     assert is_complete(finding)
     assert all(each in finding.remedy for each in remedies)
     assert ("tcp_rmem" in finding.remedy) == (RMEM in remedies)
     assert ("client_ip_max" in finding.remedy) == (remedies not in ((), (RMEM,)))
+
+
+def test_it_is_compared_with_what_all_tcp_of_the_host_may_have_too() -> None:
+    """Defect: 4.2 GB were "ok" on a host of 24 GB, whose kernel saves on every connection beyond 1.6 GB."""
+    sizes = (4096, 131072, 2097152)
+    assert bounds.unread_uploads(1000, 2, sizes, 24 * GB, 5 * GB, "f").status is OK
+    finding = bounds.unread_uploads(1000, 2, sizes, 24 * GB, 1_600_000_000, "f")
+    assert finding.status is WARN
+    assert finding.why.startswith("that is more than all TCP of this host has in plenty (tcp_mem), 1.60 GB")
+    assert "client_ip_max_connections 381," in finding.remedy
+    assert is_complete(finding)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +66,24 @@ def test_how_many_connections_a_client_has_is_what_squid_conf_says_or_any_number
     assert bounds.connections_of_one_client(list(statements(lines, "mptcpproxy"))) == number
 
 
-def test_new_connections_that_nothing_bounds_are_told_and_no_fault() -> None:
-    loaded, not_loaded = bounds.new_connections("table inet x {\n}\n"), bounds.new_connections("")
-    assert (loaded.status, not_loaded.status) == (OK, OK)
+def test_new_connections_that_nothing_bounds_are_a_warning_with_what_bounds_them() -> None:
+    """Defect: it said "ok"."""
+    loaded, not_loaded, unknown = (
+        bounds.new_connections(listed, Path("/x y/limit.nft")) for listed in ("table inet x {\n}\n", "", None)
+    )
+    assert (loaded.status, not_loaded.status, unknown.status) == (OK, WARN, WARN)
     assert loaded.text.startswith("bounded")
     assert "is not loaded" in not_loaded.text
-    assert "limit-new-connections.nft" in not_loaded.text
+    assert not_loaded.remedy.startswith("nft -f '/x y/limit.nft'   # ")
+    assert "not known" in unknown.text
+    assert all(map(is_complete, (loaded, not_loaded, unknown)))
+
+
+def test_what_bounds_them_is_where_the_doctor_says() -> None:
+    packaged, checkout = gather._BOUNDS
+    assert checkout.is_file()
+    rules = (Path(__file__).parents[3] / "debian/rules").read_text()
+    assert packaged.parents[2] == Path("/usr/share/doc/mptcp-steering-proxy")
+    assert "DOC = $(TREE)/usr/share/doc/$(NAME)\n" in rules
+    assert "-t $(DOC)/examples/" in rules
+    assert checkout.parent.name == packaged.parent.name == "nftables"

@@ -55,7 +55,7 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     assert places.listen_ports.read_text() == "3128,3129\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path.glob("*/*"))}
-    others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644}
+    others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644, "lists": 0o755}
     assert modes == {"squid.conf": 0o640, **others}
     # Squid takes it for a template, in which this begins a code.
     assert "%" not in places.check_page_missing.read_text()
@@ -86,3 +86,18 @@ def test_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
             installation.File(first, b"refused", 0o640), installation.File(tmp_path / "none" / "b", b"", 0o644)
         )
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"squid.conf": "in force"}
+
+
+def test_what_has_the_names_of_what_workers_share_is_removed_whatever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: a file that any user had made in /dev/shm by such a name kept Squid from starting."""
+    for name in ("WORKER_SOCKETS", "SHARED_MEMORY"):
+        monkeypatch.setattr(installation, name, tmp_path)
+    (tmp_path / "n-cf__metadata.shm").touch()
+    (tmp_path / "n-directory.shm" / "more").mkdir(parents=True)
+    others = tmp_path / "n2-cf__metadata.shm"
+    others.touch()
+    (tmp_path / "n-link.ipc").symlink_to(others)
+    installation.remove_what_workers_shared(Places("n"))
+    assert list(tmp_path.iterdir()) == [others]

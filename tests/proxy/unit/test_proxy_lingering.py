@@ -1,10 +1,13 @@
-"""An address that comes and goes does not have Squid read its configuration each time."""
+"""Addresses that come and go do not have Squid read its configuration each time."""
 
 from __future__ import annotations
 
+import itertools
 from ipaddress import ip_network
 
-from mptcp_proxy.own_addresses import Lingering
+import pytest
+
+from mptcp_proxy.own_addresses import Lingering, Spacing
 
 HOME, GUEST = ip_network("10.0.0.1/32"), ip_network("10.9.9.9/32")
 
@@ -32,3 +35,40 @@ def test_one_that_was_there_for_long_stays_as_long_after_it_went() -> None:
     lingering.wanted({HOME, GUEST}, 0.0)
     assert lingering.wanted({HOME}, 3600.0) == ({HOME, GUEST}, 3610.0)
     assert lingering.wanted({HOME, GUEST}, 3605.0) == ({HOME, GUEST}, None)
+
+
+def reloads(every: float, until: float) -> list[float]:
+    """Return when Squid is told, where another address is there *every* so many seconds."""
+    spacing, told, wanted, now = Spacing(2.0, 60.0, 60.0), list[float](), -1.0, 0.0
+    while now < until:
+        if now % every == 0:
+            wanted = max(wanted, now)
+        if wanted >= 0 and spacing.earliest(now) <= now:
+            spacing.done(now)
+            told.append(now)
+            wanted = -1.0
+        now += 1.0
+    return told
+
+
+@pytest.mark.parametrize(("every", "most"), [(1.0, 65), (5.0, 65), (20.0, 65), (50.0, 75)])
+def test_distinct_addresses_that_come_again_and_again_are_told_ever_more_seldom(every: float, most: int) -> None:
+    """Defect: each of them was told, one each second; Squid refuses clients for a moment each time."""
+    told = reloads(every, 3600.0)
+    assert told[0] == 0.0
+    assert len(told) <= most
+    assert min(later - earlier for earlier, later in itertools.pairwise(told[10:])) >= 60.0
+
+
+def test_after_a_quiet_time_an_address_is_told_at_once_again() -> None:
+    spacing = Spacing(2.0, 60.0, 60.0)
+    assert spacing.earliest(5.0) == 5.0
+    for now in (5.0, 7.0, 11.0, 19.0, 35.0):
+        assert spacing.earliest(now) == now
+        spacing.done(now)
+    assert spacing.interval == 32.0
+    assert spacing.earliest(36.0) == 67.0
+    # A rest of twice the interval.
+    spacing.done(99.0)
+    assert spacing.interval == 2.0
+    assert reloads(120.0, 1000.0) == [0.0, 120.0, 240.0, 360.0, 480.0, 600.0, 720.0, 840.0, 960.0]

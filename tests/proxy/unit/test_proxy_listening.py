@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
-from mptcp_proxy.listening import Listening, plain_ports, read_listening, taken_by
+from mptcp_proxy import listening
+from mptcp_proxy.listening import Listening, identities, listening_if_known, listening_now, read_listening, taken_by
 
 SS = """\
 LISTEN 0      4096               *:3128            *:*    users:(("squid",pid=5745,fd=23),("squid",pid=5743,fd=13))
@@ -17,17 +20,42 @@ ESTAB  0      0          10.0.0.1:22        10.0.0.2:999
 """
 
 
-def test_ports_that_take_plain_tcp_or_nothing() -> None:
-    sockets = [
-        Listening("*", 3128, "squid", (5,), mptcp=True),
-        Listening("*", 3129, "squid", (5, 6)),
-        Listening("*", 3130, "other", (7,), mptcp=True),
-    ]
-    assert plain_ports([3128, 3129, 3130, 3131], {5}, sockets) == ([3129], [3130, 3131])
-    assert plain_ports([3128], {5}, sockets) == ([], [])
-    # A process without CAP_SYS_PTRACE sees no owner of what another user's process listens on.
-    unknown = [Listening("*", 3128, "", (), mptcp=True), Listening("*", 3129, "", ())]
-    assert plain_ports([3128, 3129, 3130], {5}, unknown) == ([3129], [3130])
+IDENTITIES = """\
+LISTEN 0      4096               *:3128            *:*    uid:13 ino:501 sk:1001 cgroup:/ v6only:0 <->
+LISTEN 0      4096               *:3128            *:*    uid:13 ino:502 sk:a cgroup:/ v6only:0 <->
+LISTEN 0      128        127.0.0.1:631       0.0.0.0:*    ino:9 sk:7 cgroup:/ <->
+"""
+
+
+def test_sockets_are_told_apart_without_knowing_whose_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, IDENTITIES, "")
+
+    monkeypatch.setattr(subprocess, "run", answer)
+    assert identities({3128}) == ("*:3128 ino:501 sk:1001", "*:3128 ino:502 sk:a")
+    assert identities({80}) == ()
+    # Not "p": it has ss look at each descriptor of each process.
+    assert {tuple(command) for command in asked} == {("ss", "-HOltne")}
+
+
+@pytest.mark.parametrize("how", ["no ss", "too late", "fails"])
+def test_who_cannot_be_asked_says_nothing_of_who_listens(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Defect: an ss that took too long ended the supervisor; one that failed meant that nobody listens."""
+
+    def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        if how == "no ss":
+            raise FileNotFoundError
+        if how == "too late":
+            raise subprocess.TimeoutExpired(command, 30)
+        return subprocess.CompletedProcess(command, 1, "", "Cannot open netlink socket")
+
+    monkeypatch.setattr(listening.subprocess, "run", answer)
+    assert listening_now() == ()
+    assert listening_if_known() is None
+    assert identities({3128}) is None
 
 
 def test_what_ss_prints() -> None:

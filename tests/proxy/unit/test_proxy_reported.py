@@ -17,6 +17,7 @@ from mptcp_proxy.places import Places
 from mptcp_proxy.process import started
 from mptcp_proxy.reloads import Outcome, ReloadError, read_outcome, reload
 from mptcp_proxy.reported import Reported
+from mptcp_proxy.serving import Picture
 
 
 class Here(Places):
@@ -57,7 +58,7 @@ def test_which_parents_answer_is_in_the_status(places: Places, manager: socket.s
     reported = Reported(places)
     reported.parents("all parents answer")
     assert told(manager) == []
-    reported.listeners([3128], [], [])
+    reported.listeners(Picture((3128,)))
     assert told(manager)[-1] == "STATUS=serving: port 3128 by Multipath TCP; all parents answer"
     reported.parents("all parents answer")
     assert told(manager) == []
@@ -67,28 +68,50 @@ def test_which_parents_answer_is_in_the_status(places: Places, manager: socket.s
 
 def test_it_is_ready_once_squid_listens(places: Places, manager: socket.socket) -> None:
     reported = Reported(places)
-    reported.listeners([3128], [], [3128])
+    reported.listeners(Picture((3128,), missing=(3128,)))
     assert told(manager) == ["STATUS=serving: port 3128 NOT AT ALL"]
-    reported.listeners([3128, 3129], [3129], [])
+    reported.listeners(Picture((3128, 3129), plain=(3129,)))
     assert told(manager) == [
         "READY=1",
         "STATUS=serving: port 3128 by Multipath TCP; "
         "port 3129 by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
     ]
-    reported.listeners([3128, 3129], [], [])
+    reported.listeners(Picture((3128, 3129)))
     assert told(manager) == ["STATUS=serving: ports 3128, 3129 by Multipath TCP"]
+    reported.listeners(Picture((3128, 3129), fewer=((3128, 1, 2),), missing=(3129,)))
+    served = "port 3128 (1 of 2 workers) by Multipath TCP; port 3129 NOT AT ALL"
+    assert told(manager) == [f"STATUS=serving: {served}"]
+
+
+def test_what_else_is_wrong_is_in_the_status_until_it_is_over(places: Places, manager: socket.socket) -> None:
+    reported = Reported(places)
+    reported.listeners(Picture((3128,)))
+    told(manager)
+    serving = "STATUS=serving: port 3128 by Multipath TCP"
+    assert reported.trouble("logs", "the disk is full")
+    assert not reported.trouble("logs", "the disk is full")
+    assert told(manager) == [f"{serving}; the disk is full"]
+    outcome = read_outcome(places.reloads)
+    assert outcome is not None
+    assert (outcome.serving, outcome.troubles) == ("serving: port 3128 by Multipath TCP", ("the disk is full",))
+    assert reported.trouble("logs", "")
+    assert not reported.trouble("logs", "")
+    assert told(manager) == [serving]
+    outcome = read_outcome(places.reloads)
+    assert outcome is not None
+    assert outcome.troubles == ()
 
 
 def test_a_refused_reload_stays_in_the_status_until_one_succeeds(places: Places, manager: socket.socket) -> None:
     reported = Reported(places)
-    reported.listeners([3128], [], [])
+    reported.listeners(Picture((3128,)))
     told(manager)
     reported.reload_begins()
     assert told(manager)[0] == "RELOADING=1"
     reported.reload_ends("squid.conf:3: wrong")
     serving = "STATUS=serving: port 3128 by Multipath TCP"
     assert told(manager) == ["READY=1", f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
-    reported.listeners([3128], [], [])
+    reported.listeners(Picture((3128,)))
     assert told(manager) == [f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
     reported.reload_ends()
     assert told(manager) == ["READY=1", serving]

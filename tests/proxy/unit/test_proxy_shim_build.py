@@ -42,6 +42,51 @@ def test_what_can_go_wrong_with_the_library(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(shim.ShimError, match=r"MPTCP_LISTEN_SHIM=/nonexistent/y\.so"):
         shim.library()
     packaged = tmp_path / "y.so"
-    packaged.touch()
+    packaged.touch(0o644)
     monkeypatch.setenv(shim.PACKAGED, str(packaged))
     assert shim.library() == packaged
+
+
+@pytest.mark.parametrize("what", ["library", "compiler"])
+def test_what_others_could_have_put_there_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Defect: root loaded any library into Squid that the environment named, and ran any compiler."""
+    directory = tmp_path / "bin"
+    directory.mkdir(0o755)
+    file = directory / "file"
+    file.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho built > "$2"\n')
+    file.chmod(0o755)
+
+    def use(name: str) -> None:
+        monkeypatch.setenv(shim.PACKAGED if what == "library" else "CC", name)
+        if what == "library":
+            shim.library()
+        else:
+            shim.build(tmp_path / "built").unlink()
+
+    use(str(file))
+    monkeypatch.chdir(directory)
+    with pytest.raises(shim.ShimError, match="not an absolute name"):
+        use("./file")
+    file.chmod(0o775)
+    with pytest.raises(shim.ShimError, match=r"bin/file can be written by others \(mode 0775\)"):
+        use(str(file))
+    file.chmod(0o755)
+    directory.chmod(0o777)
+    with pytest.raises(shim.ShimError, match=r"bin can be written by others \(mode 0777\)"):
+        use(str(file))
+    # As /tmp is.
+    directory.chmod(0o1777)
+    use(f"{directory}/../bin/file")
+    # A link that somebody else can let point elsewhere.
+    (directory / "link").symlink_to(file)
+    directory.chmod(0o755)
+    use(str(directory / "link"))
+    mine = os.geteuid()
+    if mine == 0:
+        os.chown(file, 54321, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    with pytest.raises(shim.ShimError, match=r"belongs to user \d+; it must belong to root"):
+        use(str(file))

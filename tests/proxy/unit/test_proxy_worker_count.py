@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.configuration.check import check, processors, shared_memory
+from mptcp_proxy.configuration.check import check, processors, shared_directory, shared_memory
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import (
     LEAST_SHARED,
@@ -22,7 +22,7 @@ from mptcp_proxy.configuration.workers import (
     without_workers,
     worker_problems,
 )
-from mptcp_proxy.places import Role
+from mptcp_proxy.places import Places, Role
 
 CACHE_MEM = 256 << 20
 """Squid's default, bytes."""
@@ -163,7 +163,12 @@ def test_what_is_stated_is_taken_out_and_the_number_put_first() -> None:
     ],
 )
 def test_each_of_several_workers_has_a_listener_of_its_own(given: list[str], wanted_lines: list[str]) -> None:
-    assert texts(with_workers(lines(*given), 2)) == ["workers 2", *wanted_lines]
+    # Squid's own time, in which a worker that failed again and again is not started, is an hour.
+    assert texts(with_workers(lines(*given), 2)) == [
+        "workers 2",
+        "hopeless_kid_revival_delay 10 seconds",
+        *wanted_lines,
+    ]
     assert texts(with_workers(lines(*given), 1)) == ["workers 1", *given]
 
 
@@ -172,7 +177,8 @@ def test_a_reload_keeps_the_number_that_squid_was_started_with(tmp_path: Path) -
     file.write_text("workers 1\nhttp_port 3128\n")
     checked = check(file, "n", None)
     assert checked.workers.count == 1
-    assert checked.rendered(3).decode() == "workers 3\n\nhttp_port 3128 worker-queues\n"
+    first = "workers 3\nhopeless_kid_revival_delay 10 seconds\n"
+    assert checked.rendered(3).decode() == f"{first}\nhttp_port 3128 worker-queues\n"
 
 
 def test_the_processors_are_those_that_it_may_use() -> None:
@@ -207,6 +213,33 @@ def test_what_an_instance_has_already_is_room_for_it(monkeypatch: pytest.MonkeyP
     segment.write_bytes(bytes(1_000_000))
     assert shared_memory("n", tmp_path) == free + 512 * segment.stat().st_blocks
     assert shared_memory("other", tmp_path) == free
+
+
+def test_what_others_made_by_its_names_is_no_room_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Defect: a symbolic link to a large file, or anybody's file, was counted, and workers ended when it was full."""
+    there = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: there)
+    free = shared_memory("n", tmp_path)
+    large = tmp_path / "large"
+    large.write_bytes(bytes(1_000_000))
+    (tmp_path / "n-link.shm").symlink_to(large)
+    assert shared_memory("n", tmp_path) == free
+    large.rename(tmp_path / "n-file.shm")
+    assert shared_memory("n", tmp_path) > free
+    # Whoever made it is neither root, nor who asks, nor Squid's user.
+    strangers = list((tmp_path / "n-file.shm").stat())
+    strangers[4] = 54321
+    monkeypatch.setattr(Path, "lstat", lambda _: os.stat_result(strangers))
+    assert shared_memory("n", tmp_path) == free
+
+
+def test_an_instance_that_runs_as_a_service_is_looked_at_where_it_has_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("mptcp_proxy.configuration.check.pid_in", lambda *_: os.getpid())
+    assert shared_directory(Places("n")) == Path(f"/proc/{os.getpid()}/root/dev/shm")
+    monkeypatch.setattr("mptcp_proxy.configuration.check.pid_in", lambda *_: None)
+    assert shared_directory(Places("n")) == Path("/dev/shm")
 
 
 @pytest.mark.parametrize(

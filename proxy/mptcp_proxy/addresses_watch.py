@@ -1,0 +1,108 @@
+"""Keeps the list of this host's addresses, which Squid reads, as they are: by its rules no request is for them.
+
+Squid reads its whole configuration anew for a change, and refuses clients for a moment. So changes are taken together,
+an address that went stays for a while, and where new ones come again and again, as by router advertisements of a short
+lifetime or networks of containers, Squid is told at growing intervals.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import Final
+
+from pyroute2 import NetlinkError
+
+from mptcp_common.journal import WARNING
+from mptcp_common.reasons import reason
+
+from .installation import install_own_addresses
+from .own_addresses import Lingering, Network, Spacing, local_prefixes, reachable
+from .places import Places
+from .reported import Reported, say
+
+TROUBLE: Final = (OSError, subprocess.SubprocessError, NetlinkError)
+"""What the host may answer at any time: no space, no memory, no descriptor, no answer in time."""
+_SETTLE: Final = 1.0
+"""Seconds from the first change of an address to the reload: changes come in groups, and IPv6 addresses late."""
+_LINGER: Final = 10.0
+"""Seconds for which requests for an address that went are still refused."""
+_AGAIN: Final = 1.0
+"""Seconds until the addresses are looked at again where that failed."""
+_LEAST, _LONGEST, _FORGET = 2.0, 60.0, 60.0
+"""Seconds between two reloads because of them: as many at the first, and at the most; and after which quiet time they
+are as many as at the first again."""
+_OFTEN: Final = 16.0
+"""From this interval on it is said that they change again and again."""
+
+
+class AddressesWatch:
+    """Of one supervisor, whose Squid was started with *prefixes* in the list."""
+
+    def __init__(self, places: Places, reported: Reported, prefixes: frozenset[Network]) -> None:
+        self._places = places
+        self._reported = reported
+        self._prefixes = prefixes
+        self._lingering: Lingering[Network] = Lingering(_LINGER)
+        self._lingering.wanted(prefixes, time.monotonic())
+        self._spacing = Spacing(_LEAST, _LONGEST, _FORGET)
+        # Once soon after the start, since an address may have changed before the first look for changes.
+        self.due: float | None = time.monotonic() + _SETTLE
+        """When they are looked at next; None: when something changes."""
+        self._failed = False
+        """That the last attempt failed has been said."""
+        self._often = False
+        """That they change again and again has been said."""
+
+    def changed(self) -> None:
+        """Note that the kernel told of a change."""
+        now = time.monotonic()
+        soon = max(now + _SETTLE, self._spacing.earliest(now))
+        self.due = soon if self.due is None else min(self.due, soon)
+
+    def installed(self, prefixes: frozenset[Network]) -> None:
+        """Note that Squid gets a list with *prefixes* by a reload."""
+        self._prefixes = prefixes
+
+    def look(self) -> bool:
+        """Look at them where that is due. Return whether Squid is to read the list anew."""
+        now = time.monotonic()
+        if self.due is None or now < self.due:
+            return False
+        self.due = None
+        try:
+            prefixes, self.due = self._lingering.wanted(local_prefixes(), now)
+            if reachable(prefixes) == reachable(self._prefixes):
+                self._tell_failure("")
+                return False
+            if (earliest := self._spacing.earliest(now)) > now:
+                self.due = earliest
+                return False
+            install_own_addresses(self._places, prefixes)
+        except TROUBLE as error:
+            self._tell_failure(f"{reason(error)}; until it can be, requests for new addresses of this host may pass")
+            self.due = now + _AGAIN
+            return False
+        self._tell_failure("")
+        self._prefixes = prefixes
+        self._spacing.done(now)
+        self._tell_change()
+        return True
+
+    def _tell_change(self) -> None:
+        often = self._spacing.interval >= _OFTEN
+        if not often:
+            say("this host's addresses have changed, Squid reads them anew")
+        elif not self._often:
+            say(
+                "this host's addresses change again and again: Squid, which refuses clients for a moment each time,"
+                f" reads them anew every {_LONGEST:g} s at the most; until it does, requests for a new one may pass",
+                WARNING,
+            )
+        self._often = often
+
+    def _tell_failure(self, text: str) -> None:
+        self._reported.trouble("addresses", text)
+        if text and not self._failed:
+            say(text, WARNING)
+        self._failed = bool(text)

@@ -1,0 +1,163 @@
+"""The files whose lines are values of an ``acl``: read once, for the check and for Squid alike.
+
+Squid reads such a list at each reload and each worker by itself when it starts, whoever has changed it since it was
+checked: half an edit would be in force, or end Squid. So it is given copies, and the check judges the same bytes.
+
+Rules (Squid's src/ConfigParser.cc, strtokFile): a value of an ``acl`` that begins with a quotation mark, single or
+double, names a file up to the next one. Files are read in more ways, which would not be seen here, and are refused:
+
+* names in quotation marks where names of lists stand (``http_access allow "FILE"``, ``acl NAME any-of "FILE"``);
+* ``parameters("FILE")``, which directives with quoted values take;
+* ``configuration_includes_quoted_values on``, with which a quotation mark means something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..problem import Problem
+from .source import PhysicalLine, Statement, statements
+
+_QUOTES = "\"'"
+_LIST = re.compile(r"""(["'])(?P<name>[^"'\\]+)\1""")
+_PARAMETERS = re.compile(r"""(?:\w+=)?parameters\(""")
+_RULES = re.compile(r"\w+_access|cache|(?:always|never)_direct|tcp_outgoing_\w+|ssl_bump")
+_IN_PLACE = 'the values themselves, or a list of an acl: acl NAME TYPE "FILE"'
+_LONGEST = 64
+"""Characters of the operator's name in that of a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedList:
+    """One list, as it was read."""
+
+    name: str
+    """As squid.conf has it."""
+    copy: Path
+    """What Squid is told instead."""
+    content: bytes | None
+    """None: there is nothing that can be read, and no copy, so that Squid says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithLists:
+    """A configuration in which copies stand in the places of lists."""
+
+    lines: tuple[PhysicalLine, ...]
+    """As many as before: the n-th stands for the n-th."""
+    lists: tuple[CopiedList, ...]
+    problems: tuple[Problem, ...]
+
+    def put(self, directory: Path) -> dict[str, str]:
+        """Write the lists into *directory*, for a trial. Return their names there by those of the copies."""
+        there = {}
+        for each in self.lists:
+            path = directory / each.copy.name
+            if each.content is not None:
+                path.write_bytes(each.content)
+            there[str(each.copy)] = str(path)
+        return there
+
+    def as_written(self, problem: Problem) -> Problem:
+        """Return *problem* with the operator's names in place of the copies'."""
+        names = {str(each.copy): each.name for each in self.lists}
+        return replace(
+            problem,
+            text=renamed(problem.text, names),
+            file=renamed(problem.file, names),
+            allowed=renamed(problem.allowed, names),
+        )
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """Return *text* with each of *names* replaced by what it maps to."""
+    for name, other in names.items():
+        text = text.replace(name, other)
+    return text
+
+
+def with_copies(lines: Sequence[PhysicalLine], service_name: str, directory: Path, left: Collection[str]) -> WithLists:
+    """Read the lists that *lines* name, and name their copies in *directory* instead. None is written here.
+
+    *left*: names of files that stay as they are, since only this program writes them.
+    """
+    changed = list(lines)
+    found: dict[str, CopiedList] = {}
+    problems: list[Problem] = []
+    # Nothing is replaced: this goes to Squid.
+    for statement in statements(lines, "${service_name}"):
+        words = statement.words
+        problems.extend(_unseen_files(statement))
+        if words[:1] != ("acl",) or len(words) < 4:
+            continue
+        text = statement.text
+        for word in words[3:]:
+            match = _LIST.fullmatch(word)
+            name = match["name"].replace("${service_name}", service_name) if match else word
+            if word[0] not in _QUOTES or name in left:
+                continue
+            if match is None:
+                problems.append(_problem(statement, f"{word}: not a name in quotation marks, without blanks"))
+                continue
+            if name not in found:
+                try:
+                    found[name] = _read(name, directory)
+                except ValueError as error:
+                    problems.append(_problem(statement, f"{name}: {error}"))
+                    continue
+            if found[name].content is None and statement.conditional:
+                # Squid itself does not say so, where this is for another process.
+                problems.append(_problem(statement, f"{name} cannot be read"))
+            text = _replaced(text, word, f'"{found[name].copy}"')
+        if text != statement.text:
+            for index in range(statement.first, statement.last):
+                changed[index] = replace(changed[index], text="")
+            changed[statement.last] = replace(changed[statement.last], text=text)
+    return WithLists(tuple(changed), tuple(found.values()), tuple(problems))
+
+
+def _replaced(text: str, word: str, by: str) -> str:
+    """Return *text* with *by* in place of *word*, where that stands by itself."""
+    return re.sub(rf"(?<!\S){re.escape(word)}(?!\S)", lambda _: by, text)
+
+
+def _read(name: str, directory: Path) -> CopiedList:
+    """Raises ValueError where that would never end."""
+    content: bytes | None = None
+    with suppress(OSError):
+        # Somebody might put a pipe there, which nobody writes to.
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode) and name != os.devnull:
+                raise ValueError("no regular file")
+            content = file.read()
+    # With the name, so that two lists of the same content are told apart in what Squid says of them.
+    digest = hashlib.sha256(os.fsencode(name) + b"\0" + (content or b"")).hexdigest()[:16]
+    readable = re.sub(r"[^A-Za-z0-9._-]", "_", Path(name).name)[-_LONGEST:]
+    return CopiedList(name, directory / f"{digest}-{readable}", content)
+
+
+def _unseen_files(statement: Statement) -> Iterator[Problem]:
+    """Yield that *statement* has Squid read a file in a way that is not followed here."""
+    words = statement.words
+    if not words:
+        return
+    names_lists = _RULES.fullmatch(words[0]) or (words[0] == "acl" and words[2:3] in (("any-of",), ("all-of",)))
+    if words[:1] == ("configuration_includes_quoted_values",) and words[1:] != ("off",):
+        yield _problem(statement, "lists in files would not be checked as Squid reads them", "off")
+    elif any(_PARAMETERS.match(word) for word in words[1:]):
+        yield _problem(statement, "what is in the file of parameters(...) is not checked", _IN_PLACE)
+    elif names_lists and any(word[0] in _QUOTES for word in words[2:]):
+        yield _problem(statement, "names of lists from a file are not checked", "the names themselves")
+
+
+def _problem(statement: Statement, why: str, allowed: str = "names of files that can be read") -> Problem:
+    text = " ".join(statement.words)
+    return Problem(f"{text}: {why}", statement.file, statement.number, allowed)

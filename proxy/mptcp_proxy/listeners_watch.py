@@ -1,0 +1,148 @@
+"""Looks at Squid's listeners and processes as long as it runs, and says what is not as it should be, once each.
+
+``serving`` decides; here is what it is told and what comes of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from mptcp_common.journal import ERROR, WARNING
+
+from .configuration.listeners import Listener
+from .listening import identities, listening_if_known
+from .places import Places, Role
+from .process import children, command, run_nanoseconds
+from .reported import Reported, say
+from .serving import INTERVAL, Judge, Picture, Standstill, picture
+
+
+def wanted(listeners: Iterable[Listener], workers: int) -> dict[int, int]:
+    """Return how many listening sockets there are to be on each port: each worker binds one of its own.
+
+    A port that only some workers open, by an ``if``, has one at the least.
+    """
+    counts: Counter[int] = Counter()
+    for listener in listeners:
+        counts[listener.port] += 0 if listener.statement.conditional else workers
+    return {port: max(1, count) for port, count in counts.items()}
+
+
+class ListenersWatch:
+    """Of one Squid. *processes*: how many it has beside its first; *ports*: see ``wanted``."""
+
+    def __init__(
+        self, places: Places, role: Role, reported: Reported, processes: int, ports: Mapping[int, int]
+    ) -> None:
+        self._log = places.logs / "cache.log"
+        self._role = role
+        self._reported = reported
+        self._processes = processes
+        self._ports = ports
+        self._judge = Judge(time.monotonic())
+        self._standstill = Standstill()
+        self._processes_due = time.monotonic() + INTERVAL
+        self._identities: tuple[str, ...] | None = None
+        """Of the listeners of the last picture, which holds as long as these are there and no other."""
+        self._picture: Picture | None = None
+        self._said: dict[str, int] = {}
+        """What is not as it should be and was said, with its priority."""
+        self._blind = False
+
+    @property
+    def due(self) -> float:
+        return min(self._judge.due, self._processes_due)
+
+    @property
+    def ever_served(self) -> bool:
+        """Whether clients came in at some time."""
+        return self._judge.ever_served
+
+    def expect_change(self, ports: Mapping[int, int] | None = None) -> None:
+        """Squid opens its listeners anew, on the same *ports* or on these."""
+        if ports is not None:
+            self._ports = ports
+        self._identities = None
+        self._judge.expect_change(time.monotonic())
+
+    def look(self, squid: int) -> str | None:
+        """Look where it is due. Return None, or what there is to say of a start or reload that is over: nothing, where
+        Squid listens on all ports."""
+        now = time.monotonic()
+        kids = children(squid)
+        if now >= self._processes_due:
+            self._processes_due = now + INTERVAL
+            self._look_at_processes(kids)
+        if now < self._judge.due:
+            return None
+        seen = self._look_at_listeners({squid, *kids})
+        if seen is None:
+            self._judge.due = now + INTERVAL
+            return None
+        if not self._judge.looked(seen, self._all_there(kids), now):
+            return None
+        self._tell(seen)
+        return "; ".join(self._absent(seen))
+
+    def gone(self) -> None:
+        """Say that nobody listens any more, for Squid has ended."""
+        ports = tuple(sorted(self._ports))
+        self._reported.listeners(Picture(ports, missing=ports))
+
+    def deserted(self, squid: int) -> bool:
+        """Say whether no port has been served for so long that Squid is better started anew."""
+        return self._judge.deserted(self._all_there(children(squid)), time.monotonic())
+
+    def _all_there(self, kids: Collection[int]) -> bool:
+        return len(kids) >= self._processes
+
+    def _look_at_listeners(self, own: set[int]) -> Picture | None:
+        """Return how they are; None where that cannot be seen."""
+        now = identities(self._ports)
+        if now is not None and now == self._identities and self._picture is not None:
+            return self._picture
+        sockets = listening_if_known()
+        if sockets is None or now is None:
+            if not self._blind:
+                say("cannot see who listens: ss does not answer (apt install iproute2)", WARNING)
+            self._blind = True
+            return None
+        self._blind = False
+        self._identities, self._picture = now, picture(self._ports, own, sockets)
+        return self._picture
+
+    def _tell(self, seen: Picture) -> None:
+        lines = dict.fromkeys(self._absent(seen), ERROR)
+        for port, there, should in seen.fewer:
+            text = f"port {port}: {there} of {should} workers listen; why is said in {self._log}"
+            lines[text] = WARNING
+        # Clients of a relay have one path to it; see conf/relay-squid.conf.
+        for port in seen.plain if self._role is Role.PROXY else ():
+            text = (
+                f"port {port} takes plain TCP, not Multipath TCP: clients have one path only; see: mptcp-proxy doctor"
+            )
+            lines[text] = WARNING
+        for text, priority in lines.items():
+            if text not in self._said:
+                say(text, priority)
+        if self._said and not lines:
+            say("Squid listens as it should again")
+        self._said = lines
+        self._reported.listeners(seen)
+
+    def _absent(self, seen: Picture) -> list[str]:
+        return [f"Squid does not listen on port {port}; why is said in {self._log}" for port in seen.missing]
+
+    def _look_at_processes(self, kids: Iterable[int]) -> None:
+        ran = {pid: so_far for pid in kids if (so_far := run_nanoseconds(pid)) is not None}
+        still = sorted(self._standstill.looked(ran))
+        names = ", ".join(f"{_name(pid)} (process {pid})" for pid in still)
+        trouble = f"of Squid {names} does not run at all: clients that the kernel gives to it wait" if still else ""
+        if self._reported.trouble("processes", trouble) and trouble:
+            say(f"{trouble}; kill -KILL {' '.join(map(str, still))} has Squid start it anew", WARNING)
+
+
+def _name(pid: int) -> str:
+    return command(pid).partition(b"\0")[0].decode(errors="replace").strip("()")

@@ -1,0 +1,188 @@
+"""Workers that end again and again, or do not run at all: it is seen, said, and put right as far as that can be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from proxying import configuration, fetch, mptcp_listeners, squid, workers
+
+from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.ownership import namespace_processes
+from mptcp_lab.testbed.services import PROXY_PORT, Proxy, program, start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+GENEROUS = 120.0
+"""Seconds: what takes ten or twenty takes longer on a busy machine."""
+WORKERS = ("(squid-1)", "(squid-2)")
+FOR_EVER = "hopeless_kid_revival_delay 1 hour"
+"""As long as Squid by itself leaves a worker out."""
+FAILURES = 5
+"""So many, each within ten seconds of the worker's start, and Squid starts it no more (its ipc/Kid.h)."""
+
+
+@pytest.fixture
+def start(testbed: Testbed, require: Callable[..., None]) -> Callable[..., Proxy]:
+    """Return what starts the proxy with two workers, which both listen then."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+
+    def start(*statements: str) -> Proxy:
+        proxy = start_proxy(node, configuration(node, "workers 2", *statements))
+        wait_until(lambda: listening(node) == 2, "both listen", timeout=GENEROUS, process=proxy.process)
+        wait_until(lambda: status(proxy)[0] != "", "the supervisor knows that it serves", process=proxy.process)
+        return proxy
+
+    return start
+
+
+def listening(node: LiveNode) -> int:
+    return len(node.run(["ss", "-HtlnO", "sport", "=", f":{PROXY_PORT}"]).stdout.splitlines())
+
+
+def kids(proxy: Proxy) -> dict[str, int]:
+    found = {}
+    for pid in workers(proxy.process):
+        with suppress(OSError):  # it has just ended
+            found[Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]] = pid
+    return found
+
+
+def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
+    """Kill these workers as often as they are started."""
+    killed: Counter[str] = Counter()
+    dead: set[int] = set()
+    absent_since = time.monotonic()
+
+    def given_up() -> bool:
+        nonlocal absent_since
+        for name, pid in kids(proxy).items():
+            if name in names and pid not in dead:
+                os.kill(pid, signal.SIGKILL)
+                dead.add(pid)
+                killed[name] += 1
+                absent_since = time.monotonic()
+        return min(killed[name] for name in names) >= FAILURES and time.monotonic() - absent_since > 2
+
+    wait_until(given_up, f"{', '.join(names)} is given up", timeout=GENEROUS, process=proxy.process)
+
+
+def status(proxy: Proxy) -> tuple[str, list[str]]:
+    """Return what the supervisor says of itself: how Squid listens, and what else is wrong."""
+    said = json.loads((proxy.state / "reloads.json").read_text())
+    return said["serving"], said["troubles"]
+
+
+def doctor(node: LiveNode, proxy: Proxy) -> dict[str, dict[str, str]]:
+    config = node.directory / f"{node.name}-squid.conf"
+    argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
+    mounts = {"/run/mptcpproxy": proxy.state, "/var/log/mptcpproxy": proxy.logs}
+    process = node.popen(argv, name="doctor", mounts=mounts)
+    process.wait(GENEROUS)
+    return {finding["check"]: finding for finding in json.loads(process.output())}
+
+
+def test_workers_that_were_given_up_come_back_soon(testbed: Testbed, start: Callable[..., Proxy]) -> None:
+    """Defect: Squid started them no more for an hour, and all said that it serves."""
+    node, proxy = testbed["proxy"], start()
+    first = squid(proxy.process)
+    end_until_given_up(proxy, WORKERS)
+    assert kids(proxy).keys().isdisjoint(WORKERS)
+    wait_until(lambda: listening(node) == 2, "both listen again", timeout=GENEROUS, process=proxy.process)
+    assert squid(proxy.process) == first
+    assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
+
+
+def test_where_nobody_listens_it_is_said_and_a_new_start_asked_for(
+    testbed: Testbed, start: Callable[..., Proxy]
+) -> None:
+    """Defect: the coordinator of no workers kept all of it "active", with "serving: port 3128 by Multipath TCP"."""
+    node, proxy = testbed["proxy"], start(FOR_EVER)
+    end_until_given_up(proxy, WORKERS)
+    said = f"Squid does not listen on port {PROXY_PORT}; why is said in"
+    wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
+    # It is to end soon: not before the doctor was here.
+    proxy.process.signal(signal.SIGSTOP)
+    assert status(proxy)[0] == f"serving: port {PROXY_PORT} NOT AT ALL"
+    port = doctor(node, proxy)[f"port {PROXY_PORT}"]
+    assert (port["status"], port["text"]) == ("fail", "the proxy runs, and nobody listens on it")
+    proxy.process.signal(signal.SIGCONT)
+    assert proxy.process.wait(GENEROUS) == 1
+    assert proxy.process.output().count(said) == 1
+    assert "Squid runs, and has not listened on any port for long" in proxy.process.output()
+    assert namespace_processes(node.namespace) == ()
+
+
+def test_the_only_worker_that_was_given_up_has_it_end_after_a_while(
+    testbed: Testbed, require: Callable[..., None]
+) -> None:
+    """Defect: it ended at once, was started anew, and systemd soon started it no more."""
+    require("squid", "gcc")
+    node = testbed["proxy"]
+    proxy = start_proxy(node, configuration(node, "workers 1"))
+    wait_until(lambda: status(proxy)[0] != "", "the supervisor knows that it serves", process=proxy.process)
+    begun = time.monotonic()
+    dead: set[int] = set()
+
+    said: set[str] = set()
+
+    def ended() -> bool:
+        said.add(status(proxy)[0])
+        with suppress(ValueError):  # Squid has just ended
+            for name, pid in kids(proxy).items():
+                if name in WORKERS and pid not in dead:
+                    os.kill(pid, signal.SIGKILL)
+                    dead.add(pid)
+        return not proxy.process.running
+
+    wait_until(ended, "it ends", timeout=GENEROUS)
+    assert proxy.process.wait(1) == 1
+    assert len(dead) >= FAILURES
+    assert f"serving: port {PROXY_PORT} NOT AT ALL" in said
+    assert time.monotonic() - begun > 15
+    assert namespace_processes(node.namespace) == ()
+
+
+def test_a_worker_that_is_missing_is_said_and_the_other_serves(testbed: Testbed, start: Callable[..., Proxy]) -> None:
+    proxy = start(FOR_EVER)
+    origin = start_origin(testbed["origin"], {"file": 1000})
+    end_until_given_up(proxy, WORKERS[1:])
+    said = f"port {PROXY_PORT}: 1 of 2 workers listen; why is said in"
+    wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
+    assert status(proxy)[0] == f"serving: port {PROXY_PORT} (1 of 2 workers) by Multipath TCP"
+    assert fetch(testbed["client"], origin.url("file"), proxy.url()).status == 200
+    assert proxy.process.output().count(said) == 1
+
+
+def test_a_worker_that_comes_back_by_plain_tcp_is_said(testbed: Testbed, start: Callable[..., Proxy]) -> None:
+    """Defect: it was looked after a start and a reload alone."""
+    node, proxy = testbed["proxy"], start()
+    # As where the preload library is not what it was: it makes of no other port's listener one of Multipath TCP.
+    (proxy.state / "listen-ports").write_text("9\n")
+    os.kill(kids(proxy)["(squid-2)"], signal.SIGKILL)
+    said = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"
+    wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
+    assert status(proxy)[0].startswith(f"serving: port {PROXY_PORT} by PLAIN TCP")
+    assert listening(node) == 2
+
+
+def test_a_worker_that_does_not_run_at_all_is_said(testbed: Testbed, start: Callable[..., Proxy]) -> None:
+    node, proxy = testbed["proxy"], start()
+    victim = kids(proxy)["(squid-2)"]
+    os.kill(victim, signal.SIGSTOP)
+    said = f"of Squid squid-2 (process {victim}) does not run at all"
+    wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
+    assert [said in trouble for trouble in status(proxy)[1]] == [True]
+    found = doctor(node, proxy)["the running service"]
+    assert found["status"] == "warn"
+    assert said in found["text"]
+    os.kill(victim, signal.SIGCONT)
+    wait_until(lambda: status(proxy)[1] == [], "it is over", timeout=GENEROUS, process=proxy.process)
+    assert proxy.process.output().count("does not run at all") == 1

@@ -1,0 +1,98 @@
+"""Lists in files: Squid has what was checked, whatever becomes of the operator's file until the next reload."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from proxying import fetch, mptcp_listeners, squid, workers
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy, wait_until
+
+pytestmark = pytest.mark.kernel
+NOBODY = "192.0.2.1\n"
+"""RFC 5737"""
+
+
+@pytest.fixture
+def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
+    require("squid", "apache2", "curl", "gcc")
+    return start_origin(testbed["origin"], {"file": 1000})
+
+
+@pytest.fixture
+def listed(testbed: Testbed) -> Path:
+    """Return the file whose addresses nobody may go to."""
+    path = testbed.directory / "forbidden.txt"
+    path.write_text(NOBODY)
+    return path
+
+
+@pytest.fixture
+def proxy(testbed: Testbed, origin: Origin, listed: Path) -> Proxy:
+    node = testbed["proxy"]
+    path = node.directory / "lists.conf"
+    rules = f'acl not_there dst "{listed}"\nhttp_access deny not_there\n'
+    path.write_text(f"{rules}include {SQUID_CONFIG}\nworkers 2\nshutdown_lifetime 0 seconds\n")
+    return start_proxy(node, path)
+
+
+@pytest.mark.parametrize("edit", ["10.77.9.0/24", "10.77.9.0/33", "half-an-edi"])
+def test_half_an_edit_of_a_list_comes_into_force_by_no_way(
+    testbed: Testbed, proxy: Proxy, origin: Origin, listed: Path, edit: str
+) -> None:
+    """Defect: new addresses of the host, and a worker that was started anew, had Squid read it; a bad word ended it."""
+    node, client = testbed["proxy"], testbed["client"]
+
+    def served() -> int:
+        options = ("--retry", "9", "--retry-connrefused", "--retry-delay", "1")  # Squid reads its configuration
+        return fetch(client, origin.url("file"), proxy.url(), options=options).status
+
+    assert served() == 200
+    listed.write_text(f"{edit}\n")
+    first = squid(proxy.process)
+    node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
+    told = "this host's addresses have changed"
+    wait_until(lambda: told in proxy.process.output(), "Squid reads it", process=proxy.process)
+    log = proxy.logs / "cache.log"
+    wait_until(lambda: "Reconfiguring Squid Cache" in log.read_text(), "Squid reads it", process=proxy.process)
+    assert served() == 200
+    before = workers(proxy.process)
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(
+        lambda: len(after := workers(proxy.process)) == len(before) and not set(after) & set(before),
+        "all are started anew",
+        process=proxy.process,
+    )
+    wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}"}, "they listen", process=proxy.process)
+    assert served() == 200
+    assert squid(proxy.process) == first
+
+
+def test_a_reload_takes_the_list_anew_or_refuses_it_by_the_operators_name(
+    testbed: Testbed, proxy: Proxy, origin: Origin, listed: Path
+) -> None:
+    client = testbed["client"]
+    (copy,) = (proxy.state / "lists").iterdir()
+    found = copy.stat()
+    assert (copy.read_text(), stat.S_IMODE(found.st_mode), found.st_uid) == (NOBODY, 0o640, 0)
+    assert found.st_gid == (proxy.state / "squid.conf").stat().st_gid
+    listed.write_text("10.77.9.0/33\n")
+    proxy.process.signal(signal.SIGHUP)
+    wait_until(lambda: "reload refused" in proxy.process.output(), "the refusal", process=proxy.process)
+    (refusal,) = [line for line in proxy.process.output().splitlines() if "refused" in line]
+    assert f'lists.conf:1: acl not_there dst "{listed}": ' in refusal
+    assert "/lists/" not in refusal
+    assert fetch(client, origin.url("file"), proxy.url()).status == 200
+    assert list((proxy.state / "lists").iterdir()) == [copy]
+    listed.write_text("10.77.9.0/24\n")
+    proxy.process.signal(signal.SIGHUP)
+    wait_until(
+        lambda: fetch(client, origin.url("file"), proxy.url()).status == 403, "it is forbidden", process=proxy.process
+    )

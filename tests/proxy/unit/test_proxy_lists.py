@@ -1,0 +1,224 @@
+"""Lists in files: what was checked is what Squid gets, and the operator's names stay in what is said."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy import installation
+from mptcp_proxy.configuration.check import Checked, check
+from mptcp_proxy.configuration.lists import WithLists, with_copies
+from mptcp_proxy.configuration.source import PhysicalLine
+from mptcp_proxy.places import Places
+from mptcp_proxy.squid import Squid
+
+OWN = "/run/n/own-addresses"
+COPIES = Path("/run/n/lists")
+
+
+def lines(*texts: str) -> list[PhysicalLine]:
+    return [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
+
+
+def copied(*texts: str) -> WithLists:
+    return with_copies(lines(*texts), "n", COPIES, (OWN,))
+
+
+def texts(found: WithLists) -> list[str]:
+    return [line.text for line in found.lines]
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Path:
+    path = tmp_path / "our clients.txt".replace(" ", "-")
+    path.write_text("10.0.0.0/8\n")
+    return path
+
+
+def test_the_values_of_lists_are_named_by_copies(clients: Path) -> None:
+    found = copied(
+        f'acl a src "{clients}" 192.168.0.0/16 # "{clients}"',
+        f"acl b src '{clients}'",
+        f'acl own dst -n "{OWN}"',
+        'acl own dst "/run/${service_name}/own-addresses"',
+        f'request_header_add X "{clients}" a',
+    )
+    (only,) = found.lists
+    assert (only.name, only.content) == (str(clients), b"10.0.0.0/8\n")
+    assert only.copy.parent == COPIES
+    assert only.copy.name.endswith("-our-clients.txt")
+    changed = texts(found)
+    assert changed[0].startswith(f'acl a src "{only.copy}" 192.168.0.0/16 #')
+    assert changed[1] == f'acl b src "{only.copy}"'
+    assert changed[2:] == [
+        f'acl own dst -n "{OWN}"',
+        'acl own dst "/run/${service_name}/own-addresses"',
+        f'request_header_add X "{clients}" a',
+    ]
+    assert found.problems == ()
+
+
+def test_a_name_on_several_lines_and_what_never_applies(clients: Path) -> None:
+    first, rest = str(clients)[:5], str(clients)[5:]
+    found = copied("acl a \\", f'   src "{first}\\', f'{rest}"', "if false", f'acl b src "{clients}"', "endif")
+    (only,) = found.lists
+    assert texts(found) == ["", "", f'acl a src "{only.copy}"', "if false", f'acl b src "{clients}"', "endif"]
+
+
+def test_another_content_or_name_is_another_copy(clients: Path) -> None:
+    other = clients.with_name("other")
+    other.write_bytes(clients.read_bytes())
+    before = copied(f'acl a src "{clients}" "{other}"').lists
+    assert len({each.copy for each in before}) == 2
+    clients.write_text("0.0.0.0/1\n")
+    after = copied(f'acl a src "{clients}" "{other}"').lists
+    assert [old.copy == new.copy for old, new in zip(before, after, strict=True)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("configuration_includes_quoted_values on", "would not be checked as Squid reads them (allowed: off)"),
+        ("configuration_includes_quoted_values ${process_number}", "as Squid reads them (allowed: off)"),
+        ('http_access allow "/etc/names"', "names of lists from a file are not checked"),
+        ("cache deny '/etc/names'", "names of lists from a file are not checked"),
+        ('acl a any-of "/etc/names"', "names of lists from a file are not checked"),
+        ('note key parameters("/etc/values")', "what is in the file of parameters(...) is not checked"),
+        ('auth_param basic realm=parameters("/etc/values")', "what is in the file of parameters(...) is not checked"),
+        ('acl a src "/etc/half', "not a name in quotation marks, without blanks"),
+        ('acl a src "/etc/two words"', "not a name in quotation marks, without blanks"),
+        ('acl a url_regex "/etc/a\\ b"', "not a name in quotation marks, without blanks"),
+    ],
+)
+def test_files_that_would_be_read_without_a_check_are_refused(text: str, why: str) -> None:
+    (problem, *_) = copied(text).problems
+    assert why in str(problem)
+    assert not problem.warning
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "configuration_includes_quoted_values off",
+        'request_header_access User-Agent deny all # "x"',
+        "acl a url_regex parameters\\(",
+        'logformat x "%>a"',
+    ],
+)
+def test_what_reads_no_file_is_left_alone(text: str) -> None:
+    found = copied(text)
+    assert (texts(found), found.lists, found.problems) == ([text], (), ())
+
+
+def test_a_list_that_is_not_there_never_comes_into_force_later(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    found = copied(f'acl a src "{missing}"', "if ${process_number} = 1", f'acl b src "{missing}"', "endif")
+    (only,) = found.lists
+    assert only.content is None
+    assert not [text for text in texts(found) if str(missing) in text]
+    # Of the other one Squid complains itself.
+    (problem,) = found.problems
+    assert str(problem).startswith(f'squid.conf:3: acl b src "{missing}": {missing} cannot be read')
+
+
+def test_a_list_that_has_no_end_is_not_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (problem,) = copied(f'acl a src "{pipe}"').problems
+    assert f"{pipe}: no regular file" in str(problem)
+    assert copied('acl a src "/dev/null"').lists[0].content == b""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Squid):
+    """A Squid that says of each acl what is in its list."""
+
+    def parse(self, configuration: Path, service_name: str) -> str:
+        said = []
+        for line in configuration.read_text().splitlines():
+            said.append(f"2026/11/24 05:00:00| Processing: {line}")
+            for word in line.split()[3:]:
+                if word.startswith('"') and "own-addresses" not in word:
+                    content = Path(word.strip('"')).read_text().strip()
+                    said.append(f"2026/11/24 05:00:00| ERROR: {word}: it has {content}")
+        return "\n".join(said)
+
+
+def told(checked: Checked, about: str) -> Sequence[str]:
+    return [str(problem) for problem in checked.problems if about in problem.text]
+
+
+def test_what_is_said_has_the_operators_names(tmp_path: Path, clients: Path) -> None:
+    file = tmp_path / "squid.conf"
+    file.write_text(f'http_port 3128\nacl a src "{clients}"\nhttp_access allow a\nhttp_access deny all\n')
+    checked = check(file, "n", Reading("/usr/sbin/squid", "5.7", "proxy"))
+    (problem,) = told(checked, "it has")
+    assert problem.startswith(f'{file}:2: acl a src "{clients}": "{clients}": it has 10.0.0.0/8')
+    assert checked.lists[0].content == b"10.0.0.0/8\n"
+    assert f'acl a src "{checked.lists[0].copy}"' in [line.text for line in checked.lines]
+
+
+def test_whom_a_list_lets_in_is_judged_by_the_bytes_that_come_into_force(
+    tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: rules were judged by one reading of a list, Squid judged by another, and read it anew at each reload."""
+    from mptcp_proxy.configuration import lists
+
+    read = lists._read
+
+    def changed_after(name: str, directory: Path) -> lists.CopiedList:
+        found = read(name, directory)
+        clients.write_text("10.0.0.0/8\n")
+        return found
+
+    monkeypatch.setattr(lists, "_read", changed_after)
+    clients.write_text("0.0.0.0/1\n")
+    file = tmp_path / "squid.conf"
+    file.write_text(f'http_port 3128\nacl a src "{clients}"\nhttp_access allow a\nhttp_access deny all\n')
+    checked = check(file, "n", None)
+    assert len(told(checked, "an open proxy")) == 1
+    assert checked.lists[0].content == b"0.0.0.0/1\n"
+
+
+class Here(Places):
+    """Places below a directory of the test's."""
+
+    directory: Path
+
+    @property
+    def runtime(self) -> Path:
+        return self.directory / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.directory / "log"
+
+
+def test_copies_are_installed_and_go_when_nothing_can_read_them_any_more(
+    tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(Here, "directory", tmp_path, raising=False)
+    monkeypatch.setattr("mptcp_proxy.configuration.check.Places", Here)
+    places = Here("n")
+    file = tmp_path / "squid.conf"
+    file.write_text(f'http_port 3128\nacl a src "{clients}"\nhttp_access allow a\nhttp_access deny all\n')
+    generations = []
+    for content in ("10.0.0.0/8\n", "10.0.0.0/9\n", "10.0.0.0/10\n", "10.0.0.0/10\n"):
+        clients.write_text(content)
+        checked = check(file, "n", None)
+        installation.make_directories(places, checked)
+        installation.install(places, checked, [], 1)
+        # Half an edit afterwards changes nothing.
+        clients.write_text("0.0.0.0/1\n")
+        (copy,) = [each.copy for each in checked.lists]
+        assert copy.read_text() == content
+        assert copy.stat().st_mode & 0o777 == 0o640
+        assert f'"{copy}"' in places.configuration_in_force.read_text()
+        generations.append(copy)
+        # A worker that is just starting reads by the configuration before.
+        assert set(places.lists.iterdir()) == set(generations[-2:])
