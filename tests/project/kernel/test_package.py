@@ -82,16 +82,18 @@ def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package:
     # Which the example names.
     host.sh("ip link add wan0 type veth peer name wan1")
     assert "1 rule, no errors" in host.sh("mptcp-throttler check")
+    # Which the console's unit does at its first start.
+    assert "asks for this token" in host.sh("mptcp-console make-token")
+    assert host.sh("stat --format='%U:%G %a' /etc/mptcp-console/token") == "root:mptcp-throttler 640\n"
     for command in COMMANDS:
         assert host.sh(f"{command} check")
+    assert "with a token" in host.sh("mptcp-console check")
     # The next version brings a module and drops one that was compiled.
     module = f"{HOME.lstrip('/')}/pyvenv.cfg"
     later = repacked(package, tmp_path, "9.9", [(module, "home = /usr/bin", "home = /usr/bin/")])
-    # As a version was used that asked for no token.
+    # As who had a version that asked for none.
+    host.sh("rm /etc/mptcp-console/token")
     assert "mptcp-console asks for a token now" in installed(host, later)
-    host.sh("mptcp-console make-token")
-    assert host.sh("stat --format='%U:%G %a' /etc/mptcp-console/token") == "root:mptcp-throttler 640\n"
-    assert "with a token" in host.sh("mptcp-console check")
     assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
     assert all(enabled(host, unit) for unit in UNITS), "what the operator enabled stays so"
     assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf is kept"
