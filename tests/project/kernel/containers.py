@@ -83,9 +83,20 @@ class Container:
 
     def outside(self, script: str) -> str:
         """Run *script* in the container while it is not booted, with this machine's network."""
-        command = self._command("--pipe", "--resolv-conf=copy-host", *_ENVIRONMENT, "sh", "-ec", script)
+        return self._piped(script, "--resolv-conf=copy-host")
+
+    def apart(self, script: str) -> str:
+        """Run *script* in the container while it is not booted, with a network of its own and what daemons may do."""
+        return self._piped(script, "--private-network", *_PRIVILEGES)
+
+    def _piped(self, script: str, *options: str) -> str:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=3600
+            self._command("--pipe", *options, *_ENVIRONMENT, "sh", "-ec", script),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=3600,
         )
         assert done.returncode == 0, f"{script}\n" + "\n".join(done.stdout.splitlines()[-60:])
         return done.stdout

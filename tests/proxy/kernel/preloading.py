@@ -72,7 +72,8 @@ class Preloaded:
             own.append(f"MPTCP_CONGESTION={congestion}")
         if parents is not None:
             own.append(f"MPTCP_PARENTS={parents}")
-        program = [*self.start, *own, interpreter, "-c"]
+        # What a program does is its matter: Python 3.12 and later warn of fork(2) beside threads.
+        program = [*self.start, *own, interpreter, "-W", "ignore::DeprecationWarning", "-c"]
         answer = subprocess.run(
             [
                 "unshare",

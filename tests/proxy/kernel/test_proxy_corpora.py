@@ -14,6 +14,9 @@ from proxying import configuration, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, python_command
+from mptcp_proxy.configuration.by_version import suited
+from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.squid import installed
 
 pytestmark = pytest.mark.kernel
 QUICK = ("connect_timeout 2 seconds", "forward_timeout 3 seconds", "shutdown_lifetime 0 seconds")
@@ -111,11 +114,17 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_without_the_rules_rows_get_something_else(scene: Scene, name: str) -> None:
-    mutants = MUTANTS[name]
+    squid = installed()
+    assert squid is not None
+    # What this version always does, it is not told.
+    lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]
+    told = {line.text for line in suited(lines, list(statements(lines, "n")), squid.version).lines}
+    mutants = {line: more for line, more in MUTANTS[name].items() if line in told}
     with scene.serving(weaker(scene, {line: instead for line, (instead, _) in mutants.items()})):
         failed = set(scene.try_all(CORPORA[name], patient=False).failed)
+    well_by_itself = {"no-such-name"} if squid.version.startswith("6") else set()
     for line, (_, rows) in mutants.items():
-        assert failed >= rows, line
+        assert failed >= rows - well_by_itself, line
 
 
 def test_each_status_without_a_body_is_in_the_rule_for_its_own_sake(scene: Scene) -> None:

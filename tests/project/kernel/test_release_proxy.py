@@ -1,0 +1,36 @@
+"""The proxy's own kernel tests on a release of Debian that is not this machine's: by its Squid, its Python, its tools.
+
+``run`` sets the release up as on a machine of its own. ``sudo ./run deb --test [RELEASE]`` starts this.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from containers import Container
+from deb_package import RELEASES, copy_sources
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(not RELEASES, reason="NOT TESTED: sudo ./run deb --test boots containers and takes minutes"),
+]
+SET_UP = """
+apt-get update --quiet
+apt-get install --yes --quiet --no-install-recommends ca-certificates
+cd /shared/source
+PIP_CERT=/shared/trusted.pem ./run test --version
+"""
+FEWEST = 400
+"""Tests that there are at the least: what is skipped is no test."""
+
+
+def test_the_proxys_kernel_tests_pass(release: str, builder: Container | None) -> None:
+    if builder is None:
+        pytest.skip(f"{release} is this machine's release: ./run test has them")
+    copy_sources(builder.shared / "source")
+    builder.outside(SET_UP)
+    said = builder.apart("cd /shared/source && .venv/bin/pytest -q -p no:cacheprovider tests/proxy/kernel")
+    passed = re.search(r"(\d+) passed", said)
+    assert passed is not None and int(passed[1]) >= FEWEST, said
