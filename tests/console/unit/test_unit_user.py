@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,20 +20,25 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory() -> Iterator[Path]:
+    """Return a directory that others may enter. Each pytest that starts takes that of another one's tests from them."""
+    with tempfile.TemporaryDirectory(prefix="mptcp-console-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def settings(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Settings with a token, a certificate and a key, all of which the unit can read."""
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can find out what others can read")
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory.is_relative_to("/tmp") and directory != Path("/tmp"):
-            directory.chmod(0o755)
     monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
     for name, text in (("token", TOKEN), ("chain.pem", "chain"), ("key.pem", "key")):
-        path = tmp_path / name
+        path = directory / name
         path.write_text(text)
         shutil.chown(path, group=GROUP)
         path.chmod(0o640)
-    file = tmp_path / "console.yaml"
+    file = directory / "console.yaml"
     file.write_text("token_file: token\ncertificate: chain.pem\nkey: key.pem\n")
     file.chmod(0o644)
     return file

@@ -262,11 +262,19 @@ def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> No
     testbed = Testbed(paths((EmulatedPath("p", slow, slow),)), emulator="user space")
     with testbed:
         path_ends = ends(testbed)["p"]
-        for node, source, target in (
-            ("client", path_ends.client, path_ends.core),
-            ("core", path_ends.core, path_ends.client),
+        for direction, node, source, target in (
+            ("up", "client", path_ends.client, path_ends.core),
+            ("down", "core", path_ends.core, path_ends.client),
         ):
-            send(testbed[node], source, target, 70_000)
+
+            def overflows(
+                direction: str = direction, node: str = node, ends: tuple[str, str] = (source, target)
+            ) -> bool:
+                send(testbed[node], *ends, 70_000)
+                return testbed.emulation.counts()["p"][direction].dropped > 0
+
+            # On a slow machine the first leave before the last have come.
+            wait_until(overflows, f"there is no room {direction}", timeout=PATIENCE)
         with void("path p, down: .* dropped and not asked to be.*; path p, up: .* dropped and not asked to be"):
             testbed.check_emulation()
         # What was void is reported once: the next run is judged by itself, and so is the end.

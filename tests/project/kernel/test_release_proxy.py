@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from containers import Container
@@ -32,5 +31,4 @@ def test_the_proxys_kernel_tests_pass(release: str, builder: Container | None) -
     copy_sources(builder.shared / "source")
     builder.outside(SET_UP)
     said = builder.apart("cd /shared/source && .venv/bin/pytest -q -p no:cacheprovider tests/proxy/kernel")
-    passed = re.search(r"(\d+) passed", said)
-    assert passed is not None and int(passed[1]) >= FEWEST, said
+    assert max(int(number) for number in re.findall(r"(\d+) passed", said)) >= FEWEST, said
