@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from browser import Browser, browser
-from console_site import Console, console
+from browsed_console import browsed
+from browser import Browser
+from console_site import Console
 from fake_throttler import FakeThrottler, World
-from reserved_port import reserved_port
 from selenium.webdriver.common.keys import Keys
 
 from mptcp_console.watch import MOST_WATCHERS
@@ -57,12 +56,8 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
-    directory: Path = tmp_path_factory.mktemp("console")
-    world = World()
-    with ExitStack() as stack:
-        throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
-        running = stack.enter_context(console(directory, throttler.path, reserved_port()))
-        yield Site(world, throttler, running, stack.enter_context(browser(directory)))
+    with browsed(tmp_path_factory.mktemp("console")) as there:
+        yield Site(*there)
 
 
 @pytest.fixture(autouse=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
-from browser import Browser, browser
-from console_site import Console, console
-from fake_throttler import FakeThrottler, World
-from reserved_port import reserved_port
+from browsed_console import browsed
+from browser import Browser
+from console_site import Console
+from fake_throttler import World
 
 pytestmark = pytest.mark.kernel
 TOKEN = "4f037d87"
@@ -24,15 +22,10 @@ window.setTimeout = (work, wait, ...more) => wait >= 1900 && wait <= 4000 ? 0 : 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[tuple[World, Console, Browser]]:
     require("chromium", "chromedriver")  # type: ignore[operator]
-    directory: Path = tmp_path_factory.mktemp("console")
-    world = World()
-    with ExitStack() as stack:
-        throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
-        running = stack.enter_context(console(directory, throttler.path, reserved_port()))
-        chromium = stack.enter_context(browser(directory))
+    with browsed(tmp_path_factory.mktemp("console")) as there:
         script = {"source": NEVER_BY_ITSELF}
-        chromium.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
-        yield world, running, chromium
+        there.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
+        yield there.world, there.console, there.browser
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
-from browser import Browser, browser
-from console_site import Console, console
-from fake_throttler import TEXT, FakeThrottler, World
-from reserved_port import reserved_port
+from browsed_console import browsed
+from browser import Browser
+from console_site import Console
+from fake_throttler import TEXT, World
 
 pytestmark = pytest.mark.kernel
 Site = tuple[World, Console, Browser]
@@ -20,12 +19,8 @@ RESULT = "#what-if-result"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
-    directory: Path = tmp_path_factory.mktemp("console")
-    world = World()
-    with ExitStack() as stack:
-        throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
-        running = stack.enter_context(console(directory, throttler.path, reserved_port()))
-        yield world, running, stack.enter_context(browser(directory))
+    with browsed(tmp_path_factory.mktemp("console")) as there:
+        yield there.world, there.console, there.browser
 
 
 @contextmanager
