@@ -108,9 +108,10 @@ def test_where_nobody_listens_it_is_said_and_a_new_start_asked_for(
     end_until_given_up(proxy, WORKERS)
     said = f"Squid does not listen on port {PROXY_PORT}; why is said in"
     wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
+    nobody = f"serving: port {PROXY_PORT} NOT AT ALL"
+    wait_until(lambda: status(proxy)[0] == nobody, "the status says it", timeout=GENEROUS, process=proxy.process)
     # It is to end soon: not before the doctor was here.
     proxy.process.signal(signal.SIGSTOP)
-    assert status(proxy)[0] == f"serving: port {PROXY_PORT} NOT AT ALL"
     port = doctor(node, proxy)[f"port {PROXY_PORT}"]
     assert (port["status"], port["text"]) == ("fail", "the proxy runs, and nobody listens on it")
     proxy.process.signal(signal.SIGCONT)
