@@ -34,6 +34,8 @@ def make_first_token(file: Path | None) -> Path | None:
     # Under another name until it is whole: the console may be started meanwhile.
     fresh = path.with_name(f".{TOKEN_NAME}.{os.getpid()}")
     try:
+        # One of a process that was killed, and had this number.
+        fresh.unlink(missing_ok=True)
         try:
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "w", encoding="ascii") as written:

@@ -1,16 +1,18 @@
-"""Questions to the throttler, so few that it does not notice: one at a time, a pause between two, and short queues.
+"""Questions to the throttler, so few that it does not notice: one client at a time, a pause between two, short queues.
 
-Each costs the daemon a fork. Check pages ask every few seconds for as long as they are open, and there may be many;
-operating systems ask for their volume once, when they join a network, and all at once where an access point comes back.
-So each kind has a queue of its own length, and each client address one place in it: however many connections a client
-has, others get their turn.
+Each question costs the daemon a fork. Check pages ask every few seconds for as long as they are open, and there may be
+many; operating systems ask for their volume once, when they join a network, and all at once where an access point comes
+back. So each kind has a queue of its own, in which neither waits for the other, and each client one place in it: an
+IPv4 address or an IPv6 /64, for whoever has one has 2**64. However many connections a client has, others have a turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import sleep
 from collections.abc import Awaitable, Callable, Mapping
+from ipaddress import IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from mptcp_common.status_client import ask_async
 from mptcp_portal.check_report import Throttler
 
 PAUSE_SECONDS = 0.5
-"""Between two questions."""
+"""Between two clients of one kind. What is asked about one of them, three questions at the most, is asked at once."""
 MOST_PAGES = 6
 """Check pages that may wait for their turn: three seconds."""
 MOST_SYSTEMS = 20
@@ -31,22 +33,39 @@ _MOST_KEPT = 256
 Answer = tuple[Throttler, dict[str, Any]]
 
 
-class _Queue:
-    """Who waits, by address."""
+def client_of(address: str) -> str:
+    """Return what the client at *address*, in brackets or not, is known by."""
+    found = ip_address(address.strip("[]"))
+    if isinstance(found, IPv6Address):
+        return str(found.ipv4_mapped or ip_network((found, 64), strict=False))
+    return str(found)
 
-    def __init__(self, most: int) -> None:
+
+class _Queue:
+    """Who waits, and whose turn it is."""
+
+    def __init__(self, most: int, pause: float) -> None:
         self._most = most
+        self._pause = pause
         self._waiting: set[str] = set()
+        self._turn = asyncio.Lock()
+        self._last = -pause
 
     async def wait(self, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return what *work* does, unless *address* has a place already, or there is none."""
-        if address in self._waiting or len(self._waiting) >= self._most:
+        """Return what *work* does, unless the client at *address* has a place already, or there is none."""
+        client = client_of(address)
+        if client in self._waiting or len(self._waiting) >= self._most:
             return Throttler.BUSY, {}
-        self._waiting.add(address)
+        self._waiting.add(client)
         try:
-            return await work()
+            async with self._turn:
+                await sleep(self._last + self._pause - time.monotonic())
+                try:
+                    return await work()
+                finally:
+                    self._last = time.monotonic()
         finally:
-            self._waiting.discard(address)
+            self._waiting.discard(client)
 
 
 class Asker:
@@ -54,10 +73,7 @@ class Asker:
 
     def __init__(self, path: Path, pause: float = PAUSE_SECONDS) -> None:
         self._path = path
-        self._pause = pause
-        self._turn = asyncio.Lock()
-        self._last = -pause
-        self._pages, self._systems = _Queue(MOST_PAGES), _Queue(MOST_SYSTEMS)
+        self._pages, self._systems = _Queue(MOST_PAGES, pause), _Queue(MOST_SYSTEMS, pause)
         self._kept: dict[str, tuple[float, Answer]] = {}
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
 
@@ -77,7 +93,7 @@ class Asker:
         """Return the same of the volumes that the client at *address* uses up; it need not have a connection."""
 
         async def ask() -> Answer:
-            return await self._in_turn({"query": "budgets", "client": address})
+            return await self._now({"query": "budgets", "client": address})
 
         return await self._once(f"budgets {address}", self._systems, address, ask)
 
@@ -98,22 +114,14 @@ class Asker:
         return answer
 
     async def _client(self, endpoint: str, token: int | None) -> Answer:
-        status, answer = await self._in_turn({"query": "client", "endpoint": endpoint})
+        status, answer = await self._now({"query": "client", "endpoint": endpoint})
         if token is None or status is not Throttler.ANSWERED or answer.get("multipath"):
             return status, answer
-        _, found = await self._in_turn({"query": "connections", "token": f"{token:08x}", "limit": 1})
+        _, found = await self._now({"query": "connections", "token": f"{token:08x}", "limit": 1})
         for other in _remotes(found):
             if other != endpoint:
-                return await self._in_turn({"query": "client", "endpoint": other})
+                return await self._now({"query": "client", "endpoint": other})
         return Throttler.ANSWERED, answer
-
-    async def _in_turn(self, request: Mapping[str, object]) -> Answer:
-        async with self._turn:
-            await asyncio.sleep(self._last + self._pause - time.monotonic())
-            try:
-                return await self._now(request)
-            finally:
-                self._last = time.monotonic()
 
     async def _now(self, request: Mapping[str, object]) -> Answer:
         try:

@@ -114,6 +114,13 @@ def test_the_first_token_is_made_once_for_owner_and_group(tmp_path: Path, capsys
     assert read_settings(file).token == made
 
 
+def test_what_a_killed_process_of_the_same_number_left_is_no_token(tmp_path: Path) -> None:
+    """Defect: it was taken for a token that had come meanwhile, and there was none."""
+    (tmp_path / f".token.{os.getpid()}").write_text("half a tok")
+    assert make_first_token(written(tmp_path, "")) == tmp_path / "token"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["console.yaml", "token"]
+
+
 @pytest.mark.parametrize("text", ["open_to_this_host: true", "token_file: another", "listen: nonsense", "]"])
 def test_no_token_is_made_that_nobody_means(tmp_path: Path, text: str) -> None:
     assert make_first_token(written(tmp_path, text + "\n")) is None

@@ -15,7 +15,7 @@ from answering_socket import answering
 from portal_throttler import LTE, MONTH, WIFI, of_clients
 from starlette.testclient import TestClient
 
-from mptcp_portal import own_connection
+from mptcp_portal import asking, own_connection
 from mptcp_portal.asking import MOST_PAGES, MOST_SYSTEMS, Asker
 from mptcp_portal.check_page import check_app
 from mptcp_portal.check_report import KernelView, Throttler
@@ -259,6 +259,41 @@ def test_a_client_with_many_connections_keeps_nobody_waiting(tmp_path: Path) -> 
         many, others = asyncio.run(both())
     assert set(others) == {Throttler.ANSWERED}
     assert many.count(Throttler.ANSWERED) == 1
+
+
+@pytest.mark.parametrize("address", ["[2001:db8:0:1::{:x}]", "[::ffff:10.0.0.9]"])
+def test_a_client_with_many_ipv6_addresses_keeps_nobody_waiting(tmp_path: Path, address: str) -> None:
+    """Defect: six privacy addresses of one /64 had all places."""
+
+    async def both() -> list[Throttler]:
+        asker = Asker(tmp_path / "s", pause=0.01)
+        many = [asker.client(f"{address.format(n)}:{n}", None) for n in range(1, 30)]
+        others = [asker.client(f"[2001:db8:0:{n:x}::1]:1", None) for n in range(2, MOST_PAGES + 1)]
+        return [status for status, _ in await asyncio.gather(*many, *others)]
+
+    with answering(tmp_path / "s", of_clients({})):
+        statuses = asyncio.run(both())
+    assert set(statuses[29:]) == {Throttler.ANSWERED}
+    assert statuses[:29].count(Throttler.ANSWERED) == 1
+
+
+def test_a_page_with_three_questions_waits_once_and_for_pages_alone(tmp_path: Path) -> None:
+    """Defect: pages and systems waited for each other, and a page for each of its questions: 40 s in place of three."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def all_at_once() -> None:
+        asker = Asker(tmp_path / "s", pause=60.0)
+        await asyncio.gather(asker.client("10.77.1.2:40000", 0xABCD), asker.budgets_of("10.77.3.2"))
+
+    known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
+    with answering(tmp_path / "s", of_clients(known)) as asked, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asking, "sleep", sleep)
+        asyncio.run(all_at_once())
+    assert len(asked) == 4
+    assert max(pauses) <= 0, "each was the first of its queue"
 
 
 def test_pages_leave_room_for_systems_that_ask_for_their_volume(tmp_path: Path) -> None:
