@@ -117,7 +117,7 @@ def test_the_first_token_is_made_once_for_owner_and_group(tmp_path: Path, capsys
 def test_what_a_killed_process_of_the_same_number_left_is_no_token(tmp_path: Path) -> None:
     """Defect: it was taken for a token that had come meanwhile, and there was none."""
     (tmp_path / f".token.{os.getpid()}").write_text("half a tok")
-    assert make_first_token(written(tmp_path, "")) == tmp_path / "token"
+    assert make_first_token(written(tmp_path, "listen: 127.0.0.1:8610\n")) == tmp_path / "token"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["console.yaml", "token"]
 
 
