@@ -24,7 +24,7 @@ from .complaints import complaints
 from .doubts import doubts, nested_branches
 from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
-from .lists import CopiedList, WithLists, renamed, with_copies
+from .lists import CopiedList, WithLists, no_room, renamed, with_copies
 from .parents import Parent, parent_problems, parents
 from .source import LONGEST, PhysicalLine, Statement, is_command, last, read, render, statements, written
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
@@ -94,6 +94,7 @@ def check(
         problems = [
             *unreadable,
             *taken.problems,
+            *no_room(taken.lists, places.lists),
             *_own_problems(on_trial, found, str(path), places, user, role, allow_open),
             *nested_branches(everything),
             *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),

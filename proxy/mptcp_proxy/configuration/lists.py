@@ -22,6 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mptcp_common.units import approximate_size
+
 from ..problem import Problem
 from .source import PhysicalLine, Statement, statements
 
@@ -73,6 +75,20 @@ class WithLists:
             text=renamed(problem.text, names),
             file=renamed(problem.file, names),
             allowed=renamed(problem.allowed, names),
+        )
+
+
+def no_room(lists: Sequence[CopiedList], directory: Path) -> Iterator[Problem]:
+    """Yield that the copies of *lists* which are not there yet do not fit into the file system of *directory*."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    found = os.statvfs(existing)
+    free = found.f_bavail * found.f_frsize
+    size = sum(len(each.content or b"") for each in lists if not each.copy.exists())
+    if size > free:
+        yield Problem(
+            f"lists in files: Squid gets copies of them, of {approximate_size(size)}, and {existing} has room for "
+            f"{approximate_size(free)}",
+            allowed="shorter lists, or more room there",
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mptcp_proxy import installation
 from mptcp_proxy.configuration.check import Checked, check
-from mptcp_proxy.configuration.lists import WithLists, with_copies
+from mptcp_proxy.configuration.lists import WithLists, no_room, with_copies
 from mptcp_proxy.configuration.source import PhysicalLine
 from mptcp_proxy.places import Places
 from mptcp_proxy.squid import Squid
@@ -30,6 +30,14 @@ def copied(*texts: str) -> WithLists:
 
 def texts(found: WithLists) -> list[str]:
     return [line.text for line in found.lines]
+
+
+@dataclass(frozen=True)
+class Left:
+    """What os.statvfs() says of a file system."""
+
+    f_bavail: int
+    f_frsize: int = 1
 
 
 @pytest.fixture
@@ -222,3 +230,24 @@ def test_copies_are_installed_and_go_when_nothing_can_read_them_any_more(
         generations.append(copy)
         # A worker that is just starting reads by the configuration before.
         assert set(places.lists.iterdir()) == set(generations[-2:])
+
+
+def test_copies_for_which_there_is_no_room_are_refused_before_any_is_written(
+    clients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of tens of megabytes may be half of the memory that a small host has for /run."""
+    size = len(clients.read_bytes())
+    found = with_copies(lines(f'acl a src "{clients}"'), "n", tmp_path / "run/lists", (OWN,))
+    monkeypatch.setattr(os, "statvfs", lambda _: Left(size))
+    assert list(no_room(found.lists, tmp_path / "run/lists")) == []
+    monkeypatch.setattr(os, "statvfs", lambda _: Left(size - 1))
+    (problem,) = no_room(found.lists, tmp_path / "run/lists")
+    assert str(problem) == (
+        f"lists in files: Squid gets copies of them, of 11 B, and {tmp_path} has room for 10 B"
+        " (allowed: shorter lists, or more room there)"
+    )
+    # Those that are there already need none.
+    (copy,) = [each.copy for each in found.lists]
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(clients.read_bytes())
+    assert list(no_room(found.lists, tmp_path / "run/lists")) == []
