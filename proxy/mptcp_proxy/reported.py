@@ -72,6 +72,12 @@ class Reported:
         _tell(*([READY] if first else []), self._status())
         self._set_outcome(replace(self._outcome, serving=self._serving))
 
+    def nobody_can_see(self) -> None:
+        """Say that it is ready though nobody can see who listens: systemd would end a start that never is."""
+        if not self._is_ready:
+            self._is_ready = True
+            _tell(READY, self._status())
+
     def trouble(self, about: str, text: str) -> bool:
         """Show *text*, which may be empty, until there is another one *about* the same. Say whether it is new."""
         if text == self._troubles.get(about, ""):

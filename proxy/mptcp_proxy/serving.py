@@ -104,6 +104,15 @@ class Judge:
         self._told = seen
         return True
 
+    def blind(self, now: float) -> bool:
+        """Take that nobody could see how Squid listens, and say whether a start or a reload has had its time.
+
+        What was not seen to be unserved does not count: a healthy Squid would be ended because ss is missing.
+        """
+        self._unserved_since = None
+        self.due = now + INTERVAL
+        return now >= self._changing_until
+
     def _patient_until(self, since: float, all_there: bool) -> float:
         """Return until when what is wrong *since* then is not told."""
         passing = since + PASSING

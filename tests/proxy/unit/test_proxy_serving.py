@@ -123,6 +123,35 @@ def test_a_start_has_as_long_as_a_long_file_takes() -> None:
     assert judge.deserted(False, UNOPENED)
 
 
+def test_what_nobody_could_see_does_not_count_as_deserted() -> None:
+    """Defect: where ss was missing or failed, a healthy Squid was ended two minutes after its start."""
+    judge = Judge(0.0)
+    assert not judge.blind(0.0)
+    assert judge.due == INTERVAL
+    assert not judge.deserted(True, UNOPENED)
+    assert not judge.deserted(False, UNOPENED)
+    # One look amid a reload, and none after it.
+    judge.looked(GOOD, True, 200.0)
+    judge.expect_change(300.0)
+    judge.looked(NOBODY, True, 301.0)
+    judge.blind(302.0)
+    assert not judge.deserted(True, 301.0 + UNOPENED)
+    assert not judge.deserted(False, 301.0 + UNOPENED)
+    # From the first look that sees again it counts.
+    judge.looked(NOBODY, True, 500.0)
+    assert not judge.deserted(True, 500.0 + UNOPENED - 1)
+    assert judge.deserted(True, 500.0 + UNOPENED)
+
+
+def test_a_change_that_nobody_can_see_is_over_when_it_has_had_its_time() -> None:
+    judge = Judge(0.0)
+    assert not judge.blind(CHANGING - 1)
+    assert judge.blind(CHANGING)
+    judge.expect_change(100.0)
+    assert not judge.blind(100.0 + CHANGING - 1)
+    assert judge.blind(100.0 + CHANGING)
+
+
 def test_workers_given_up_come_back_before_it_is_deserted() -> None:
     from mptcp_proxy.configuration.workers import with_workers
 
