@@ -116,6 +116,21 @@ def test_it_is_deserted_when_nobody_listened_for_long() -> None:
     assert not judge.deserted(False, 10 + DESERTED)
 
 
+def test_a_reload_of_a_long_file_is_waited_for_though_a_worker_is_missing() -> None:
+    """Defect: the worker that read the file was ended 15 seconds after it had closed its listeners."""
+    judge = Judge(0.0)
+    judge.looked(GOOD, True, 0.0)
+    judge.expect_change(100.0)
+    judge.looked(GOOD, True, 101.0)
+    for second in range(102, 102 + int(UNOPENED)):
+        judge.looked(NOBODY, False, float(second))
+        assert not judge.deserted(False, float(second))
+    assert judge.deserted(False, 102.0 + UNOPENED)
+    judge.looked(GOOD, True, 300.0)
+    judge.looked(NOBODY, False, 400.0)
+    assert judge.deserted(False, 400.0 + DESERTED)
+
+
 def test_a_start_has_as_long_as_a_long_file_takes() -> None:
     judge = Judge(0.0)
     judge.looked(NOBODY, True, 1.0)
