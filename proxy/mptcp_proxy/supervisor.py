@@ -5,8 +5,8 @@ is checked first; a bad one is refused and the old settings stay in force. Squid
 that a worker which it has to start again in the meantime cannot stumble over the operator's half-edited file.
 
 Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads. The exit status is
-Squid's, but 0 for a stop that came while Squid was starting; where Squid ends by itself it is never 0. A start with a
-bad configuration ends with that of ``mptcp_common.exit_status``.
+Squid's, but 0 for a stop that came while Squid was starting, or after its end; where Squid ends by itself it is
+otherwise never 0. A start with a bad configuration ends with that of ``mptcp_common.exit_status``.
 """
 
 from __future__ import annotations
@@ -339,6 +339,9 @@ class _Supervisor:
         say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}", ERROR)
         if status == FAILED and self._listeners.ever_served:
             self._rest(wakeup)
+        if self._signals.has(STOP):
+            say("told to stop: it is not started anew")
+            return 0
         return status or FAILED
 
     def _rest(self, wakeup: socket.socket) -> None:
