@@ -317,7 +317,7 @@ class _Supervisor:
         absent = self._listeners.look(squid)
         if absent is not None and self._reloads and signal.SIGHUP not in self._pending:
             self._reloads = False
-            self._reported.reload_ends(absent)
+            self._reported.reload_ends(in_doubt=absent)
         if self._listeners.deserted(squid):
             self._deserted = True
             say("Squid runs, and has not listened on any port for long: it is ended, to be started anew", ERROR)
