@@ -18,6 +18,8 @@ from .process import children, command, run_nanoseconds
 from .reported import Reported, say
 from .serving import INTERVAL, Judge, Picture, Standstill, picture
 
+BLIND = "cannot see who listens: ss does not answer (apt install iproute2)"
+
 
 def wanted(listeners: Iterable[Listener], workers: int) -> dict[int, int]:
     """Return how many listening sockets there are to be on each port: each worker binds one of its own.
@@ -49,7 +51,6 @@ class ListenersWatch:
         self._picture: Picture | None = None
         self._said: dict[str, int] = {}
         """What is not as it should be and was said, with its priority."""
-        self._blind = False
 
     @property
     def due(self) -> float:
@@ -69,7 +70,7 @@ class ListenersWatch:
 
     def look(self, squid: int) -> str | None:
         """Look where it is due. Return None, or what there is to say of a start or reload that is over: nothing, where
-        Squid listens on all ports."""
+        Squid listens on all ports. One that nobody can see is over when it has had its time."""
         now = time.monotonic()
         kids = children(squid)
         if now >= self._processes_due:
@@ -79,8 +80,10 @@ class ListenersWatch:
             return None
         seen = self._look_at_listeners({squid, *kids})
         if seen is None:
-            self._judge.due = now + INTERVAL
-            return None
+            if not self._judge.blind(now):
+                return None
+            self._reported.nobody_can_see()
+            return BLIND
         if not self._judge.looked(seen, self._all_there(kids), now):
             return None
         self._tell(seen)
@@ -105,11 +108,10 @@ class ListenersWatch:
             return self._picture
         sockets = listening_if_known()
         if sockets is None or now is None:
-            if not self._blind:
-                say("cannot see who listens: ss does not answer (apt install iproute2)", WARNING)
-            self._blind = True
+            if self._reported.trouble("listeners", BLIND):
+                say(BLIND, WARNING)
             return None
-        self._blind = False
+        self._reported.trouble("listeners", "")
         self._identities, self._picture = now, picture(self._ports, own, sockets)
         return self._picture
 

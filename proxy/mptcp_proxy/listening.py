@@ -80,7 +80,10 @@ def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
 
 def _asked(options: str) -> str | None:
     try:
-        answer = subprocess.run(["ss", options], capture_output=True, text=True, timeout=30, check=False)
+        # A user who listens may name the process as it likes: bytes that are no text in any encoding, for one.
+        answer = subprocess.run(
+            ["ss", options], capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout if answer.returncode == 0 else None

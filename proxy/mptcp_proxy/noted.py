@@ -25,5 +25,9 @@ class NotedSignals:
     def __bool__(self) -> bool:
         return bool(self._came)
 
+    def has(self, numbers: Iterable[signal.Signals]) -> bool:
+        """Say whether any of *numbers* waits to be acted on."""
+        return any(number in self._came for number in numbers)
+
     def pop(self) -> signal.Signals:
         return self._came.pop(0)

@@ -24,7 +24,7 @@ _PAUSE = 0.1
 
 
 class ReloadError(Exception):
-    """It was refused, or nobody is there to do it."""
+    """It was refused, or nobody is there to do it, or Squid was not seen to listen after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class Outcome:
     """How Squid listens, in words."""
     troubles: tuple[str, ...] = ()
     """What else is not as it should be, in words."""
+    in_doubt: str = ""
+    """Why it is not known that Squid listens by what the last one brought; empty where it was refused, too."""
 
     def text(self) -> str:
         return json.dumps(asdict(self)) + "\n"
@@ -82,3 +84,5 @@ def reload(places: Places) -> None:
         time.sleep(_PAUSE)
     if now.refused:
         raise ReloadError(f"reload refused, the old settings stay in force: {now.refused}")
+    if now.in_doubt:
+        raise ReloadError(f"the new settings are in force, but {now.in_doubt}")

@@ -72,6 +72,12 @@ class Reported:
         _tell(*([READY] if first else []), self._status())
         self._set_outcome(replace(self._outcome, serving=self._serving))
 
+    def nobody_can_see(self) -> None:
+        """Say that it is ready though nobody can see who listens: systemd would end a start that never is."""
+        if not self._is_ready:
+            self._is_ready = True
+            _tell(READY, self._status())
+
     def trouble(self, about: str, text: str) -> bool:
         """Show *text*, which may be empty, until there is another one *about* the same. Say whether it is new."""
         if text == self._troubles.get(about, ""):
@@ -91,9 +97,11 @@ class Reported:
     def reload_begins(self) -> None:
         _tell(*reloading())
 
-    def reload_ends(self, refused: str = "") -> None:
-        """A reload is done; *refused*: why the old settings are still in force."""
-        self._set_outcome(replace(self._outcome, count=self._outcome.count + 1, refused=refused, time=time.time()))
+    def reload_ends(self, refused: str = "", in_doubt: str = "") -> None:
+        """A reload is done. *refused*: why the old settings are still in force; *in_doubt*: why it is not known that
+        Squid listens by the new ones."""
+        count = self._outcome.count + 1
+        self._set_outcome(replace(self._outcome, count=count, refused=refused, in_doubt=in_doubt, time=time.time()))
         _tell(*([READY] if self._is_ready else []), self._status())
 
     def _status(self) -> str:

@@ -24,7 +24,8 @@ PASSING: Final = 5.0
 DESERTED: Final = 15.0
 """Longer than this nobody is left without a listener while Squid lacks processes; it starts them anew before."""
 UNOPENED: Final = 120.0
-"""The same for a Squid that lacks none, or never listened: it may be reading a long file, which takes a minute."""
+"""The same for a Squid that lacks none, never listened, or has just been told to reload: it may be reading a long file,
+which takes a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Judge:
         self.due = now
         self._told: Picture | None = None
         self._changing_until = now + CHANGING
+        self._reloading_until = now
+        """Who stops listening before then may do so for a reload."""
         self._wrong_since: float | None = now
         self._unserved_since: float | None = now
         self.ever_served = False
@@ -83,6 +86,7 @@ class Judge:
         self.due = now + SOON
         self._told = None
         self._wrong_since, self._changing_until = now, now + CHANGING
+        self._reloading_until = self._changing_until
 
     def looked(self, seen: Picture, all_there: bool, now: float) -> bool:
         """Take what a look has *seen*, and say whether it is to be told. *all_there*: as below."""
@@ -104,6 +108,15 @@ class Judge:
         self._told = seen
         return True
 
+    def blind(self, now: float) -> bool:
+        """Take that nobody could see how Squid listens, and say whether a start or a reload has had its time.
+
+        What was not seen to be unserved does not count: a healthy Squid would be ended because ss is missing.
+        """
+        self._unserved_since = None
+        self.due = now + INTERVAL
+        return now >= self._changing_until
+
     def _patient_until(self, since: float, all_there: bool) -> float:
         """Return until when what is wrong *since* then is not told."""
         passing = since + PASSING
@@ -116,7 +129,8 @@ class Judge:
         """
         if self._unserved_since is None:
             return False
-        return now - self._unserved_since >= (DESERTED if self.ever_served and not all_there else UNOPENED)
+        reading = all_there or not self.ever_served or self._unserved_since < self._reloading_until
+        return now - self._unserved_since >= (UNOPENED if reading else DESERTED)
 
 
 class Standstill:

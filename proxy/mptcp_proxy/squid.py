@@ -28,7 +28,8 @@ class Squid:
         return subprocess.run(
             [self.path, "-n", service_name, "-f", str(configuration), "-k", "parse"],
             capture_output=True,
-            text=True,
+            # As the configuration is read (configuration/source.py), with which it is compared, whatever the locale.
+            encoding="utf-8",
             errors="surrogateescape",
             timeout=60,
             check=False,

@@ -5,8 +5,8 @@ is checked first; a bad one is refused and the old settings stay in force. Squid
 that a worker which it has to start again in the meantime cannot stumble over the operator's half-edited file.
 
 Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads. The exit status is
-Squid's, but 0 for a stop that came while Squid was starting; where Squid ends by itself it is never 0. A start with a
-bad configuration ends with that of ``mptcp_common.exit_status``.
+Squid's, but 0 for a stop that came while Squid was starting, or after its end; where Squid ends by itself it is
+otherwise never 0. A start with a bad configuration ends with that of ``mptcp_common.exit_status``.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class _Supervisor:
         absent = self._listeners.look(squid)
         if absent is not None and self._reloads and signal.SIGHUP not in self._pending:
             self._reloads = False
-            self._reported.reload_ends(absent)
+            self._reported.reload_ends(in_doubt=absent)
         if self._listeners.deserted(squid):
             self._deserted = True
             say("Squid runs, and has not listened on any port for long: it is ended, to be started anew", ERROR)
@@ -339,6 +339,9 @@ class _Supervisor:
         say(f"Squid ended by itself ({how}); why is said above or in {self._places.logs / 'cache.log'}", ERROR)
         if status == FAILED and self._listeners.ever_served:
             self._rest(wakeup)
+        if self._signals.has(STOP):
+            say("told to stop: it is not started anew")
+            return 0
         return status or FAILED
 
     def _rest(self, wakeup: socket.socket) -> None:

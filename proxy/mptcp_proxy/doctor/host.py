@@ -61,6 +61,9 @@ def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: 
     if not outcome.count:
         return ok(_RELOAD, f"the {role.value} has had none since its start")
     when = datetime.fromtimestamp(outcome.time).astimezone().isoformat(" ", "seconds")
+    if outcome.in_doubt:
+        text = "clients may not come in by what its file says"
+        return warn(_RELOAD, f"accepted at {when}, but {outcome.in_doubt}", text, f"journalctl -u mptcp-{role.value}")
     if not outcome.refused:
         return ok(_RELOAD, f"accepted at {when}")
     return warn(

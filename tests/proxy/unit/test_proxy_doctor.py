@@ -375,6 +375,7 @@ def test_configuration() -> None:
         (Outcome(1, 1, 0), "", OK, "the relay has had none since its start"),
         (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
         (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
+        (Outcome(1, 1, 3, "", 1795000000.5, in_doubt="nobody listens"), "", WARN, ", but nobody listens"),
         (None, "reloads.json: Permission denied; root has a proxy reload", WARN, "Permission denied"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,21 @@ def test_sockets_are_told_apart_without_knowing_whose_they_are(monkeypatch: pyte
     assert identities({80}) == ()
     # Not "p": it has ss look at each descriptor of each process.
     assert {tuple(command) for command in asked} == {("ss", "-HOltne")}
+
+
+def test_a_process_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: any user who listened with a process named by the byte 0xff ended the supervisor, and Squid with it."""
+    ss = tmp_path / "ss"
+    ss.write_bytes(b"#!/bin/sh\ncat <<'END'\n" + SS.replace("apache2", "@").encode().replace(b"@", b"\xff") + b"END\n")
+    ss.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert [(each.port, each.program) for each in listening_now()] == [
+        (3128, "squid"),
+        (631, ""),
+        (80, "\ufffd"),
+        (631, ""),
+    ]
+    assert identities({80}) == ("10.0.0.1%eth0:80",)
 
 
 @pytest.mark.parametrize("how", ["no ss", "too late", "fails"])

@@ -116,11 +116,55 @@ def test_it_is_deserted_when_nobody_listened_for_long() -> None:
     assert not judge.deserted(False, 10 + DESERTED)
 
 
+def test_a_reload_of_a_long_file_is_waited_for_though_a_worker_is_missing() -> None:
+    """Defect: the worker that read the file was ended 15 seconds after it had closed its listeners."""
+    judge = Judge(0.0)
+    judge.looked(GOOD, True, 0.0)
+    judge.expect_change(100.0)
+    judge.looked(GOOD, True, 101.0)
+    for second in range(102, 102 + int(UNOPENED)):
+        judge.looked(NOBODY, False, float(second))
+        assert not judge.deserted(False, float(second))
+    assert judge.deserted(False, 102.0 + UNOPENED)
+    judge.looked(GOOD, True, 300.0)
+    judge.looked(NOBODY, False, 400.0)
+    assert judge.deserted(False, 400.0 + DESERTED)
+
+
 def test_a_start_has_as_long_as_a_long_file_takes() -> None:
     judge = Judge(0.0)
     judge.looked(NOBODY, True, 1.0)
     assert not judge.deserted(False, UNOPENED - 1)
     assert judge.deserted(False, UNOPENED)
+
+
+def test_what_nobody_could_see_does_not_count_as_deserted() -> None:
+    """Defect: where ss was missing or failed, a healthy Squid was ended two minutes after its start."""
+    judge = Judge(0.0)
+    assert not judge.blind(0.0)
+    assert judge.due == INTERVAL
+    assert not judge.deserted(True, UNOPENED)
+    assert not judge.deserted(False, UNOPENED)
+    # One look amid a reload, and none after it.
+    judge.looked(GOOD, True, 200.0)
+    judge.expect_change(300.0)
+    judge.looked(NOBODY, True, 301.0)
+    judge.blind(302.0)
+    assert not judge.deserted(True, 301.0 + UNOPENED)
+    assert not judge.deserted(False, 301.0 + UNOPENED)
+    # From the first look that sees again it counts.
+    judge.looked(NOBODY, True, 500.0)
+    assert not judge.deserted(True, 500.0 + UNOPENED - 1)
+    assert judge.deserted(True, 500.0 + UNOPENED)
+
+
+def test_a_change_that_nobody_can_see_is_over_when_it_has_had_its_time() -> None:
+    judge = Judge(0.0)
+    assert not judge.blind(CHANGING - 1)
+    assert judge.blind(CHANGING)
+    judge.expect_change(100.0)
+    assert not judge.blind(100.0 + CHANGING - 1)
+    assert judge.blind(100.0 + CHANGING)
 
 
 def test_workers_given_up_come_back_before_it_is_deserted() -> None:

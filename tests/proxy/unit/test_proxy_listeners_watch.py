@@ -1,0 +1,45 @@
+"""Looks at listeners that cannot be seen: what the supervisor makes of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mptcp_proxy import listeners_watch, reported
+from mptcp_proxy.listeners_watch import BLIND, ListenersWatch
+from mptcp_proxy.places import Places, Role
+from mptcp_proxy.reported import Reported
+from mptcp_proxy.serving import CHANGING, INTERVAL, SOON, UNOPENED
+
+
+def test_a_start_and_a_reload_end_though_ss_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect: Squid was ended as one that nobody is served by; a start and a reload waited for ever."""
+
+    def no_ss(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    now = 1000.0
+    told: list[str] = []
+    monkeypatch.setattr(subprocess, "run", no_ss)
+    monkeypatch.setattr(listeners_watch.time, "monotonic", lambda: now)
+    monkeypatch.setattr(reported, "notify", lambda *lines: told.extend(lines))
+    monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
+    watch = ListenersWatch(Places(), Role.PROXY, Reported(Places()), 0, {3128: 1})
+    for _ in range(2):
+        begun = now
+        over = []
+        while now < begun + 2 * UNOPENED:
+            if watch.look(os.getpid()) == BLIND:
+                over.append(now)
+            assert not watch.deserted(os.getpid())
+            now += 1
+        assert begun + CHANGING <= over[0] <= begun + CHANGING + INTERVAL + SOON
+        watch.expect_change()
+    assert told.count("READY=1") == 1
+    assert told[-1] == f"STATUS={BLIND}"
+    assert capsys.readouterr().err.count(BLIND) == 1

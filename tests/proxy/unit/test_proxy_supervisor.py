@@ -1,0 +1,40 @@
+"""How the supervisor ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from mptcp_common.exit_status import FAILED
+from mptcp_proxy.configuration.check import Checked
+from mptcp_proxy.configuration.workers import Workers
+from mptcp_proxy.noted import NotedSignals
+from mptcp_proxy.places import Places, Role
+from mptcp_proxy.squid import Squid
+from mptcp_proxy.supervisor import _Supervisor
+
+
+@pytest.mark.parametrize(
+    ("came", "expected"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGHUP, FAILED), (None, FAILED)]
+)
+def test_a_stop_while_the_end_waits_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, came: signal.Signals | None, expected: int
+) -> None:
+    """Defect: told to stop within the 15 s after Squid had given up, it ended as one that has failed."""
+    monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
+    monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.0)
+    monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_served", True)
+    signals = NotedSignals([])
+    if came is not None:
+        signals._add(came, None)
+    checked = Checked((), (), "proxy", Workers(), ())
+    squid = Squid("squid", "5.7", "proxy")
+    supervisor = _Supervisor(
+        tmp_path / "squid.conf", Places(), squid, lambda: checked, checked, frozenset(), signals, Role.PROXY, False
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert supervisor._epilogue(FAILED, ours) == expected
