@@ -7,6 +7,9 @@ may have as many connections as there is room left for: one that asks for all ge
 A client is an IPv4 address, or the first 64 bits of an IPv6 address, for whoever has one has 2**64. The rule is that of
 dynamic thresholds for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
 What it costs is the same however many connections there are.
+
+The rule depends on the order in which connections come, and of those that are older than the daemon nobody knows it:
+they stay while there is room, whoever has them.
 """
 
 from __future__ import annotations
@@ -42,6 +45,10 @@ class Shares:
     @property
     def clients(self) -> int:
         return len(self._held)
+
+    @property
+    def full(self) -> bool:
+        return self.taken >= self._room
 
     def has_room(self, address: bytes) -> bool:
         """Return whether the client with that *address* may have one more."""
