@@ -76,6 +76,11 @@ def test_who_has_an_ipv6_network_is_one_client() -> None:
     assert prefix_of(packed(1)) != prefix_of(packed(2)), "IPv4 addresses are one each"
 
 
+def test_an_ipv4_address_that_a_translator_wrote_as_one_of_ipv6_is_a_client_of_its_own() -> None:
+    assert prefix_of(ip_address("64:ff9b::192.0.2.1").packed) == packed(1)
+    assert prefix_of(ip_address("64:ff9b:0:0:1::192.0.2.1").packed) == ip_address("64:ff9b::").packed[:8]
+
+
 # The tracker
 
 
