@@ -4,9 +4,13 @@ Whoever held all of it with connections that do nothing would have those that co
 may have as many connections as there is room left for: one that asks for all gets half, two get a third each, and
 *n* of them leave a part of *n* + 1 to others, however many they ask for. A client with few finds room until the last.
 
-A client is an IPv4 address, or the first 64 bits of an IPv6 address, for whoever has one has 2**64. The rule is that of
+A client is an IPv4 address, or the first 64 bits of an IPv6 address, for whoever has one has 2**64; an IPv4 address
+that a translator wrote as one of IPv6 (RFC 6052) is itself. The rule is that of
 dynamic thresholds for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
 What it costs is the same however many connections there are.
+
+The rule depends on the order in which connections come, and of those that are older than the daemon nobody knows it:
+they stay while there is room, whoever has them.
 """
 
 from __future__ import annotations
@@ -16,10 +20,13 @@ from typing import Final
 
 _NETWORK_BYTES: Final = 8
 """Of an IPv6 address: RFC 4291, 2.5.4."""
+_TRANSLATED: Final = ip_network("64:ff9b::/96").network_address.packed[:12]
 
 
 def prefix_of(address: bytes) -> bytes:
     """Return what the client with that packed *address* is known by."""
+    if address.startswith(_TRANSLATED):
+        return address[len(_TRANSLATED) :]
     return address if len(address) == 4 else address[:_NETWORK_BYTES]
 
 
@@ -42,6 +49,10 @@ class Shares:
     @property
     def clients(self) -> int:
         return len(self._held)
+
+    @property
+    def full(self) -> bool:
+        return self.taken >= self._room
 
     def has_room(self, address: bytes) -> bool:
         """Return whether the client with that *address* may have one more."""
