@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,47 +74,33 @@ def there(site: Site) -> set[int]:
     return found
 
 
-def capped(socket_path: Path) -> set[int]:
-    """Return the client's ports of the first subflows that are shown to have the cap."""
-    shown = ask(socket_path)["connections"]
-    first = [each for connection in shown for each in connection["subflows"] if each["initial"]]
-    return {int(each["remote"].rpartition(":")[2]) for each in first if each["rate"] == 5_000_000}
-
-
+@pytest.mark.parametrize("older", [False, True], ids=["the throttler is there", "the throttler comes later"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_what_a_client_opens_beyond_its_share_is_closed_and_another_client_is_capped(site: Site, family: int) -> None:
+def test_what_a_client_opens_beyond_its_share_is_closed_and_another_client_is_capped(
+    site: Site, family: int, older: bool
+) -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(listening(site))
-        throttler = stack.enter_context(running(site))
+        if not older:
+            throttler = stack.enter_context(running(site))
         many = stack.enter_context(idle(site, listener, WANTED, "eth0", family))
+        if older:
+            throttler = stack.enter_context(running(site))
         until(lambda: len(there(site)) == SHARE)
         kept = there(site)
         assert kept <= set(many)
-        until(lambda: capped(throttler.socket) == kept)
+
+        def capped() -> set[int]:
+            """Return the client's ports of the first subflows that are shown to have the cap."""
+            shown = ask(throttler.socket)["connections"]
+            first = [each for connection in shown for each in connection["subflows"] if each["initial"]]
+            return {int(each["remote"].rpartition(":")[2]) for each in first if each["rate"] == 5_000_000}
+
+        until(lambda: capped() == kept)
         (another,) = stack.enter_context(idle(site, listener, 1, "wlan0", family))
-        until(lambda: capped(throttler.socket) == {*kept, another})
+        until(lambda: capped() == {*kept, another})
         assert there(site) == {*kept, another}, "those that were there stay"
         counted = ask(throttler.socket)["counters"]["tracker"]["connections_refused"]
         assert counted >= WANTED - SHARE
         assert throttler.process.output().count("too many connections of its client") >= WANTED - SHARE
-        assert "nothing caps it" not in throttler.process.output()
-
-
-@pytest.mark.parametrize("family", [4, 6])
-def test_what_was_there_before_the_throttler_stays_while_there_is_room_and_what_comes_then_is_closed(
-    site: Site, family: int
-) -> None:
-    with ExitStack() as stack:
-        listener = stack.enter_context(listening(site))
-        many = set(stack.enter_context(idle(site, listener, WANTED, "eth0", family)))
-        throttler = stack.enter_context(running(site))
-        until(lambda: capped(throttler.socket) == many)
-        assert ask(throttler.socket)["counters"]["tracker"]["connections_refused"] == 0
-        stack.enter_context(idle(site, listener, 1, "eth0", family))
-        until(lambda: ask(throttler.socket)["counters"]["tracker"]["connections_refused"] >= 1)
-        until(lambda: there(site) == many)
-        (another,) = stack.enter_context(idle(site, listener, 1, "wlan0", family))
-        until(lambda: capped(throttler.socket) == {*many, another})
-        assert there(site) == {*many, another}
-        assert "too many connections of its client" in throttler.process.output()
         assert "nothing caps it" not in throttler.process.output()

@@ -89,16 +89,9 @@ def path_of(number: int, client: int = 0) -> Path:
     return Host(f"{client}/{number}").initial(f"192.0.2.{client}", 1000 + number)
 
 
-def begun() -> Tracker:
-    """Return a tracker that knows from a dump that nothing is older than it."""
-    tracker = Tracker([PORT], SMALL)
-    tracker.resync([], 0.0)
-    return tracker
-
-
 def filled() -> tuple[Tracker, list[Path]]:
     """Return a tracker that has as many connections of one client as it may have: half of the room."""
-    tracker = begun()
+    tracker = Tracker([PORT], SMALL)
     paths = [path_of(number) for number in range(ROOM // 2)]
     for path in paths:
         assert announced(tracker, *path.handshake(), path.kernel(CREATED)) == [OPENED, ACTIVE]
@@ -174,7 +167,7 @@ def test_a_dump_reports_what_is_too_much_once_those_that_have_ended_are_gone(end
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_dump_counts_a_connection_for_the_client_of_its_first_subflow(backwards: bool) -> None:
     """In whatever order it lists them: of one that is too much all subflows are reported."""
-    tracker = begun()
+    tracker = Tracker([PORT], SMALL)
     paths = [path_of(number) for number in range(ROOM // 2 + 2)]
     joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
     dump = [each.dumped() for pair in zip(paths, joins, strict=True) for each in pair]
@@ -211,49 +204,6 @@ def test_one_that_was_looked_up_stays_until_a_dump_says_that_its_client_has_the_
     assert not tracker.wants_resync
 
 
-# Connections older than the daemon
-
-
-@given(
-    st.lists(st.integers(0, 3), max_size=ROOM).flatmap(
-        lambda clients: st.permutations([(n, client, joins) for n, client in enumerate(clients) for joins in (0, 1)])
-    ),
-    st.integers(1, 5),
-)
-def test_what_was_there_before_the_daemon_stays_where_it_fits_in_whatever_order_it_is_listed(
-    order: list[tuple[int, int, int]], size: int
-) -> None:
-    tracker, dump = Tracker([PORT], SMALL), []
-    for number, client, joins in order:
-        path = path_of(number, client)
-        dump.append((path.host.join("203.0.113.1", 2000 + number) if joins else path).dumped())
-    resync = tracker.begin_resync(2000.0)
-    events = [event for start in range(0, len(dump), size) for event in resync.add(dump[start : start + size])]
-    events += [event for more in resync.finish() for event in more]
-    assert EXCESS not in kinds(events)
-    tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.active}
-    assert tracked == {entry.four_tuple for entry in dump}
-    check_tables(tracker, SMALL)
-
-
-def test_of_what_was_there_before_the_daemon_only_what_has_no_room_is_reported_and_then_the_rule_holds() -> None:
-    tracker = Tracker([PORT], SMALL)
-    paths = [path_of(number) for number in range(ROOM + 2)]
-    events = tracker.resync([path.dumped() for path in paths], 2000.0)
-    assert (len(tracker.connections), kinds(events).count(EXCESS)) == (ROOM, 2)
-    feed(tracker, paths[0].host.closed())
-    assert announced(tracker, path_of(99).kernel(CREATED)) == [EXCESS], "its client has more than there is room for"
-    assert announced(tracker, path_of(1, client=1).kernel(CREATED)) == [OPENED, ACTIVE]
-
-
-def test_before_the_first_dump_is_over_what_comes_keeps_to_the_rule_and_what_is_joined_was_there() -> None:
-    tracker = Tracker([PORT], SMALL)
-    resync = tracker.begin_resync(2000.0)
-    resync.add([path_of(number).dumped() for number in range(ROOM - 2)])
-    assert announced(tracker, path_of(98).kernel(CREATED)) == [EXCESS]
-    assert announced(tracker, path_of(99).host.join("192.0.2.0", 77).kernel(JOINED)) == [OPENED, ACTIVE]
-
-
 ACTIONS = st.tuples(
     st.sampled_from(["opens", "opens", "joins", "ends", "ends unnoticed", "forged", "waits", "dump"]),
     st.integers(0, 3),
@@ -261,12 +211,11 @@ ACTIONS = st.tuples(
 )
 
 
-@given(st.lists(ACTIONS, min_size=30, max_size=120), st.booleans())
+@given(st.lists(ACTIONS, min_size=30, max_size=120))
 def test_whatever_comes_the_kernel_has_no_connection_that_is_neither_tracked_nor_reported(
     actions: list[tuple[str, int, int]],
-    knows: bool,
 ) -> None:
-    tracker, time = begun() if knows else Tracker([PORT], SMALL), 1000.0
+    tracker, time = Tracker([PORT], SMALL), 1000.0
     there: dict[int, dict[FourTuple, Path]] = {}
     for action, client, number in actions:
         path = path_of(number, client)

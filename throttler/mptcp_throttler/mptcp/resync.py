@@ -116,7 +116,7 @@ class Resync:
         has_ended = any(end is not None and end > self.time - self._table.limits.resync_grace for end in ends)
         if token in self._refused:
             return [] if has_ended else [self._observer.beyond_share(four_tuple, token, read)]
-        if self._observer.lacks_share(four_tuple, token, dumped=True):
+        if self._observer.lacks_share(four_tuple, token):
             if has_ended:
                 return []
             self._refused.add(token)

@@ -8,9 +8,6 @@ A client is an IPv4 address, or the first 64 bits of an IPv6 address, for whoeve
 that a translator wrote as one of IPv6 (RFC 6052) is itself. The rule is that of
 dynamic thresholds for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
 What it costs is the same however many connections there are.
-
-The rule depends on the order in which connections come, and of those that are older than the daemon nobody knows it:
-they stay while there is room, whoever has them.
 """
 
 from __future__ import annotations
@@ -49,10 +46,6 @@ class Shares:
     @property
     def clients(self) -> int:
         return len(self._held)
-
-    @property
-    def full(self) -> bool:
-        return self.taken >= self._room
 
     def has_room(self, address: bytes) -> bool:
         """Return whether the client with that *address* may have one more."""
