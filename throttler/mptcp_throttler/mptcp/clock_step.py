@@ -29,6 +29,7 @@ def set_back(table: ConnectionTable, now: float) -> None:
         each.not_after(now)
     # It guards against dumps that were under way then; the next one sees what is there.
     table.ended.clear()
+    table.turned_away.clear()
     if table.dump_began is not None:
         table.dump_began = min(table.dump_began, now)
     for subflow in table.subflows.values():

@@ -73,6 +73,8 @@ class ConnectionTable:
         self.refused: TimedTable[FourTuple, bool] = TimedTable()
         """Refused joins; True where the reason is a wrong HMAC, which the kernel may contradict."""
         self.ended: TimedTable[FourTuple | int, float] = TimedTable()
+        self.turned_away: TimedTable[int, bool] = TimedTable()
+        """Tokens of connections beyond their client's share: a join of one that comes late has none either."""
         """When live subflows (by four-tuple) and connections that the kernel closed (by token) ended, recent ones."""
         self.dumps = 0
         """Dumps of the kernel's sockets that were begun."""
@@ -254,6 +256,14 @@ class ConnectionTable:
             self.ended.pop_oldest()
         self.ended.put(key, time, time)
 
+    def turn_away(self, token: int, time: float) -> bool:
+        """Remember that the connection *token* was beyond its client's share; say whether that is new."""
+        if new := token not in self.turned_away:
+            if len(self.turned_away) >= self.limits.max_half_open:
+                self.turned_away.pop_oldest()
+            self.turned_away.put(token, True, time)
+        return new
+
     def expire(self, time: float) -> list[Event]:
         """Forget what is too old at *time*: at most :data:`EXPIRY_STEP` entries of each table in one call."""
         limits, counters = self.limits, self.counters
@@ -283,6 +293,8 @@ class ConnectionTable:
         forgotten = time - limits.closed_linger
         if self.dump_began is not None:
             forgotten = min(forgotten, max(self.dump_began - limits.resync_grace, time - MAX_DUMP_SECONDS))
+        for _ in self.turned_away.pop_until(forgotten):
+            pass
         for _ in self.ended.pop_until(forgotten):
             pass
         return events

@@ -71,6 +71,8 @@ class KernelObserver:
         if event.kind in _ESTABLISHING:
             if connection is None and four_tuple.local_port not in self.ports:
                 return self._ignore()
+            if event.kind is KernelEventKind.CREATED:
+                self.table.turned_away.pop(event.token)  # another connection, whose token is the same by chance
             return self._established(event, four_tuple)
         subflow = self.table.subflows.get(four_tuple)
         if subflow is None or subflow.connection is None or subflow.connection.token != event.token:
@@ -190,7 +192,9 @@ class KernelObserver:
     def lacks_share(self, four_tuple: FourTuple, token: int) -> bool:
         """Return whether the connection, of which the kernel has *four_tuple*, is more than its client may have."""
         connection = self.table.tokens.get(token)
-        return (connection is None or connection.holder is None) and not self.table.shares.has_room(four_tuple.remote)
+        if connection is not None and connection.holder is not None:
+            return False
+        return token in self.table.turned_away or not self.table.shares.has_room(four_tuple.remote)
 
     def may_lack_share(self, four_tuple: FourTuple, entry: KernelSubflow) -> bool:
         """Return whether that is known at the end of the dump which has *entry*: its client may have fewer others then,
@@ -211,7 +215,7 @@ class KernelObserver:
     def refuse_connection(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Forget a connection of which the kernel has *four_tuple*, and report what of it is to be closed."""
         table = self.table
-        table.counters.connections_refused += 1
+        table.counters.connections_refused += table.turn_away(token, time)
         events: list[Event] = []
         there = [four_tuple]
         connection = table.tokens.get(token)
