@@ -23,6 +23,7 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
     assert size["half_open"] <= limits.max_half_open
     assert size["refused"] <= limits.max_refused
     assert size["ended"] <= limits.max_half_open
+    assert size["turned_away"] <= limits.max_half_open
     assert size["live"] + size["closing"] <= limits.max_connections * limits.max_subflows_per_connection
     assert size["subflows"] == size["half_open"] + size["live"] + size["closing"]
     assert size["tokens"] <= limits.max_connections + limits.max_half_open

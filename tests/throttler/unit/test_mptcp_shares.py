@@ -130,6 +130,22 @@ def test_of_a_connection_that_packets_showed_all_subflows_are_reported() -> None
     check_tables(tracker, SMALL)
 
 
+@pytest.mark.parametrize("captured", [True, False])
+def test_a_join_that_comes_after_its_connection_was_turned_away_takes_nobodys_share(captured: bool) -> None:
+    """Defect: it took the share of the address by which it came, and that client's own next connection was refused."""
+    tracker, _ = filled()
+    more = path_of(99)
+    feed(tracker, more.kernel(CREATED))
+    join, taken = more.host.join(port=7), len(tracker.connections)
+    if captured:
+        feed(tracker, *join.handshake())
+    event = feed(tracker, join.kernel(JOINED))[-1]
+    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, more.host.token, join.four_tuple)
+    assert len(tracker.connections) == taken
+    assert tracker.counters.connections_refused == 1, "a connection is counted once, whatever of it comes late"
+    check_tables(tracker, SMALL)
+
+
 def test_what_packets_alone_show_takes_nobodys_share() -> None:
     """Anybody may send them, in another client's name."""
     tracker = Tracker([PORT], SMALL)

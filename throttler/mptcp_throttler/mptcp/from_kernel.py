@@ -223,11 +223,8 @@ class KernelObserver:
             live = (each.four_tuple for each in connection.subflows if each.state in LIVE)
             there += [each for each in live if each != four_tuple]
             events += table.close(connection, time, "too many connections of its client")
-        return events + [self.beyond_share(each, token, time) for each in there]
-
-    def beyond_share(self, four_tuple: FourTuple, token: int, time: float) -> Event:
-        """Return the report of one subflow of such a connection."""
-        return Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, self.table.shares.words(four_tuple.remote))
+        kind, words = EventKind.CONNECTION_EXCESS, table.shares.words
+        return events + [Event(kind, time, token, each, words(each.remote)) for each in there]
 
     def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Report a subflow that the kernel has, for which there was no room beside others that it has as well."""

@@ -44,8 +44,6 @@ class Resync:
         self._crowded_out: list[tuple[KernelSubflow, float]] = []
         """Sockets for which their connection had no room, or whose client may have its share of connections, and when
         they were read: others may have ended without anybody noticing, and be closed when the dump is over."""
-        self._refused: set[int] = set()
-        """Tokens of connections that are more than their client may have."""
 
     def add(self, piece: Iterable[KernelSubflow], read: float | None = None) -> list[Event]:
         """Take in some of the sockets that the dump lists, in any order, *read* at that time: by default when it began.
@@ -114,13 +112,8 @@ class Resync:
         ends = (self._table.ended.get(key) for key in (four_tuple, token))
         # Perhaps after it was read.
         has_ended = any(end is not None and end > self.time - self._table.limits.resync_grace for end in ends)
-        if token in self._refused:
-            return [] if has_ended else [self._observer.beyond_share(four_tuple, token, read)]
         if self._observer.lacks_share(four_tuple, token):
-            if has_ended:
-                return []
-            self._refused.add(token)
-            return self._observer.refuse_connection(four_tuple, token, read)
+            return [] if has_ended else self._observer.refuse_connection(four_tuple, token, read)
         events = self._observer.listed(four_tuple, entry, self.time, read)
         return events if has_ended else events + self._observer.excess(four_tuple, token, read)
 

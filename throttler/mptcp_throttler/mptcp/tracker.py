@@ -166,6 +166,7 @@ class Tracker:
             "questions": len(table.questions),
             "refused": len(table.refused),
             "ended": len(table.ended),
+            "turned_away": len(table.turned_away),
         }
 
 
