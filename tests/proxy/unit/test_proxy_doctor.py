@@ -1,29 +1,18 @@
-"""The doctor's checks, fed with what hosts of all kinds would say."""
+"""What the doctor finds of kernel, libraries and Squid, fed with what hosts of all kinds would say."""
 
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from doctor_findings import is_complete
 
-from mptcp_proxy.configuration.check import NO_SQUID, Checked
-from mptcp_proxy.configuration.listeners import listeners
-from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.configuration.workers import Workers
-from mptcp_proxy.doctor import features, host, kernel, libraries, report, throttler
-from mptcp_proxy.doctor.model import Finding, Status, fail, ok, warn
+from mptcp_proxy.doctor import features, host, kernel, libraries, throttler
+from mptcp_proxy.doctor.model import Status
 from mptcp_proxy.doctor.probe import attempt
 from mptcp_proxy.doctor.throttler import Answer
-from mptcp_proxy.listening import Listening
-from mptcp_proxy.places import Role
-from mptcp_proxy.problem import Problem
-from mptcp_proxy.reloads import Outcome
 from mptcp_proxy.squid import Squid, describe
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
@@ -291,106 +280,6 @@ def test_apparmor(profiles: str, local: str, status: Status) -> None:
         assert "apparmor_parser -r" in finding.remedy
 
 
-def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
-    lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1))
-    return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), problems)
-
-
-@pytest.mark.parametrize(
-    ("texts", "own", "root", "expected"),
-    [
-        (["http_port 3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
-        (["http_port 3128"], frozenset({6, 7}), True, [(OK, "the running proxy listens on it by Multipath TCP")]),
-        (["http_port 8081"], frozenset({8}), True, [(FAIL, "the running proxy listens on it by plain TCP")]),
-        (["http_port 3130"], frozenset(), True, [(OK, "free")]),
-        (["http_port 10.0.0.9:3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
-        (["http_port 8080"], frozenset(), True, [(FAIL, "another process listens on it")]),
-        (["http_port 10.0.0.9:8080"], frozenset(), True, [(OK, "free")]),
-        (["http_port [::1]:9090"], frozenset(), True, [(FAIL, "x (process 9) listens on it")]),
-        (["http_port 80"], frozenset(), False, [(WARN, "free, but below 1024")]),
-        (["http_port 80", "http_port 81"], frozenset(), True, [(OK, "free"), (OK, "free")]),
-    ],
-)  # fmt: skip
-def test_ports(texts: list[str], own: frozenset[int], root: bool, expected: list[tuple[Status, str]]) -> None:
-    sockets = [
-        Listening("*", 3128, "squid", (7,), mptcp=True),
-        Listening("*", 8081, "squid", (8,)),
-        Listening("127.0.0.1", 8080, "", ()),
-        Listening("[::1]", 9090, "x", (9,)),
-    ]
-    findings = list(host.ports(checked(*texts), sockets, own, root))
-    assert [(finding.status, finding.text) for finding in findings] == expected
-    assert all(map(is_complete, findings))
-
-
-@pytest.mark.parametrize("role", list(Role))
-def test_a_port_on_which_nobody_listens_though_the_proxy_runs(role: Role) -> None:
-    """Defect: it was said to be free, and ok, whatever had become of Squid's workers."""
-    (finding,) = host.ports(checked("http_port 3128"), [], frozenset({7}), True, role, frozenset({3128}))
-    assert finding.status is FAIL
-    assert finding.text == f"the {role.value} runs, and nobody listens on it"
-    assert f"systemctl restart mptcp-{role.value}" in finding.remedy
-    assert is_complete(finding)
-    # It was written into the file after the last reload; or nothing runs.
-    (finding,) = host.ports(checked("http_port 3129"), [], frozenset({7}), True, role, frozenset({3128}))
-    assert (finding.status, finding.text) == (OK, "free")
-    (finding,) = host.ports(checked("http_port 3128"), [], frozenset(), True, role, frozenset({3128}))
-    assert (finding.status, finding.text) == (OK, "free")
-
-
-def test_what_the_running_service_says_of_itself() -> None:
-    assert list(host.service(None, Role.PROXY)) == []
-    serving = Outcome(1, 1, 0, serving="serving: port 3128 by Multipath TCP")
-    (finding,) = host.service(serving, Role.PROXY)
-    assert (finding.status, finding.text) == (OK, "serving: port 3128 by Multipath TCP")
-    (finding,) = host.service(replace(serving, troubles=("the disk is full", "x")), Role.RELAY)
-    assert (finding.status, finding.text) == (WARN, "the disk is full; x")
-    assert "mptcp-relay" in finding.remedy
-    assert is_complete(finding)
-
-
-def test_room_for_logs_and_lists() -> None:
-    there, not_there = (host.room(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True))
-    assert (there.status, not_there.status) == (OK, WARN)
-    assert not_there.check == "room in /run/n"
-    assert is_complete(not_there)
-
-
-def test_configuration() -> None:
-    bad = Problem("via maybe: no", "squid.conf", 3)
-    odd = Problem("strange", "squid.conf", 4, warning=True)
-    assert host.configuration(checked("via on", problems=(odd,)), "squid.conf").status is OK
-    finding = host.configuration(checked("via maybe", problems=(bad, odd, bad)), "squid.conf")
-    assert finding.status is FAIL
-    assert finding.text == "squid.conf:3: via maybe: no, and 1 more"
-    assert "mptcp-proxy check --config squid.conf" in finding.remedy
-    # A missing Squid has a line of its own.
-    assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf").status is OK
-
-
-@pytest.mark.parametrize(
-    ("outcome", "unknown", "status", "words"),
-    [
-        (None, "", OK, "no relay of the name home runs"),
-        (Outcome(1, 1, 0), "", OK, "the relay has had none since its start"),
-        (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
-        (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
-        (Outcome(1, 1, 3, "", 1795000000.5, in_doubt="nobody listens"), "", WARN, ", but nobody listens"),
-        (None, "reloads.json: Permission denied; root has a proxy reload", WARN, "Permission denied"),
-    ],
-)
-def test_how_the_last_reload_ended(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
-    finding = host.last_reload(outcome, unknown, "relay.conf", "home", Role.RELAY)
-    assert finding.status is status
-    assert words in finding.text
-    assert is_complete(finding)
-    if outcome and outcome.refused:
-        assert finding.text.startswith("refused at 20")
-        assert finding.remedy == (
-            "mptcp-proxy check --role relay --config relay.conf && mptcp-proxy reload --service-name home"
-        )
-
-
 @pytest.mark.parametrize(
     ("hard", "file_nr", "status"),
     [(65536, "1000\t0\t9000000\n", OK), (-1, "1000 0 9000000", OK), (1024, "1000 0 9000000", WARN),
@@ -413,52 +302,6 @@ def test_the_probe_tells_reasons() -> None:
     assert results["good"] is None
     assert results["absent"] == "iptables-legacy is not installed"
     assert "Operation not supported" in str(results["refused"])
-
-
-FINDINGS = (ok("one", "fine"), warn("second", "odd", "it may hurt", "change it"), fail("3", "bad", "it hurts", "do it"))
-
-
-def test_plain_lines_are_aligned() -> None:
-    assert list(report.lines(FINDINGS)) == [
-        "ok    one     fine",
-        "warn  second  odd",
-        "              why: it may hurt",
-        "              do:  change it",
-        "fail  3       bad",
-        "              why: it hurts",
-        "              do:  do it",
-        "this host is not ready: 1 ok, 1 warn, 1 fail",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("findings", "code", "words"),
-    [
-        (FINDINGS, 1, "this host is not ready"),
-        (FINDINGS[:2], 0, "this host is ready, with reservations"),
-        (FINDINGS[:1], 0, "this host is ready: 1 ok, 0 warn, 0 fail"),
-    ],
-)
-def test_the_sum(findings: tuple[Finding, ...], code: int, words: str) -> None:
-    assert report.exit_status(findings) == code
-    assert report.summary(findings).startswith(words)
-
-
-def test_json() -> None:
-    assert json.loads(report.as_text_json(FINDINGS))[1] == {
-        "check": "second",
-        "status": "warn",
-        "text": "odd",
-        "why": "it may hurt",
-        "remedy": "change it",
-    }
-
-
-def test_a_path_is_only_a_path() -> None:
-    """A configuration that cannot be read is a finding, not a traceback."""
-    problem = Problem("cannot read the configuration: No such file or directory", "/none")
-    finding = host.configuration(Checked((), (), "", Workers(), (problem,)), str(Path("/none")))
-    assert finding.status is FAIL
 
 
 @pytest.mark.parametrize(

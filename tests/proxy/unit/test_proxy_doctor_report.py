@@ -1,0 +1,48 @@
+"""How the doctor shows what it found, and sums it up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mptcp_proxy.doctor import report
+from mptcp_proxy.doctor.model import Finding, fail, ok, warn
+
+FINDINGS = (ok("one", "fine"), warn("second", "odd", "it may hurt", "change it"), fail("3", "bad", "it hurts", "do it"))
+
+
+def test_plain_lines_are_aligned() -> None:
+    assert list(report.lines(FINDINGS)) == [
+        "ok    one     fine",
+        "warn  second  odd",
+        "              why: it may hurt",
+        "              do:  change it",
+        "fail  3       bad",
+        "              why: it hurts",
+        "              do:  do it",
+        "this host is not ready: 1 ok, 1 warn, 1 fail",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("findings", "code", "words"),
+    [
+        (FINDINGS, 1, "this host is not ready"),
+        (FINDINGS[:2], 0, "this host is ready, with reservations"),
+        (FINDINGS[:1], 0, "this host is ready: 1 ok, 0 warn, 0 fail"),
+    ],
+)
+def test_the_sum(findings: tuple[Finding, ...], code: int, words: str) -> None:
+    assert report.exit_status(findings) == code
+    assert report.summary(findings).startswith(words)
+
+
+def test_json() -> None:
+    assert json.loads(report.as_text_json(FINDINGS))[1] == {
+        "check": "second",
+        "status": "warn",
+        "text": "odd",
+        "why": "it may hurt",
+        "remedy": "change it",
+    }
