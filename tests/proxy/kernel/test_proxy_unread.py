@@ -25,6 +25,9 @@ MOST, MOST_WITH_SMALLER = 2_500_000, 800_000
 """Bytes of an upload with either: the buffer, and what comes until the client is told."""
 UNCHANGED_SECONDS, PATIENCE = 3.0, 60.0
 """How long nothing more must come, and how long that is waited for."""
+GIVEN_UP = 120.0
+"""Seconds until the kernels have given up what both ends have left: without a reset it is the minute of a client
+that is gone (docs/operator.md), and what is sent again."""
 # Takes connections, and nothing that comes on them.
 SILENT = """
 import socket, sys, time
@@ -127,4 +130,4 @@ def uploading(
             uploads.stop(60)
             # Squid, which reads no more, would not learn that they are gone.
             serving.process.stop(60)
-        wait_until(lambda: held(proxy) == 0, "all is given up")
+        wait_until(lambda: held(proxy) == 0, "all is given up", timeout=GIVEN_UP)
