@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, PORT, Host, Path, announced, feed, kinds
 from mptcp_invariants import SMALL, check_tables
@@ -218,6 +219,63 @@ def test_one_that_was_looked_up_stays_until_a_dump_says_that_its_client_has_the_
     caused = kinds(tracker.resync([path.dumped() for path in (more, *paths)], now + 3))
     assert caused == [CLOSED, ENDED, EXCESS]
     assert not tracker.wants_resync
+
+
+# Connections older than the daemon
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 1, 2]), st.integers(0, 4).map(bool)), max_size=60),
+    st.randoms(),
+    st.integers(1, 5),
+)
+@example([(0, True)] * (ROOM // 2) + [(1, True)] * (ROOM // 4), Random(1), 5)
+def test_a_restart_closes_nothing_that_came_by_the_rule_in_whatever_order_it_is_listed(
+    actions: list[tuple[int, bool]], chance: Random, size: int
+) -> None:
+    """Defect: a client that had its share before others came was found to have more."""
+    shares, there = Shares(ROOM), list[tuple[int, int]]()
+    for number, (client, opens) in enumerate(actions):
+        if opens and shares.has_room(packed(client)):
+            shares.take(packed(client))
+            there.append((number, client))
+        elif not opens and there:
+            shares.give_back(packed(there.pop(0)[1]))
+    paths = [path_of(number, client) for number, client in there]
+    joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
+    dump = [path.dumped() for path in (*paths, *joins)]
+    chance.shuffle(dump)
+    tracker = Tracker([PORT], SMALL)
+    resync = tracker.begin_resync(2000.0)
+    events = [event for start in range(0, len(dump), size) for event in resync.add(dump[start : start + size])]
+    events += [event for more in resync.finish() for event in more]
+    assert EXCESS not in kinds(events)
+    tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.active}
+    assert tracked == {entry.four_tuple for entry in dump}
+    check_tables(tracker, SMALL)
+
+
+def test_of_what_a_client_opened_before_the_daemon_half_of_the_room_stays_and_then_the_rule_holds() -> None:
+    tracker = Tracker([PORT], SMALL)
+    others = [path_of(1, client) for client in (1, 2)]
+    many = [path_of(number) for number in range(ROOM)]
+    events = tracker.resync([path.dumped() for path in (*others, *many)], 2000.0)
+    assert (len(tracker.connections), kinds(events).count(EXCESS)) == (2 + ROOM // 2, ROOM // 2)
+    feed(tracker, many[0].host.closed())
+    assert announced(tracker, path_of(99).kernel(CREATED)) == [EXCESS], "its client has more than there is room for"
+    assert announced(tracker, path_of(1, client=3).kernel(CREATED)) == [OPENED, ACTIVE]
+    stay = [*others, *many[1 : ROOM // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
+    assert EXCESS not in kinds(tracker.resync([path.dumped() for path in stay], 2010.0))
+    events = tracker.resync([path.dumped() for path in (*stay, path_of(96))], 2020.0)
+    assert kinds(events) == [EXCESS], "a later dump holds to the rule, too"
+
+
+def test_before_the_first_dump_is_over_what_comes_keeps_to_the_rule_and_what_is_joined_was_there() -> None:
+    tracker = Tracker([PORT], SMALL)
+    resync = tracker.begin_resync(2000.0)
+    resync.add([path_of(number, number % 3).dumped() for number in range(ROOM - 3)])
+    assert announced(tracker, path_of(98).kernel(CREATED), path_of(97).kernel(CREATED))[-1] == EXCESS
+    assert announced(tracker, path_of(99).host.join("192.0.2.0", 77).kernel(JOINED)) == [OPENED, ACTIVE]
 
 
 ACTIONS = st.tuples(

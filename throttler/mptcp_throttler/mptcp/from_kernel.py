@@ -48,6 +48,8 @@ class KernelObserver:
         self.ports = listen_ports
         self.interface_of: InterfaceOf = lambda _: None
         self._resyncs_wanted = self._resyncs_served = 0
+        self._older_known = False
+        """A dump was finished, so that the connections older than the daemon are known."""
 
     @property
     def wants_resync(self) -> bool:
@@ -89,6 +91,7 @@ class KernelObserver:
         def finished() -> None:
             self.table.counters.resyncs += 1
             self._resyncs_served = wanted
+            self._older_known = True
 
         return Resync(self, time, finished)
 
@@ -189,12 +192,24 @@ class KernelObserver:
             return []
         return self.excess(four_tuple, token, time)
 
-    def lacks_share(self, four_tuple: FourTuple, token: int) -> bool:
-        """Return whether the connection, of which the kernel has *four_tuple*, is more than its client may have."""
+    def lacks_share(self, four_tuple: FourTuple, token: int, *, dumped: bool) -> bool:
+        """Return whether the connection, of which the kernel has *four_tuple*, is more than its client may have.
+
+        What the first dump lists was there before the daemon, and may have had room as it came: then it stays.
+        """
         connection = self.table.tokens.get(token)
         if connection is not None and connection.holder is not None:
             return False
-        return token in self.table.turned_away or not self.table.shares.has_room(four_tuple.remote)
+        if token in self.table.turned_away:
+            return True
+        shares = self.table.shares
+        has_room = shares.had_room if dumped and not self._older_known else shares.has_room
+        return not has_room(four_tuple.remote)
+
+    def _enters_beyond_share(self, subflow: SubflowRecord, token: int, signal: Signal) -> bool:
+        """Return whether the connection of *subflow* has no share; one that is joined and unknown is older, too."""
+        older = signal is Signal.DUMPED or not (subflow.initial or token in self.table.tokens)
+        return self.lacks_share(subflow.four_tuple, token, dumped=older)
 
     def may_lack_share(self, four_tuple: FourTuple, entry: KernelSubflow) -> bool:
         """Return whether that is known at the end of the dump which has *entry*: its client may have fewer others then,
@@ -202,7 +217,7 @@ class KernelObserver:
         connection = self.table.tokens.get(entry.token)
         if connection is not None and connection.holder is not None:
             return False
-        return not entry.initial or self.lacks_share(four_tuple, entry.token)
+        return not entry.initial or self.lacks_share(four_tuple, entry.token, dumped=True)
 
     def _without_share(self, four_tuple: FourTuple, token: int, signal: Signal, time: float) -> list[Event]:
         """Report a connection that is more than its client may have, when an event tells of it; one that was looked up
@@ -251,7 +266,7 @@ class KernelObserver:
     def _enter(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event]:
         """Track a subflow of which no packet was seen, or none that counted."""
         table = self.table
-        if self.lacks_share(subflow.four_tuple, token):
+        if self._enters_beyond_share(subflow, token, signal):
             return self._without_share(subflow.four_tuple, token, signal, time)
         subflow.known_to_kernel = True
         new = token not in table.tokens
@@ -267,7 +282,7 @@ class KernelObserver:
     def _attach_and_apply(self, subflow: SubflowRecord, token: int, signal: Signal, time: float) -> list[Event]:
         table = self.table
         events: list[Event] = []
-        if self.lacks_share(subflow.four_tuple, token):
+        if self._enters_beyond_share(subflow, token, signal):
             events += self._without_share(subflow.four_tuple, token, signal, time)
             return events if signal is Signal.DUMPED else events + table.apply(subflow, Signal.EXPIRED, time)
         if subflow.state in HALF_OPEN and subflow.proxy_sequence is None:

@@ -112,7 +112,7 @@ class Resync:
         ends = (self._table.ended.get(key) for key in (four_tuple, token))
         # Perhaps after it was read.
         has_ended = any(end is not None and end > self.time - self._table.limits.resync_grace for end in ends)
-        if self._observer.lacks_share(four_tuple, token):
+        if self._observer.lacks_share(four_tuple, token, dumped=True):
             return [] if has_ended else self._observer.refuse_connection(four_tuple, token, read)
         events = self._observer.listed(four_tuple, entry, self.time, read)
         return events if has_ended else events + self._observer.excess(four_tuple, token, read)

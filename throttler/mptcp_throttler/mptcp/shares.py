@@ -8,6 +8,9 @@ A client is an IPv4 address, or the first 64 bits of an IPv6 address, for whoeve
 that a translator wrote as one of IPv6 (RFC 6052) is itself. The rule is that of
 dynamic thresholds for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
 What it costs is the same however many connections there are.
+
+The rule depends on the order in which connections come, and of those that are older than the daemon nobody knows it.
+So they are held to what is true in every order: a client never gets more than half of the room.
 """
 
 from __future__ import annotations
@@ -50,6 +53,10 @@ class Shares:
     def has_room(self, address: bytes) -> bool:
         """Return whether the client with that *address* may have one more."""
         return self._held.get(prefix_of(address), 0) < self._room - self.taken
+
+    def had_room(self, address: bytes) -> bool:
+        """Return whether one more of that client, older than what is counted or not, may have had room as it came."""
+        return self.taken < self._room and 2 * self._held.get(prefix_of(address), 0) < self._room
 
     def take(self, address: bytes) -> bytes:
         """Count one more; return what it is to be given back by."""
