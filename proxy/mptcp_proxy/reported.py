@@ -105,7 +105,6 @@ class Reported:
         _tell(*([READY] if self._is_ready else []), self._status())
 
     def _status(self) -> str:
-        refused = self._outcome.refused
         refused = f"RELOAD REFUSED: {self._outcome.refused}" if self._outcome.refused else ""
         return status("; ".join(filter(None, (self._serving, self._parents, *self._troubles.values(), refused))))
 
