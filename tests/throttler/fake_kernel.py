@@ -53,9 +53,10 @@ class FakeSockets:
     def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
         return {each: SocketDetails(4_000, 3, 1_200, 1, 10) for each in four_tuples if each in self.there}
 
-    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> None:
+    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelError]:
         for each in four_tuples:
             self.there.pop(each, None)
+        return {}
 
     def fill(self, known: FourTuple) -> None:
         """Have more to send over a subflow than it can carry soon."""

@@ -17,6 +17,7 @@ from mptcp_dialogue import ACTIVE, CLOSED, ENDED, OPENED, PORT, Host, Path, anno
 from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.kernel.netlink import refusal
+from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.shares import Shares, prefix_of
 from mptcp_throttler.mptcp.tracker import Tracker
@@ -325,14 +326,15 @@ def test_whatever_comes_the_kernel_has_no_connection_that_is_neither_tracked_nor
 
 
 class Sockets:
-    def __init__(self, *, refuses: bool = False) -> None:
+    def __init__(self, keeps: Callable[[int], bool] = lambda _: False) -> None:
+        """*keeps* says which the kernel refuses to close, counted from 0."""
         self.closed: list[FourTuple] = []
-        self._refuses = refuses
+        self._keeps = keeps
 
-    def close(self, four_tuples: Sequence[FourTuple]) -> None:
-        if self._refuses:
-            raise refusal(struct.pack("=i", -95), "close TCP sockets")
-        self.closed += four_tuples
+    def close(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelError]:
+        stayed = [each for number, each in enumerate(four_tuples) if self._keeps(number)]
+        self.closed += [each for each in four_tuples if each not in stayed]
+        return dict.fromkeys(stayed, refusal(struct.pack("=i", -95), "close TCP sockets"))
 
 
 def reported(count: int = 1, time: float = 60.0) -> list[Event]:
@@ -341,7 +343,7 @@ def reported(count: int = 1, time: float = 60.0) -> list[Event]:
     return [replace(event, time=time) for event in events]
 
 
-def excess(close: Callable[[Sequence[FourTuple]], None], *, dry_run: bool = False) -> Excess:
+def excess(close: Callable[[Sequence[FourTuple]], dict[FourTuple, KernelError]], *, dry_run: bool = False) -> Excess:
     return Excess(None, {}, close, lambda: dry_run)  # type: ignore[arg-type]
 
 
@@ -358,10 +360,16 @@ def test_what_is_reported_is_closed_at_once_and_said(caplog: pytest.LogCaptureFi
     ("dry_run", "words"), [(True, "left, for this is a dry run"), (False, "(Operation not supported)")]
 )
 def test_what_stays_is_said_to_have_no_cap(caplog: pytest.LogCaptureFixture, dry_run: bool, words: str) -> None:
-    sockets = Sockets(refuses=True)
+    sockets = Sockets(keeps=lambda _: True)
     excess(sockets.close, dry_run=dry_run).close(reported())
     assert words in caplog.text
     assert caplog.messages[0].endswith("; nothing caps it")
+
+
+def test_only_what_stays_of_many_is_said_to_have_no_cap(caplog: pytest.LogCaptureFixture) -> None:
+    excess(Sockets(keeps=lambda number: number == 1).close).close(reported(3))
+    assert [message.endswith("; nothing caps it") for message in caplog.messages] == [False, True, False]
+    assert [message.endswith(": closed") for message in caplog.messages] == [True, False, True]
 
 
 def test_a_flood_of_them_is_said_a_few_times_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:

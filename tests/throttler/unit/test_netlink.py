@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
-from mptcp_throttler.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkSocket
+from mptcp_throttler.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkSocket, attribute
 from mptcp_throttler.kernel.ports import KernelError
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
-from mptcp_throttler.kernel.sockets.inet_diag import destroy_request, exact_request
+from mptcp_throttler.kernel.sockets.inet_diag import (
+    AF_INET,
+    SOCK_DESTROY,
+    SOCK_DIAG_BY_FAMILY,
+    destroy_request,
+    exact_request,
+)
 from mptcp_throttler.mptcp.model import FourTuple
 
 HEADER = struct.Struct("=IHHII")
@@ -121,9 +128,96 @@ def test_nothing_is_closed_that_is_not_there() -> None:
         return [message(NLMSG_ERROR, number, struct.pack("=i", code))]
 
     connected(diagnostics._look_ups, answer)
-    diagnostics.close_sockets([FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)])
+    assert diagnostics.close_sockets([FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)]) == {}
     assert len(asked) == 1
     diagnostics.close()
+
+
+class KernelWithSockets(FakeKernel):
+    """Has whatever socket is asked for, and closes it.
+
+    *refused*: what it answers otherwise, by kind of request and remote port. *failures*: instead of answering a
+    datagram, counted from 0, it has reading fail.
+    """
+
+    def __init__(self, refused: Mapping[tuple[int, int], int], failures: Mapping[int, OSError]) -> None:
+        super().__init__(lambda _: [])
+        self.closed: list[int] = []
+        self.datagrams = 0
+        self._refused, self._failures = refused, failures
+        self._failure: OSError | None = None
+
+    def send(self, data: bytes) -> None:
+        self._failure = self._failures.get(self.datagrams)
+        self.datagrams += 1
+        while data and self._failure is None:
+            length, kind, _, sequence, _ = HEADER.unpack_from(data)
+            socket_id, data = data[24:64], data[(length + 3) & ~3 :]
+            (port,) = struct.unpack_from("!H", socket_id, 2)
+            code = self._refused.get((kind, port), 0)
+            if code or kind == SOCK_DESTROY:
+                self._datagrams.append(message(NLMSG_ERROR, sequence, struct.pack("=i", -code)))
+                self.closed += [port] if not code else []
+            else:
+                told = bytes([AF_INET, 1, 0, 0]) + socket_id + bytes(28)
+                self._datagrams.append(message(kind, sequence, told + IS_A_SUBFLOW))
+
+    def recv(self, size: int) -> bytes:
+        if self._failure is not None:
+            raise self._failure
+        return super().recv(size)
+
+
+IS_A_SUBFLOW = attribute(19, attribute(3, attribute(2, b"\1\2\3\4")))
+"""INET_DIAG_ULP_INFO, INET_ULP_INFO_MPTCP, MPTCP_SUBFLOW_ATTR_TOKEN_LOC."""
+NO_BUFFER_SPACE = OSError(errno.ENOBUFS, "No buffer space available")
+
+
+def close_many(
+    refused: Mapping[tuple[int, int], int], failures: Mapping[int, OSError]
+) -> tuple[KernelWithSockets, dict[int, str]]:
+    """Have 200 closed, with remote ports from 1 on; return the kernel, and why which stayed."""
+    kernel = KernelWithSockets(refused, failures)
+    diagnostics = SocketDiagnostics((3128,))
+    diagnostics._look_ups._socket.close()
+    diagnostics._look_ups._socket = kernel  # type: ignore[assignment]
+    stayed = diagnostics.close_sockets([FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in range(1, 201)])
+    diagnostics.close()
+    return kernel, {four_tuple.remote_port: str(error) for four_tuple, error in stayed.items()}
+
+
+def test_where_some_are_not_closed_the_others_are_and_those_that_stay_are_named() -> None:
+    """Defect: a look-up that was refused left all of them, and one that stayed was said of all."""
+    refused = {
+        (SOCK_DIAG_BY_FAMILY, 2): errno.ENOMEM,
+        (SOCK_DIAG_BY_FAMILY, 3): errno.ENOENT,
+        (SOCK_DESTROY, 70): errno.EPERM,
+        (SOCK_DESTROY, 71): errno.ENOENT,
+    }
+    kernel, stayed = close_many(refused, {})
+    assert kernel.closed == [port for port in range(1, 201) if port not in (2, 3, 70, 71)]
+    assert stayed == {
+        2: "look up TCP sockets: ENOMEM (Cannot allocate memory)",
+        70: "close TCP sockets (CONFIG_INET_DIAG_DESTROY): EPERM (Operation not permitted)",
+    }
+
+
+@pytest.mark.parametrize("unread", [0, 1])
+def test_answers_that_cannot_be_read_are_no_reason_to_leave_the_others(unread: int) -> None:
+    """Whether of a look-up or of a close: of that batch nobody knows which stayed."""
+    kernel, stayed = close_many({}, {unread: NO_BUFFER_SPACE})
+    batch = list(stayed)
+    assert batch == list(range(1, len(batch) + 1)), "the first ones"
+    assert kernel.closed == list(range(len(batch) + 1, 201))
+    assert 0 < len(batch) < 200
+    assert all("No buffer space available" in why for why in stayed.values())
+
+
+def test_a_kernel_that_does_not_answer_is_waited_for_once() -> None:
+    kernel, stayed = close_many({}, {2: TimeoutError("timed out")})
+    assert kernel.datagrams == 3, "a batch that was closed, and the look-up of the next one"
+    assert kernel.closed
+    assert list(stayed) == [port for port in range(1, 201) if port not in kernel.closed]
 
 
 def test_a_dump_of_sockets_that_fails_at_its_end_says_so_and_the_next_one_works() -> None:

@@ -162,20 +162,30 @@ class NetlinkSocket:
 
     def requests(self, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
         """Send many requests; all are attempted, then the first failure is raised as :class:`KernelError`."""
-        failure: bytes | None = None
+        for error in self.refused(batch, what, ignore).values():
+            raise error
+
+    def refused(
+        self, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()
+    ) -> dict[int, KernelError]:
+        """Do as :meth:`requests`, but return the failures, each by its request's place in *batch*.
+
+        Raises :class:`KernelError` where the answers cannot be read.
+        """
+        failures: dict[int, KernelError] = {}
         for start in range(0, len(batch), _BATCH):
             part = [(kind, flags | NLM_F_ACK, payload) for kind, flags, payload in batch[start : start + _BATCH]]
             first = self.send(part, what)
             waiting = len(part)
             while waiting:
                 for kind, sequence, body in messages(self.receive(what)):
-                    if kind == NLMSG_ERROR and (sequence - first) & _SEQUENCE_MASK < len(part):
+                    place = (sequence - first) & _SEQUENCE_MASK
+                    if kind == NLMSG_ERROR and place < len(part):
                         waiting -= 1
                         code = -int.from_bytes(body[:4], "little", signed=True)
                         if code and code not in ignore:
-                            failure = failure or body
-        if failure is not None:
-            raise refusal(failure, what)
+                            failures[start + place] = refusal(body, what)
+        return failures
 
     def ask(self, kind: int, payload: bytes, what: str) -> bytes:
         """Send one request and return the payload of its single answer. Raises :class:`KernelError`."""

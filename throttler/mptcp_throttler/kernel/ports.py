@@ -121,8 +121,8 @@ class Sockets(Protocol):
     def details(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, SocketDetails]:
         """Return of those of *four_tuples* that have a socket what samples leave out."""
 
-    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> None:
-        """Close those of *four_tuples* that have a socket, at both ends. Raises KernelError where one stays."""
+    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelError]:
+        """Close those of *four_tuples* that have a socket, at both ends. Return those that stay, with the reason."""
 
     def close(self) -> None: ...
 

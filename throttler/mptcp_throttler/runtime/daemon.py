@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -283,8 +283,8 @@ class Daemon:
                 log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
         self._decisions.decide(tokens)
 
-    def _close_sockets(self, four_tuples: Sequence[FourTuple]) -> None:
-        self._sockets.close_sockets(four_tuples)
+    def _close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelError]:
+        return self._sockets.close_sockets(four_tuples)
 
     def _plan_changed(self) -> None:
         flips = self._decisions.anticipation.take_flips()

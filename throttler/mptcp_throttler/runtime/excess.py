@@ -35,10 +35,10 @@ class Excess:
         self,
         path_manager: UserspacePathManager,
         connections: Mapping[int, Connection],
-        close_sockets: Callable[[Sequence[FourTuple]], None],
+        close_sockets: Callable[[Sequence[FourTuple]], Mapping[FourTuple, KernelError]],
         is_dry_run: Callable[[], bool],
     ) -> None:
-        """*connections* is the tracker's live view by token; *close_sockets* raises KernelError where one stays."""
+        """*connections* is the tracker's live view by token; *close_sockets* returns those that stay."""
         self._path_manager = path_manager
         self._connections = connections
         self._close_sockets = close_sockets
@@ -73,15 +73,15 @@ class Excess:
             self._say("subflows", event, "closed")
 
     def _close_connections(self, events: Sequence[Event]) -> None:
-        outcome = "closed"
         if self._is_dry_run():
-            outcome = "left, for this is a dry run; nothing caps it"
-        else:
-            try:
-                self._close_sockets([event.four_tuple for event in events if event.four_tuple is not None])
-            except KernelError as error:
-                outcome = f"{error}; nothing caps it"
+            for event in events:
+                self._say("connections of its client", event, "left, for this is a dry run; nothing caps it")
+            return
+        # Some 13 µs each, of 500 at most: what an observer read at once, or a step of a resync.
+        stayed = self._close_sockets([event.four_tuple for event in events if event.four_tuple is not None])
         for event in events:
+            error = None if event.four_tuple is None else stayed.get(event.four_tuple)
+            outcome = "closed" if error is None else f"{error}; nothing caps it"
             self._say("connections of its client", event, outcome)
 
     def _say(self, what: str, event: Event, outcome: str) -> None:

@@ -65,16 +65,25 @@ class SocketDiagnostics:
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelSubflow]:
         """Return those of the subflows that there are. Raises KernelError if the question fails."""
+        found, refused = self._look_up(four_tuples)
+        for error in refused.values():
+            raise error
+        return found
+
+    def _look_up(
+        self, four_tuples: Sequence[FourTuple]
+    ) -> tuple[dict[FourTuple, KernelSubflow], dict[FourTuple, KernelError]]:
+        """Return those of the subflows that there are, and those of which the kernel does not say it."""
         found: list[KernelSubflow] = []
         read = time.monotonic()
 
         def take(data: bytes, number: int) -> tuple[int, int, bytes] | None:
             return self._decoder.decode(data, number, SOCK_DIAG_BY_FAMILY, found, read)
 
-        self._ask(four_tuples, take)
+        refused = self._ask(four_tuples, take)
         # The kernel answers for a socket that is gone with the one that listens.
         asked = set(four_tuples)
-        return {each.four_tuple: each for each in found if each.four_tuple in asked}
+        return {each.four_tuple: each for each in found if each.four_tuple in asked}, refused
 
     def details(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, SocketDetails]:
         """Return what samples leave out of those sockets that there are. Raises KernelError if the question fails."""
@@ -91,39 +100,59 @@ class SocketDiagnostics:
                     found.append(each)
             return None
 
-        self._ask(four_tuples, take)
+        for error in self._ask(four_tuples, take).values():
+            raise error
         asked = set(four_tuples)
         return {four_tuple: each for four_tuple, each in found if four_tuple in asked}
 
-    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> None:
+    def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelError]:
         """Have the kernel close those of the subflows that there are, which resets them at both ends.
 
-        Raises KernelError, when all were tried, if one is there and was not closed.
+        Whatever fails, the others are tried. Return those that were not closed, or perhaps were not, with the reason.
         """
-        there = self.look_up(four_tuples).values()
+        stayed: dict[FourTuple, KernelError] = {}
+        for start in range(0, len(four_tuples), _BATCH):
+            batch = four_tuples[start : start + _BATCH]
+            try:
+                stayed |= self._close(batch)
+            except KernelError as error:
+                stayed |= dict.fromkeys(batch, error)
+                if isinstance(error.__cause__, TimeoutError):
+                    # Each batch would wait as long, and the event loop with it.
+                    return stayed | dict.fromkeys(four_tuples[start:], error)
+        return stayed
+
+    def _close(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelError]:
+        """Close one batch; return those that were not closed. Raises KernelError where that is not known of any."""
+        found, stayed = self._look_up(four_tuples)
+        there = list(found.values())
         requests = [(SOCK_DESTROY, 0, destroy_request(each.four_tuple, each.cookie)) for each in there]
-        self._look_ups.requests(requests, _CLOSE, ignore=(errno.ENOENT,))
+        refused = self._look_ups.refused(requests, _CLOSE, ignore=(errno.ENOENT,))
+        return stayed | {there[place].four_tuple: error for place, error in refused.items()}
 
     def _ask(
         self, four_tuples: Sequence[FourTuple], take: Callable[[bytes, int], tuple[int, int, bytes] | None]
-    ) -> None:
-        """Have *take* read each answer, a datagram with the number of its question; what it returns is a refusal."""
+    ) -> dict[FourTuple, KernelError]:
+        """Have *take* read each answer, a datagram with the number of its question; what it returns is a refusal.
+
+        Return what was refused. Raises KernelError where the answers cannot be read.
+        """
+        refused: dict[FourTuple, KernelError] = {}
         for start in range(0, len(four_tuples), _BATCH):
             requests = [(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in four_tuples[start : start + _BATCH]]
             first = self._look_ups.send(requests, _LOOK_UP)
-            failure = None
             waiting = len(requests)
             while waiting:
                 data = self._look_ups.receive(_LOOK_UP)  # one message: each answer comes by itself
                 sequence = int.from_bytes(data[_SEQUENCE], sys.byteorder)
-                if (sequence - first) % (1 << 32) >= len(requests):
+                place = (sequence - first) % (1 << 32)
+                if place >= len(requests):
                     continue
                 waiting -= 1
                 other = take(data, sequence)
                 if other is not None and not _says_absent(other):
-                    failure = other
-            if failure is not None:
-                raise refusal(failure[2], _LOOK_UP)
+                    refused[four_tuples[start + place]] = refusal(other[2], _LOOK_UP)
+        return refused
 
     def subflows(self) -> Iterator[KernelSubflow]:
         """Yield every established MPTCP subflow of our listening ports. Raises KernelError if the dump fails."""
