@@ -10,6 +10,7 @@ Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
 * of several ``if`` within each other the innermost one alone decides, whatever the outer ones say;
 * words are apart by blanks and tabs. Before the first and behind the last one, and behind ``if`` and ``include``, there
   may be other white space of C's (isspace(3)). What else Python takes for white space is none;
+* some directives have two names;
 * ``include`` takes names and wildcards, at most 16 deep, and stands for the lines of these files. It has no comment.
 
 Why one sequence: Squid is given a copy in which the includes are resolved. What was checked is then what is in
@@ -37,6 +38,13 @@ _BRANCH = re.compile(rf"(if|else|endif)(?:[{SPACE}]+(.*))?", re.DOTALL)
 _INCLUDE = re.compile(rf"include[{SPACE}](.*)", re.DOTALL)
 _INTEGER = re.compile(rf"[{SPACE}]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _MOST = (1 << 63) - 1
+_OTHER_NAMES = {
+    "ascii_port": "http_port",
+    "cache_access_log": "access_log",
+    "http_access2": "adapted_http_access",
+    "no_cache": "cache",
+}
+"""Of directives that are looked for here (second names of NAME in src/cf.data.pre, the same ones in Squid 5.7 to 7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +77,12 @@ class Statement:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Its words; a word that begins with '#' begins a comment."""
+        """Its words; one that begins with '#' begins a comment. A directive with two names has the usual one here."""
         words: list[str] = []
         for word in _WORD.findall(self.text):
             if word.startswith("#"):
                 break
-            words.append(word)
+            words.append(word if words else _OTHER_NAMES.get(word, word))
         return tuple(words)
 
     @property

@@ -94,6 +94,8 @@ def test_another_content_or_name_is_another_copy(clients: Path) -> None:
         ("configuration_includes_quoted_values ${process_number}", "as Squid reads them (allowed: off)"),
         ('http_access allow "/etc/names"', "names of lists from a file are not checked"),
         ("cache deny '/etc/names'", "names of lists from a file are not checked"),
+        ("no_cache deny '/etc/names'", "names of lists from a file are not checked"),
+        ('http_access2 allow "/etc/names"', "names of lists from a file are not checked"),
         ('acl a any-of "/etc/names"', "names of lists from a file are not checked"),
         ('note key parameters("/etc/values")', "what is in the file of parameters(...) is not checked"),
         ('auth_param basic realm=parameters("/etc/values")', "what is in the file of parameters(...) is not checked"),

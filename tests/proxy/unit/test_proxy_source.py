@@ -269,6 +269,7 @@ def test_half_closed_clients_are_warned_of(tmp_path: Path, text: str, warned: bo
     [
         ("access_log stdio:/var/log/a.log", True),
         ("access_log /var/log/a.log squid", True),
+        ("cache_access_log /var/log/a.log squid", True),
         ("access_log daemon:/var/log/a.log on-error=die", True),
         ("access_log daemon:/var/log/a.log on-error=drop", True),
         ("access_log", False),

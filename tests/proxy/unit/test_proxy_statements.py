@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_proxy.configuration.access import open_proxy_problems
-from mptcp_proxy.configuration.listeners import listener_problems, listeners, states_a_port
+from mptcp_proxy.configuration.listeners import listener_problems, listeners, states_a_port, with_option
 from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
 from mptcp_proxy.problem import Problem
 
@@ -30,6 +30,7 @@ def port_problems(*texts: str) -> list[Problem]:
         ("https_port [fd00::1]:443 tls-cert=/x", "[fd00::1]", 443, ("tls-cert=/x",)),
         ("http_port proxy.example:3128 tproxy", "proxy.example", 3128, ("tproxy",)),
         ("http_port 65535 # comment", "", 65535, ()),
+        ("ascii_port 3128 tproxy", "", 3128, ("tproxy",)),
     ],
 )
 def test_listeners(text: str, host: str, port: int, options: tuple[str, ...]) -> None:
@@ -69,6 +70,15 @@ def test_ports_that_overlap(one: str, other: str, overlap: bool) -> None:
 def test_the_same_port_in_branches_of_an_if_is_no_problem() -> None:
     branches = ("if ${process_number} = 1", "http_port 3128", "else", "http_port 3128", "endif")
     assert port_problems(*branches) == []
+
+
+def test_a_listener_by_its_other_name_is_judged_and_there() -> None:
+    """Defect: Squid listened by plain TCP on a port that nobody here knew of."""
+    assert port_problems("ascii_port 3128") == []
+    (problem,) = port_problems("http_port 3128", "ascii_port 3128 name=other")
+    assert (problem.line, "already taken" in problem.text) == (2, True)
+    lines = [PhysicalLine("squid.conf", 1, "ascii_port 3128 # here")]
+    assert [line.text for line in with_option(lines, "mptcp")] == ["ascii_port 3128 mptcp # here"]
 
 
 @pytest.mark.parametrize("mode", ["intercept", "transparent"])

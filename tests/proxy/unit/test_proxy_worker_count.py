@@ -256,6 +256,7 @@ def test_an_instance_that_runs_as_a_service_is_looked_at_where_it_has_its_own(
         (["cache deny check_page"], CACHE_MEM),
         (["cache allow big", "cache deny all"], CACHE_MEM),
         (["if ${process_number} = 1", "cache deny all", "endif"], CACHE_MEM),
+        (["no_cache deny all"], 0),
         (["memory_cache_shared off"], 0),
         (["cache deny all", "shared_memory_locking on"], CACHE_MEM),
     ],
